@@ -1,8 +1,8 @@
-"""Measures what byte fallback costs: pieces of held-out text, with and without 256 pieces of bytes.
+"""Cost of byte fallback: pieces of held-out text with and without the 256 byte pieces.
 
     python benchmarks/byte_fallback.py --mixture cldr_quickstart --vocab_size 1500
 
-Prints a row per size of the vocabulary: pieces of the validation text, and how many more they are.
+Prints a row per vocabulary size: pieces of the validation text, and the increase in per cent.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 def main() -> None:
-    """Trains the vocabularies and prints the table."""
+    """Train the vocabularies and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mixture", default="cldr_quickstart")
     parser.add_argument("--vocab_size", type=int, nargs="+", default=[1500])
-    parser.add_argument("--sentences", type=int, default=1_000_000, help="to train on, at most")
+    parser.add_argument(
+        "--sentences", type=int, default=1_000_000, help="maximum number to train on"
+    )
     flags = parser.parse_args()
     mixture = get_mixture(flags.mixture)
     corpus = mixture_corpus(mixture)
     text = language_text(corpus, mixture.directions, flags.sentences)
-    print("| pieces | without bytes | with | more |\n| ---: | ---: | ---: | ---: |")
+    print(
+        "| vocabulary size | without bytes | with bytes | increase |\n| ---: | ---: | ---: | ---: |"
+    )
     for size in flags.vocab_size:
         counts = []
         for byte_fallback in (False, True):
@@ -34,12 +38,12 @@ def main() -> None:
             )
             vocabulary = Vocabulary(train_model(text, options), tuple(text), normalization="nfc")
             counts.append(_pieces(corpus, mixture.directions, vocabulary))
-        more = 100 * (counts[1] / counts[0] - 1)
-        print(f"| {size:,} | {counts[0]:,} | {counts[1]:,} | {more:.1f} % |", flush=True)
+        increase = 100 * (counts[1] / counts[0] - 1)
+        print(f"| {size:,} | {counts[0]:,} | {counts[1]:,} | {increase:.1f} % |", flush=True)
 
 
 def _pieces(corpus: Corpus, directions: tuple, vocabulary: Vocabulary) -> int:
-    """Counts the pieces of both sides of the validation text."""
+    """Return the number of pieces of the validation text, both sides."""
     return sum(
         len(ids)
         for direction in directions

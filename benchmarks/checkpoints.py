@@ -1,10 +1,10 @@
-"""Imports, translates with and exports a MITRE checkpoint of the true size; times and peak memory.
+"""Time and peak memory of importing, translating with and exporting a full-size MITRE checkpoint.
 
     python benchmarks/checkpoints.py --vocabulary VOCABULARY --folder FOLDER [--model 466m]
 
-VOCABULARY holds MITRE's `mitre_spm.model` and `mitre_dict.txt`. The weights are random, in Hugging
-Face's layout; the times of reading and writing them do not depend on their values. Each command
-runs in a process of its own, whose peak resident memory is compared with the model's size.
+VOCABULARY contains MITRE's `mitre_spm.model` and `mitre_dict.txt`. The weights are random, in the
+layout of Hugging Face; the time to read and write them does not depend on their values. Each
+command runs in a separate process; its peak resident memory is compared with the size of the model.
 """
 
 from __future__ import annotations
@@ -37,31 +37,38 @@ _SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
 
 
 def main() -> None:
-    """Runs the three commands and prints a table."""
+    """Run the three commands and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vocabulary", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="takes three times the model")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        required=True,
+        help="new folder; takes three times the size of the model",
+    )
     parser.add_argument("--model", choices=("466m", "913m"), default="466m")
     flags = parser.parse_args()
     if flags.folder.exists():
-        raise UserError(f"--folder={flags.folder} is there already; choose another")
+        raise UserError(f"--folder={flags.folder}: exists already; choose a new folder")
     config = load_config([f"gin_configs/models/register_mitre_{flags.model}.gin"]).model
-    source, run, back = (flags.folder / name for name in ("huggingface", "run", "exported"))
+    source, run, exported = (flags.folder / name for name in ("huggingface", "run", "exported"))
     size = write_checkpoint(source, config, flags.vocabulary)
     print(f"{flags.model}: {size / GIB:.2f} GiB of float32 parameters\n")
     print("| command | seconds | peak memory, GiB | peak / model |\n| --- | ---: | ---: | ---: |")
     hugging_face = ("--format", "huggingface")
     report(size, "import_checkpoint.py", *hugging_face, "--input", source, "--output", run)
-    words = ("--source", "en", "--target", "de", "--gin.Decode.max_length=16")
-    report(size, "infer.py", "--run", run, *words, "--gin.Decode.buckets=(32,)", text="A test.\n")
-    report(size, "export_checkpoint.py", "--run", run, *hugging_face, "--output", back)
-    files = source / "model.safetensors", back / "model.safetensors"
+    languages = ("--source", "en", "--target", "de", "--gin.Decode.max_length=16")
+    report(
+        size, "infer.py", "--run", run, *languages, "--gin.Decode.buckets=(32,)", text="A test.\n"
+    )
+    report(size, "export_checkpoint.py", "--run", run, *hugging_face, "--output", exported)
+    files = source / "model.safetensors", exported / "model.safetensors"
     same = filecmp.cmp(*files, shallow=False)
     print(f"\nexported weights {'equal' if same else 'DIFFER FROM'} the imported file bit for bit")
 
 
 def write_checkpoint(folder: Path, config: Model, vocabulary: Path) -> int:
-    """Writes a directory as the released MITRE's; returns the bytes of its parameters."""
+    """Write a directory in the format of the released MITRE; return the bytes of its parameters."""
     folder.mkdir(parents=True)
     shutil.copy(vocabulary / "mitre_spm.model", folder)
     lines = (vocabulary / "mitre_dict.txt").read_text(encoding="utf-8").split("\n")
@@ -84,7 +91,8 @@ def write_checkpoint(folder: Path, config: Model, vocabulary: Path) -> int:
     layout = get_layout(config.layout, config.stage_layers)
     table = entries(config, layout, MITRE, np.arange(config.vocab_size))
     tensors = [
-        (entry.written[0], _random(entry.other_shape, seed)) for seed, entry in enumerate(table)
+        (entry.export_names[0], _random(entry.other_shape, seed))
+        for seed, entry in enumerate(table)
     ]
     write_safetensors(folder, tensors, shard_bytes=1 << 40)
     return sum(tensor.bytes for _, tensor in tensors)
@@ -99,7 +107,7 @@ def _random(shape: tuple[int, ...], seed: int) -> LazyArray:
 
 
 def report(size: int, script: str, *arguments: object, text: str = "") -> None:
-    """Runs a command and prints its line of the table."""
+    """Run a command and print its row of the table."""
     command = [sys.executable, str(ROOT / "scripts" / script), *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     started = time.monotonic()

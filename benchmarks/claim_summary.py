@@ -1,6 +1,6 @@
-"""What the runs of an experiment show: a compact JSON file, and its tables as Markdown.
+"""Results of an experiment: a compact JSON file, and its tables as Markdown.
 
-The file has everything the tables need, so that they can be printed without the runs.
+The file is sufficient to print the tables without the runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TERMS = ("critic", "critic_minus_chance", "information", "mean_gate")
 
 
 def summarize(workspace: Workspace) -> dict[str, Any]:
-    """Collect what finished runs show."""
+    """Return the results of finished runs."""
     experiment = workspace.experiment
     arms = {name: _arm(workspace, name) for name in experiment.arms}
     return {
@@ -49,7 +49,7 @@ def _arm(workspace: Workspace, name: str) -> dict[str, Any]:
 
 
 def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:
-    """Return validation curve, terms and scores of a run."""
+    """Return the validation curve, loss terms and scores of a run."""
     records = logged(run)
     curve = [
         [record["step"], *(round(v[g]["nll"], 4) for g in ("supervised", "zero_shot") if g in v)]
@@ -60,12 +60,12 @@ def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:
         term: [[record["step"], round(record[term], 4)] for record in records if term in record]
         for term in _TERMS
     }
-    run_facts: dict[str, Any] = {"curve": curve, **{k: v for k, v in terms.items() if v}}
+    results: dict[str, Any] = {"curve": curve, **{k: v for k, v in terms.items() if v}}
     for decoding in decodings:
         report = run / f"report_{decoding}"
         if (report / "scores.json").is_file():
-            run_facts.setdefault("scores", {})[decoding] = _scores(report)
-    return run_facts
+            results.setdefault("scores", {})[decoding] = _scores(report)
+    return results
 
 
 def _scores(report: Path) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _scores(report: Path) -> dict[str, Any]:
 
 
 def means(arm: Mapping[str, Any], decoding: str, group: str, score: str) -> list[float]:
-    """Return for each evaluated seed the mean of a score over a group of directions."""
+    """Return the mean of a score over a group of directions, for every evaluated seed."""
     seed_means = []
     for run in arm["seeds"].values():
         rows = run.get("scores", {}).get(decoding, {}).get("directions", {}).values()
@@ -104,7 +104,12 @@ def means(arm: Mapping[str, Any], decoding: str, group: str, score: str) -> list
 
 
 def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
-    """Write a table of scores for each group of directions, compared with the first arm."""
+    """Return a table of scores per group of directions, with a comparison to the baseline.
+
+    Args:
+        summary: from `summarize`.
+        baseline: name of an arm; empty is the first.
+    """
     arms = summary["arms"]
     baseline = baseline or next(iter(arms))
     parts = [f"## {summary['title']}"]
@@ -118,10 +123,10 @@ def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
 
 
 def _score_rows(arms: Mapping[str, Any], group: str, baseline: str) -> Iterator[list[str]]:
-    base = means(arms[baseline], PLAIN, group, "bleu")
+    baseline_bleu = means(arms[baseline], PLAIN, group, "bleu")
     for name, arm in arms.items():
         decodings = {d for run in arm["seeds"].values() for d in run.get("scores", {})}
-        for decoding in sorted(decodings, key=lambda one: (one != PLAIN, one)):
+        for decoding in sorted(decodings, key=lambda label: (label != PLAIN, label)):
             bleu = means(arm, decoding, group, "bleu")
             title = name if decoding == PLAIN else f"{name}, {decoding}"
             cells = [_range(means(arm, decoding, group, score)) for score in _SCORES]
@@ -130,7 +135,7 @@ def _score_rows(arms: Mapping[str, Any], group: str, baseline: str) -> Iterator[
             if title == baseline:
                 yield [*row, "–", "–"]
                 continue
-            gap = compare_means(bleu, base)
+            gap = compare_means(bleu, baseline_bleu)
             interval = "" if gap.low is None else f" ({gap.low:+.1f} to {gap.high:+.1f})"
             p = "–" if gap.p is None else f"{gap.p:.3f}"
             yield [*row, f"{gap.mean:+.1f}{interval}", p]
@@ -146,7 +151,7 @@ def _range(values: Sequence[float]) -> str:
 
 
 def equal_loss_table(summary: Mapping[str, Any], levels: Sequence[float]) -> str:
-    """Write the zero-shot loss at the first validation at or below each supervised loss."""
+    """Return a table of zero-shot losses at the first validation at or below a supervised loss."""
     rows = []
     for name, arm in summary["arms"].items():
         cells = [name]
@@ -168,7 +173,7 @@ def _first_below(curve: Sequence[Sequence[float]], level: float) -> tuple[float,
 
 
 def last_terms(summary: Mapping[str, Any]) -> str:
-    """Write the last logged value of each further term, means over seeds."""
+    """Return a table of the last logged value of each extra loss term, means over seeds."""
     rows = []
     for name, arm in summary["arms"].items():
         runs = list(arm["seeds"].values())

@@ -1,4 +1,4 @@
-"""The experiments behind docs/results_claims.md: each tests claims of one paper on one corpus."""
+"""Experiments of docs/results_claims.md: one paper's claims on one corpus each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from experiments import PLAIN, Arm, Cache, Experiment
 _PUBLISHED_VOCABULARY = ("--no-byte_fallback", "--text_normalization=none")
 _RATES = tuple((f"Optimizer.learning_rate={rate}",) for rate in (1e-3, 2e-3, 4e-3))
 
-# Papers 002 and 004, scaled: post-norm, the tag in the source alone, three layers a side (so that
-# layer 2 is in the middle), inverse square root, dropout and label smoothing.
+# Scaled-down settings of Qu and Watanabe (2022) and TPDM: post-norm, the tag in the source only, 3
+# encoder and 3 decoder layers (layer 2 is in the middle), inverse square root schedule, dropout and
+# label smoothing.
 _SCALED = (
     "Model.stage_layers=(3,3)",
     "Model.norm='post'",
@@ -27,7 +28,7 @@ _SCALED = (
 )
 _BRANCHES = ("LanguageLayers.mlp=256", "LanguageLayers.dropout=0.1")
 _NO_TAGS = "Data.instruction='none'"
-# Trained with tags: decoded without them, and without the branches (Table 9).
+# Decodings of models trained with tags: plain, without tags, without branches (Table 9).
 _OMITTED = {
     PLAIN: (),
     "tags omitted": (f"--gin.{_NO_TAGS}",),
@@ -35,8 +36,8 @@ _OMITTED = {
 }
 
 
-def _language_layers(title: str, directions: str, pieces: int, **more: Arm) -> Experiment:
-    """Paper 002 without a centre: every language has branches."""
+def _language_layers(title: str, directions: str, pieces: int, **extra_arms: Arm) -> Experiment:
+    """Return an experiment of Qu and Watanabe (2022) where every language has branches."""
     fcll = ("Model.methods=('language_layers',)", *_BRANCHES)
     sd = (
         "Model.methods=('language_layers','cut_residual')",
@@ -45,13 +46,15 @@ def _language_layers(title: str, directions: str, pieces: int, **more: Arm) -> E
         "CutResidual.sublayer='mlp'",
     )
     model = "encoder_decoder_tiny"
-    named = f"--mixture=cldr_quickstart --directions={directions}".split()
+    mixture_flags = f"--mixture=cldr_quickstart --directions={directions}".split()
     return Experiment(
         title=title,
         task="cldr_quickstart",
         run="cldr_quickstart",
-        vocabularies={"vocabulary": (*named, f"--vocab_size={pieces}", *_PUBLISHED_VOCABULARY)},
-        caches={"cache": Cache(tuple(named))},
+        vocabularies={
+            "vocabulary": (*mixture_flags, f"--vocab_size={pieces}", *_PUBLISHED_VOCABULARY)
+        },
+        caches={"cache": Cache(tuple(mixture_flags))},
         bindings=_SCALED,
         grid=_RATES,
         steps=2000,
@@ -74,55 +77,55 @@ def _language_layers(title: str, directions: str, pieces: int, **more: Arm) -> E
                 ("Model.methods=('cut_residual',)", _NO_TAGS),
                 tuned_as="residual_attention",
             ),
-            **more,
+            **extra_arms,
         },
     )
 
 
 _TPDM = ("Model.methods=('tpdm',)", "TPDM.layer=2")
-_MENDED = ("TPDM.clip=True", "TPDM.head_start=400", "TPDM.ramp=400", "TPDM.critic_steps=2")
+_STABLE_CRITIC = ("TPDM.clip=True", "TPDM.head_start=400", "TPDM.ramp=400", "TPDM.critic_steps=2")
 
 
-def _tpdm(information: float, *more: str, **fields: Any) -> Arm:
-    bindings = (*_TPDM, f"TPDM.information={information}", *more)
+def _tpdm(information: float, *extra_bindings: str, **fields: Any) -> Arm:
+    bindings = (*_TPDM, f"TPDM.information={information}", *extra_bindings)
     return Arm("encoder_decoder_tiny", bindings, **{"tuned_as": "tpdm_0.1_mended", **fields})
 
 
 _POSITIONS = {
     "baseline": Arm("encoder_decoder_tiny"),
     "residual_attention": Arm("encoder_decoder_tiny", ("Model.methods=('cut_residual',)",)),
-    "tpdm_0.1_mended": _tpdm(0.1, *_MENDED, tuned_as=""),
+    "tpdm_0.1_mended": _tpdm(0.1, *_STABLE_CRITIC, tuned_as=""),
     "tpdm_0": _tpdm(0),
     "tpdm_0.1": _tpdm(0.1),
     "tpdm_0.4": _tpdm(0.4),
     "tpdm_1": _tpdm(1),
-    "tpdm_0_mended": _tpdm(0, *_MENDED),
-    "tpdm_0.4_mended": _tpdm(0.4, *_MENDED),
-    "tpdm_1_mended": _tpdm(1, *_MENDED),
+    "tpdm_0_mended": _tpdm(0, *_STABLE_CRITIC),
+    "tpdm_0.4_mended": _tpdm(0.4, *_STABLE_CRITIC),
+    "tpdm_1_mended": _tpdm(1, *_STABLE_CRITIC),
     "tpdm_1_mean": _tpdm(1, "TPDM.reduction='mean'"),
-    "tpdm_1_mean_mended": _tpdm(1, "TPDM.reduction='mean'", *_MENDED),
-    "tpdm_0.1_mended_without_alignment": _tpdm(0.1, *_MENDED, "TPDM.alignment=0.0"),
+    "tpdm_1_mean_mended": _tpdm(1, "TPDM.reduction='mean'", *_STABLE_CRITIC),
+    "tpdm_0.1_mended_without_alignment": _tpdm(0.1, *_STABLE_CRITIC, "TPDM.alignment=0.0"),
     "gtpdm_1": _tpdm(1, "TPDM.gated=True"),
-    "gtpdm_1_mended": _tpdm(1, "TPDM.gated=True", *_MENDED),
-    "gtpdm_0.25_mended": _tpdm(0.25, "TPDM.gated=True", *_MENDED),
-    "gtpdm_1_mended_prior_0.1": _tpdm(1, "TPDM.gated=True", "TPDM.prior=0.1", *_MENDED),
+    "gtpdm_1_mended": _tpdm(1, "TPDM.gated=True", *_STABLE_CRITIC),
+    "gtpdm_0.25_mended": _tpdm(0.25, "TPDM.gated=True", *_STABLE_CRITIC),
+    "gtpdm_1_mended_prior_0.1": _tpdm(1, "TPDM.gated=True", "TPDM.prior=0.1", *_STABLE_CRITIC),
 }
 
 _DROPOUTS = tuple((f"Model.dropout={rate}",) for rate in (0.1, 0.3))
-_BOTH = {"mlm": "mlm", "lm": "lm"}
-_TAKEN = (
+_BOTH_SOURCES = {"mlm": "mlm", "lm": "lm"}
+_GRAFT_PARTS = (
     "('mlm','embedding','embedding'),('mlm','layer_{0-1}','layer_{0-1}'),"
     "('mlm','stage_0_norm','stage_0_norm'),('lm','embedding','target_embedding'),"
     "('lm','layer_{0-1}','layer_{4-5}'),('lm','stage_0_norm','stage_1_norm')"
 )
-_STAYS = (
+_FROZEN = (
     "'embedding','layer_[0-1]/attention*','layer_[0-1]/mlp*',"
     "'target_embedding','layer_[4-5]/attention*','layer_[4-5]/mlp*'"
 )
 
 
 def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
-    """Paper 003 with a share of the pairs, in per cent."""
+    """Return the arms of Graformer with a share of the pairs, in per cent."""
     shared: dict[str, Any] = {"cache": f"cache_{share}", "steps": steps, "grid": _DROPOUTS}
     deep = "Model.stage_layers=(4,4)"
     arms = {
@@ -132,8 +135,10 @@ def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
         "drawn": Arm(
             "grafted_tiny", ("Graformer.encoder='none'", "Graformer.decoder='none'"), **shared
         ),
-        "graft": Arm("grafted_tiny", sources=_BOTH, **shared),
-        "without_fusion": Arm("grafted_tiny", ("Graformer.fusion=False",), sources=_BOTH, **shared),
+        "graft": Arm("grafted_tiny", sources=_BOTH_SOURCES, **shared),
+        "without_fusion": Arm(
+            "grafted_tiny", ("Graformer.fusion=False",), sources=_BOTH_SOURCES, **shared
+        ),
         "decoder_alone": Arm(
             "grafted_tiny", ("Graformer.encoder='none'",), sources={"lm": "lm"}, **shared
         ),
@@ -146,9 +151,9 @@ def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
                 deep,
                 "Model.methods=('tables',)",
                 "Train.methods=('graft',)",
-                f"Graft.parts=({_TAKEN})",
+                f"Graft.parts=({_GRAFT_PARTS})",
             ),
-            sources=_BOTH,
+            sources=_BOTH_SOURCES,
             **shared,
         ),
         "adapter": Arm(
@@ -159,10 +164,10 @@ def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
                 "TuningLayers.mlp=512",
                 "Tables.output=True",
                 "Train.methods=('graft',)",
-                f"Graft.parts=({_TAKEN},('lm','embedding','output_embedding'))",
-                f"Optimizer.frozen=({_STAYS})",
+                f"Graft.parts=({_GRAFT_PARTS},('lm','embedding','output_embedding'))",
+                f"Optimizer.frozen=({_FROZEN})",
             ),
-            sources=_BOTH,
+            sources=_BOTH_SOURCES,
             **shared,
         ),
     }
@@ -170,7 +175,7 @@ def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
 
 
 def _transfer() -> dict[str, Arm]:
-    """Paper 003's Tables 7 and 8: trained from German to English, tested from French as well."""
+    """Return the arms of Graformer's Tables 7 and 8: de-en training, de-en and fr-en tests."""
     shared: dict[str, Any] = {
         "cache": "cache_transfer",
         "grid": _DROPOUTS,
@@ -182,9 +187,9 @@ def _transfer() -> dict[str, Arm]:
             ("Model.stage_layers=(4,4)", "Model.methods=('tables',)"),
             **shared,
         ),
-        "graft_transfer": Arm("grafted_tiny", sources=_BOTH, **shared),
+        "graft_transfer": Arm("grafted_tiny", sources=_BOTH_SOURCES, **shared),
         "graft_transfer_frozen": Arm(
-            "grafted_tiny", ("Graformer.encoder='freeze'",), sources=_BOTH, **shared
+            "grafted_tiny", ("Graformer.encoder='freeze'",), sources=_BOTH_SOURCES, **shared
         ),
     }
 
@@ -230,7 +235,7 @@ _GRAFT = Experiment(
 
 _SOURCE_TAG = ("Data.instruction='1'",)
 _ENCODER_DECODER = ("Model.stage_layers=(3,3)", *_SOURCE_TAG)
-_MULTI30K_BOUND = (
+_MULTI30K_BINDINGS = (
     "Model.dropout=0.3",
     "Model.positions=('sinusoidal',10000.0)",
     "Data.rows=64",
@@ -253,7 +258,7 @@ _MULTI30K = Experiment(
         "vocabulary": ("--mixture=multi30k", "--vocab_size=8000", *_PUBLISHED_VOCABULARY)
     },
     caches={"cache": Cache(("--mixture=multi30k",))},
-    bindings=_MULTI30K_BOUND,
+    bindings=_MULTI30K_BINDINGS,
     grid=(),
     steps=30_000,
     every=500,
@@ -286,7 +291,7 @@ _MULTI30K = Experiment(
                 *_TPDM,
                 "TPDM.gated=True",
                 "TPDM.information=0.25",
-                *_MENDED,
+                *_STABLE_CRITIC,
             ),
             seeds=(1,),
         ),
@@ -313,7 +318,7 @@ _MULTI30K = Experiment(
         ),
     },
 )
-# Wu et al. 2021, "Transformer-Tiny": Moses tokens in lower case; ANCHOR_TEXT is their folder.
+# Wu et al. (2021), "Transformer-Tiny": lower-cased Moses tokens from the folder ANCHOR_TEXT.
 _ANCHOR_TEXT = os.environ.get("ANCHOR_TEXT", "anchor_text")
 _ANCHOR_FILES = (
     f"--parallel={_ANCHOR_TEXT}",
@@ -327,7 +332,7 @@ _ANCHOR = Experiment(
     vocabularies={"vocabulary": (*_ANCHOR_FILES, "--vocab_size=8000", *_PUBLISHED_VOCABULARY)},
     caches={"cache": Cache((*_ANCHOR_FILES, "--name=anchor", "--directions=en-de"))},
     bindings=(
-        *_MULTI30K_BOUND,
+        *_MULTI30K_BINDINGS,
         *_SOURCE_TAG,
         "Model.stage_layers=(4,4)",
         "Model.mlp=256",

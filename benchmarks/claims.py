@@ -1,4 +1,4 @@
-"""The experiments behind docs/results_claims.md; an interrupted command continues when repeated.
+"""Experiments of docs/results_claims.md. To resume after an interruption, repeat the command.
 
 Example:
     python benchmarks/claims.py triangle DIR [--workers 2] [--arms baseline,fcll] [--seeds 2]
@@ -33,13 +33,13 @@ def main() -> None:
         nargs="?",
         default=Path("runs/claims"),
         metavar="DIR",
-        help="of all runs, one folder a table; default: runs/claims",
+        help="folder of all runs, one subfolder per table; default: runs/claims",
     )
     parser.add_argument("--arms", help="comma-separated; default: all")
     parser.add_argument("--seeds", type=int, help="number of seeds; default: the experiment's")
-    parser.add_argument("--workers", type=int, default=1, help="jobs at a time")
+    parser.add_argument("--workers", type=int, default=1, help="number of parallel jobs")
     parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="folder of TABLE.json: what the runs show"
+        "--results", type=Path, metavar="DIR", help="folder for TABLE.json, the results of the runs"
     )
     parser.add_argument(
         "--print", action="store_true", help="run nothing; print the tables of --results"
@@ -47,30 +47,30 @@ def main() -> None:
     flags = parser.parse_args()
     tables = flags.tables.split(",")
     if unknown := [name for name in tables if name not in EXPERIMENTS]:
-        raise UserError(f"no table '{unknown[0]}'; there are {', '.join(EXPERIMENTS)}")
+        raise UserError(f"{unknown[0]}: no such table; choose from {', '.join(EXPERIMENTS)}")
     if flags.print and not flags.results:
-        raise UserError("--print: name the folder of the results, e.g. --results docs/results")
+        raise UserError("--print: needs --results, e.g. --results docs/results")
     if flags.print:
         for table in tables:
             file = flags.results / f"{table}.json"
             print_tables(json.loads(file.read_text(encoding="utf-8")))
         return
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    spaces = {table: workspace(flags, table) for table in tables}
+    workspaces = {table: workspace(flags, table) for table in tables}
     jobs = [
         job
-        for table, space in spaces.items()
-        for job in space.jobs(arm_names(flags, space.experiment))
+        for table, table_workspace in workspaces.items()
+        for job in table_workspace.jobs(arm_names(flags, table_workspace.experiment))
     ]
     failed = execute(jobs, flags.workers)
-    for table, space in spaces.items():
-        report(space, flags.results / f"{table}.json" if flags.results else None)
+    for table, table_workspace in workspaces.items():
+        report(table_workspace, flags.results / f"{table}.json" if flags.results else None)
     if failed:
-        raise UserError(f"{failed} jobs failed; the same command tries them again")
+        raise UserError(f"{failed} jobs failed; repeat the command to retry them")
 
 
 def workspace(flags: argparse.Namespace, table: str) -> Workspace:
-    """Return the workspace of a table, with as many seeds as the flags say."""
+    """Return the workspace of a table, limited to --seeds seeds."""
     experiment = EXPERIMENTS[table]
     if flags.seeds:
         experiment = dataclasses.replace(experiment, seeds=experiment.seeds[: flags.seeds])
@@ -78,19 +78,21 @@ def workspace(flags: argparse.Namespace, table: str) -> Workspace:
 
 
 def arm_names(flags: argparse.Namespace, experiment: Experiment) -> list[str]:
-    """Return the arms that the flags name.
+    """Return the names of the arms that --arms selects.
 
     Raises:
         UserError: if there is no such arm.
     """
     names = flags.arms.split(",") if flags.arms else list(experiment.arms)
     if unknown := [name for name in names if name not in experiment.arms]:
-        raise UserError(f"--arms: no arm '{unknown[0]}'; there are {', '.join(experiment.arms)}")
+        raise UserError(
+            f"--arms={unknown[0]}: no such arm; choose from {', '.join(experiment.arms)}"
+        )
     return names
 
 
 def report(space: Workspace, file: Path | None) -> None:
-    """Print what finished runs show, and write it to a file."""
+    """Print the results of finished runs, and write them to a file."""
     summary = summarize(space)
     if not summary["arms"]:
         return

@@ -1,9 +1,9 @@
-"""Times the batch pipeline on a made cache of short sentences in MITRE's 194 directions.
+"""Throughput of the input pipeline on a synthetic cache of MITRE's 194 directions.
 
     python benchmarks/data_pipeline.py --batches 100
 
-Prints JSON: target tokens per second of process CPU time and of wall time, with nothing prepared
-ahead, so one thread does all the work; the share of padding; seconds to plan one chunk.
+Prints JSON: target tokens per second of process CPU time and of wall time; the fraction of padding;
+seconds to plan one chunk. There is no prefetching, so one thread does all the work.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SHORTEST, LONGEST = 4, 20  # pieces
 
 
 def main() -> None:
-    """Makes a cache, reads batches, prints the figures."""
+    """Write a cache, read batches and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--examples", type=int, default=2000, help="per direction")
     parser.add_argument("--rows", type=int, default=128)
-    parser.add_argument("--length", type=int, default=128, help="of both spans")
+    parser.add_argument("--length", type=int, default=128, help="tokens of each span of a row")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         vocabulary = _vocabulary(directory)
@@ -44,9 +44,9 @@ def main() -> None:
                 f"made_{source}_{target}",
                 source,
                 target,
-                {"train": functools.partial(_pairs, arguments, n)},
+                {"train": functools.partial(_pairs, arguments, seed)},
             )
-            for n, (source, target) in enumerate(mitre_directions())
+            for seed, (source, target) in enumerate(mitre_directions())
         ]
         cache = write_cache(f"{directory}/cache", sources, vocabulary=vocabulary)
         data = Data(
@@ -74,7 +74,7 @@ def _measure(pipeline: Pipeline, batches: int) -> dict[str, object]:
         "target_tokens": tokens,
         "target_tokens_per_cpu_second": round(tokens / cpu),
         "target_tokens_per_second": round(tokens / wall),
-        "padding": {name: round(share, 3) for name, share in padding_fraction(batch).items()},
+        "padding": {name: round(fraction, 3) for name, fraction in padding_fraction(batch).items()},
         "plan_seconds": round(time.process_time() - planning, 3),
     }
 

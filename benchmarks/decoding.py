@@ -1,13 +1,13 @@
-"""Times greedy and beam search with a random model on the devices at hand.
+"""Speed of greedy and beam search with a random model on the local devices.
 
     python benchmarks/decoding.py --layout register --embed 128 --layers 4 --vocab 6000
 
-Every sentence generates exactly as many tokens as it is told to (a random model would not stop by
-itself; eos is made unlikely), so the figures do not depend on what the model says. Prints JSON: per
-search, sentences per second, milliseconds per step and seconds of compilation of a batch whose
-sentences all take `--steps`, with room for as many (`fitting`) and for `--max_length` (`whole`);
-and sentences per second of `--batches` batches whose sentences take between a quarter of `--steps`
-and all of them, ending together (`together`) or leaving their rows to others (`turns`).
+Every sentence generates a fixed number of tokens, because eos is made unlikely, so the times do not
+depend on the output. Prints JSON for each search. `fitting` and `whole`: sentences per second,
+milliseconds per step and seconds of compilation for a batch whose sentences all have `--steps`
+tokens, with a target buffer of `--steps` or of `--max_length`. `together` and `turns`: sentences
+per second for `--batches` batches whose sentences have between a quarter of `--steps` and `--steps`
+tokens, in static batches or with continuous batching.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mnmt_jax.runtime.run_command import run_command
 
 
 def main() -> None:
-    """Makes a model and a batch, times the searches, prints the figures."""
+    """Build a model and a batch, time the searches and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layout", default="register", choices=LAYOUTS)
     parser.add_argument("--embed", type=int, default=128)
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--max_length", type=int, default=200)
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4, 5])
     parser.add_argument("--batches", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=3.0, help="per measurement")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds per measurement")
     flags = parser.parse_args()
     stages = len(LAYOUTS[flags.layout].stages)
     config = Model(
@@ -56,68 +56,74 @@ def main() -> None:
         heads=max(1, flags.embed // 32),
     )
     model = build_model(config, flags.vocab)
-    given = _batch(model, flags, 1) | _span("target", flags, 1)
-    params = jax.jit(model.init)(jax.random.key(0), given)["params"]
+    example_batch = _batch(model, flags, 1) | _span("target", flags, 1)
+    params = jax.jit(model.init)(jax.random.key(0), example_batch)["params"]
     params["embedding"] = params["embedding"].at[EOS_ID].set(0.0)
-    figures = {f"beam {beam}": _figures(model, params, flags, beam) for beam in flags.beams}
-    print(json.dumps({"device": str(jax.devices()[0]), **vars(flags), **figures}, indent=2))
+    measurements = {
+        f"beam {beam}": _measure_searches(model, params, flags, beam) for beam in flags.beams
+    }
+    print(json.dumps({"device": str(jax.devices()[0]), **vars(flags), **measurements}, indent=2))
 
 
-def _figures(model: Network, params: Any, flags: argparse.Namespace, beam: int) -> dict[str, Any]:
+def _measure_searches(
+    model: Network, params: Any, flags: argparse.Namespace, beam: int
+) -> dict[str, Any]:
     search = make_search(Decode(beam_size=beam))
     batch, lengths = _batch(model, flags, flags.batch), np.full(flags.batch, flags.steps)
 
-    def of_room(steps: int) -> dict[str, float]:
-        request = _request(lengths, steps)
+    def time_batch(max_steps: int) -> dict[str, float]:
+        request = _request(lengths, max_steps)
         run = functools.partial(generate, model, params, batch, request, search=search)
-        best, compiling = _measure(run, flags)
+        best, compile_seconds = _measure(run, flags)
         return {
             "sentences_per_second": round(flags.batch / best, 1),
             "ms_per_step": round(1000 * best / flags.steps, 2),
-            "compile_seconds": round(compiling, 1),
+            "compile_seconds": round(compile_seconds, 1),
         }
 
-    unused: Any = None  # the batches are laid out here
-    system = InferenceModel(model, params, unused, unused)
+    unused: Any = None  # vocabulary and converter: batches are built here
+    loaded = InferenceModel(model, params, unused, unused)
     sentences = flags.batch * flags.batches
-    drawn = np.random.default_rng(0).integers(flags.steps // 4, flags.steps + 1, sentences)
+    steps_by_sentence = np.random.default_rng(0).integers(
+        flags.steps // 4, flags.steps + 1, sentences
+    )
 
-    def turns(size: int) -> Iterator[Admission]:
-        given = _batch(model, flags, size)
-        for first in range(0, sentences, size):
-            request = _request(drawn[first : first + size], flags.steps)
-            yield Admission(range(first, first + size), given, request)
+    def admissions(size: int) -> Iterator[Admission]:
+        admitted_batch = _batch(model, flags, size)
+        for start in range(0, sentences, size):
+            request = _request(steps_by_sentence[start : start + size], flags.steps)
+            yield Admission(range(start, start + size), admitted_batch, request)
 
-    def in_turns(size: int) -> dict[str, float]:
-        run = lambda: list(search_continuously(system, search, turns(size), flags.batch))  # noqa: E731
-        best, compiling = _measure(run, flags)
+    def time_continuous(size: int) -> dict[str, float]:
+        run = lambda: list(search_continuously(loaded, search, admissions(size), flags.batch))  # noqa: E731
+        best, compile_seconds = _measure(run, flags)
         return {
             "sentences_per_second": round(sentences / best, 1),
-            "compile_seconds": round(compiling, 1),
+            "compile_seconds": round(compile_seconds, 1),
         }
 
     return {
-        "fitting": of_room(flags.steps),
-        "whole": of_room(flags.max_length + 1),
-        "together": in_turns(flags.batch),
-        "turns": in_turns(flags.batch // 4),
+        "fitting": time_batch(flags.steps),
+        "whole": time_batch(flags.max_length + 1),
+        "together": time_continuous(flags.batch),
+        "turns": time_continuous(flags.batch // 4),
     }
 
 
 def _measure(call: Callable[[], Any], flags: argparse.Namespace) -> tuple[float, float]:
-    """Returns seconds of the fastest of several calls, and how much longer the first one took.
+    """Return the seconds of the fastest call, and the excess of the first call over it.
 
-    Other work on the machine only ever adds.
+    The minimum is the estimate least affected by other load on the machine.
     """
     start = time.perf_counter()
     call()
-    first = time.perf_counter() - start
-    best, start = first, time.perf_counter()
+    first_seconds = time.perf_counter() - start
+    best, start = first_seconds, time.perf_counter()
     while time.perf_counter() - start < flags.seconds:
         before = time.perf_counter()
         call()
         best = min(best, time.perf_counter() - before)
-    return best, first - best
+    return best, first_seconds - best
 
 
 def _request(lengths: np.ndarray, steps: int) -> Request:

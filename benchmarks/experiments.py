@@ -1,9 +1,9 @@
 """Experiments as data: arms, tuning grids, seeds and decodings, and their resumable execution.
 
-An experiment names vocabularies, token caches and arms. An arm is a model with bindings. Each
-candidate of its grid is trained with the first seed; the one of the lowest supervised validation
-loss is trained with the other seeds. Every run is evaluated at its best checkpoint. Finished work
-is never repeated, and an interrupted training continues at its last checkpoint.
+An experiment has vocabularies, token caches and arms. An arm is a model with gin bindings. Each
+candidate of its grid is trained with the first seed; the candidate with the lowest supervised
+validation loss is trained with the other seeds. Every run is evaluated at its best checkpoint.
+Finished work is not repeated, and an interrupted training resumes at its last checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from mnmt_jax.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-PLAIN = "plain"  # name of decoding without further flags
+PLAIN = "plain"  # name of the decoding without extra flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Cache:
     """A token cache.
 
     Attributes:
-        flags: of `mnmt cache`, without vocabulary and output.
-        vocabulary: name in `Experiment.vocabularies`.
-        also: caches whose tasks it takes over.
+        flags: flags of `mnmt cache`, without vocabulary and output.
+        vocabulary: key of `Experiment.vocabularies`.
+        also: caches whose tasks are included.
     """
 
     flags: tuple[str, ...]
@@ -45,16 +45,16 @@ class Arm:
     """A system under test.
 
     Attributes:
-        model: file of `gin_configs/models`, without `.gin`.
+        model: file name in `gin_configs/models`, without `.gin`.
         bindings: gin bindings of every run of the arm.
-        grid: candidate bindings; empty is the experiment's grid.
-        tuned_as: arm whose chosen candidate is taken, without trying others.
-        cache: name in `Experiment.caches`.
-        sources: `--initialize_from` names, and the arms whose runs of the same seed they are.
-        decodings: flags of `mnmt evaluate` by name; `plain` has none.
-        steps: updates; 0 is the experiment's.
-        seeds: empty is the experiment's.
-        evaluated: False for runs that others start from, such as language models.
+        grid: candidate bindings; if empty, the grid of the experiment.
+        tuned_as: arm whose chosen candidate is used; no candidates are trained.
+        cache: key of `Experiment.caches`.
+        sources: name in `--initialize_from` -> arm; the run with the same seed is the source run.
+        decodings: name -> flags of `mnmt evaluate`; `plain` has none.
+        steps: updates; if 0, those of the experiment.
+        seeds: if empty, the seeds of the experiment.
+        evaluated: False for runs that are only source runs, such as language models.
     """
 
     model: str
@@ -77,19 +77,19 @@ class Experiment:
 
     Attributes:
         title: heading of the table.
-        task: corpus that `mnmt evaluate` translates.
-        run: file of `gin_configs/runs`, without `.gin`.
-        vocabularies: flags of `mnmt vocabulary` by name.
-        caches: by name.
-        bindings: of every run.
-        grid: candidate bindings of every arm that names none.
-        steps: updates of a run.
+        task: test corpus, `--task` of `mnmt evaluate`.
+        run: file name in `gin_configs/runs`, without `.gin`.
+        vocabularies: name -> flags of `mnmt vocabulary`.
+        caches: name -> cache.
+        bindings: gin bindings of every run.
+        grid: candidate bindings of the arms without a grid.
+        steps: updates per run.
         every: updates between validations, and between checkpoints.
-        seeds: all arms'.
-        limit: test sentences of a direction; 0 is all.
-        arms: by name.
-        evaluate: flags of every evaluation.
-        levels: supervised nll at which arms are compared.
+        seeds: seeds of the arms without seeds.
+        limit: test sentences per direction; 0 is all.
+        arms: name -> arm.
+        evaluate: flags of `mnmt evaluate` in every evaluation.
+        levels: values of the supervised nll at which arms are compared.
     """
 
     title: str
@@ -118,12 +118,12 @@ class Experiment:
 
 @dataclasses.dataclass
 class Job:
-    """A unit of work for one worker.
+    """A unit of work of a worker.
 
     Attributes:
         name: unique.
-        needs: names of jobs that must be finished before.
-        action: does it; receives the cores of the worker. Returns at once if it is done.
+        needs: names of the jobs that must finish before.
+        action: called with the cores of the worker; returns at once if the work is already done.
     """
 
     name: str
@@ -132,10 +132,10 @@ class Job:
 
 
 class Workspace:
-    """The folder of an experiment, and the jobs that fill it."""
+    """Folder of an experiment and the jobs that write it."""
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
-        """Open the folder; it need not exist."""
+        """Open the folder; it may not exist yet."""
         self.folder = folder.resolve()
         self.experiment = experiment
 
@@ -166,7 +166,7 @@ class Workspace:
         return losses.index(min(known))
 
     def jobs(self, names: Sequence[str]) -> list[Job]:
-        """List the jobs of some arms: seed by seed, candidates before chosen runs."""
+        """Return the jobs of some arms: seed by seed, candidates before runs of the chosen one."""
         experiment, jobs = self.experiment, dict[str, Job]()
         arms = {name: experiment.arms[name] for name in self._with_sources(names)}
         for name, arm in arms.items():
@@ -179,17 +179,19 @@ class Workspace:
                     action = functools.partial(self._train, name, number, seed)
                     jobs[job] = Job(job, (*self._prepared(arm.cache, jobs), *needs), action)
         rounds = max(len(experiment.seeds_of(arm)) for arm in arms.values())
-        for turn in range(rounds):
+        for seed_index in range(rounds):
             for name, arm in arms.items():
                 seeds = experiment.seeds_of(arm)
-                if turn >= len(seeds):
+                if seed_index >= len(seeds):
                     continue
-                job = self._job(name, seeds[turn])
+                job = self._job(name, seeds[seed_index])
                 tuned, candidates = arm.tuned_as or name, range(len(experiment.grid_of(arm)))
-                tried = [self._name(f"{tuned} candidate {number}") for number in candidates]
-                needs = [one for one in tried if one in jobs]
-                needs += [self._job(source, seeds[turn]) for source in arm.sources.values()]
-                action = functools.partial(self._finish, name, seeds[turn])
+                candidate_jobs = [
+                    self._name(f"{tuned} candidate {number}") for number in candidates
+                ]
+                needs = [candidate for candidate in candidate_jobs if candidate in jobs]
+                needs += [self._job(source, seeds[seed_index]) for source in arm.sources.values()]
+                action = functools.partial(self._finish, name, seeds[seed_index])
                 jobs[job] = Job(job, (*self._prepared(arm.cache, jobs), *needs), action)
         return list(jobs.values())
 
@@ -208,22 +210,27 @@ class Workspace:
         return f"{self.folder.name} {work}"
 
     def _prepared(self, cache: str, jobs: dict[str, Job]) -> tuple[str, ...]:
-        """Add the jobs that make a cache and its vocabulary; return the cache's name."""
-        made = self.experiment.caches[cache]
-        vocabulary = self.folder / made.vocabulary
-        first = self._name(made.vocabulary)
-        if first not in jobs:
-            flags = self.experiment.vocabularies[made.vocabulary]
+        """Add the jobs of a cache and of its vocabulary; return the name of the cache's job."""
+        definition = self.experiment.caches[cache]
+        vocabulary = self.folder / definition.vocabulary
+        vocabulary_job = self._name(definition.vocabulary)
+        if vocabulary_job not in jobs:
+            flags = self.experiment.vocabularies[definition.vocabulary]
             command = ["train_vocabulary", *flags, f"--output={vocabulary}"]
-            jobs[first] = Job(first, (), functools.partial(self._make, vocabulary, command))
+            jobs[vocabulary_job] = Job(
+                vocabulary_job, (), functools.partial(self._make, vocabulary, command)
+            )
         name = self._name(cache)
         if name not in jobs:
-            also = [needed for other in made.also for needed in self._prepared(other, jobs)]
-            flags = (*made.flags, *(f"--also={self.folder / other}" for other in made.also))
+            also = [job for other in definition.also for job in self._prepared(other, jobs)]
+            flags = (
+                *definition.flags,
+                *(f"--also={self.folder / other}" for other in definition.also),
+            )
             target = self.folder / cache
             command = ["cache_tasks", f"--vocabulary={vocabulary}", *flags, f"--output={target}"]
             action = functools.partial(self._make, target, command)
-            jobs[name] = Job(name, (first, *also), action)
+            jobs[name] = Job(name, (vocabulary_job, *also), action)
         return (name,)
 
     def _make(self, target: Path, command: list[str], cores: Sequence[int]) -> None:
@@ -244,7 +251,7 @@ class Workspace:
         if (run / "finished").is_file():
             return
         bindings = (*experiment.bindings, *arm.bindings, *experiment.grid_of(arm)[candidate])
-        # The last binding of a name decides.
+        # The last binding of a key wins.
         unique = {binding.split("=")[0]: f"--gin.{binding}" for binding in bindings}
         sources = [
             f"--initialize_from={key}={self.run(source, self.choice(source), seed)}"
@@ -279,10 +286,10 @@ class Workspace:
         self._call(command, f"{run.parent.name}_{run.name}_{decoding}", cores)
 
     def _call(self, command: Sequence[str], name: str, cores: Sequence[int]) -> None:
-        """Run a script on some cores, its output in a log file.
+        """Run a script on some cores, with its output in a log file.
 
         Raises:
-            UserError: if it fails; names the log.
+            UserError: if it fails; the message names the log.
         """
         logs = self.folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
@@ -302,7 +309,7 @@ class Workspace:
 
 
 def best_loss(run: Path) -> float | None:
-    """Return the lowest supervised validation loss of a finished run; None of another."""
+    """Return the lowest supervised validation loss of a run; None if it is not finished."""
     if not (run / "finished").is_file():
         return None
     validations = (record["validation"] for record in logged(run) if "validation" in record)
@@ -316,7 +323,7 @@ def logged(run: Path) -> list[dict]:
 
 
 class Queue:
-    """Jobs in order, handed out as their needs are met."""
+    """Job queue: workers receive jobs in order, once the jobs that these need have finished."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._waiting = {job.name: job for job in jobs}
@@ -326,10 +333,10 @@ class Queue:
     @property
     def failed(self) -> int:
         """Number of failed and skipped jobs."""
-        return sum(one == "failed" for one in self._state.values())
+        return sum(state == "failed" for state in self._state.values())
 
     def work(self, cores: Sequence[int]) -> None:
-        """Run jobs until none is left."""
+        """Run jobs until the queue is empty."""
         while job := self._next():
             start, message = time.monotonic(), ""
             try:
@@ -339,7 +346,7 @@ class Queue:
             self._finish(job, time.monotonic() - start, message)
 
     def _next(self) -> Job | None:
-        """Return a job that is ready; wait for one; None when nothing is left to do."""
+        """Return the next ready job, waiting for it if necessary; None if no job is left."""
         with self._changed:
             while self._waiting:
                 self._skip()
@@ -351,12 +358,12 @@ class Queue:
             return None
 
     def _skip(self) -> None:
-        """Drop jobs whose needs have failed; later ones may need them in turn."""
+        """Mark jobs whose needs have failed as failed; jobs that need these follow."""
         for job in list(self._waiting.values()):
             if any(self._state.get(need) == "failed" for need in job.needs):
                 self._state[job.name] = "failed"
                 del self._waiting[job.name]
-                say(f"skipped {job.name}: what it needs failed")
+                say(f"skipped {job.name}: a job that it needs failed")
 
     def _finish(self, job: Job, seconds: float, message: str) -> None:
         with self._changed:
@@ -367,15 +374,18 @@ class Queue:
 
 
 def execute(jobs: Sequence[Job], workers: int) -> int:
-    """Run jobs in order as their needs are met; return the number of failed and skipped ones.
+    """Run jobs after those that they need; return the number of failed and skipped jobs.
 
     Args:
-        jobs: earlier ones first where several are ready.
-        workers: jobs at a time; each has its share of this process's cores.
+        jobs: in order of priority.
+        workers: number of parallel jobs; they divide the cores of this process.
     """
     cores, queue = sorted(os.sched_getaffinity(0)), Queue(jobs)
-    shares = [cores[number::workers] for number in range(workers)]
-    threads = [threading.Thread(target=queue.work, args=(share,)) for share in shares]
+    cores_by_worker = [cores[number::workers] for number in range(workers)]
+    threads = [
+        threading.Thread(target=queue.work, args=(worker_cores,))
+        for worker_cores in cores_by_worker
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

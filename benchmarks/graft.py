@@ -1,11 +1,12 @@
-"""Trains translators on shares of a corpus's pairs, grafted on two language models and not.
+"""Grafting on two language models, compared with training without them, on few sentence pairs.
 
     python benchmarks/graft.py DIR [--corpus cldr_quickstart] [--seeds 1,2,3] [--shares 1,10,100]
 
-The language models see all of the training text, language by language; translators see a share of
-the pairs, with equal updates: `graft`, the same model freshly drawn (`drawn`), and an
-encoder-decoder of as many layers. Runs lie in DIR/NAME_SEED; what is there is not done again.
-Prints Markdown: means over seeds and their range.
+The language models are trained on all training text of every language. The translators are trained
+on a share of the pairs, with equal updates: `graft`, the same model with random initialization
+(`drawn`), and an encoder-decoder of the same depth. Language models are in DIR/NAME_SEED,
+translators in DIR/NAME_SHARE_SEED; finished work is not repeated. Prints Markdown: means over seeds
+and their range.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ LANGUAGE_MODELS = {"mlm": "masked_lm", "lm": "causal_lm"}
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A corpus, and how large models of it are.
+    """A corpus and the sizes of its models.
 
     Attributes:
-        size: ends the names of model files.
-        layers: of an encoder-decoder as deep as the graft.
-        pieces: entries of the vocabulary.
+        size: suffix of the model files.
+        layers: encoder and decoder layers of an encoder-decoder as deep as the graft.
+        pieces: size of the vocabulary.
         text_steps: updates of a language model.
         steps: updates of a translator.
         limit: sentences scored per direction; 0 is all.
-        smaller: bindings that make models and batches smaller than their files do.
+        smaller: bindings for smaller models and batches than in the files.
     """
 
     size: str
@@ -60,8 +61,8 @@ class Corpus:
 
     @property
     def flags(self) -> list[str]:
-        """What every training is told."""
-        return ["--gin.Data.instruction='3'", *(f"--gin.{each}" for each in self.smaller)]
+        """Flags of every training."""
+        return ["--gin.Data.instruction='3'", *(f"--gin.{binding}" for binding in self.smaller)]
 
 
 CORPORA = {
@@ -79,12 +80,14 @@ CORPORA = {
 
 
 def main() -> None:
-    """Trains, scores and prints."""
+    """Train and evaluate the runs, and print the table."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--corpus", choices=list(CORPORA), default="cldr_quickstart")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--shares", default="1,10,100", help="of the pairs, in per cent")
+    parser.add_argument(
+        "--shares", default="1,10,100", help="shares of the pairs in per cent, comma-separated"
+    )
     parser.add_argument("--cheap", action="store_true", help="one seed, a fifth of the updates")
     flags = parser.parse_args()
     shares = [int(share) for share in flags.shares.split(",")]
@@ -100,24 +103,24 @@ def main() -> None:
         for share in shares:
             for name in SYSTEMS:
                 work.translator(name, share, seed)
-    found = {
+    results = {
         f"{name}, {share} %": [
             read_result(work.run(name, share, seed) / "report") for seed in seeds
         ]
         for share in shares
         for name in SYSTEMS
     }
-    print(table(found))
+    print(table(results))
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Makes what is lacking in a folder.
+    """The runs and caches of the benchmark in a folder; missing ones are written.
 
     Attributes:
-        folder: of all runs.
+        folder: folder of all runs.
         task: name of the corpus.
-        corpus: sizes.
+        corpus: sizes of its models.
     """
 
     folder: Path
@@ -125,26 +128,27 @@ class Work:
     corpus: Corpus
 
     def run(self, name: str, share: int, seed: int) -> Path:
-        """Returns the directory of a translator."""
+        """Return the run directory of a translator."""
         return self.folder / f"{name}_{share}_{seed}"
 
     def language_model(self, name: str, seed: int) -> Path:
-        """Returns the run of a language model, trained to its end."""
+        """Return the run of a language model; train it if it is not finished."""
         run = self.folder / f"{name}_{seed}"
         steps = self.corpus.text_steps
         self._train(run, LANGUAGE_MODELS[name], self.cache(0), seed, [], steps)
         return run
 
     def translator(self, name: str, share: int, seed: int) -> None:
-        """Trains and scores a translator on a share of the pairs."""
+        """Train a translator on a share of the pairs, and evaluate it."""
         run = self.run(name, share, seed)
         if (run / "report" / "scores.json").is_file():
             return
         model, bindings = SYSTEMS[name]
-        flags = [each.format(layers=self.corpus.layers) for each in bindings]
+        flags = [binding.format(layers=self.corpus.layers) for binding in bindings]
         if name == "graft":
             flags += [
-                f"--initialize_from={n}={self.folder / f'{n}_{seed}'}" for n in LANGUAGE_MODELS
+                f"--initialize_from={source}={self.folder / f'{source}_{seed}'}"
+                for source in LANGUAGE_MODELS
             ]
         self._train(run, model, self.cache(share), seed, flags, self.corpus.steps)
         limit = [f"--limit={self.corpus.limit}"] if self.corpus.limit else []
@@ -152,20 +156,20 @@ class Work:
         run_script("evaluate", f"--run={run}", f"--task={self.task}", report, *limit)
 
     def cache(self, share: int) -> Path:
-        """Returns the cache of a share of the pairs, or with 0 of the text of each language."""
+        """Return the token cache of a share of the pairs; 0 is the monolingual text."""
         size = f"--vocab_size={self.corpus.pieces}"
         folder = self.folder / "vocabulary"
         vocabulary = train_vocabulary(folder, self.task, size, *PUBLISHED_VOCABULARY)
         cache = self.folder / (f"cache_{share}" if share else "cache_text")
-        kept = ["--monolingual"] if not share else [f"--share={share / 100}"][: share < 100]
-        return make_cache(cache, self.task, vocabulary, *kept)
+        subset = ["--monolingual"] if not share else [f"--share={share / 100}"][: share < 100]
+        return make_cache(cache, self.task, vocabulary, *subset)
 
     def _train(
         self, run: Path, model: str, cache: Path, seed: int, flags: list[str], steps: int
     ) -> None:
         configuration = f"{model}_{self.corpus.size}", self.task
-        own = f"--gin.Train.seed={seed}", *self.corpus.flags, *flags
-        train(run, configuration, cache, steps, *own)
+        all_flags = f"--gin.Train.seed={seed}", *self.corpus.flags, *flags
+        train(run, configuration, cache, steps, *all_flags)
 
 
 if __name__ == "__main__":

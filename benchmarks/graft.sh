@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Trains translators on shares of the pairs, grafted on two language models and freshly drawn, scores
-# them, and prints what docs/results_graft.md shows. Run again, it continues.
+# Train translators on shares of the sentence pairs, grafted on two language models or with random
+# initialization, evaluate them and print the tables of docs/results_graft.md. To resume, repeat the
+# command.
 #   bash benchmarks/graft.sh DIR [--corpus libreoffice_help] [--seeds 1,2,3] [--shares 1,10,100] [--cheap]
 set -euo pipefail
-directory=$(realpath -m "${1:?give a folder}")
+directory=$(realpath -m "${1:?folder of the runs}")
 shift
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

@@ -1,4 +1,4 @@
-"""Write parallel text as Moses tokens in lower case, as Wu et al. 2021 prepare Multi30k.
+"""Lower-cased Moses tokenization of parallel text, as Wu et al. (2021) prepare Multi30k.
 
 Example:
     python benchmarks/moses_text.py data/multi30k ANCHOR_TEXT --languages en,de
@@ -14,7 +14,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.runtime.run_command import run_command
 
-# The names of the files, by what they are called afterwards.
+# Output split -> accepted names of the input files.
 _SPLITS = {
     "train": ("train",),
     "val": ("val", "validation"),

@@ -1,15 +1,15 @@
-"""Compares decoding on a CPU core with that of Hugging Face and CTranslate2, of the same weights.
+"""Decoding speed on one CPU core, against Hugging Face and CTranslate2 with the same weights.
 
     bash benchmarks/peers.sh DIR [--models trained,random] [--engines ours,...] [--rounds 3]
         [--lines 64]
 
-Two encoder-decoders: `trained` has the quickstart's size and learns its phrases here; `random` has
-12 and 12 layers of 512 with weights as drawn, and takes `--steps` steps for each line. Both are
-exported, and an engine is a process of its own on one core, with one thread. All have the same
-tokens and take turns; compilation and loading are not counted. Prints Markdown: processor seconds
-(the least of all rounds), each engine's as a multiple of ours, the most memory that its process
-took, and the share of lines that it translates as the first does, which is ours in float32.
-`--engines="ours,ours bfloat16,ours int8"` needs nobody else's package.
+There are two encoder-decoder models: `trained` has the quickstart's size and is trained on its
+phrases; `random` has 12 + 12 layers of 512 and random weights, and generates `--steps` tokens per
+line. Both are exported. Every engine is a separate process with one thread on one core. All engines
+translate the same tokens, in interleaved rounds; compilation and loading are not counted. Prints
+Markdown: processor seconds (the minimum over rounds), their ratio to the first engine, the peak
+memory of the process, and the fraction of lines with the same output as the first engine, by
+default ours in float32. `--engines="ours,ours bfloat16,ours int8"` needs no other package.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 TASK, SOURCE, TARGET = "cldr_quickstart", "en", "de"
 FILES = ("gin_configs/models/encoder_decoder_tiny.gin", f"gin_configs/runs/{TASK}.gin")
-# As M2M-100, the only one that Hugging Face knows.
-ALIKE = ("Data.instruction='5'", "Model.positions=('sinusoidal', 10000.0)", "Model.norm='pre'")
+# The architecture of M2M-100, which Hugging Face implements.
+M2M100_BINDINGS = (
+    "Data.instruction='5'",
+    "Model.positions=('sinusoidal', 10000.0)",
+    "Model.norm='pre'",
+)
 LARGE = (
     "Model.stage_layers=(12,12)",
     "Model.embed=512",
@@ -63,12 +67,12 @@ EXPORTS = {"transformers": ("huggingface", "hf"), "ctranslate2": ("ctranslate2",
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A model to decode with.
+    """A model of the comparison.
 
     Attributes:
-        folder: holds `run`, `hf`, `ct2` and `input.json`.
-        words: pieces of a line at least; phrases are joined until there are so many.
-        updates: of its training; 0 leaves it as drawn.
+        folder: contains `run`, `hf`, `ct2` and `input.json`.
+        words: minimum number of pieces per line; phrases are joined to reach it.
+        updates: number of training updates; 0 leaves the weights random.
     """
 
     folder: Path
@@ -77,15 +81,19 @@ class Subject:
 
 
 def main() -> None:
-    """Makes the models, lets engines take turns and prints."""
+    """Prepare the models, run the engines and print the table."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--engines", default=",".join(ENGINES), help="the first is compared with")
-    parser.add_argument("--updates", type=int, default=2000, help="of the trained model")
+    parser.add_argument(
+        "--engines", default=",".join(ENGINES), help="comma-separated; the first is the baseline"
+    )
+    parser.add_argument(
+        "--updates", type=int, default=2000, help="training updates of the trained model"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=32, help="of a line of the random model")
+    parser.add_argument("--steps", type=int, default=32, help="tokens per line of the random model")
     parser.add_argument("--core", type=int, default=0)
     flags = parser.parse_args()
     for flag, known in (("models", MODELS), ("engines", ENGINES)):
@@ -95,19 +103,20 @@ def main() -> None:
     rows = []
     engines = flags.engines.split(",")
     for name in flags.models.split(","):
-        trains = name == "trained"
-        subject = Subject(flags.folder / name, 1 if trains else 20, flags.updates * trains)
+        is_trained = name == "trained"
+        subject = Subject(flags.folder / name, 1 if is_trained else 20, flags.updates * is_trained)
         prepare(subject, vocabulary, flags.lines, engines)
         for beam in (1, 5):
-            asked = {"beam": beam, "steps": 40 if trains else flags.steps, "exactly": not trains}
-            found = turns(subject, engines, asked, flags.rounds, flags.core)
-            rows += [[name, *row] for row in found]
-    titles = ["model", "beam", "engine", "seconds", "of ours", "memory, GiB", "as ours"]
+            steps = 40 if is_trained else flags.steps
+            request = {"beam": beam, "steps": steps, "exactly": not is_trained}
+            measurements = run_interleaved(subject, engines, request, flags.rounds, flags.core)
+            rows += [[name, *row] for row in measurements]
+    titles = ["model", "beam", "engine", "seconds", "ratio", "memory, GiB", "same output"]
     print(markdown_table(titles, rows))
 
 
 def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[str]) -> None:
-    """Makes a model, engines' exports and what it is to translate, where they are not there."""
+    """Write the run of a model, its exports and the input, unless they exist."""
     run = subject.folder / "run"
     if subject.updates:
         cache = make_cache(subject.folder.parent / "cache", TASK, vocabulary)
@@ -116,23 +125,23 @@ def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[st
             ("encoder_decoder_tiny", TASK),
             cache,
             subject.updates,
-            *(f"--gin.{each}" for each in ALIKE),
+            *(f"--gin.{binding}" for binding in M2M100_BINDINGS),
         )
     elif not run.is_dir():
-        draw(run, load_config(FILES, [*ALIKE, *LARGE]), Vocabulary.load(vocabulary))
+        draw(run, load_config(FILES, [*M2M100_BINDINGS, *LARGE]), Vocabulary.load(vocabulary))
     packages = {engine.partition(" ")[0] for engine in engines}
     for kind, name in (EXPORTS[package] for package in EXPORTS if package in packages):
         if not (subject.folder / name).is_dir():
             export_checkpoint(kind, run, subject.folder / name)
-    given = inputs(Vocabulary.load(vocabulary), lines, subject.words)
-    (subject.folder / "input.json").write_text(json.dumps(given), encoding="utf-8")
+    input_data = inputs(Vocabulary.load(vocabulary), lines, subject.words)
+    (subject.folder / "input.json").write_text(json.dumps(input_data), encoding="utf-8")
 
 
 def draw(run: Path, config: Config, vocabulary: Vocabulary) -> None:
-    """Writes a run of random parameters, which hardly ever ends a translation."""
+    """Write a run with random parameters; its model hardly ever generates eos."""
     rng = np.random.default_rng(1)
 
-    def drawn(path: Any, shape: Any) -> LazyArray:
+    def random_array(path: Any, shape: Any) -> LazyArray:
         name = jax.tree_util.keystr(path)
         array = rng.standard_normal(shape.shape, np.float32) * config.model.embed**-0.5
         if "scale" in name or "bias" in name:
@@ -143,11 +152,11 @@ def draw(run: Path, config: Config, vocabulary: Vocabulary) -> None:
 
     shapes = parameter_shapes(config.model, vocabulary.size)
     RunDirectory(run).prepare(config, vocabulary, has_checkpoint=False)
-    write_params(run, jax.tree_util.tree_map_with_path(drawn, shapes))
+    write_params(run, jax.tree_util.tree_map_with_path(random_array, shapes))
 
 
 def inputs(vocabulary: Vocabulary, lines: int, words: int) -> dict[str, Any]:
-    """Returns lines as text, as Hugging Face's ids and as CTranslate2's tokens."""
+    """Return lines as text, as ids of Hugging Face and as tokens of CTranslate2."""
     corpus, languages = find_corpus(TASK)
     phrases = iter(Benchmark(TASK, corpus, languages=languages).texts((SOURCE, TARGET)).sources)
     texts = []
@@ -157,41 +166,41 @@ def inputs(vocabulary: Vocabulary, lines: int, words: int) -> dict[str, Any]:
             text = f"{text} {next(phrases)}"
         texts.append(text)
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
-    named = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
+    token_names = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
     tag = vocabulary.tag_id(SOURCE)
     ids = [rows[[tag, *vocabulary.encode(text), vocabulary.eos_id]].tolist() for text in texts]
     return {
         "texts": texts,
         "ids": ids,
-        "tokens": [[named[i] for i in line] for line in ids],
-        "names": named,
+        "tokens": [[token_names[i] for i in line] for line in ids],
+        "names": token_names,
         "languages": [SOURCE, TARGET],
         "target": int(rows[vocabulary.tag_id(TARGET)]),
     }
 
 
-def turns(
-    subject: Subject, engines: Sequence[str], asked: dict[str, Any], rounds: int, core: int
+def run_interleaved(
+    subject: Subject, engines: Sequence[str], request: dict[str, Any], rounds: int, core: int
 ) -> list[list[str]]:
-    """Lets engines translate by turns; returns a row of the table for each."""
+    """Run the engines in interleaved rounds; return a row of the table for each engine."""
     script = str(Path(__file__).with_name("peers_worker.py"))
     workers = {
         name: Worker([sys.executable, script, name, str(subject.folder)], core) for name in engines
     }
-    told: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
     for _, name in itertools.product(range(rounds + 1), engines):
-        told[name].append(workers[name].ask(asked))
+        answers[name].append(workers[name].ask(request))
     for worker in workers.values():
         worker.end()
-    least = {name: min(each["seconds"] for each in told[name][1:]) for name in engines}
-    ours = told[engines[0]][-1]["found"]
+    seconds = {name: min(answer["seconds"] for answer in answers[name][1:]) for name in engines}
+    baseline = answers[engines[0]][-1]["translations"]
     rows = []
     for name in engines:
-        last = told[name][-1]
-        alike = sum(map(list.__eq__, ours, last["found"])) / len(ours)
-        times = f"{least[name] / least[engines[0]]:.2f}"
-        row = [str(asked["beam"]), name, f"{least[name]:.2f}", times]
-        rows.append([*row, f"{last['memory'] / 2**20:.2f}", f"{alike:.0%}"])
+        answer = answers[name][-1]
+        agreement = sum(map(list.__eq__, baseline, answer["translations"])) / len(baseline)
+        ratio = f"{seconds[name] / seconds[engines[0]]:.2f}"
+        row = [str(request["beam"]), name, f"{seconds[name]:.2f}", ratio]
+        rows.append([*row, f"{answer['memory'] / 2**20:.2f}", f"{agreement:.0%}"])
     return rows
 
 

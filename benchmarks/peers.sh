@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Decoding on a CPU core against Hugging Face's and CTranslate2's of the same weights: seconds,
-# memory, translations. Run again, it takes the models that are there.
+# Compare decoding on one CPU core with Hugging Face and CTranslate2 on the same weights: seconds,
+# memory, translations. Existing models are reused.
 #   bash benchmarks/peers.sh DIR [--models trained,random] [--engines ours,...] [--rounds 3] [--lines 64]
 set -euo pipefail
-directory=$(realpath -m "${1:?give a folder}")
+directory=$(realpath -m "${1:?folder of the models}")
 shift
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

@@ -1,20 +1,20 @@
-"""Compares training with Hugging Face's, of a model of the same sizes.
+"""Training speed against Hugging Face, with models of the same size.
 
     python benchmarks/peers_training.py [--updates 4] [--rounds 5]
     python benchmarks/peers_training.py --device=gpu --size=466m \
         --engines="transformers,ours,ours fused,ours prefix"
 
-Sentence pairs have lengths that vary as a text's do, a mean of 20 pieces. Ours packs them into
-rows, Hugging Face's (M2M-100's class, AdamW, the usual loop) takes batches of similar lengths of as
-many target tokens. Each is a process of its own; they take turns. Prints Markdown: sentence tokens
-for each second (the most of all rounds), as multiples of the first engine's, the share of the
-device's FLOP/s that ours use, and the most memory. Making batches of sentences is counted, reading
-text is not.
+The lengths of the sentence pairs are random, with a mean of about 20 pieces. Our trainer packs them
+into rows; Hugging Face's model (M2M-100's class, AdamW, the usual loop) has batches of similar
+lengths with as many target tokens. Every engine is a separate process, and they run in interleaved
+rounds. Prints Markdown: sentence tokens per second (the maximum over rounds), their ratio to the
+first engine, our FLOP/s as a fraction of the device's peak, and the peak memory. Batching is
+counted, reading text is not.
 
-On `cpu` each has one thread on one core, and seconds are the processor's. On `gpu` both compute in
-bfloat16, theirs is compiled (`torch.compile`), and seconds are the clock's. `small` is an
-encoder-decoder of 3 and 3 layers of 256; `466m` and `913m` are MITRE's decoders, and theirs is an
-encoder-decoder of as many layers in all.
+On `cpu` every engine has one thread on one core, and seconds are CPU time. On `gpu` all compute in
+bfloat16, Hugging Face's model is compiled (`torch.compile`), and seconds are wall time. `small` is
+an encoder-decoder with 3 + 3 layers of 256; `466m` and `913m` are MITRE's decoders, compared with
+an encoder-decoder of the same total number of layers.
 """
 
 from __future__ import annotations
@@ -34,24 +34,28 @@ from mnmt_jax.runtime.run_command import run_command
 
 
 def main() -> None:
-    """Lets engines take turns and prints."""
+    """Run the engines and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=2000, help="sentence pairs, again and again")
-    parser.add_argument("--updates", type=int, default=4, help="of a turn")
+    parser.add_argument("--pairs", type=int, default=2000, help="sentence pairs, repeated")
+    parser.add_argument("--updates", type=int, default=4, help="updates per round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--core", type=int, default=0, help="of the CPU")
+    parser.add_argument("--core", type=int, default=0, help="CPU core of the engines")
     parser.add_argument("--device", choices=DEVICES, default="cpu")
     parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--engines", default=f"{PEER},ours", help="the first is compared with")
+    parser.add_argument(
+        "--engines", default=f"{PEER},ours", help="comma-separated; the first is the baseline"
+    )
     flags = parser.parse_args()
     engines = flags.engines.split(",")
     if unknown := [name for name in engines if name not in (PEER, *OURS)]:
-        raise UserError(f"--engines: no '{unknown[0]}'; there are {', '.join((PEER, *OURS))}")
-    print(table(engines, turns(engines, flags)))
+        raise UserError(f"--engines: {unknown[0]!r} must be one of {', '.join((PEER, *OURS))}")
+    print(table(engines, run_interleaved(engines, flags)))
 
 
-def turns(engines: list[str], flags: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Lets engines train by turns; returns what each says, without the first time."""
+def run_interleaved(
+    engines: list[str], flags: argparse.Namespace
+) -> dict[str, list[dict[str, Any]]]:
+    """Run the engines in interleaved rounds; return their answers without the first round."""
     script = str(Path(__file__).with_name("training_worker.py"))
     core = flags.core if flags.device == "cpu" else None
     workers = {
@@ -60,25 +64,29 @@ def turns(engines: list[str], flags: argparse.Namespace) -> dict[str, list[dict[
         )
         for name in engines
     }
-    told: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
     for _, name in itertools.product(range(flags.rounds + 1), engines):
-        told[name].append(workers[name].ask(flags.updates))
+        answers[name].append(workers[name].ask(flags.updates))
     for worker in workers.values():
         worker.end()
-    return {name: each[1:] for name, each in told.items()}
+    return {name: engine_answers[1:] for name, engine_answers in answers.items()}
 
 
-def table(engines: list[str], told: dict[str, list[dict[str, Any]]]) -> str:
-    """Returns what each engine reaches."""
-    most = {name: max(each["speed"] for each in told[name]) for name in engines}
+def table(engines: list[str], answers: dict[str, list[dict[str, Any]]]) -> str:
+    """Return the table of speed, utilization and memory."""
+    speeds = {name: max(answer["speed"] for answer in answers[name]) for name in engines}
     rows = []
     for name in engines:
-        last = told[name][-1]
-        used = last["flops"] * most[name] / last["peak"] if last["peak"] and last["flops"] else None
-        cells = [name, f"{most[name]:.0f}", f"{most[name] / most[engines[0]]:.2f}"]
-        cells += [f"{used:.0%}" if used else "", f"{last['memory'] / 2**30:.2f}"]
+        last_answer = answers[name][-1]
+        flops, peak = last_answer["flops"], last_answer["peak"]
+        utilization = flops * speeds[name] / peak if peak and flops else None
+        cells = [name, f"{speeds[name]:.0f}", f"{speeds[name] / speeds[engines[0]]:.2f}"]
+        cells += [
+            f"{utilization:.0%}" if utilization else "",
+            f"{last_answer['memory'] / 2**30:.2f}",
+        ]
         rows.append(cells)
-    titles = ["engine", "tokens a second", f"of {engines[0]}", "of the FLOP/s", "memory, GiB"]
+    titles = ["engine", "tokens per second", f"ratio to {engines[0]}", "MFU", "memory, GiB"]
     return markdown_table(titles, rows)
 
 

@@ -1,4 +1,4 @@
-"""One engine of `peers.py`: reads what is asked, a line of JSON each, and answers with a line.
+"""Worker of `peers.py`: one engine that translates for each request, as lines of JSON.
 
 python benchmarks/peers_worker.py ENGINE FOLDER
 """
@@ -14,98 +14,107 @@ from typing import Any
 
 from engines import peak_kib
 
-Found = list[list[str]]
-_BATCH = 32  # lines; those of similar length together, as ours are
-_ENDS = (1, 2)  # padding and the end, in the rows of Hugging Face's table
+Translations = list[list[str]]
+_BATCH = 32  # lines of similar length, as in our batches
+_ENDS = (1, 2)  # ids of padding and eos in Hugging Face's vocabulary
 
 
 def main() -> None:
-    """Loads an engine and translates whenever asked."""
+    """Load an engine and answer requests."""
     engine, folder = sys.argv[1], Path(sys.argv[2])
-    given = json.loads((folder / "input.json").read_text(encoding="utf-8"))
+    input_data = json.loads((folder / "input.json").read_text(encoding="utf-8"))
     kind, _, precision = engine.partition(" ")
-    load: dict[str, Callable[..., Callable[..., Found]]] = {
+    load: dict[str, Callable[..., Callable[..., Translations]]] = {
         "ours": ours,
         "transformers": transformers,
         "ctranslate2": ctranslate2,
     }
-    translate = load[kind](folder, given, precision)
+    translate = load[kind](folder, input_data, precision)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         start = time.process_time()
-        found = translate(**asked)
+        translations = translate(**request)
         seconds = time.process_time() - start
-        told = {"seconds": seconds, "memory": peak_kib(), "found": found}
-        print(json.dumps(told), flush=True)
+        answer = {"seconds": seconds, "memory": peak_kib(), "translations": translations}
+        print(json.dumps(answer), flush=True)
 
 
-def ours(folder: Path, given: dict[str, Any], precision: str) -> Callable[..., Found]:
-    """Returns our translator, which cuts its text itself."""
+def ours(folder: Path, input_data: dict[str, Any], precision: str) -> Callable[..., Translations]:
+    """Return our translator, which includes the tokenization of the text."""
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.interop.token_table import rows_of_vocabulary
 
     weights = [f"Decode.weights='{precision}'"] if precision else []
     translator = Translator.load(folder / "run", bindings=weights)
     rows = rows_of_vocabulary(translator.vocabulary, tags_last=False)
-    source, target = given["languages"]
+    source, target = input_data["languages"]
 
-    def translate(beam: int, steps: int, exactly: bool) -> Found:
+    def translate(beam: int, steps: int, exactly: bool) -> Translations:
         del exactly
-        found = translator.translate_nbest(
-            given["texts"], source=source, target=target, beam_size=beam, max_length=steps
+        results = translator.translate_nbest(
+            input_data["texts"], source=source, target=target, beam_size=beam, max_length=steps
         )
-        return [[given["names"][rows[i]] for i in f.hypotheses[0].tokens[:-1]] for f in found]
+        return [
+            [input_data["names"][rows[i]] for i in result.hypotheses[0].tokens[:-1]]
+            for result in results
+        ]
 
     return translate
 
 
-def transformers(folder: Path, given: dict[str, Any], precision: str) -> Callable[..., Found]:
-    """Returns Hugging Face's model."""
+def transformers(
+    folder: Path, input_data: dict[str, Any], precision: str
+) -> Callable[..., Translations]:
+    """Return Hugging Face's model as a translator."""
     del precision
     import torch
     from transformers import M2M100ForConditionalGeneration
 
     torch.set_num_threads(1)
     model = M2M100ForConditionalGeneration.from_pretrained(folder / "hf").eval()
-    lines = given["ids"]
+    lines = input_data["ids"]
 
-    def translate(beam: int, steps: int, exactly: bool) -> Found:
-        found: Found = [[] for _ in lines]
+    def translate(beam: int, steps: int, exactly: bool) -> Translations:
+        translations: Translations = [[] for _ in lines]
         order = sorted(range(len(lines)), key=lambda i: len(lines[i]))
         for start in range(0, len(lines), _BATCH):
             rows = order[start : start + _BATCH]
             width = max(len(lines[i]) for i in rows)
             padded = torch.tensor([lines[i] + [1] * (width - len(lines[i])) for i in rows])
             with torch.inference_mode():
-                made = model.generate(
+                generated = model.generate(
                     input_ids=padded,
                     attention_mask=(padded != 1).long(),
-                    forced_bos_token_id=given["target"],
+                    forced_bos_token_id=input_data["target"],
                     num_beams=beam,
                     do_sample=False,
                     length_penalty=1.0,
                     max_new_tokens=steps + 1,
                     min_new_tokens=steps + 1 if exactly else None,
                 )
-            for i, ids in zip(rows, made[:, 2:].tolist(), strict=True):
-                found[i] = [given["names"][token] for token in ids if token not in _ENDS]
-        return found
+            for i, ids in zip(rows, generated[:, 2:].tolist(), strict=True):
+                translations[i] = [
+                    input_data["names"][token] for token in ids if token not in _ENDS
+                ]
+        return translations
 
     return translate
 
 
-def ctranslate2(folder: Path, given: dict[str, Any], precision: str) -> Callable[..., Found]:
-    """Returns CTranslate2's translator."""
+def ctranslate2(
+    folder: Path, input_data: dict[str, Any], precision: str
+) -> Callable[..., Translations]:
+    """Return CTranslate2's translator."""
     import ctranslate2
 
     translator = ctranslate2.Translator(
         str(folder / "ct2"), compute_type=precision, inter_threads=1, intra_threads=1
     )
-    prefix = [[given["names"][given["target"]]]] * len(given["tokens"])
+    prefix = [[input_data["names"][input_data["target"]]]] * len(input_data["tokens"])
 
-    def translate(beam: int, steps: int, exactly: bool) -> Found:
-        found = translator.translate_batch(
-            given["tokens"],
+    def translate(beam: int, steps: int, exactly: bool) -> Translations:
+        results = translator.translate_batch(
+            input_data["tokens"],
             target_prefix=prefix,
             beam_size=beam,
             length_penalty=1.0,
@@ -114,7 +123,7 @@ def ctranslate2(folder: Path, given: dict[str, Any], precision: str) -> Callable
             max_decoding_length=steps + 1,
             min_decoding_length=steps + 1 if exactly else 1,
         )
-        return [each.hypotheses[0][1:] for each in found]
+        return [result.hypotheses[0][1:] for result in results]
 
     return translate
 

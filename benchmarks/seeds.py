@@ -1,4 +1,4 @@
-"""Compares models over seeds: final scores, loss by step, and zero-shot loss at equal loss.
+"""Comparison of models over seeds: final scores, loss by step, zero-shot loss at equal loss.
 
     python benchmarks/seeds.py DIR/prefix_1 DIR/prefix_2 ... DIR/register_1 ...
 
@@ -21,7 +21,7 @@ Curve = dict[int, tuple[float, float]]  # step -> supervised and zero-shot valid
 
 
 def main() -> None:
-    """Reads the runs and prints three tables."""
+    """Read the runs and print three tables."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="{model}_{seed}")
     runs: dict[str, list[Path]] = {}
@@ -45,7 +45,7 @@ def _curve(run: Path) -> Curve:
 
 
 def _by_step(curves: Mapping[str, list[Curve]]) -> str:
-    """Means over seeds at each validated step, supervised / zero-shot."""
+    """Return a table of mean losses over seeds at each validated step, supervised and zero-shot."""
     steps = sorted(set.intersection(*(set(c) for group in curves.values() for c in group)))
     rows = []
     for step in steps:
@@ -56,18 +56,18 @@ def _by_step(curves: Mapping[str, list[Curve]]) -> str:
         rows.append(cells)
     header = [
         "step",
-        *(f"{model} {what}" for model in curves for what in ("supervised", "zero-shot")),
+        *(f"{model} {group}" for model in curves for group in ("supervised", "zero-shot")),
     ]
     return markdown_table(header, rows)
 
 
 def _at_equal_loss(curves: Mapping[str, list[Curve]]) -> str:
-    """First validated step at or below a level of supervised loss, and the zero-shot loss there."""
+    """Return a table of the first step at or below a supervised loss, and its zero-shot loss."""
     rows = []
     for level in (0.5, 0.4, 0.3, 0.25, 0.2, 0.18):
         cells = [f"{level:.2f}"]
         for group in curves.values():
-            reached = [point for curve in group if (point := _first(curve, level))]
+            reached = [point for curve in group if (point := _first_below(curve, level))]
             if len(reached) < len(group):
                 cells += ["not reached", ""]
                 continue
@@ -76,12 +76,12 @@ def _at_equal_loss(curves: Mapping[str, list[Curve]]) -> str:
         rows.append(cells)
     header = [
         "supervised loss",
-        *(f"{m} {what}" for m in curves for what in ("steps", "zero-shot")),
+        *(f"{model} {column}" for model in curves for column in ("steps", "zero-shot")),
     ]
     return markdown_table(header, rows)
 
 
-def _first(curve: Curve, level: float) -> tuple[int, float] | None:
+def _first_below(curve: Curve, level: float) -> tuple[int, float] | None:
     return next(
         ((step, losses[1]) for step, losses in sorted(curve.items()) if losses[0] <= level), None
     )

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Trains and scores the quickstart's two models with three seeds, then prints what docs/results_registers.md
-# shows. Takes about three times as long as scripts/quickstart.sh; run again, it continues.
+# Train and evaluate the two models of the quickstart with three seeds, and print the tables of
+# docs/results_registers.md. Takes about three times as long as scripts/quickstart.sh. To resume, repeat
+# the command.
 #   bash benchmarks/seeds.sh DIR
 set -euo pipefail
-directory=$(realpath -m "${1:?give a folder}")
+directory=$(realpath -m "${1:?folder of the runs}")
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 prepare_environment ""

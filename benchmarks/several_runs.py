@@ -1,4 +1,4 @@
-"""What benchmarks of several runs share: scripts that are run, and a table of their scores."""
+"""Shared helpers of benchmarks of several runs: scripts to run, and a table of scores."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ from mnmt_jax.evaluation.result import RunResult
 ROOT = Path(__file__).resolve().parents[1]
 
 PUBLISHED_VOCABULARY = ("--no-byte_fallback", "--text_normalization=none")
-"""Flags of the vocabularies of docs/results.md, which have neither."""
+"""Flags of the vocabularies of docs/results.md: no byte fallback, no text normalization."""
 
 
 def run_script(script: str, *arguments: str) -> None:
-    """Runs a script; its output is not wanted, its progress is. Ends as it does if it fails."""
+    """Run a script without its output; its progress stays visible.
+
+    Raises:
+        SystemExit: with the status of the script, if it fails.
+    """
     print(f"== {script} {' '.join(arguments[:3])}", file=sys.stderr)
     command = [sys.executable, f"scripts/{script}.py", *arguments]
     if status := subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
@@ -31,14 +35,14 @@ def run_script(script: str, *arguments: str) -> None:
 
 
 def train(run: Path, configuration: tuple[str, str], cache: Path, steps: int, *flags: str) -> None:
-    """Trains a run, validated and saved four times.
+    """Train a run; validate and save four times.
 
     Args:
-        run: its directory.
-        configuration: names of the files of its model and of its run.
-        cache: what it learns of.
+        run: run directory.
+        configuration: names of its model file and run file.
+        cache: token cache to train on.
         steps: updates.
-        flags: of the command besides.
+        flags: further flags of the command.
     """
     model, settings = configuration
     every = max(steps // 4, 1)
@@ -56,27 +60,29 @@ def train(run: Path, configuration: tuple[str, str], cache: Path, steps: int, *f
 
 
 def train_vocabulary(folder: Path, task: str, *flags: str) -> Path:
-    """Returns a vocabulary's folder, made of a mixture's text if it is not there."""
+    """Return a vocabulary's folder; train it on the text of a mixture if it does not exist."""
     if not folder.is_dir():
         run_script("train_vocabulary", f"--mixture={task}", *flags, f"--output={folder}")
     return folder
 
 
 def make_cache(folder: Path, task: str, vocabulary: Path, *flags: str) -> Path:
-    """Returns a cache's folder, made of a mixture if it is not there."""
+    """Return a token cache's folder; write it from a mixture if it does not exist."""
     if not folder.is_dir():
-        given = f"--vocabulary={vocabulary}", f"--output={folder}"
-        run_script("cache_tasks", f"--mixture={task}", *given, *flags)
+        folders = f"--vocabulary={vocabulary}", f"--output={folder}"
+        run_script("cache_tasks", f"--mixture={task}", *folders, *flags)
     return folder
 
 
-def table(found: dict[str, list[RunResult]]) -> str:
-    """Writes one row per system and group of directions, means over the seeds with their range."""
-    metrics = leading_metrics([result for results in found.values() for result in results])
+def table(results_by_system: dict[str, list[RunResult]]) -> str:
+    """Return a table, one row per system and group of directions: means over seeds and ranges."""
+    metrics = leading_metrics(
+        [result for results in results_by_system.values() for result in results]
+    )
     header = ["system", "parameters", "directions", *(metric.title for metric in metrics)]
     rows = []
     for field, title in (("supervised", "supervised"), ("zero_shot", "zero-shot")):
-        for name, results in found.items():
+        for name, results in results_by_system.items():
             means = [[group_mean(r, metric.key, field).mean for r in results] for metric in metrics]
             parameters = f"{results[0].parameters:,}"
             rows.append([name, parameters, title, *map(_spread, means)])

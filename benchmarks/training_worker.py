@@ -1,4 +1,4 @@
-"""One engine of `peers_training.py`: reads numbers of updates and says how fast they were."""
+"""Worker of `peers_training.py`: one engine that times the requested number of updates."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ OURS = {
     "ours fused": ["Model.attention='fused'"],
     "ours prefix": ["Model.layout='prefix'"],
 }
-DEVICES = {"cpu": "float32", "gpu": "bfloat16"}  # and the type that they compute in
+DEVICES = {"cpu": "float32", "gpu": "bfloat16"}  # device -> compute dtype
 SMOOTHING = 0.1
-_FIRST = 10  # of the ids that sentences have
-_PAD, _EOS = 1, 2  # of Hugging Face's
+_FIRST = 10  # smallest token id of a sentence
+_PAD, _EOS = 1, 2  # ids of Hugging Face's model
 
 Pairs = list[tuple[np.ndarray, np.ndarray]]
-Update = Callable[[], int]  # trains once; returns the tokens that it learns of
+Update = Callable[[], int]  # runs one update; returns its sentence tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What is trained.
+    """Size of the model and of its batches.
 
     Attributes:
-        model: gin file of ours.
+        model: gin file of our model.
         vocab: entries of the vocabulary.
-        rows: of a batch.
-        length: tokens of a side of a row.
-        bindings: upon the file.
+        rows: rows of a batch.
+        length: tokens of a row, per side.
+        bindings: gin bindings on top of the file.
     """
 
     model: str
@@ -65,14 +65,14 @@ SIZES = {
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """A model that is trained.
+    """A trainer under comparison.
 
     Attributes:
         update: starts an update.
-        wait: waits for those that were started.
-        peak: bytes that it had at most.
-        flops: of a sentence token; 0 if not counted.
-        of_device: FLOP/s that the device has; 0 if unknown.
+        wait: waits for the started updates.
+        peak: returns the peak memory in bytes.
+        flops: training FLOPs per sentence token; 0 if not counted.
+        of_device: peak FLOP/s of the device; 0 if unknown.
     """
 
     update: Update
@@ -83,41 +83,41 @@ class Engine:
 
 
 def main(name: str, size: str, device: str, pairs: str) -> None:
-    """Answers each number of updates with how fast they were."""
+    """Answer every requested number of updates with speed and memory."""
     clock = time.process_time if device == "cpu" else time.perf_counter
-    make = transformers if name == PEER else functools.partial(ours, bindings=OURS[name])
-    engine = make(SIZES[size], device, drawn(int(pairs), SIZES[size].vocab))
+    make_engine = transformers if name == PEER else functools.partial(ours, bindings=OURS[name])
+    engine = make_engine(SIZES[size], device, random_pairs(int(pairs), SIZES[size].vocab))
     for line in sys.stdin:
         start = clock()
         tokens = sum(engine.update() for _ in range(int(line)))
         engine.wait()
-        told = {"speed": tokens / (clock() - start), "memory": engine.peak()}
-        told |= {"flops": engine.flops, "peak": engine.of_device}
-        print(json.dumps(told), flush=True)
+        answer = {"speed": tokens / (clock() - start), "memory": engine.peak()}
+        answer |= {"flops": engine.flops, "peak": engine.of_device}
+        print(json.dumps(answer), flush=True)
 
 
-def drawn(number: int, vocab: int) -> Pairs:
-    """Draws sentence pairs, the same for all engines."""
+def random_pairs(number: int, vocab: int) -> Pairs:
+    """Return random sentence pairs, the same for all engines."""
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(np.log(18), 0.5, number), 3, 100)
-    others = np.clip(lengths * rng.normal(1, 0.15, number), 3, 100)
+    target_lengths = np.clip(lengths * rng.normal(1, 0.15, number), 3, 100)
 
     def sentence(size: float) -> np.ndarray:
         return rng.integers(_FIRST, vocab, int(size), dtype=np.int32)
 
-    return [(sentence(n), sentence(m)) for n, m in zip(lengths, others, strict=True)]
+    return [(sentence(n), sentence(m)) for n, m in zip(lengths, target_lengths, strict=True)]
 
 
-def again_and_again(batches: list[Any]) -> Iterator[Any]:
-    """Yields batches in an order that is drawn for each epoch."""
+def shuffled_forever(batches: list[Any]) -> Iterator[Any]:
+    """Yield batches forever, shuffled in every epoch."""
     rng = np.random.default_rng(1)
     while True:
         yield from (batches[i] for i in rng.permutation(len(batches)))
 
 
 def configuration(size: Size, device: str, bindings: list[str]) -> Config:
-    """Returns ours, whose sizes are theirs too."""
-    more = [
+    """Return our configuration, which also gives the sizes of the other engine."""
+    batch_bindings = [
         f"Model.dtype='{DEVICES[device]}'",
         f"Optimizer.label_smoothing={SMOOTHING}",
         f"Data.source_length={size.length}",
@@ -125,11 +125,11 @@ def configuration(size: Size, device: str, bindings: list[str]) -> Config:
         "Data.max_segments=16",
     ]
     file = f"gin_configs/models/{size.model}.gin"
-    return load_config([file], [*more, *size.bindings, *bindings])
+    return load_config([file], [*batch_bindings, *size.bindings, *bindings])
 
 
 def ours(size: Size, device: str, pairs: Pairs, *, bindings: list[str]) -> Engine:
-    """Returns our trainer's step on packed rows."""
+    """Return our training step on packed rows."""
     import jax
 
     from mnmt_jax.data.converter import TASK, Example, make_converter, segments_from_rows
@@ -145,8 +145,8 @@ def ours(size: Size, device: str, pairs: Pairs, *, bindings: list[str]) -> Engin
     vocabulary: Any = types.SimpleNamespace(
         tag_ids=np.array([4, 5], np.int32), eos_id=1, mask_id=3, size=size.vocab
     )
-    own = jax.devices()[0]
-    mesh = make_mesh(config.mesh, [own])
+    jax_device = jax.devices()[0]
+    mesh = make_mesh(config.mesh, [jax_device])
     learner = Learner.from_config(config, size.vocab, mesh)
     converter = make_converter(vocabulary, learner.model.layout, config.data)
     sources, targets = (np.array([len(pair[side]) + 2 for pair in pairs]) for side in range(2))
@@ -156,66 +156,69 @@ def ours(size: Size, device: str, pairs: Pairs, *, bindings: list[str]) -> Engin
         rows[row].append(Example(source, target, 0, 1))
     np.random.default_rng(2).shuffle(rows)
     starts = range(0, len(rows) - size.rows + 1, size.rows)
-    batches = again_and_again([rows[i : i + size.rows] for i in starts])
+    batches = shuffled_forever([rows[i : i + size.rows] for i in starts])
 
-    def make(batch: list[list[Example]]) -> Any:
-        made = converter.batch(segments_from_rows(batch), size.rows)
-        return {name: array[None] for name, array in made.items() if name != TASK}
+    def packed_arrays(batch: list[list[Example]]) -> Any:
+        arrays = converter.batch(segments_from_rows(batch), size.rows)
+        return {name: array[None] for name, array in arrays.items() if name != TASK}
 
-    first = {name: array[0] for name, array in make(next(batches)).items()}
-    state = create_state(make_init(learner, first, 0), mesh)
+    example_batch = {name: array[0] for name, array in packed_arrays(next(batches)).items()}
+    state = create_state(make_init(learner, example_batch, 0), mesh)
     step = jax.jit(functools.partial(train_step, learner), donate_argnums=0)
 
     def update() -> int:
         nonlocal state
         batch = next(batches)
         with jax.set_mesh(mesh):
-            state, _ = step(state, place_batch(make(batch), mesh, leading=1))
+            state, _ = step(state, place_batch(packed_arrays(batch), mesh, leading=1))
         return sum(len(e.source) + len(e.target) + 4 for row in batch for e in row)
 
-    mean = Sentence(sources.mean(), targets.mean())
+    mean_sentence = Sentence(sources.mean(), targets.mean())
     engine = Engine(
         update,
         lambda: jax.block_until_ready(state.step),
-        flops=learner.train_flops(mean, {}) / (mean.source + mean.target),
+        flops=learner.train_flops(mean_sentence, {})
+        / (mean_sentence.source + mean_sentence.target),
     )
     if device == "cpu":
         return engine
-    chip = chip_of(own.device_kind)
+    chip = chip_of(jax_device.device_kind)
     return dataclasses.replace(
         engine,
-        peak=lambda: own.memory_stats()["peak_bytes_in_use"],
+        peak=lambda: jax_device.memory_stats()["peak_bytes_in_use"],
         of_device=chip.peak_flops if chip else 0.0,
     )
 
 
 def transformers(size: Size, device: str, pairs: Pairs) -> Engine:
-    """Returns Hugging Face's model on padded batches."""
+    """Return a training step of Hugging Face's model on padded batches."""
     import torch
 
-    place = torch.device("cuda" if device == "gpu" else "cpu")
+    torch_device = torch.device("cuda" if device == "gpu" else "cpu")
     if device == "cpu":
         torch.set_num_threads(1)
     torch.manual_seed(0)
-    model: Any = _peer(configuration(size, device, []), size.vocab).to(place).train()
+    model: Any = (
+        _huggingface_model(configuration(size, device, []), size.vocab).to(torch_device).train()
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device == "gpu")
     run = torch.compile(model, dynamic=True) if device == "gpu" else model
-    batches = again_and_again(_of_similar_lengths(pairs, size))
+    batches = shuffled_forever(_of_similar_lengths(pairs, size))
 
     def padded(sentences: list[np.ndarray], tag: int) -> torch.Tensor:
         rows = [torch.tensor([tag, *sentence, _EOS]) for sentence in sentences]
-        found = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=_PAD)
-        return found.to(place)
+        batch_tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=_PAD)
+        return batch_tokens.to(torch_device)
 
     def update() -> int:
         batch = next(batches)
         source, target = (padded([pair[side] for pair in batch], 4 + side) for side in range(2))
-        begin = torch.full((len(batch), 1), _EOS, device=place)
-        with torch.autocast(place.type, torch.bfloat16, enabled=device == "gpu"):
+        start_tokens = torch.full((len(batch), 1), _EOS, device=torch_device)
+        with torch.autocast(torch_device.type, torch.bfloat16, enabled=device == "gpu"):
             logits = run(
                 input_ids=source,
                 attention_mask=(source != _PAD).long(),
-                decoder_input_ids=torch.cat([begin, target[:, :-1]], 1),
+                decoder_input_ids=torch.cat([start_tokens, target[:, :-1]], 1),
                 use_cache=False,
             ).logits
             loss = torch.nn.functional.cross_entropy(
@@ -234,8 +237,8 @@ def transformers(size: Size, device: str, pairs: Pairs) -> Engine:
     return Engine(update, torch.cuda.synchronize, torch.cuda.max_memory_allocated)
 
 
-def _peer(config: Config, vocab: int) -> Any:
-    """Returns an encoder-decoder with as many layers in all, half of a decoder's on each side."""
+def _huggingface_model(config: Config, vocab: int) -> Any:
+    """Return an encoder-decoder with the same total number of layers, half on each side."""
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
     model = config.model

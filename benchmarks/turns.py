@@ -1,4 +1,4 @@
-"""Times programs that take turns, so that whatever else runs meets all of them alike."""
+"""Interleaved timing of programs, so that other load affects all of them equally."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import jax
 
 
 def medians(programs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Returns the median of the seconds of each program.
+    """Return the median seconds of each program.
 
     Args:
-        programs: what to run, by name; what they return is waited for.
-        rounds: how often each takes its turn, after a first time that compiles.
+        programs: name -> function; its result is waited for.
+        rounds: timed calls per program, after one call that compiles.
     """
     seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for number in range(rounds + 1):
+    for round_number in range(rounds + 1):
         for name, program in programs.items():
             start = time.perf_counter()
             jax.block_until_ready(program())
-            if number:
+            if round_number:
                 seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(each) for name, each in seconds.items()}
+    return {name: statistics.median(times) for name, times in seconds.items()}

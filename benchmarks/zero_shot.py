@@ -1,9 +1,9 @@
-"""Trains and scores every system on one corpus, with equal data and updates, and prints a table.
+"""Comparison of systems in zero-shot translation, trained on one corpus with equal updates.
 
     python benchmarks/zero_shot.py DIR [--corpus cldr_quickstart] [--seeds 1,2,3] [--cheap]
 
-A system is a row of `SYSTEMS`. Each run lies in DIR/SYSTEM_SEED with its evaluation in `report/`;
-what is there is not done again. Prints Markdown: means over seeds and their range.
+A system is an entry of `SYSTEMS`. Its run is in DIR/SYSTEM_SEED, with the evaluation in `report/`;
+finished work is not repeated. Prints Markdown: means over seeds and their range.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mnmt_jax.runtime.run_command import run_command
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """What is trained, or how a trained system is decoded.
+    """A system: a model to train, or another decoding of a trained system.
 
     Attributes:
         model: file of `gin_configs/models`, without its size.
-        bindings: of the model and its training.
-        of: system whose run is evaluated; empty is one of its own.
+        bindings: gin bindings of the model and its training.
+        of: system whose run is evaluated; if empty, a run of this system is trained.
         decode: flags of `mnmt evaluate`.
-        vocabulary: cache to train from, `plain` or `lavs`.
+        vocabulary: vocabulary of the training cache, `plain` or `lavs`.
     """
 
     model: str = "encoder_decoder"
@@ -85,19 +85,19 @@ SYSTEMS = {
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A corpus, and how large models of it are.
+    """A corpus and the sizes of its models.
 
     Attributes:
-        size: ends the names of model files.
-        half: layers of a stage of two.
+        size: suffix of the model files.
+        half: layers of one of two stages.
         mlp: width of a feed-forward.
-        pieces: entries of the vocabulary.
-        threshold: of LAVS.
+        pieces: size of the vocabulary.
+        threshold: `--lavs_threshold` of the LAVS vocabulary.
         steps: updates.
         limit: sentences scored per direction; 0 is all.
         systems: rows of the table; empty is all.
-        smaller: bindings that make models and batches smaller than their files do, so that the
-            whole table takes hours of two cores.
+        smaller: bindings for smaller models and batches than in the files, so that the table takes
+            hours on two cores.
     """
 
     size: str
@@ -111,7 +111,7 @@ class Corpus:
     smaller: tuple[str, ...] = ()
 
     def bindings(self, system: System) -> list[str]:
-        """Returns a system's flags, filled in."""
+        """Return the training flags of a system, with its placeholders filled in."""
         names = {
             "half": self.half,
             "encoder_middle": self.half // 2 + 1,
@@ -119,10 +119,10 @@ class Corpus:
             "contrast": self.half + max(self.half // 2, 1),
             "mlp": self.mlp,
         }
-        own = [each.format(**names) for each in system.bindings]
-        if any(each.startswith("Model.methods=('language_layers'") for each in own):
-            own.append(f"LanguageLayers.mlp={self.mlp // 2}")
-        return [f"--gin.{each}" for each in (*self.smaller, *own)]
+        bindings = [binding.format(**names) for binding in system.bindings]
+        if any(binding.startswith("Model.methods=('language_layers'") for binding in bindings):
+            bindings.append(f"LanguageLayers.mlp={self.mlp // 2}")
+        return [f"--gin.{binding}" for binding in (*self.smaller, *bindings)]
 
 
 CORPORA = {
@@ -133,7 +133,7 @@ CORPORA = {
         smaller=(
             "Model.embed=128",
             "Model.mlp=512",
-            "Model.dropout=0.0",  # hardly any pair is seen twice
+            "Model.dropout=0.0",  # almost no pair is seen twice
             "Data.rows=4",
             "Optimizer.learning_rate=3e-3",
             "Decode.beam_size=1",
@@ -143,33 +143,35 @@ CORPORA = {
 
 
 def main() -> None:
-    """Trains, scores and prints."""
+    """Train and evaluate the systems, and print the table."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--corpus", choices=CORPORA, default="cldr_quickstart")
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--systems", help="rows to make (default: those of results_systems.md)")
+    parser.add_argument(
+        "--systems", help="comma-separated; default: those of docs/results_systems.md"
+    )
     parser.add_argument("--cheap", action="store_true", help="one seed, a tenth of the updates")
     flags = parser.parse_args()
     corpus = CORPORA[flags.corpus]
     names = flags.systems.split(",") if flags.systems else corpus.systems or tuple(SYSTEMS)
     if unknown := [name for name in names if name not in SYSTEMS]:
-        raise UserError(f"--systems: no system '{unknown[0]}'; there are {', '.join(SYSTEMS)}")
+        raise UserError(f"--systems={unknown[0]}: no such system; choose from {', '.join(SYSTEMS)}")
     if flags.cheap:
         corpus = dataclasses.replace(corpus, steps=corpus.steps // 10, limit=20)
     seeds = [int(seed) for seed in flags.seeds.split(",")][: 1 if flags.cheap else None]
     for seed in seeds:
         for name in names:
             evaluate(flags.folder, flags.corpus, corpus, name, seed)
-    found = {
+    results = {
         name: [read_result(flags.folder / f"{name}_{s}" / "report") for s in seeds]
         for name in names
     }
-    print(table(found))
+    print(table(results))
 
 
 def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> None:
-    """Scores a system with one seed, and trains it if it has a run of its own."""
+    """Evaluate a system with one seed; train its run first."""
     system = SYSTEMS[name]
     run = folder / f"{system.of or name}_{seed}"
     report = folder / f"{name}_{seed}" / "report"
@@ -178,8 +180,8 @@ def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> N
     cache = cache_of(folder, task, corpus, SYSTEMS[system.of or name].vocabulary)
     if not system.of:
         configuration = f"{system.model}_{corpus.size}", task
-        own = f"--gin.Train.seed={seed}", *corpus.bindings(system)
-        train(run, configuration, cache, corpus.steps, *own)
+        train_flags = f"--gin.Train.seed={seed}", *corpus.bindings(system)
+        train(run, configuration, cache, corpus.steps, *train_flags)
     else:
         evaluate(folder, task, corpus, system.of, seed)
     limit = [f"--limit={corpus.limit}"] if corpus.limit else []
@@ -189,12 +191,12 @@ def evaluate(folder: Path, task: str, corpus: Corpus, name: str, seed: int) -> N
 
 
 def cache_of(folder: Path, task: str, corpus: Corpus, kind: str) -> Path:
-    """Returns the token cache of a vocabulary, made if it is not there."""
+    """Return the token cache of a kind of vocabulary; write it if it does not exist."""
     size = f"--vocab_size={corpus.pieces}"
     vocabulary = plain = train_vocabulary(folder / "vocabulary", task, size, *PUBLISHED_VOCABULARY)
     if kind == "lavs":
-        rule = f"--vocabulary={plain}", "--lavs=code", f"--lavs_threshold={corpus.threshold}"
-        vocabulary = train_vocabulary(folder / "vocabulary_lavs", task, *rule)
+        lavs_flags = f"--vocabulary={plain}", "--lavs=code", f"--lavs_threshold={corpus.threshold}"
+        vocabulary = train_vocabulary(folder / "vocabulary_lavs", task, *lavs_flags)
     return make_cache(folder / f"cache_{kind}", task, vocabulary)
 
 

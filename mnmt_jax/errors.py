@@ -36,9 +36,9 @@ def join_names(names: Sequence[str], shown: int = 8, separator: str = ", ") -> s
     return separator.join(names[:shown]) + suffix
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, candidates: Iterable[str]) -> str:
     """Return `did you mean 'NAME'? ` for the most similar known name; empty if there is none."""
-    matches = difflib.get_close_matches(name.lower(), known, n=1)
+    matches = difflib.get_close_matches(name.lower(), candidates, n=1)
     return f"did you mean '{matches[0]}'? " if matches else ""
 
 

@@ -1,4 +1,4 @@
-"""Save the LoRA of a run alone, loads one onto a run, or merges it into the weights."""
+"""Save, load or merge the LoRA weights of a run."""
 
 from mnmt_jax.commands.adapters import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Analyse a model: attribution, attention maps, ablation and scales of language branches."""
+"""Analyse attention, language branches and hidden states of a model."""
 
 from mnmt_jax.commands.analyse import main
 from mnmt_jax.runtime.run_command import run_command

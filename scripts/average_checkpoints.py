@@ -1,4 +1,4 @@
-"""Average the parameters of checkpoints of a run; `--step=average` takes them then."""
+"""Average checkpoint parameters of a run; other commands load them with `--step=average`."""
 
 from mnmt_jax.commands.average import main
 from mnmt_jax.runtime.run_command import run_command

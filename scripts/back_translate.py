@@ -1,4 +1,4 @@
-"""Make pseudo pairs: a run translates targets of its training data into languages drawn anew."""
+"""Back-translate target sentences of the training data into randomly drawn languages."""
 
 from mnmt_jax.commands.back_translate import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Write the token cache that training reads: a mixture or your own files, as piece ids."""
+"""Tokenize a mixture or user files into the token cache that training reads."""
 
 from mnmt_jax.commands.cache import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,9 +1,9 @@
-"""Prints the test files that a change is most likely to break, within a time budget.
+"""Selection of the test files that a change is most likely to break, within a time budget.
 
-A test file is chosen by the shortest chain of imports that leads from it to a changed file: a
-changed test itself first, then tests that import a changed module, then tests of what imports it.
-Files of equal distance are taken in the order of their recorded seconds (tests/seconds.json), until
-the budget is spent. `bash scripts/test.sh --quick` runs them.
+Test files are ordered by the length of the shortest import chain from them to a changed file:
+changed tests first, then tests that import a changed module, then tests that import it indirectly.
+At equal distance, faster files (tests/seconds.json) come first. The selection ends when the budget
+is spent. Prints the files; `bash scripts/test.sh --quick` runs them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from mnmt_jax.runtime.run_command import run_command
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = ROOT / "tests" / "seconds.json"
 FOLDERS = ("mnmt_jax", "tasks", "scripts", "benchmarks", "tests")
-UNKNOWN_SECONDS = 5.0  # of a test file without a recorded time
-# Files that no import leads to: start of their path -> the tests that read them.
+UNKNOWN_SECONDS = 5.0  # assumed for a test file without a recorded time
+# Files that are read but not imported: path prefix -> the tests that read them.
 READERS = {
     "README.md": ("tests/unit/test_docs.py",),
     "docs/": ("tests/unit/test_docs.py", "tests/unit/test_claims.py"),
@@ -35,20 +35,20 @@ READERS = {
 
 
 def changed_files(root: Path = ROOT) -> set[str]:
-    """Return the files that differ from the last commit; of a clean tree, those of that commit.
+    """Return the files that differ from the last commit; in a clean tree, the files of that commit.
 
     Args:
-        root: of the checkout.
+        root: root of the checkout.
 
     Raises:
-        UserError: if it is no git checkout.
+        UserError: if it is not a git checkout.
     """
 
     def git(*arguments: str) -> list[str]:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
-        if done.returncode:
+        process = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
+        if process.returncode:
             raise UserError(f"{root}: 'git {' '.join(arguments)}' failed; run in a git checkout")
-        return done.stdout.splitlines()
+        return process.stdout.splitlines()
 
     uncommitted = {*git("diff", "--name-only", "HEAD")}
     uncommitted |= {*git("ls-files", "--others", "--exclude-standard")}
@@ -59,7 +59,7 @@ def import_graph(root: Path = ROOT) -> dict[str, set[str]]:
     """Return the files of the checkout that each of its Python files imports.
 
     Args:
-        root: of the checkout.
+        root: root of the checkout.
 
     Returns:
         Path -> paths, both relative to the checkout. Imports inside functions count.
@@ -79,43 +79,43 @@ def distances(graph: Mapping[str, set[str]], changed: Iterable[str]) -> dict[str
 
     Args:
         graph: from `import_graph`.
-        changed: paths.
+        changed: paths of the changed files.
 
     Returns:
-        Path -> imports in the chain, 0 for a changed file; files that reach none are absent.
+        Path -> length of the chain, 0 for a changed file. Files without a chain are absent.
     """
-    importers: dict[str, set[str]] = {}
+    importers_of: dict[str, set[str]] = {}
     for path, imported in graph.items():
         for name in imported:
-            importers.setdefault(name, set()).add(path)
+            importers_of.setdefault(name, set()).add(path)
     changed = [*changed]
     reached = {path: 0 for path in changed if path in graph}
-    for start, readers in READERS.items():
-        if any(path.startswith(start) for path in changed):
+    for prefix, readers in READERS.items():
+        if any(path.startswith(prefix) for path in changed):
             reached |= {path: 1 for path in readers if path in graph and path not in reached}
     frontier = [*reached]
     while frontier:
-        following = []
+        next_frontier = []
         for path in frontier:
-            for importer in importers.get(path, set()) - reached.keys():
+            for importer in importers_of.get(path, set()) - reached.keys():
                 reached[importer] = reached[path] + 1
-                following.append(importer)
-        frontier = following
+                next_frontier.append(importer)
+        frontier = next_frontier
     return reached
 
 
 def choose(
     reached: Mapping[str, int], seconds: Mapping[str, float], budget: float
 ) -> tuple[list[str], int]:
-    """Choose test files, nearest and quickest first.
+    """Return test files within the budget, nearest and fastest first.
 
     Args:
         reached: from `distances`.
         seconds: recorded seconds of test files.
-        budget: seconds in all. The first file is chosen whatever it takes.
+        budget: total seconds. The first file is chosen even if it takes longer.
 
     Returns:
-        The files, and the number of files that were left out.
+        The chosen files, and the number of other files.
     """
     tests = [path for path in reached if Path(path).name.startswith("test_")]
     tests.sort(key=lambda path: (reached[path], seconds.get(path, UNKNOWN_SECONDS), path))
@@ -132,8 +132,8 @@ def record(report: Path, root: Path = ROOT) -> dict[str, float]:
     """Return the seconds of each test file in a JUnit report of pytest.
 
     Args:
-        report: written by `pytest --junitxml`.
-        root: of the checkout.
+        report: file written by `pytest --junitxml`.
+        root: root of the checkout.
     """
     seconds: dict[str, float] = {}
     for case in ElementTree.parse(report).iter("testcase"):
@@ -144,10 +144,10 @@ def record(report: Path, root: Path = ROOT) -> dict[str, float]:
 
 
 def main() -> None:
-    """Parse the command line; print the chosen files on stdout, a summary on stderr."""
+    """Print the chosen files on stdout and a summary on stderr."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--budget", type=float, default=120.0, help="seconds of processor time (default: 120)"
+        "--budget", type=float, default=120.0, help="total seconds of the tests (default: 120)"
     )
     parser.add_argument(
         "--record",
@@ -163,8 +163,8 @@ def main() -> None:
     chosen, left_out = choose(distances(import_graph(), changed_files()), seconds, flags.budget)
     cost = sum(seconds.get(path, UNKNOWN_SECONDS) for path in chosen)
     print(
-        f"{len(chosen)} test files of about {cost:.0f} s, {left_out} that the change reaches are "
-        "left to the whole suite",
+        f"{len(chosen)} test files of about {cost:.0f} s; {left_out} others that depend on the "
+        "change run in the full suite only",
         file=sys.stderr,
     )
     print("\n".join(chosen))
@@ -176,7 +176,7 @@ def _module(path: Path, root: Path) -> str:
 
 
 def _imported(path: Path) -> set[str]:
-    """Return all dotted names that a file may import as modules."""
+    """Return all dotted names in a file's imports that may be modules."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -1,4 +1,4 @@
-"""Sets evaluations of several runs side by side: a table, sample translations, one report page."""
+"""Compare evaluations of several runs: a table, sample translations, one report page."""
 
 from mnmt_jax.commands.compare import main
 from mnmt_jax.runtime.run_command import run_command

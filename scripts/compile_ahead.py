@@ -1,4 +1,4 @@
-"""Compile a run for TPUs or GPUs that need not be there; prints memory and exchanges as JSON."""
+"""Compile a run for absent TPUs or GPUs; print memory and collectives as JSON."""
 
 from mnmt_jax.commands.compile_ahead import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Print a configuration's parameters, FLOPs per target token and bytes of K/V, as JSON."""
+"""Print parameters, FLOPs per target token and key/value cache size of a configuration as JSON."""
 
 from mnmt_jax.commands.describe import main
 from mnmt_jax.runtime.run_command import run_command

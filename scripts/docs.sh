@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the documentation site into site/, strictly; --serve serves it and rebuilds on changes.
+# Build the documentation site into site/ in strict mode. --serve serves it and rebuilds on changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

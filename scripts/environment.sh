@@ -1,5 +1,5 @@
-# Sourced by quickstart.sh and test.sh: makes .venv if absent, installs this project into it, and
-# leaves $python. Never touches another environment.
+# Sourced by other scripts. Creates .venv if it does not exist, installs this project into it and
+# sets $python. Never changes another environment.
 #   prepare_environment EXTRAS   e.g. prepare_environment "[test]"
 
 supported() {
@@ -22,11 +22,11 @@ prepare_environment() {
     local extras=$1 interpreter stamp
     if [ ! -x .venv/bin/python ]; then
         interpreter=$(find_python)
-        echo "Making .venv with $interpreter" >&2
+        echo "Creating .venv with $interpreter" >&2
         "$interpreter" -m venv .venv
     fi
     python=$PWD/.venv/bin/python
-    # Install again only when what is asked for has changed since the last complete install.
+    # Install again only if the extras or setup.cfg have changed since the last complete install.
     stamp=".venv/installed$extras-$(cksum < setup.cfg | cut -d' ' -f1)"
     if [ ! -e "$stamp" ]; then
         echo "Installing mnmt-jax$extras into .venv (several hundred megabytes the first time)" >&2

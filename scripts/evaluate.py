@@ -1,4 +1,4 @@
-"""Translates and scores every direction of a task; writes scores.json, table.md and report.html."""
+"""Translate and score all directions of a task; write scores.json, table.md and report.html."""
 
 from mnmt_jax.commands.evaluate import main
 from mnmt_jax.runtime.run_command import run_command

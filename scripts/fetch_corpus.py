@@ -1,4 +1,4 @@
-"""Fetch a corpus that packages of Debian hold, and writes it as parallel files."""
+"""Download a corpus from Debian packages and write it as parallel files."""
 
 from mnmt_jax.commands.fetch import main
 from mnmt_jax.runtime.run_command import run_command

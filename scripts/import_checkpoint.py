@@ -1,4 +1,4 @@
-"""Turn a checkpoint of fairseq, Hugging Face or t5x into a run directory of this project."""
+"""Convert a checkpoint of fairseq, Hugging Face or t5x into a run directory."""
 
 from mnmt_jax.commands.import_checkpoint import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""List the built-in table of languages, or print how language codes are understood."""
+"""Print the built-in table of languages, or resolve language codes."""
 
 from mnmt_jax.commands.languages import main
 from mnmt_jax.runtime.run_command import run_command

@@ -13,7 +13,7 @@ from mnmt_jax.runtime.run_command import run_command
 
 PACKAGE = Path(__file__).resolve().parent.parent / "mnmt_jax"
 _INDENT = "  "
-_WIDEST_NAME = 44  # a longer name puts its own summary out of line, not those of the module
+_WIDEST_NAME = 44  # a longer name does not widen the column of its module
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -24,10 +24,10 @@ class Entry:
 
     Attributes:
         kind: `module`, `class`, `function` or `method`.
-        name: dotted from the package on for modules, else the bare name.
+        name: dotted name of a module, bare name of the others.
         summary: first line of its docstring; empty if it has none.
-        path: of the source file.
-        line: where the definition starts, from 1.
+        path: path of the source file.
+        line: line of the definition, counted from 1.
     """
 
     kind: str
@@ -43,10 +43,10 @@ class Entry:
 
 
 def module_entries(path: Path, name: str) -> Iterator[Entry]:
-    """Yield a module, its public classes with their public methods, and its public functions.
+    """Yield entries of a module, its public classes with their public methods, and its functions.
 
     Args:
-        path: of the source file.
+        path: path of the source file.
         name: dotted name of the module.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ def api_entries(package: Path = PACKAGE, room: str | None = None) -> list[Entry]
         room: subpackage or top-level module; None for all.
 
     Raises:
-        UserError: if the package has no such room.
+        UserError: if the room does not exist.
     """
     files = [path for path in sorted(package.rglob("*.py")) if _is_public(path, package)]
     names = {path: _module_name(path, package) for path in files}
@@ -87,7 +87,7 @@ def api_entries(package: Path = PACKAGE, room: str | None = None) -> list[Entry]
 
 
 def format_index(entries: Sequence[Entry]) -> str:
-    """Return the lines of the index: names, and their summaries in a column for each module."""
+    """Return the index: the names of every module, with their summaries in a column."""
     lines: list[str] = []
     modules: list[list[Entry]] = []
     for entry in entries:
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def _public(body: Sequence[ast.stmt]) -> Iterator[ast.ClassDef | _Function]:
-    """Yield the definitions without a leading underscore; setters and overloads only once."""
+    """Yield the definitions without a leading underscore; setters and overloads once."""
     seen: set[str] = set()
     for node in body:
         if isinstance(node, ast.ClassDef | _Function) and not node.name.startswith("_"):
@@ -132,7 +132,7 @@ def _summary(node: ast.Module | ast.ClassDef | _Function) -> str:
 
 
 def _is_public(path: Path, package: Path) -> bool:
-    """Return whether a module can be imported by its name: packages are, `__main__` is not."""
+    """Return whether a module is public: packages are, `__main__` and private modules are not."""
     parts = path.relative_to(package).with_suffix("").parts
     return parts[-1] != "__main__" and not any(
         part.startswith("_") and part != "__init__" for part in parts

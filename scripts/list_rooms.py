@@ -1,4 +1,4 @@
-"""Print the rooms of the package by floor, their imports, and any circle among them."""
+"""Dependency layers of the package: rooms (subpackages) by floor, imports, and import cycles."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ PACKAGE = Path(__file__).resolve().parent.parent / "mnmt_jax"
 
 
 def imported_rooms(path: Path, names: set[str]) -> set[str]:
-    """Return the rooms that a file imports, imports inside functions and for types included.
+    """Return the rooms that a file imports, including imports in functions and for types.
 
     Args:
-        path: of a Python file.
-        names: of all rooms.
+        path: path of a Python file.
+        names: names of all rooms.
     """
     modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -29,7 +29,7 @@ def imported_rooms(path: Path, names: set[str]) -> set[str]:
 
 
 def room_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
-    """Return the rooms that each name at the top of the package imports.
+    """Return the rooms that every room imports; top-level modules are rooms too.
 
     Args:
         package: folder of the package.
@@ -46,22 +46,24 @@ def room_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
 
 
 def floors(imports: dict[str, set[str]]) -> list[list[str]]:
-    """Return the rooms by floor: a room stands one floor above the highest one that it imports.
+    """Return the rooms by floor: a room is one floor above the highest room that it imports.
 
     Args:
         imports: room -> rooms that it imports.
 
     Returns:
-        Floors from the ground up; rooms of a circle, and what stands on them, are in none.
+        Floors from the lowest up. Rooms in an import cycle, and rooms that import them, are absent.
     """
-    done: dict[str, int] = {}
-    while ready := {name for name in imports.keys() - done.keys() if imports[name] <= done.keys()}:
-        done |= {
-            name: 1 + max((done[used] for used in imports[name]), default=-1) for name in ready
+    floor_of: dict[str, int] = {}
+    while ready := {
+        name for name in imports.keys() - floor_of.keys() if imports[name] <= floor_of.keys()
+    }:
+        floor_of |= {
+            name: 1 + max((floor_of[used] for used in imports[name]), default=-1) for name in ready
         }
     return [
-        sorted(name for name, floor in done.items() if floor == number)
-        for number in range(max(done.values(), default=-1) + 1)
+        sorted(name for name, floor in floor_of.items() if floor == number)
+        for number in range(max(floor_of.values(), default=-1) + 1)
     ]
 
 
@@ -73,12 +75,12 @@ def main() -> None:
     for number, rooms in reversed([*enumerate(by_floor)]):
         for room in rooms:
             print(f"{number}  {room:12} imports {', '.join(sorted(imports[room])) or 'nothing'}")
-    standing = {room for rooms in by_floor for room in rooms}
-    circles = sorted(imports.keys() - standing)
+    placed = {room for rooms in by_floor for room in rooms}
+    cycles = sorted(imports.keys() - placed)
     print(
         f"{len(imports)} rooms on {len(by_floor)} floors, "
         f"{sum(map(len, imports.values()))} imports between rooms, "
-        f"in or above circles: {', '.join(circles) or 'none'}"
+        f"in or above import cycles: {', '.join(cycles) or 'none'}"
     )
 
 

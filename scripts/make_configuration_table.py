@@ -7,7 +7,7 @@ from mnmt_jax.runtime.run_command import run_command
 
 
 def main() -> None:
-    """Run the command."""
+    """Print the page."""
     CommandParser(description=__doc__).parse_args()
     from mnmt_jax.cost.configurations import configuration_page
 

@@ -1,4 +1,4 @@
-"""Write the embedded corpus of CLDR phrases as plain parallel files or TSV."""
+"""Write the built-in CLDR corpus as parallel files or TSV."""
 
 from mnmt_jax.commands.corpus import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,7 +1,7 @@
-"""Compile MITRE's training step for TPU topologies and prints the table of docs/tpu.md.
+"""Compile MITRE's training step for TPU topologies and print the table of docs/tpu.md.
 
-Each compilation takes minutes; its JSON is kept in --folder, so that the command goes on where it
-was stopped. Needs the extra mnmt-jax[tpu].
+A compilation takes minutes. Its JSON is stored in --folder, so the command resumes after an
+interruption. Needs the extra mnmt-jax[tpu].
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
 
 ROOT = Path(__file__).resolve().parents[1]
-# Name -> topology; gin_configs/runs/settings/tpu_NAME.gin has the rest. A v5p slice is named by its
-# cores, of which a chip has two.
+# Name -> topology; gin_configs/runs/settings/tpu_NAME.gin has the settings. The name of a v5p slice
+# has the number of cores, two per chip.
 SLICES = {
     "v5e-16": "v5e:4x4",
     "v5e-64": "v5e:8x8",
@@ -35,7 +35,7 @@ HEADER = (
 
 
 def main() -> None:
-    """Compile what is not there yet and prints the table."""
+    """Compile the missing entries and print the table."""
     parser = CommandParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,7 +59,7 @@ def _compiled(folder: Path, model: str, name: str) -> dict[str, Any]:
     path = folder / f"{model}_{name}_{zlib.crc32(config.encode()):08x}.json"
     if not path.is_file():
         print(f"compiling {model} for {name}", file=sys.stderr)
-        done = subprocess.run(
+        process = subprocess.run(
             [
                 *(sys.executable, ROOT / "scripts" / "compile_ahead.py"),
                 *(f"--topology={SLICES[name]}", "--programs=train_step"),
@@ -70,9 +70,9 @@ def _compiled(folder: Path, model: str, name: str) -> dict[str, Any]:
             check=False,
             cwd=ROOT,
         )
-        if done.returncode:
-            raise UserError(f"{model} for {name}: compile_ahead.py ended with {done.returncode}")
-        path.write_text(done.stdout, encoding="utf-8")
+        if process.returncode:
+            raise UserError(f"{model} for {name}: compile_ahead.py ended with {process.returncode}")
+        path.write_text(process.stdout, encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -84,21 +84,22 @@ def gin_files_of(model: str, name: str) -> list[str]:
     return [str(path) for path in (family, runs / "mitre.gin", settings)]
 
 
-def _row(model: str, name: str, found: dict[str, Any]) -> str:
+def _row(model: str, name: str, report: dict[str, Any]) -> str:
     config = load_config(gin_files_of(model, name))
-    step, mesh = found["programs"]["train_step"], found["mesh"]
-    used = step["bytes"]
-    memory = f"{used['peak'] / 2**30:.1f} of {used['of_chip'] / 2**30:.0f} GiB"
+    step, mesh = report["programs"]["train_step"], report["mesh"]
+    memory_bytes = step["bytes"]
+    memory = f"{memory_bytes['peak'] / 2**30:.1f} of {memory_bytes['of_chip'] / 2**30:.0f} GiB"
     shape = " x ".join(str(mesh[axis]) for axis in ("data", "fsdp", "tensor"))
-    cells = [f"MITRE-{model.upper()}", f"{name} ({found['chips']} chips)", shape]
+    cells = [f"MITRE-{model.upper()}", f"{name} ({report['chips']} chips)", shape]
     cells += [f"{config.data.rows} x {config.optimizer.accumulate}", memory]
     if not step["fits"]:
-        return "| " + " | ".join([*cells, "", "", f"over by {used['over'] / 2**30:.1f} GiB"]) + " |"
+        excess = f"over by {memory_bytes['over'] / 2**30:.1f} GiB"
+        return "| " + " | ".join([*cells, "", "", excess]) + " |"
     cells += [f"{step['seconds']:.2f} s", f"{step['model_flops_utilization']:.0%}"]
     totals: dict[str, int] = {}
-    for one in step["collectives"]:
-        axes = " and ".join(one["axes"])
-        totals[axes] = totals.get(axes, 0) + one["bytes"]
+    for collective in step["collectives"]:
+        axes = " and ".join(collective["axes"])
+        totals[axes] = totals.get(axes, 0) + collective["bytes"]
     cells.append("; ".join(f"{axes}: {size / 2**30:.1f} GiB" for axes, size in totals.items()))
     return "| " + " | ".join(cells) + " |"
 

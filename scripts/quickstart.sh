@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Trains two small models of equal size on the embedded corpus, compares their zero-shot translation,
-# and leaves DIR/report/report.html. Run again after an interruption, it continues.
+# Train two small models of equal size on the built-in corpus, compare their zero-shot translation
+# and write DIR/report/report.html. To resume after an interruption, repeat the command.
 #   bash scripts/quickstart.sh [DIR]      (default: runs/quickstart)
 set -euo pipefail
 here=$PWD
 cd "$(dirname "$0")/.."
 directory=${1:-runs/quickstart}
 case $directory in -*)
-    echo "error: $directory: is no folder; usage: bash scripts/quickstart.sh [DIR]" >&2
+    echo "error: $directory: not a folder; usage: bash scripts/quickstart.sh [DIR]" >&2
     exit 2 ;;
 esac
 if [ $# -gt 0 ] && [ "${directory#/}" = "$directory" ]; then directory=$here/$directory; fi
@@ -38,8 +38,9 @@ done
     --output "$directory/report/report.html"
 cat << TEXT
 
-Both models saw English paired with German, French and Czech, and nothing else. The register model
-learns the trained directions more slowly, since the source reaches the target only through the
-registers; before about 600 updates it looks worse. docs/results_registers.md says what three seeds show.
+Both models were trained on English paired with German, French and Czech only. The register model
+learns the trained directions more slowly, because the target attends to the registers and not to
+the source; before about 600 updates its scores are lower. docs/results_registers.md has the results
+of three seeds.
 Report: $directory/report/report.html   ($((SECONDS - started)) seconds)
 TEXT

@@ -1,4 +1,4 @@
-"""Draw texts from a language model."""
+"""Sample texts from a language model, with or without prompts."""
 
 from mnmt_jax.commands.sample import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,4 +1,4 @@
-"""Print how probable given texts or translations are."""
+"""Print log-probabilities of texts or translations as JSON lines, and the perplexity."""
 
 from mnmt_jax.commands.score import main
 from mnmt_jax.runtime.run_command import run_command

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs format, lint, type and spelling checks and the whole test suite. Arguments go to pytest.
-#   bash scripts/test.sh --quick    the same checks, and the tests nearest to the last change: an
-#                                   answer within two minutes (scripts/choose_tests.py)
+# Run format, lint, type and spelling checks and the full test suite. Arguments go to pytest.
+#   bash scripts/test.sh --quick    the same checks, and the tests closest to the last change
+#                                   (scripts/choose_tests.py), within two minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
@@ -11,7 +11,7 @@ code=(mnmt_jax tasks scripts tests benchmarks)
 $bin/ruff format --check "${code[@]}"
 $bin/ruff check "${code[@]}"
 $bin/mypy
-# Not the tests: they hold phrases in many languages.
+# Without tests/, which has text in many languages.
 $bin/codespell mnmt_jax tasks scripts benchmarks docs gin_configs README.md CHANGELOG.md CONTRIBUTING.md
 if [ "${1:-}" = --quick ]; then
     shift
@@ -20,5 +20,5 @@ if [ "${1:-}" = --quick ]; then
     mapfile -t files <<< "$chosen"
     exec $bin/python -m pytest --numprocesses 2 --dist loadfile "${files[@]}" "$@"
 fi
-# In the order of the folders: long files of one test must not come last.
+# In folder order: test files that take long must not start last.
 exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"

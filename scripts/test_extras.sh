@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Resolves every extra of setup.cfg, or those named, without installing them. Needs a package index.
+# Resolve the extras of setup.cfg, all or those in the arguments, without installing them. Needs a
+# package index.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
@@ -17,7 +18,7 @@ metadata.read("setup.cfg", encoding="utf-8")
 print(" ".join(metadata["options.extras_require"]))
 PYTHON
 )
-mkdir "$work/source"  # pip leaves its metadata beside what it reads
+mkdir "$work/source"  # a copy, because pip writes metadata into the source folder
 cp -R mnmt_jax gin_configs docs setup.py setup.cfg pyproject.toml MANIFEST.in README.md LICENSE "$work/source"
 cd "$work/source"
 failed=0

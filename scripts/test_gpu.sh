@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs JAX for GPUs beside what scripts/test.sh installs, and compiles for GPUs that are not there.
+# Install JAX for GPUs and the test extras, and run the tests that compile for GPUs without a device.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs libtpu beside what scripts/test.sh installs, and compiles for TPUs that are not there.
+# Install libtpu and the test extras, and run the tests that compile for TPUs without a device.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

@@ -1,4 +1,4 @@
-"""Trains a model, or continues a training: the same command does both."""
+"""Train a model, or resume training; the command is the same."""
 
 from mnmt_jax.commands.train import main
 from mnmt_jax.runtime.run_command import run_command

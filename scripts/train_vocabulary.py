@@ -1,4 +1,4 @@
-"""Train a SentencePiece vocabulary, adopts a SentencePiece model, or splits shared pieces."""
+"""Train a SentencePiece vocabulary, adopt a SentencePiece model, or split shared pieces."""
 
 from mnmt_jax.commands.vocabulary import main
 from mnmt_jax.runtime.run_command import run_command

@@ -47,6 +47,7 @@ PURE = (
     "mnmt_jax.model.attention",
     "mnmt_jax.decoding.contrastive_decoding",
     "mnmt_jax.decoding.search",
+    "mnmt_jax.decoding.search_arrays",
     "mnmt_jax.training.losses",
     "mnmt_jax.methods.instructcl",
 )

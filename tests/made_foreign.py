@@ -76,7 +76,7 @@ def random_tensors(model: Model, dialect: Dialect, size: int, seed: int = 0) -> 
         # What we do not have computes nothing there, and comes back as zeros.
         unused = FIRST_ROW if "positions" in str(entry.path) else 0
         value[: unused if entry.path else None] = 0
-        tensors |= dict.fromkeys(entry.written, value)
+        tensors |= dict.fromkeys(entry.export_names, value)
     return tensors
 
 

@@ -25,7 +25,7 @@ class TwoHeads(Method, name="two_heads"):
     def edit(self, plan, config):
         generated = plan.layout.generated
         layer = self.layer or plan.layout.layers_with(generated)[0]
-        norm = Sublayer("middle_norm", StageNorm(), residual=False)
+        norm = Sublayer("middle_norm", StageNorm(config), residual=False)
         source, target, output = TABLES
         return dataclasses.replace(
             plan,

@@ -37,7 +37,8 @@ class Guessed(Method, name="guessed"):
     rate: Weight = 0.05
 
     def edit(self, plan, config):
-        return dataclasses.replace(plan, auxiliary=(Sublayer("critic", FeedForward(8, "critic")),))
+        critic = Sublayer("critic", FeedForward(config, 8, "critic"))
+        return dataclasses.replace(plan, auxiliary=(critic,))
 
     def players(self):
         own = Objective(

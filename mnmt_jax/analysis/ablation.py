@@ -1,8 +1,8 @@
 """Branch ablation: scores of a model with and without its language branches.
 
-Source: third paper, Table 9. Row (1) is the trained model and row (2) the same model without its
-branches. Row (3) takes the output of row (2) for a zero-shot direction a -> c and scores it against
-the references of a -> b, a direction that was trained on.
+Source: Qu and Watanabe 2022, Table 9. Row (1) is the trained model and row (2) the same model
+without its branches. Row (3) takes the output of row (2) for a zero-shot direction a -> c and
+scores it against the references of a -> b, a direction that was trained on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class AblationPair:
     """A model to evaluate with and without its branches.
 
     Attributes:
-        on: the model with its branches.
-        off: the model without them.
+        with_branches: the model with its branches.
+        without_branches: the model without them.
         languages: language codes of the model.
     """
 
-    on: EvaluatedModel
-    off: EvaluatedModel
+    with_branches: EvaluatedModel
+    without_branches: EvaluatedModel
     languages: tuple[str, ...]
 
 
@@ -95,9 +95,9 @@ def run_ablation(
         A JSON-ready dict: `rows` of the table, `supervised_targets` and `directions`.
     """
     selected = benchmark.only(directions)
-    on = evaluate(ablated.on, selected, output / "on", overwrite=overwrite)
-    off = evaluate(ablated.off, selected, output / "off", overwrite=overwrite)
-    models = {"on": ablated.on, "off": ablated.off}
+    on = evaluate(ablated.with_branches, selected, output / "on", overwrite=overwrite)
+    off = evaluate(ablated.without_branches, selected, output / "off", overwrite=overwrite)
+    models = {"on": ablated.with_branches, "off": ablated.without_branches}
     rescored = {
         (direction, language): {
             name: _scores_against(
@@ -106,7 +106,7 @@ def run_ablation(
             for name, model in models.items()
         }
         for direction in directions
-        for language in _reference_languages(direction, ablated.on.supervised, targets)
+        for language in _reference_languages(direction, ablated.with_branches.supervised, targets)
         if (direction[0], language) in benchmark.directions
     }
     rows = [_row(1, on, "on"), _row(2, off, "off")]

@@ -93,17 +93,17 @@ def mass_by_group(weights: AttentionWeights, groups: Sequence[str]) -> dict[str,
 
 
 def attention_statistics(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     sentence_sets: Sequence[ForcedSentences],
-    longest: int,
+    max_length: int,
     layers: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Return how registers and targets attend to the source side, under teacher forcing.
 
     Args:
-        system: the model, in float32.
+        inference_model: the model, in float32.
         sentence_sets: sentences of each direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
+        max_length: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
         layers: layers to include, counted from 1; () is all.
 
     Returns:
@@ -115,7 +115,9 @@ def attention_statistics(
     Raises:
         UserError: if a requested layer has no such attention.
     """
-    readers = [spec for spec in attention_specs(system.model.plan) if _attends_to_sources(spec)]
+    readers = [
+        spec for spec in attention_specs(inference_model.model.plan) if _attends_to_sources(spec)
+    ]
     legal = sorted({spec.layer for spec in readers})
     if wrong := [number for number in layers if number not in legal]:
         raise UserError(
@@ -126,13 +128,19 @@ def attention_statistics(
     statistics: dict[ForcedSentences, list[list[dict[str, float]]]] = {
         forced: [[] for _ in specs] for forced in sentence_sets
     }
-    for rows in iterate_batches(system, sentence_sets, longest):
-        weights = attention_weights(system.params, rows.batch, model=system.model, places=specs)
+    for rows in iterate_batches(inference_model, sentence_sets, max_length):
+        weights = attention_weights(
+            inference_model.params, rows.batch, model=inference_model.model, specs=specs
+        )
         for number, (spec, by_head) in enumerate(zip(specs, weights, strict=True)):
             mean_weights = np.asarray(by_head, np.float64).mean(axis=1)
             for row in range(rows.size):
                 statistics[rows.forced][number].append(
-                    dict(_row_statistics(system.vocabulary, rows, row, spec, mean_weights[row]))
+                    dict(
+                        _row_statistics(
+                            inference_model.vocabulary, rows, row, spec, mean_weights[row]
+                        )
+                    )
                 )
     return {
         "directions": [

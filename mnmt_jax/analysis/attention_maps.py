@@ -1,7 +1,7 @@
 """Attention maps of each layer, computed from the model's queries and keys.
 
-Source: third paper, Figure 3, "self-attention". Its released code draws cross-attention, averaged
-over heads (language-layers spec 8). Here both are drawn, and every map is labelled.
+Source: Qu and Watanabe 2022, Figure 3, "self-attention". Its released code draws cross-attention,
+averaged over heads (language-layers spec 8). Here both are drawn, and every map is labelled.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def attention_specs(plan: Plan) -> tuple[AttentionSpec, ...]:
     return tuple(specs)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "places"))
+@functools.partial(jax.jit, static_argnames=("model", "specs"))
 def attention_weights(
-    params: Any, batch: Mapping[str, Array], *, model: Network, places: tuple[AttentionSpec, ...]
+    params: Any, batch: Mapping[str, Array], *, model: Network, specs: tuple[AttentionSpec, ...]
 ) -> list[Float[Array, "batch heads q k"]]:
     """Compute attention weights from the model's queries and keys and the layout's visibility.
 
@@ -90,19 +90,19 @@ def attention_weights(
         params: parameters of the model.
         batch: from `Converter.batch`.
         model: the network.
-        places: attentions to compute.
+        specs: attentions to compute.
 
     Returns:
         float32 weights per attention; rows of padding queries are arbitrary.
     """
     reads = [
         intermediate
-        for spec in places
+        for spec in specs
         for intermediate in (spec.query_intermediate, *spec.key_intermediates)
     ]
     passes = ForwardPasses(model, params, batch, reads=reads)
     weights = []
-    for spec in places:
+    for spec in specs:
         queries = passes.read(spec.query_intermediate)
         keys = jnp.concatenate(
             [passes.read(intermediate) for intermediate in spec.key_intermediates], axis=1
@@ -118,9 +118,9 @@ def attention_weights(
 
 
 def compute_attention_maps(
-    system: InferenceModel,
-    every: Sequence[ForcedSentences],
-    longest: int,
+    inference_model: InferenceModel,
+    sentence_sets: Sequence[ForcedSentences],
+    max_length: int,
     layers: Sequence[int] = (),
     *,
     by_head: bool = False,
@@ -128,9 +128,9 @@ def compute_attention_maps(
     """Compute the attention maps of sentences under teacher forcing.
 
     Args:
-        system: the model, in float32.
-        every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
+        inference_model: the model, in float32.
+        sentence_sets: sentences by direction.
+        max_length: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
         layers: layers to include, counted from 1; () is all.
         by_head: return maps [heads, query, key] instead of their mean over heads.
 
@@ -141,19 +141,28 @@ def compute_attention_maps(
     Raises:
         UserError: if a layer does not exist.
     """
-    model = system.model
+    model = inference_model.model
     if unknown := [number for number in layers if number > model.layout.layers]:
         raise UserError(f"--layers: the model has {model.layout.layers} layers, not {unknown[0]}")
     specs = tuple(
         spec for spec in attention_specs(model.plan) if not layers or spec.layer in layers
     )
-    sentences: dict[ForcedSentences, list[dict[str, Any]]] = {forced: [] for forced in every}
-    for rows in iterate_batches(system, every, longest):
-        batch_weights = attention_weights(system.params, rows.batch, model=model, places=specs)
+    sentences: dict[ForcedSentences, list[dict[str, Any]]] = {
+        forced: [] for forced in sentence_sets
+    }
+    for rows in iterate_batches(inference_model, sentence_sets, max_length):
+        batch_weights = attention_weights(
+            inference_model.params, rows.batch, model=model, specs=specs
+        )
         weights = [np.asarray(layer_weights, np.float64) for layer_weights in batch_weights]
         sentences[rows.forced] += [
             _sentence_maps(
-                system, rows, row, [layer_weights[row] for layer_weights in weights], specs, by_head
+                inference_model,
+                rows,
+                row,
+                [layer_weights[row] for layer_weights in weights],
+                specs,
+                by_head,
             )
             for row in range(rows.size)
         ]
@@ -172,7 +181,7 @@ def compute_attention_maps(
 
 
 def _sentence_maps(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     rows: ForcedBatch,
     row: int,
     weights: Sequence[np.ndarray],
@@ -182,7 +191,7 @@ def _sentence_maps(
     """Return the JSON-ready dict of a row without padding."""
     valid = {
         role: rows.batch[f"{role}_segment_ids"][row] != 0
-        for role in system.model.layout.embedded_roles()
+        for role in inference_model.model.layout.embedded_roles()
     }
     maps = []
     for spec, heads in zip(specs, weights, strict=True):
@@ -202,7 +211,7 @@ def _sentence_maps(
     return {
         "source": rows.forced.sources[number],
         "target": rows.forced.targets[number],
-        "tokens": row_tokens(system, rows, row),
+        "tokens": row_tokens(inference_model, rows, row),
         "maps": maps,
     }
 

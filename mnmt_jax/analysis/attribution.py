@@ -3,9 +3,9 @@
 The attributed function of each target position is f(x) = sum_d (FFN(x) + t LSL(x))_d, where x is
 the input of the block. The path goes from zero to x. Integrals are Gauss-Legendre sums.
 
-Source: third paper, section 5.4, Figure 5. It names Captum but neither f nor the path; that f is
-the sum over dimensions is our reading (language-layers spec 8). Integrated gradients: Sundararajan
-et al. 2017, equation 1. Conductance: Dhamdhere et al. 2019, equation 2.
+Source: Qu and Watanabe 2022, section 5.4, Figure 5. It names Captum but neither f nor the path;
+that f is the sum over dimensions is our reading (language-layers spec 8). Integrated gradients:
+Sundararajan et al. 2017, equation 1. Conductance: Dhamdhere et al. 2019, equation 2.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class BranchedBlock:
         return lambda states: states @ kernel + bias[None]
 
     def _activated(self, units: Array) -> Array:
-        return self._layer.kind.activate(self._model.config)(units)
+        return self._layer.kind.activate(units)
 
 
 def attribute_block(
@@ -218,7 +218,7 @@ def _attribute_batch(
     attributions = []
     for layer, intermediate in zip(layers, reads, strict=True):
         states = passes.read(intermediate)
-        slot = jnp.asarray(layer.kind.slots)[batch["target_lang"][0, 0]]
+        slot = jnp.asarray(layer.kind.settings.slots)[batch["target_lang"][0, 0]]
         flat = states.reshape(-1, states.shape[-1])
         tokens = attribute_block(BranchedBlock(model, params, layer, slot), flat, nodes)
         attributions.append(jax.tree.map(lambda array: array.reshape(states.shape[:2]), tokens))  # noqa: B023
@@ -226,18 +226,18 @@ def _attribute_batch(
 
 
 def compute_attributions(
-    system: InferenceModel,
-    every: Sequence[ForcedSentences],
-    longest: int,
+    inference_model: InferenceModel,
+    sentence_sets: Sequence[ForcedSentences],
+    max_length: int,
     layers: Sequence[int] = (),
     nodes: int = DEFAULT_NODES,
 ) -> dict[str, Any]:
     """Attribute the blocks of every layer with branches that the target role passes through.
 
     Args:
-        system: the model, in float32.
-        every: sentences by direction.
-        longest: as in `iterate_batches`.
+        inference_model: the model, in float32.
+        sentence_sets: sentences by direction.
+        max_length: as in `iterate_batches`.
         layers: layers to include, counted from 1; () is all.
         nodes: number of quadrature nodes.
 
@@ -248,18 +248,26 @@ def compute_attributions(
     Raises:
         UserError: if a requested layer has no branches that the target passes, or if no layer does.
     """
-    chosen = _select_layers(system.model, layers)
-    sentences_by_set: dict[ForcedSentences, list[dict[str, Any]]] = {forced: [] for forced in every}
-    for rows in iterate_batches(system, every, longest):
+    chosen = _select_layers(inference_model.model, layers)
+    sentences_by_set: dict[ForcedSentences, list[dict[str, Any]]] = {
+        forced: [] for forced in sentence_sets
+    }
+    for rows in iterate_batches(inference_model, sentence_sets, max_length):
         attributions = _attribute_batch(
-            system.params, rows.batch, model=system.model, layers=chosen, nodes=nodes
+            inference_model.params,
+            rows.batch,
+            model=inference_model.model,
+            layers=chosen,
+            nodes=nodes,
         )
         attributions = jax.tree.map(np.asarray, attributions)
-        sentences_by_set[rows.forced] += _sentence_attributions(system, rows, chosen, attributions)
+        sentences_by_set[rows.forced] += _sentence_attributions(
+            inference_model, rows, chosen, attributions
+        )
     return {
         "nodes": nodes,
         "directions": [
-            _direction_attributions(system, forced, chosen, sentences)
+            _direction_attributions(inference_model, forced, chosen, sentences)
             for forced, sentences in sentences_by_set.items()
         ],
     }
@@ -280,7 +288,7 @@ def _select_layers(model: Network, layers: Sequence[int]) -> tuple[BranchLayer, 
 
 
 def _sentence_attributions(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     rows: ForcedBatch,
     layers: Sequence[BranchLayer],
     attributions: Sequence[Mapping[str, Any]],
@@ -288,7 +296,7 @@ def _sentence_attributions(
     """Return the JSON-ready dict of each row, without padding."""
     sentences = []
     for row in range(rows.size):
-        tokens = row_tokens(system, rows, row)
+        tokens = row_tokens(inference_model, rows, row)
         count, number = len(tokens["predicted"]), rows.first + row
         by_layer = [
             {"layer": layer.number, **jax.tree.map(lambda array: array[row, :count], attribution)}  # noqa: B023
@@ -303,13 +311,13 @@ def _sentence_attributions(
 
 
 def _direction_attributions(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     forced: ForcedSentences,
     layers: Sequence[BranchLayer],
     sentences: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     source, target = forced.direction
-    slots = layers[0].kind.slots
+    slots = layers[0].kind.settings.slots
     means = []
     for index, layer in enumerate(layers):
         layer_values = [sentence["layers"][index] for sentence in sentences]
@@ -332,7 +340,7 @@ def _direction_attributions(
     return {
         "source": source,
         "target": target,
-        "branch": slots[system.vocabulary.language_index(target)] >= 0,
+        "branch": slots[inference_model.vocabulary.language_index(target)] >= 0,
         "tokens": sum(len(sentence["tokens"]) for sentence in sentences),
         "layers": means,
         "sentences": list(sentences),

@@ -1,6 +1,6 @@
 """Learnt scales t of the language branches.
 
-Source: third paper, appendix C, Figure 6: the mean over layers by language.
+Source: Qu and Watanabe 2022, appendix C, Figure 6: the mean over layers by language.
 """
 
 from __future__ import annotations

@@ -71,23 +71,23 @@ def state_locations(plan: Plan, roles: Sequence[str], layers: Sequence[int] = ()
     return tuple(locations)
 
 
-def source_side_locations(places: StateLocations) -> Iterator[tuple[int, States]]:
+def source_side_locations(locations: StateLocations) -> Iterator[tuple[int, States]]:
     """Yield the locations of `SOURCE_SIDE_ROLES` with their index among all locations."""
     return (
         (index, location)
-        for index, location in enumerate(places)
+        for index, location in enumerate(locations)
         if location.role in SOURCE_SIDE_ROLES
     )
 
 
-def location_fields(place: States) -> dict[str, Any]:
+def location_fields(location: States) -> dict[str, Any]:
     """Return what identifies a location: role, layer, and whether its stage has ended."""
-    return {"role": place.role, "layer": place.layer, "ended": place.ended}
+    return {"role": location.role, "layer": location.layer, "ended": location.ended}
 
 
-@functools.partial(jax.jit, static_argnames=("model", "places"))
+@functools.partial(jax.jit, static_argnames=("model", "locations"))
 def compute_layer_states(
-    params: Any, batch: Mapping[str, Array], *, model: Network, places: StateLocations
+    params: Any, batch: Mapping[str, Array], *, model: Network, locations: StateLocations
 ) -> list[Float[Array, "batch length embed"]]:
     """Compute the states of a batch under teacher forcing.
 
@@ -95,27 +95,27 @@ def compute_layer_states(
         params: parameters of the model.
         batch: from `Converter.batch`.
         model: the network; computes in the dtype of its configuration.
-        places: locations of the states.
+        locations: locations of the states.
 
     Returns:
         float32 states per location; those of padding are arbitrary.
     """
-    passes = ForwardPasses(model, params, batch, reads=places)
-    return [passes.read(location).astype(jnp.float32) for location in places]
+    passes = ForwardPasses(model, params, batch, reads=locations)
+    return [passes.read(location).astype(jnp.float32) for location in locations]
 
 
-@functools.partial(jax.jit, static_argnames=("model", "places"))
+@functools.partial(jax.jit, static_argnames=("model", "locations"))
 def mean_states(
-    params: Any, batch: Mapping[str, Array], *, model: Network, places: StateLocations
-) -> Float[Array, "batch places embed"]:
+    params: Any, batch: Mapping[str, Array], *, model: Network, locations: StateLocations
+) -> Float[Array, "batch locations embed"]:
     """Compute the mean of a sentence's states over all non-padding positions, tag and eos included.
 
     Source: TDO paper, appendix A, and the mask of its released code. Arguments as in
     `compute_layer_states`.
     """
-    all_states = compute_layer_states(params, batch, model=model, places=places)
+    all_states = compute_layer_states(params, batch, model=model, locations=locations)
     means = []
-    for location, states in zip(places, all_states, strict=True):
+    for location, states in zip(locations, all_states, strict=True):
         valid = (batch[f"{location.role}_segment_ids"] != 0).astype(jnp.float32)
         counts = jnp.maximum(valid.sum(axis=1, keepdims=True), 1)
         means.append(jnp.einsum("bl,blm->bm", valid, states) / counts)
@@ -123,21 +123,26 @@ def mean_states(
 
 
 def sentence_states(
-    system: InferenceModel, every: Sequence[ForcedSentences], longest: int, places: StateLocations
+    inference_model: InferenceModel,
+    sentence_sets: Sequence[ForcedSentences],
+    max_length: int,
+    locations: StateLocations,
 ) -> dict[ForcedSentences, Float[np.ndarray, "sentences places embed"]]:
     """Return the mean states of sentences.
 
     Args:
-        system: the model, in float32.
-        every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
-        places: locations of the states.
+        inference_model: the model, in float32.
+        sentence_sets: sentences by direction.
+        max_length: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
+        locations: locations of the states.
     """
-    means_by_set: dict[ForcedSentences, list[np.ndarray]] = {forced: [] for forced in every}
-    for rows in iterate_batches(system, every, longest):
-        means = mean_states(system.params, rows.batch, model=system.model, places=places)
+    means_by_set: dict[ForcedSentences, list[np.ndarray]] = {forced: [] for forced in sentence_sets}
+    for rows in iterate_batches(inference_model, sentence_sets, max_length):
+        means = mean_states(
+            inference_model.params, rows.batch, model=inference_model.model, locations=locations
+        )
         means_by_set[rows.forced].append(np.asarray(means)[: rows.size])
-    empty = np.zeros((0, len(places), system.model.config.embed), np.float32)
+    empty = np.zeros((0, len(locations), inference_model.model.config.embed), np.float32)
     return {
         forced: np.concatenate([empty, *batch_means])
         for forced, batch_means in means_by_set.items()
@@ -145,11 +150,14 @@ def sentence_states(
 
 
 def token_states(
-    system: InferenceModel, every: Sequence[ForcedSentences], longest: int, places: StateLocations
+    inference_model: InferenceModel,
+    sentence_sets: Sequence[ForcedSentences],
+    max_length: int,
+    locations: StateLocations,
 ) -> Iterator[tuple[ForcedBatch, list[Float[np.ndarray, "batch length embed"]]]]:
     """Yield batches with the states of their tokens; arguments as in `sentence_states`."""
-    for rows in iterate_batches(system, every, longest):
+    for rows in iterate_batches(inference_model, sentence_sets, max_length):
         all_states = compute_layer_states(
-            system.params, rows.batch, model=system.model, places=places
+            inference_model.params, rows.batch, model=inference_model.model, locations=locations
         )
         yield rows, [np.asarray(states) for states in all_states]

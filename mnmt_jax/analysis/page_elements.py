@@ -49,19 +49,19 @@ def chart_row(*charts: Html) -> Html:
     return tag("div", charts, class_="charts")
 
 
-def location_label(place: JsonObject) -> str:
+def location_label(location: JsonObject) -> str:
     """Return the label of a location of states (`layer_states.location_fields`)."""
-    name = f"layer {place['layer']}" if place["layer"] else "embedding"
-    return f"{name}, after its stage" if place.get("ended") else name
+    name = f"layer {location['layer']}" if location["layer"] else "embedding"
+    return f"{name}, after its stage" if location.get("ended") else name
 
 
-def layer_curve(places: Iterable[JsonObject], value: str) -> tuple[tuple[int, float], ...]:
+def layer_curve(locations: Iterable[JsonObject], value: str) -> tuple[tuple[int, float], ...]:
     """Return values by layer, without locations after a stage's end and without missing values.
 
     Values are rounded, so that differences in the last bits of a float are not visible.
     """
     return tuple(
         (location["layer"], round(float(location[value]), _DIGITS))
-        for location in places
+        for location in locations
         if not location.get("ended") and location[value] is not None
     )

@@ -23,14 +23,14 @@ class ParallelSentences:
     Attributes:
         first: sentences of the language whose code sorts first.
         second: sentences of the other language.
-        rows: row numbers in `first`, int `[pairs]`.
-        others: row numbers in `second`, in the same order.
+        first_rows: row numbers in `first`, int `[pairs]`.
+        second_rows: row numbers in `second`, in the same order.
     """
 
     first: ForcedSentences
     second: ForcedSentences
-    rows: Int[np.ndarray, " pairs"]
-    others: Int[np.ndarray, " pairs"]
+    first_rows: Int[np.ndarray, " pairs"]
+    second_rows: Int[np.ndarray, " pairs"]
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -38,34 +38,34 @@ class ParallelSentences:
         return self.first.direction[0], self.second.direction[0]
 
     def states(
-        self, pooled: Mapping[ForcedSentences, np.ndarray], place: int
+        self, pooled: Mapping[ForcedSentences, np.ndarray], location_index: int
     ) -> tuple[Float[np.ndarray, "pairs embed"], Float[np.ndarray, "pairs embed"]]:
         """Return the states of both languages, float64.
 
         Args:
             pooled: from `sentence_states`.
-            place: index of the location.
+            location_index: index of the location.
         """
         return (
-            pooled[self.first][self.rows, place].astype(np.float64),
-            pooled[self.second][self.others, place].astype(np.float64),
+            pooled[self.first][self.first_rows, location_index].astype(np.float64),
+            pooled[self.second][self.second_rows, location_index].astype(np.float64),
         )
 
 
-def align_by_reference(every: Sequence[ForcedSentences]) -> list[ParallelSentences]:
+def align_by_reference(sentence_sets: Sequence[ForcedSentences]) -> list[ParallelSentences]:
     """Pair the directions into one language by their references.
 
     The target language is the same for both, so that its tag or branch affects both states alike.
     Of sentences with the same reference or the same source, the first is used.
 
     Args:
-        every: sentences with references, by direction.
+        sentence_sets: sentences with references, by direction.
 
     Returns:
         One item for every two directions with at least `MIN_PARALLEL` common sentences, in order.
     """
     aligned = []
-    for first, second in itertools.combinations(every, 2):
+    for first, second in itertools.combinations(sentence_sets, 2):
         if first.direction[1] != second.direction[1]:
             continue
         first, second = sorted((first, second), key=lambda forced: forced.direction)
@@ -89,9 +89,9 @@ def check_has_parallel(pairs: Sequence[ParallelSentences], task: str) -> None:
     """
     if not pairs:
         raise UserError(
-            f"task '{task}': no two of the languages have {MIN_PARALLEL} sentences or more "
-            "with the same references in a third; raise --limit, leave --directions out, or take a "
-            "test set that is parallel in three languages or more"
+            f"task '{task}': no two of the languages have {MIN_PARALLEL} or more sentences with "
+            "the same references in a third language; raise --limit, omit --directions, or use a "
+            "test set that is parallel in three or more languages"
         )
 
 
@@ -114,13 +114,13 @@ def _rows_by_target(forced: ForcedSentences) -> dict[str, int]:
 
 
 def to_own_language(
-    translator: Translator, every: Sequence[ForcedSentences]
+    translator: Translator, sentence_sets: Sequence[ForcedSentences]
 ) -> list[tuple[ForcedSentences, ForcedSentences, ForcedSentences]]:
     """Return each direction with its sources and its references, each into their own language.
 
     Args:
         translator: the model.
-        every: sentences with references.
+        sentence_sets: sentences with references.
 
     Returns:
         Triples of the direction, x -> x and y -> y. Equal texts share one object.
@@ -136,7 +136,7 @@ def to_own_language(
         return cache[code, texts]
 
     triples = []
-    for forced in every:
+    for forced in sentence_sets:
         (source, target), texts = forced.direction, forced.targets
         if blank := [text for text in texts if not text.strip()]:
             raise UserError(

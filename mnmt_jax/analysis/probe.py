@@ -111,9 +111,9 @@ def predict_positions(
 
 
 def evaluate_probe(
-    learned: ProbeFeatures,
-    tested: ProbeFeatures | None,
-    number: int,
+    train_features: ProbeFeatures,
+    test_features: ProbeFeatures | None,
+    location_index: int,
     *,
     probe: ProbeSettings,
     folder: Path,
@@ -121,32 +121,46 @@ def evaluate_probe(
     """Return which tokens' positions are predicted correctly from the states of a location.
 
     Args:
-        learned: training features, from which the held-out sentences are excluded.
-        tested: test features; None tests on the held-out sentences alone.
-        number: index of the location.
+        train_features: training features, from which the held-out sentences are excluded.
+        test_features: test features; None tests on the held-out sentences alone.
+        location_index: index of the location.
         probe: settings.
         folder: cache of results, which are not computed again.
 
     Returns:
-        Correctness of the held-out tokens, and of the tokens of `tested`, empty if that is None.
+        Correctness of the held-out tokens, and of the tokens of `test_features`, empty if that is
+        None.
     """
     names = "-".join(
-        [learned.digest, tested.digest if tested else "held_out", str(number)]
+        [
+            train_features.digest,
+            test_features.digest if test_features else "held_out",
+            str(location_index),
+        ]
         + [str(value) for value in dataclasses.astuple(probe)]
     )
     path = folder / f"{names}.npz"
     if (cached := _read_cached(path)) is not None:
         return cached
-    held_out = held_out_mask(learned.texts, probe.seed)
+    held_out = held_out_mask(train_features.texts, probe.seed)
     max_position = max(
-        int(features.positions.max()) for features in (learned, tested) if features is not None
+        int(features.positions.max())
+        for features in (train_features, test_features)
+        if features is not None
     )
-    states = learned.states(number)
-    params = train_probe(states[~held_out], learned.positions[~held_out], max_position + 1, probe)
-    held_out_correct = predict_positions(params, states[held_out]) == learned.positions[held_out]
+    states = train_features.states(location_index)
+    params = train_probe(
+        states[~held_out], train_features.positions[~held_out], max_position + 1, probe
+    )
+    held_out_correct = (
+        predict_positions(params, states[held_out]) == train_features.positions[held_out]
+    )
     tested_correct = np.zeros(0, bool)
-    if tested is not None:
-        tested_correct = predict_positions(params, tested.states(number)) == tested.positions
+    if test_features is not None:
+        tested_correct = (
+            predict_positions(params, test_features.states(location_index))
+            == test_features.positions
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with new_path(path) as partial, partial.open("wb") as file:
         np.savez(file, held_out=held_out_correct, tested=tested_correct)
@@ -178,18 +192,18 @@ def accuracy_by_type(
 
 
 def accuracy_by_class(
-    types: TypeAccuracy, classes: Mapping[int, frozenset[str]], least: int
+    types: TypeAccuracy, classes: Mapping[int, frozenset[str]], min_count: int
 ) -> dict[str, dict[str, Any]]:
     """Return the accuracy of each class of tokens.
 
     Args:
         types: from `accuracy_by_type`.
         classes: classes of each id.
-        least: minimum number of tokens of a type for it to count in `macro`.
+        min_count: minimum number of tokens of a type for it to count in `macro`.
 
     Returns:
         By class, `all` first: `tokens`; `micro`, the mean over tokens; `types`, the number of types
-        with at least `least` tokens; and `macro`, the mean over these types, None if there are
+        with at least `min_count` tokens; and `macro`, the mean over these types, None if there are
         none.
     """
     members = {"all": np.ones(len(types.ids), bool)}
@@ -198,7 +212,7 @@ def accuracy_by_class(
     by_class = {}
     for name, member in members.items():
         counts, accuracy = types.counts[member], types.accuracy[member]
-        frequent = accuracy[counts >= least]
+        frequent = accuracy[counts >= min_count]
         by_class[name] = {
             "tokens": int(counts.sum()),
             "micro": float((counts * accuracy).sum() / counts.sum()) if len(counts) else None,
@@ -209,7 +223,7 @@ def accuracy_by_class(
 
 
 def class_gains(
-    first: TypeAccuracy, second: TypeAccuracy, classes: Mapping[int, frozenset[str]], least: int
+    first: TypeAccuracy, second: TypeAccuracy, classes: Mapping[int, frozenset[str]], min_count: int
 ) -> dict[str, Any]:
     """Return the classes of the types that a second model predicts better (Table 4).
 
@@ -217,7 +231,7 @@ def class_gains(
         first: accuracy of one model.
         second: accuracy of the other on the same sentences; its tags may differ.
         classes: classes of each id.
-        least: minimum number of tokens of a type in both models.
+        min_count: minimum number of tokens of a type in both models.
 
     Returns:
         `types`, the number of common types, and `gained`, the number of improved ones; by class the
@@ -227,7 +241,7 @@ def class_gains(
     common, first_indices, second_indices = np.intersect1d(
         first.ids, second.ids, assume_unique=True, return_indices=True
     )
-    frequent = np.minimum(first.counts[first_indices], second.counts[second_indices]) >= least
+    frequent = np.minimum(first.counts[first_indices], second.counts[second_indices]) >= min_count
     ids, improved = (
         common[frequent],
         (second.accuracy[second_indices] > first.accuracy[first_indices])[frequent],

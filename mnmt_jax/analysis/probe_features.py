@@ -36,75 +36,78 @@ class ProbeFeatures:
         positions: position of each token in its sentence, from 0. A leading tag has position 0.
         texts: text number of each token. A sentence read for several target languages has one
             number.
-        places: locations of the states.
+        locations: locations of the states.
     """
 
     folder: Path
     ids: Int[np.ndarray, " tokens"]
     positions: Int[np.ndarray, " tokens"]
     texts: Int[np.ndarray, " tokens"]
-    places: StateLocations
+    locations: StateLocations
 
     @property
     def digest(self) -> str:
         """Identifier of these features."""
         return self.folder.name
 
-    def states(self, number: int) -> Float[np.ndarray, "tokens embed"]:
+    def states(self, location_index: int) -> Float[np.ndarray, "tokens embed"]:
         """Return the states of a location, memory-mapped."""
-        states: np.ndarray = np.load(self.folder / f"states_{number}.npy", mmap_mode="r")
+        states: np.ndarray = np.load(self.folder / f"states_{location_index}.npy", mmap_mode="r")
         return states
 
 
 def cached_features(
     folder: Path,
-    system: InferenceModel,
-    every: Sequence[ForcedSentences],
+    inference_model: InferenceModel,
+    sentence_sets: Sequence[ForcedSentences],
     *,
-    longest: int,
-    places: StateLocations,
-    told: Mapping[str, Any],
+    max_length: int,
+    locations: StateLocations,
+    provenance: Mapping[str, Any],
 ) -> ProbeFeatures:
     """Return the features of sentences, from the cache if they are there.
 
     Args:
         folder: folder of the cache.
-        system: the model, in float32.
-        every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
-        places: locations of the source role's states.
-        told: what else the states depend on: the model, its parameters and vocabulary; `split`.
+        inference_model: the model, in float32.
+        sentence_sets: sentences by direction.
+        max_length: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
+        locations: locations of the source role's states.
+        provenance: what else the states depend on: the model, its parameters and vocabulary;
+            `split`.
     """
     facts = {
-        **told,
-        "places": [location_fields(location) for location in places],
-        "texts": _digest([[forced.direction, forced.sources, forced.targets] for forced in every]),
-        "longest": longest,
+        **provenance,
+        "places": [location_fields(location) for location in locations],
+        "texts": _digest(
+            [[forced.direction, forced.sources, forced.targets] for forced in sentence_sets]
+        ),
+        "longest": max_length,
     }
-    feature_folder = folder / f"{told['split']}-{_digest(facts)}"
+    feature_folder = folder / f"{provenance['split']}-{_digest(facts)}"
     if not feature_folder.is_dir():
         with new_folder(feature_folder) as partial:
-            _extract(partial, system, every, longest, places)
+            _extract(partial, inference_model, sentence_sets, max_length, locations)
             text = json.dumps(facts, ensure_ascii=False, indent=1) + "\n"
             (partial / _FACTS).write_text(text, encoding="utf-8")
     with np.load(feature_folder / _TOKENS) as tokens:
         return ProbeFeatures(
-            feature_folder, tokens["ids"], tokens["positions"], tokens["texts"], places
+            feature_folder, tokens["ids"], tokens["positions"], tokens["texts"], locations
         )
 
 
 def _extract(
     folder: Path,
-    system: InferenceModel,
+    inference_model: InferenceModel,
     sentence_sets: Sequence[ForcedSentences],
-    longest: int,
+    max_length: int,
     locations: StateLocations,
 ) -> None:
-    extra = system.instruction.source_extra
+    extra = inference_model.instruction.source_extra
     total = sum(
         len(example.source) + extra for forced in sentence_sets for example in forced.examples
     )
-    shape = (total, system.model.config.embed)
+    shape = (total, inference_model.model.config.embed)
     files = [
         np.lib.format.open_memmap(
             folder / f"states_{number}.npy", mode="w+", dtype=np.float32, shape=shape
@@ -117,7 +120,7 @@ def _extract(
     numbers = {key: number for number, key in enumerate(keys)}
     tokens = {name: np.zeros(total, np.int32) for name in ("ids", "positions", "texts")}
     start = 0
-    for rows, states in token_states(system, sentence_sets, longest, locations):
+    for rows, states in token_states(inference_model, sentence_sets, max_length, locations):
         valid = rows.batch[f"{SOURCE}_segment_ids"] != 0
         end = start + int(valid.sum())
         tokens["ids"][start:end] = rows.batch[f"{SOURCE}_tokens"][valid]

@@ -30,30 +30,31 @@ class ProbedModel:
 
     Attributes:
         facts: what identifies the model: `run`, `checkpoint`, `parameters`.
-        learned: features for training the classifiers.
-        tested: features for testing; None tests on the held-out sentences of `learned`.
+        train_features: features for training the classifiers.
+        test_features: features for testing; None tests on the held-out sentences of
+            `train_features`.
     """
 
     facts: Mapping[str, Any]
-    learned: ProbeFeatures
-    tested: ProbeFeatures | None
+    train_features: ProbeFeatures
+    test_features: ProbeFeatures | None
 
 
 def run_probes(
-    subjects: Sequence[ProbedModel],
+    probed_models: Sequence[ProbedModel],
     vocabulary: Vocabulary,
     *,
     probe: ProbeSettings,
-    least: int,
+    min_count: int,
     folder: Path,
 ) -> dict[str, Any]:
     """Probe models.
 
     Args:
-        subjects: models with features of the same sentences, all of one vocabulary.
+        probed_models: models with features of the same sentences, all of one vocabulary.
         vocabulary: their vocabulary.
         probe: settings.
-        least: minimum number of tokens of a type for it to count among types.
+        min_count: minimum number of tokens of a type for it to count among types.
         folder: cache of classifier results.
 
     Returns:
@@ -64,19 +65,21 @@ def run_probes(
     classes: Mapping[int, frozenset[str]] = _LazyClasses(vocabulary)
     types: list[dict[States, TypeAccuracy]] = []
     results = []
-    for subject in subjects:
+    for subject in probed_models:
         types_by_location, location_results = {}, []
-        for number, location in enumerate(subject.learned.places):
+        for number, location in enumerate(subject.train_features.locations):
             held_out_correct, tested_correct = evaluate_probe(
-                subject.learned, subject.tested, number, probe=probe, folder=folder
+                subject.train_features, subject.test_features, number, probe=probe, folder=folder
             )
-            ids = subject.learned.ids[held_out_mask(subject.learned.texts, probe.seed)]
-            if subject.tested is not None:
-                ids = subject.tested.ids
+            ids = subject.train_features.ids[
+                held_out_mask(subject.train_features.texts, probe.seed)
+            ]
+            if subject.test_features is not None:
+                ids = subject.test_features.ids
             types_by_location[location] = accuracy_by_type(
-                ids, held_out_correct if subject.tested is None else tested_correct
+                ids, held_out_correct if subject.test_features is None else tested_correct
             )
-            by_class = accuracy_by_class(types_by_location[location], classes, least)
+            by_class = accuracy_by_class(types_by_location[location], classes, min_count)
             location_results.append(
                 {
                     **location_fields(location),
@@ -89,15 +92,15 @@ def run_probes(
         results.append({**subject.facts, "places": location_results})
     facts: dict[str, Any] = {
         "probe": dataclasses.asdict(probe),
-        "least": least,
+        "least": min_count,
         "subjects": results,
     }
-    if len(subjects) == 2:
+    if len(probed_models) == 2:
         first, second = types
         facts["gains"] = [
             {
                 **location_fields(location),
-                **class_gains(first[location], second[location], classes, least),
+                **class_gains(first[location], second[location], classes, min_count),
             }
             for location in first
             if location in second

@@ -93,19 +93,19 @@ def run_tsne(
 
 
 def project_states(
-    system: InferenceModel,
-    every: Sequence[ForcedSentences],
-    longest: int,
-    places: StateLocations,
+    inference_model: InferenceModel,
+    sentence_sets: Sequence[ForcedSentences],
+    max_length: int,
+    locations: StateLocations,
     settings: ProjectionSettings = ProjectionSettings(),
 ) -> dict[str, Any]:
     """Project the states of sentences to two dimensions, layer by layer.
 
     Args:
-        system: the model, in float32.
-        every: sentences by direction.
-        longest: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
-        places: locations of the states; roles at the same layer share a projection.
+        inference_model: the model, in float32.
+        sentence_sets: sentences by direction.
+        max_length: as in `mnmt_jax.analysis.teacher_forcing.iterate_batches`.
+        locations: locations of the states; roles at the same layer share a projection.
         settings: settings of the projection.
 
     Returns:
@@ -116,16 +116,16 @@ def project_states(
         UserError: if there are fewer than four points.
     """
     read = _sampled_tokens if settings.tokens else _sentence_means
-    states = read(system, every, longest, places, settings.seed)
+    states = read(inference_model, sentence_sets, max_length, locations, settings.seed)
     planes = []
-    for layer, ended in sorted({(location.layer, location.ended) for location in places}):
+    for layer, ended in sorted({(location.layer, location.ended) for location in locations}):
         # The states after a stage's end have a separate plane, next to that of its last layer.
         location_indices = [
             index
-            for index, location in enumerate(places)
+            for index, location in enumerate(locations)
             if (location.layer, location.ended) == (layer, ended)
         ]
-        classes = [(index, forced) for index in location_indices for forced in every]
+        classes = [(index, forced) for index in location_indices for forced in sentence_sets]
         class_states = [states[forced][index] for index, forced in classes]
         if sum(map(len, class_states)) < _MIN_POINTS:
             raise UserError(
@@ -142,7 +142,7 @@ def project_states(
                 "perplexity": clipped_perplexity(len(projected), settings.perplexity),
                 "classes": [
                     {
-                        "role": places[index].role,
+                        "role": locations[index].role,
                         "source": forced.direction[0],
                         "target": forced.direction[1],
                         "points": points.tolist(),
@@ -156,20 +156,20 @@ def project_states(
     return {**dataclasses.asdict(settings), "planes": planes}
 
 
-def sample_indices(count: int, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Return `most` sampled indices of `count` items in ascending order; all if there are fewer."""
-    return np.sort(rng.permutation(count)[:most])
+def sample_indices(count: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return `size` sampled indices of `count` items in ascending order; all if there are fewer."""
+    return np.sort(rng.permutation(count)[:size])
 
 
 def _sentence_means(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     sentence_sets: Sequence[ForcedSentences],
-    longest: int,
+    max_length: int,
     locations: StateLocations,
     seed: int,
 ) -> Mapping[ForcedSentences, Sequence[States]]:
     del seed
-    pooled = sentence_states(system, sentence_sets, longest, locations)
+    pooled = sentence_states(inference_model, sentence_sets, max_length, locations)
     return {
         forced: [states[:, index] for index in range(len(locations))]
         for forced, states in pooled.items()
@@ -177,16 +177,16 @@ def _sentence_means(
 
 
 def _sampled_tokens(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     sentence_sets: Sequence[ForcedSentences],
-    longest: int,
+    max_length: int,
     locations: StateLocations,
     seed: int,
 ) -> Mapping[ForcedSentences, Sequence[States]]:
     states_by_set: dict[ForcedSentences, list[list[np.ndarray]]] = {
         forced: [[] for _ in locations] for forced in sentence_sets
     }
-    for rows, batch_states in token_states(system, sentence_sets, longest, locations):
+    for rows, batch_states in token_states(inference_model, sentence_sets, max_length, locations):
         for location, states, collected in zip(
             locations, batch_states, states_by_set[rows.forced], strict=True
         ):

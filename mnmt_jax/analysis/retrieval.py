@@ -36,14 +36,14 @@ def retrieval_accuracy(first: Matrix, second: Matrix) -> tuple[float, float]:
 
 
 def language_retrieval(
-    pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
+    pooled: PooledStates, pairs: Sequence[ParallelSentences], locations: StateLocations
 ) -> list[dict[str, Any]]:
     """Compute the retrieval accuracy between every two languages at each location.
 
     Args:
         pooled: from `sentence_states`.
         pairs: from `align_by_reference`.
-        places: locations of `pooled`.
+        locations: locations of `pooled`.
 
     Returns:
         A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `pairs`, with `accuracy` of each
@@ -51,7 +51,7 @@ def language_retrieval(
         `pairs`.
     """
     results = []
-    for index, location in source_side_locations(places):
+    for index, location in source_side_locations(locations):
         pair_results = []
         for names, items in group_by_languages(pairs):
             accuracies = np.mean(
@@ -68,4 +68,4 @@ def language_retrieval(
 
 def chance_accuracy(pairs: Sequence[ParallelSentences]) -> float:
     """Return the accuracy of guessing, the mean over all comparisons."""
-    return float(np.mean([1 / len(pair.rows) for pair in pairs]))
+    return float(np.mean([1 / len(pair.first_rows) for pair in pairs]))

@@ -43,14 +43,14 @@ def mean_cosines(first: Matrix, second: Matrix) -> tuple[float, float]:
 
 
 def language_similarity(
-    pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
+    pooled: PooledStates, pairs: Sequence[ParallelSentences], locations: StateLocations
 ) -> list[Any]:
     """Compare languages at each location.
 
     Args:
         pooled: from `sentence_states`.
         pairs: from `align_by_reference`.
-        places: locations of `pooled`.
+        locations: locations of `pooled`.
 
     Returns:
         A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the
@@ -58,7 +58,7 @@ def language_similarity(
         target languages; and the means of `parallel` and `others` over pairs.
     """
     results = []
-    for index, location in source_side_locations(places):
+    for index, location in source_side_locations(locations):
         pair_results = []
         for names, items in group_by_languages(pairs):
             cosines = np.array([mean_cosines(*pair.states(pooled, index)) for pair in items])
@@ -68,7 +68,7 @@ def language_similarity(
                     "languages": list(names),
                     "parallel": parallel,
                     "others": others,
-                    "sentences": min(len(pair.rows) for pair in items),
+                    "sentences": min(len(pair.first_rows) for pair in items),
                 }
             )
         means = {
@@ -79,19 +79,19 @@ def language_similarity(
     return results
 
 
-def role_similarity(pooled: PooledStates, places: StateLocations) -> list[dict[str, Any]]:
+def role_similarity(pooled: PooledStates, locations: StateLocations) -> list[dict[str, Any]]:
     """Compare the roles of one translation at the layers that two of them pass.
 
     Args:
         pooled: from `sentence_states`.
-        places: locations of `pooled`.
+        locations: locations of `pooled`.
 
     Returns:
         A JSON-ready dict per layer and two roles: the mean `cosine` over sentences of all
         directions.
     """
     results = []
-    for (first_index, first), (second_index, second) in _same_layer_pairs(places):
+    for (first_index, first), (second_index, second) in _same_layer_pairs(locations):
         cosines = np.concatenate(
             [
                 (

@@ -83,15 +83,15 @@ def _probe(facts: JsonObject) -> Iterator[Html]:
     header = ["", *itertools.chain.from_iterable((name, "held out") for name in names)]
     tested, learned = facts.get("tested_texts"), facts.get("learned_texts")
     overlap_note = (
-        f" {learned} of the {tested} texts told are also learned from." if learned else ""
+        f" {learned} of the {tested} test texts are also in the training texts." if learned else ""
     )
     yield section(
-        "Positions told rightly",
+        "Accuracy of position prediction",
         muted_paragraph(
-            f"A classifier ({kind}, {probe['updates']} updates) tells the position of each source "
-            f"token from its state. Learned from: {facts['learned_from']}; told: "
-            f"{facts['tested_on']}; held out: the sentences of the first that were not learned."
-            f"{overlap_note}"
+            f"A classifier ({kind}, {probe['updates']} updates) predicts the position of each "
+            f"source token from its state. Trained on: {facts['learned_from']}; tested on: "
+            f"{facts['tested_on']}; held out: sentences of the training split that were not used "
+            f"for training.{overlap_note}"
         ),
         _chart("Accuracy", lines, "share of tokens"),
         *_by_step(subjects),
@@ -115,7 +115,7 @@ def _probe(facts: JsonObject) -> Iterator[Html]:
     )
     if gains := facts.get("gains"):
         yield section(
-            f"What {names[1]} tells better than {names[0]}",
+            f"What {names[1]} predicts better than {names[0]}",
             muted_paragraph(
                 "Percent of the types of each class, among all types and among those with a gain "
                 "(TPDM paper, Table 4)."
@@ -279,7 +279,7 @@ def _retrieval(facts: JsonObject) -> Iterator[Html]:
         "Sentences found by their states",
         muted_paragraph(
             "Share of sentences whose nearest sentence in another language, by the cosine of mean "
-            f"states, is the same one; guessing finds {format_significant(facts['chance'])}."
+            f"states, is its translation; chance level {format_significant(facts['chance'])}."
         ),
         _chart("Accuracy", lines, "share of sentences"),
         text_table(["", "accuracy"], rows),
@@ -305,8 +305,9 @@ def _svcca(facts: JsonObject) -> Iterator[Html]:
 
 def _preference(locations: Sequence[JsonObject]) -> Iterator[Html]:
     yield muted_paragraph(
-        "Above 0.5 nearer to what the target language's own sentence gives, below to the source "
-        "language's; mean over directions, dashed the least and the most (TDO paper, Figure 4)."
+        "Above 0.5, states are nearer to those of the same sentence in the target language, below "
+        "0.5 to those in the source language; mean over directions, dashed: minimum and maximum "
+        "(TDO paper, Figure 4)."
     )
     for role, role_locations in _by_role(locations):
         values = [("mean", False), ("least", True), ("most", True)]
@@ -373,7 +374,7 @@ def _states(facts: JsonObject) -> Iterator[Html]:
         for plane in facts["planes"]
     ]
     yield section(
-        "States on a plane",
+        "t-SNE of the states",
         muted_paragraph(note),
         scatter_legend(list(legend.values())),
         chart_row(*charts),

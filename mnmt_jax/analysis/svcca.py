@@ -29,13 +29,13 @@ KEPT_VARIANCE = 0.99  # share of the variance (Raghu et al. 2017)
 Basis = Float[np.ndarray, "sentences kept"]
 
 
-def principal_basis(states: Matrix, kept: float = KEPT_VARIANCE) -> Basis:
+def principal_basis(states: Matrix, variance_fraction: float = KEPT_VARIANCE) -> Basis:
     """Return an orthonormal basis of the directions of most variance, over sentences.
 
     Args:
         states: one row per sentence.
-        kept: share of the variance to keep, with the fewest directions. States without variance
-            have no directions.
+        variance_fraction: share of the variance to keep, with the fewest directions. States without
+            variance have no directions.
     """
     centred = states - states.mean(axis=0)
     left, singular_values, _ = np.linalg.svd(centred, full_matrices=False)
@@ -44,7 +44,7 @@ def principal_basis(states: Matrix, kept: float = KEPT_VARIANCE) -> Basis:
     if not variance.any():
         return left[:, :0]
     shares = np.cumsum(variance) / variance.sum()
-    count = int(np.searchsorted(shares, kept * (1 - 1e-12))) + 1
+    count = int(np.searchsorted(shares, variance_fraction * (1 - 1e-12))) + 1
     return left[:, : min(count, np.count_nonzero(variance))]
 
 
@@ -56,26 +56,28 @@ def mean_canonical_correlation(first: Basis, second: Basis) -> float | None:
     return float(np.minimum(correlations, 1).mean())
 
 
-def svcca(first: Matrix, second: Matrix, kept: float = KEPT_VARIANCE) -> float | None:
+def svcca(first: Matrix, second: Matrix, variance_fraction: float = KEPT_VARIANCE) -> float | None:
     """Return the SVCCA similarity of states of the same sentences, 0 to 1.
 
     Args:
         first: one row per sentence.
         second: states of the same sentences; the number of features may differ.
-        kept: as in `principal_basis`.
+        variance_fraction: as in `principal_basis`.
     """
-    return mean_canonical_correlation(principal_basis(first, kept), principal_basis(second, kept))
+    return mean_canonical_correlation(
+        principal_basis(first, variance_fraction), principal_basis(second, variance_fraction)
+    )
 
 
 def language_svcca(
-    pooled: PooledStates, pairs: Sequence[ParallelSentences], places: StateLocations
+    pooled: PooledStates, pairs: Sequence[ParallelSentences], locations: StateLocations
 ) -> list[Any]:
     """Compare languages at each location.
 
     Args:
         pooled: from `sentence_states`.
         pairs: from `align_by_reference`.
-        places: locations of `pooled`.
+        locations: locations of `pooled`.
 
     Returns:
         A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `pairs` of languages, each with the
@@ -84,7 +86,7 @@ def language_svcca(
         directions, and `sentences`, the minimum over target languages; the same over all pairs.
     """
     results = []
-    for index, location in source_side_locations(places):
+    for index, location in source_side_locations(locations):
         pair_results = [
             {
                 "languages": list(names),
@@ -98,13 +100,14 @@ def language_svcca(
 
 
 def checkpoint_svcca(
-    pooled: tuple[PooledStates, PooledStates], places: tuple[StateLocations, StateLocations]
+    pooled: tuple[PooledStates, PooledStates],
+    locations_by_model: tuple[StateLocations, StateLocations],
 ) -> list[dict[str, Any]]:
     """Compare two models at every location of one with every location of the other, role by role.
 
     Args:
         pooled: states of each model, for the same sentences in the same order.
-        places: locations of each model.
+        locations_by_model: locations of each model.
 
     Returns:
         A JSON-ready dict per two locations, `first` and `second`: the mean over directions of
@@ -119,7 +122,7 @@ def checkpoint_svcca(
             ]
             for index, location in source_side_locations(locations)
         }
-        for model_states, locations in zip(pooled, places, strict=True)
+        for model_states, locations in zip(pooled, locations_by_model, strict=True)
     ]
     results = []
     for first, first_bases in bases[0].items():
@@ -177,21 +180,21 @@ def target_preference(
 
 
 def preference_by_location(
-    pooled: Sequence[tuple[tuple[str, str], Sequence[np.ndarray]]], places: StateLocations
+    pooled: Sequence[tuple[tuple[str, str], Sequence[np.ndarray]]], locations: StateLocations
 ) -> list[dict[str, Any]]:
     """Return the target preference at each location.
 
     Args:
         pooled: for each direction the states [sentences, places, embed] of pairs, of sources
             translated into their own language, and of references translated into theirs.
-        places: locations of the states.
+        locations: locations of the states.
 
     Returns:
         A JSON-ready dict per location of `SOURCE_SIDE_ROLES`: `directions`, with the mean
         `preference` over sentences, and `mean`, `least` and `most` over directions.
     """
     results = []
-    for index, location in source_side_locations(places):
+    for index, location in source_side_locations(locations):
         scores = [
             float(
                 target_preference(
@@ -215,7 +218,7 @@ def _compare_pair(pair: ParallelSentences, pooled: PooledStates, index: int) -> 
         "parallel": mean_canonical_correlation(first, second),
         "others": mean_canonical_correlation(first, np.roll(second, 1, axis=0)),
         "kept": max(first.shape[1], second.shape[1]),
-        "sentences": len(pair.rows),
+        "sentences": len(pair.first_rows),
     }
 
 

@@ -94,50 +94,52 @@ def make_forced_sentences(
     return ForcedSentences(direction, tuple(lines), tuple(targets), examples)
 
 
-def to_float32(system: InferenceModel) -> InferenceModel:
+def to_float32(inference_model: InferenceModel) -> InferenceModel:
     """Return the inference model with computation in float32, the dtype of its parameters.
 
     Raises:
         UserError: if the parameters are rounded.
     """
-    if is_rounded_params(system.params):
+    if is_rounded_params(inference_model.params):
         raise UserError(
             "Decode.weights: a model is analysed with its weights as they are stored; pass "
             "--gin.Decode.weights=\"'stored'\""
         )
-    config = dataclasses.replace(system.model.config, dtype="float32")
-    return dataclasses.replace(system, model=build_model(config, system.vocabulary.size))
+    config = dataclasses.replace(inference_model.model.config, dtype="float32")
+    return dataclasses.replace(
+        inference_model, model=build_model(config, inference_model.vocabulary.size)
+    )
 
 
 def iterate_batches(
-    system: InferenceModel, every: Sequence[ForcedSentences], longest: int
+    inference_model: InferenceModel, sentence_sets: Sequence[ForcedSentences], max_length: int
 ) -> Iterator[ForcedBatch]:
     """Yield batches of sentences, all in one shape.
 
     Args:
-        system: the model.
-        every: sentences of several directions; a batch never mixes directions.
-        longest: maximum number of tokens of a span, tags included.
+        inference_model: the model.
+        sentence_sets: sentences of several directions; a batch never mixes directions.
+        max_length: maximum number of tokens of a span, tags included.
 
     Raises:
         UserError: if a pair is longer.
     """
-    extra = max(system.instruction.source_extra, system.instruction.target_extra)
+    extra = max(inference_model.instruction.source_extra, inference_model.instruction.target_extra)
     width = 1
-    for forced in every:
+    for forced in sentence_sets:
         for number, example in enumerate(forced.examples, start=1):
             size = max(len(example.source), len(example.target)) + extra
-            if size > longest:
+            if size > max_length:
                 raise UserError(
                     f"{'-'.join(forced.direction)}: sentence {number} needs {size} tokens, the "
-                    f"largest of Decode.buckets is {longest}; add a larger bucket to "
+                    f"largest of Decode.buckets is {max_length}; add a larger bucket to "
                     "--gin.Decode.buckets, or leave it out"
                 )
             width = max(width, size)
-    converter = dataclasses.replace(system.converter(width), lengths=Lengths(width, width))
-    system.model.check_lengths(converter.widths())
-    rows = min(_ROWS, max((len(forced.examples) for forced in every), default=1))
-    for forced in every:
+    converter = dataclasses.replace(inference_model.converter(width), lengths=Lengths(width, width))
+    inference_model.model.check_lengths(converter.widths())
+    rows = min(_ROWS, max((len(forced.examples) for forced in sentence_sets), default=1))
+    for forced in sentence_sets:
         for start in range(0, len(forced.examples), rows):
             chunk = forced.examples[start : start + rows]
             yield ForcedBatch(forced, start, len(chunk), _pad_batch(converter, chunk, rows))
@@ -148,13 +150,15 @@ def _pad_batch(converter: Converter, chunk: Sequence[Example], rows: int) -> dic
     return {name: array for name, array in batch.items() if name != TASK}
 
 
-def row_tokens(system: InferenceModel, rows: ForcedBatch, row: int) -> dict[str, list[str]]:
+def row_tokens(
+    inference_model: InferenceModel, rows: ForcedBatch, row: int
+) -> dict[str, list[str]]:
     """Return the tokens of a row by role, and the tokens to predict as `predicted`."""
     tokens = {}
-    roles = system.model.layout.embedded_roles()
+    roles = inference_model.model.layout.embedded_roles()
     array_names = {role: f"{role}_tokens" for role in roles} | {"predicted": "target_labels"}
     for name, array in array_names.items():
-        role = name if name in roles else system.model.layout.generated
+        role = name if name in roles else inference_model.model.layout.generated
         valid = rows.batch[f"{role}_segment_ids"][row] != 0
-        tokens[name] = system.vocabulary.tokens(rows.batch[array][row][valid])
+        tokens[name] = inference_model.vocabulary.tokens(rows.batch[array][row][valid])
     return tokens

@@ -26,14 +26,16 @@ def make_parser() -> CommandParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="save|load|merge")
     save = commands.add_parser("save", help="save the LoRA weights of a run to a folder")
     save.add_argument("--run", required=True, metavar="RUN", help="run trained with LoRA")
-    save.add_argument("--output", required=True, metavar="DIR", help="folder to make")
+    save.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     load = commands.add_parser("load", help="apply saved LoRA weights to a run")
-    load.add_argument("--run", required=True, metavar="RUN", help="run that LoRA was trained on")
-    load.add_argument("--adapter", required=True, metavar="DIR", help="folder that save made")
-    load.add_argument("--output", required=True, metavar="RUN", help="run directory to make")
+    load.add_argument(
+        "--run", required=True, metavar="RUN", help="run that the LoRA weights were trained on"
+    )
+    load.add_argument("--adapter", required=True, metavar="DIR", help="folder written by save")
+    load.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
     merge = commands.add_parser("merge", help="merge LoRA weights into the base weights")
     merge.add_argument("--run", required=True, metavar="RUN", help="run with LoRA")
-    merge.add_argument("--output", required=True, metavar="RUN", help="run directory to make")
+    merge.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
     for command in (save, load, merge):
         add_step(command)
     return parser

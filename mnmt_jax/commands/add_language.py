@@ -1,7 +1,8 @@
-"""Add a language to a trained run: a new run at step 0 whose model also has its tag and pieces.
+"""Add a language to a trained run: write a new run at step 0 with its language tag and pieces.
 
-A SentencePiece model is trained on the language's text, and its pieces that the run's vocabulary
-lacks are appended. The old languages are translated as before; the new one must then be trained.
+A SentencePiece model is trained on text of the language, and those of its pieces that are missing
+in the run's vocabulary are appended. Translations of the old languages do not change. To translate
+the new language, train the new run on it.
 """
 
 from __future__ import annotations
@@ -33,26 +34,33 @@ def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
         description=__doc__,
-        epilog=f"How to train it then: {docs_page('finetuning.md')}.",
+        epilog=f"To train the new language: {docs_page('finetuning.md')}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--run", required=True, metavar="RUN", help="trained or imported run")
     add_step(parser)
-    parser.add_argument("--language", required=True, metavar="CODE", help="of the new language")
-    parser.add_argument("--output", required=True, metavar="RUN", help="run directory to make")
+    parser.add_argument(
+        "--language", required=True, metavar="CODE", help="code of the new language"
+    )
+    parser.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
     add_corpus_flags(parser).required = False
     parser.add_argument(
         "--keep_pieces",
         action="store_true",
-        help="append no pieces: its text is cut as the others'; needs no text",
+        help="append no pieces: encode the language with the existing ones; needs no text",
     )
     add_training_options(parser)
     parser.add_argument(
         "--noise",
         type=float,
-        help="of new rows around the mean of the others, in units of embed ** -0.5 (0.1)",
+        help="scale of the noise that is added to the mean of the existing embedding rows to "
+        "initialize the new ones, in units of embed ** -0.5; default: 0.1",
     )
-    parser.add_argument("--noise_law", choices=("normal", "uniform"), help="(normal)")
+    parser.add_argument(
+        "--noise_law",
+        choices=("normal", "uniform"),
+        help="distribution of the noise; default: normal",
+    )
     return parser
 
 
@@ -67,7 +75,11 @@ def main() -> None:
     if arguments.noise is not None and not 0 <= arguments.noise <= 100:
         raise UserError(f"--noise={arguments.noise:g} must be at least 0 and at most 100")
     check_output(Path(arguments.output))
-    settings = {"noise": arguments.noise, "law": arguments.noise_law, "seed": arguments.seed}
+    settings = {
+        "noise": arguments.noise,
+        "distribution": arguments.noise_law,
+        "seed": arguments.seed,
+    }
     rows = NewRows(**{name: value for name, value in settings.items() if value is not None})
     run = RunDirectory.open(arguments.run)
     run.config()  # raises an error if it is not a run
@@ -104,18 +116,18 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
     if not any(getattr(arguments, flag) for flag in ("mixture", "parallel", "tsv", "bitext")):
         raise UserError(
             f"no text in '{language}': give --parallel, --tsv, --bitext or --mixture, or "
-            "--keep_pieces to cut its text as the other languages'"
+            "--keep_pieces to encode it with the existing pieces"
         )
     inherited = ("byte_fallback", "text_normalization")
-    refuse_flags(arguments, inherited, "a language that is added, which has the vocabulary's")
+    refuse_flags(arguments, inherited, "add-language, which uses the vocabulary's")
     options = training_options(arguments)
     corpus, directions = corpus_and_directions(arguments)
     corpus_code = find_code(language, corpus.languages)
     language_directions = [direction for direction in directions if corpus_code in direction]
     if corpus_code is None or not language_directions:
         raise UserError(
-            f"--language={language}: corpus '{corpus.name}' has no training text in it; it has "
-            f"{' '.join(corpus.languages)}"
+            f"--language={language}: corpus '{corpus.name}' has no training text in this language; "
+            f"it has {' '.join(corpus.languages)}"
         )
     check_training_text(corpus, language_directions)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)

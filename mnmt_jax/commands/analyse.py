@@ -80,16 +80,19 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "kind",
         choices=tuple(_LIMITS),
-        help="attribution and ablation of language branches, their scales, attention maps, or what "
-        f"states hold (states: t-SNE): {docs_page('analysis.md')}",
+        help="kind of analysis: attribution, ablation or scales of language branches, attention "
+        "maps, or an analysis of hidden states (states: t-SNE plots); see "
+        f"{docs_page('analysis.md')}",
     )
     parser.add_argument(
         "--run",
         required=True,
         action="append",
-        help="directory of a trained or imported model; probe and svcca take it more than once",
+        help="directory of a trained or imported model; repeatable for probe and svcca",
     )
-    parser.add_argument("--output", required=True, help="folder of analysis.json and analysis.html")
+    parser.add_argument(
+        "--output", required=True, help="folder to write analysis.json and analysis.html to"
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
@@ -97,50 +100,56 @@ def make_parser() -> CommandParser:
     )
     sentences = parser.add_argument_group("sentences")
     sentences.add_argument(
-        "--task", help="corpus or mixture whose test split is read; files of your own: their name"
+        "--task",
+        help="corpus or mixture whose test split is read; with files of your own, a name for them",
     )
     sentences.add_argument(
         "--directions",
-        help="all, supervised (trained on), zero_shot, or e.g. de-fr,fr-de; default: all",
+        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
     )
     sentences.add_argument(
         "--limit",
         type=int,
-        help="sentences per direction, 0: all; default: "
+        help="sentences per direction; 0: all; default: "
         + ", ".join(f"{limit} for {kind}" for kind, limit in _LIMITS.items() if limit)
-        + "; else 0",
+        + "; 0 for the others",
     )
-    sentences.add_argument("--input", help="UTF-8 text to read in the place of --task")
-    sentences.add_argument("--source", help="code of the language of --input")
-    sentences.add_argument("--target", help="code of the language wanted of --input")
+    sentences.add_argument("--input", help="UTF-8 text file to read instead of --task")
+    sentences.add_argument("--source", help="source language of --input")
+    sentences.add_argument("--target", help="target language of --input")
     sentences.add_argument(
         "--targets",
         choices=("reference", "output"),
-        help="what the target is forced to be; default: reference, for --input the model's output",
+        help="target text for teacher forcing; default: reference, or the model's output with "
+        "--input",
     )
     drawn = parser.add_argument_group("layers and heads")
     drawn.add_argument(
         "--layers",
         metavar="LIST",
-        help="counted from 1, e.g. 8,9, of states 0 for the embeddings; default: all",
+        help="layers, counted from 1, e.g. 8,9; for hidden states, 0 is the embeddings; default: "
+        "all",
     )
     drawn.add_argument(
         "--nodes",
         type=positive_int,
-        help="of Gauss-Legendre quadrature in attribution; default: 50, as in Captum",
+        help="attribution: nodes of the Gauss-Legendre quadrature; default: 50, as in Captum",
     )
     drawn.add_argument(
-        "--by_head", action="store_const", const=True, help="attention of each head, not the mean"
+        "--by_head",
+        action="store_const",
+        const=True,
+        help="attention: show each head instead of the mean over heads",
     )
     drawn.add_argument(
         "--supervised_targets",
         metavar="LIST",
-        help="of source languages, the language whose references zero-shot output is scored by "
-        "besides, e.g. it-nl,nl-de; default: those the run was trained on",
+        help="ablation: SOURCE-TARGET pairs; zero-shot output from SOURCE is also scored against "
+        "the references in TARGET, e.g. it-nl,nl-de; default: the supervised targets of the run",
     )
     _add_state_flags(parser)
     add_beam_size(parser)
-    add_step(parser, "; probe and svcca take several, e.g. 1000,2000")
+    add_step(parser, "; probe and svcca accept a list, e.g. 1000,2000")
     add_user_file_flags(parser)
     add_gin_flags(parser)
     return parser
@@ -152,32 +161,37 @@ def _add_state_flags(parser: CommandParser) -> None:
     group.add_argument(
         "--trained_on",
         choices=("validation", "test"),
-        help="split whose sources a probe is trained on, all but a tenth; test: that tenth is what "
-        "it is tested on; default: validation, tested on the test split",
+        help="probe: split with the training sentences, of which a tenth is held out; 'test' tests "
+        "on the held-out tenth; default: validation, tested on the test split",
     )
     group.add_argument(
         "--classifier",
         choices=("mlp", "linear"),
-        help="of a probe: one hidden layer as wide as the states (default), or none",
+        help="probe: one hidden layer as wide as the states (mlp), or none (linear); default: mlp",
     )
-    group.add_argument("--updates", type=positive_int, help="of a probe's training; default: 2000")
+    group.add_argument(
+        "--updates", type=positive_int, help="probe: training updates; default: 2000"
+    )
     group.add_argument(
         "--min_count",
         type=positive_int,
-        help="tokens that a type must have to count among a probe's types; default: 5",
+        help="probe: minimum number of tokens for a token type to be counted; default: 5",
     )
-    group.add_argument("--seed", type=seed_value, help="of a probe or of t-SNE; default: 0")
+    group.add_argument("--seed", type=seed_value, help="probe and states: random seed; default: 0")
     group.add_argument(
         "--points",
         choices=("sentences", "tokens"),
-        help="what t-SNE places: means of sentences (default), or tokens drawn from them",
+        help="states: points of the plot, means of sentences or sampled tokens; default: sentences",
     )
     group.add_argument(
         "--roles",
         metavar="LIST",
-        help="whose states t-SNE places, of source, register, target; default: all there are",
+        help="states: roles to plot, of source, register and target; default: all that the model "
+        "has",
     )
-    group.add_argument("--perplexity", type=positive_int, help="of t-SNE; default: 30")
+    group.add_argument(
+        "--perplexity", type=positive_int, help="states: perplexity of t-SNE; default: 30"
+    )
 
 
 def main() -> None:
@@ -218,7 +232,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
     flags.runs = flags.run
     flags.run = flags.runs[0]
     if len(flags.runs) > 1 and flags.kind not in MULTI_RUN_KINDS:
-        raise UserError(f"analyse {flags.kind} is of one --run; leave the others out")
+        raise UserError(f"analyse {flags.kind} accepts only one --run")
     _check_names(flags.runs)
     for flag, kinds in _OWN_FLAGS.items():
         if flags.kind not in kinds:
@@ -229,7 +243,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
         refuse_flags(flags, _CORPUS_FLAGS, "--input")
         refuse_flags(flags, ["task", "directions"], "--input")
         if flags.targets == "reference":
-            raise UserError("--targets=reference: --input has none; leave it out")
+            raise UserError("--targets=reference: --input has no references; omit --targets")
         if not (flags.source and flags.target):
             raise UserError("--input needs --source and --target, codes of languages")
     else:
@@ -237,7 +251,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
         if flags.kind != "scales" and not flags.task:
             other = " or --input" if flags.kind in _OWN_FLAGS["input"] else ""
             raise UserError(f"analyse {flags.kind} needs --task{other}")
-    parse_layers(flags.layers, least=0)
+    parse_layers(flags.layers, minimum=0)
     check_directions(flags.directions)
     if flags.limit is None:
         flags.limit = 0 if flags.input else _LIMITS[flags.kind]
@@ -258,8 +272,8 @@ def _check_names(runs: Sequence[str]) -> None:
         name = Path(run).resolve().name
         if name in by_name:
             raise UserError(
-                f"--run={run}: is called '{name}' like --run={by_name[name]}, and figures are told "
-                "apart by that; give one of the folders another name"
+                f"--run={run}: has the same name '{name}' as --run={by_name[name]}, and figures "
+                "label runs by name; rename one of the folders"
             )
         by_name[name] = run
 
@@ -278,20 +292,20 @@ def _sentence_analysis(
     translator = Translator.load(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
-    system = to_float32(translator.system)
+    inference_model = to_float32(translator.inference_model)
     if flags.kind == "attribution":
-        branch_layers(system.model)
+        branch_layers(inference_model.model)
     facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
     sentences = forced_sentences(flags, translator)
     read_facts = sentence_facts(flags, {"input" if flags.input else TEST: sentences})
     longest = max(translator.config.decode.buckets)
     if flags.kind == "attribution":
         results = compute_attributions(
-            system, sentences, longest, layers, flags.nodes or DEFAULT_NODES
+            inference_model, sentences, longest, layers, flags.nodes or DEFAULT_NODES
         )
     else:
         results = compute_attention_maps(
-            system, sentences, longest, layers, by_head=bool(flags.by_head)
+            inference_model, sentences, longest, layers, by_head=bool(flags.by_head)
         )
     targets = "output" if uses_model_output(flags) else "reference"
     return {**facts, **read_facts, "targets": targets, **results}
@@ -307,9 +321,9 @@ def _scales(
     translator = Translator.load(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
-    system = translator.system
+    inference_model = translator.inference_model
     facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
-    return {**facts, **branch_scales(system.model, system.params)}
+    return {**facts, **branch_scales(inference_model.model, inference_model.params)}
 
 
 def _ablation(
@@ -342,12 +356,14 @@ def _ablation(
     model = model_facts(flags.run, on.decoding["checkpoint"], on.identity, on.parameters)
     facts = analysis_facts(flags, on.config, model)
     benchmark = benchmark_of(flags, ablated.languages)
-    directions = directions_of(flags.directions, benchmark, ablated.on.supervised)
+    directions = directions_of(flags.directions, benchmark, ablated.with_branches.supervised)
     if flags.supervised_targets:
         pairs = parse_directions(flags.supervised_targets, ablated.languages)
         targets = supervised_targets_by_source(pairs, pairs)
     else:
-        targets = supervised_targets_by_source(benchmark.directions, ablated.on.supervised)
+        targets = supervised_targets_by_source(
+            benchmark.directions, ablated.with_branches.supervised
+        )
     results = run_ablation(
         ablated,
         benchmark,

@@ -89,7 +89,7 @@ def _models(
     steps: list[int | str | None] = [checkpoint_step(s) for s in split_list(_text(flags.step))]
     checkpoints = list(itertools.product(flags.runs, steps or [None]))
     if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:
-        raise UserError(f"--step={flags.step}: analyse {flags.kind} is of one checkpoint")
+        raise UserError(f"--step={flags.step}: analyse {flags.kind} accepts only one checkpoint")
 
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
         translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings, mesh=None)
@@ -103,7 +103,7 @@ def _models(
     names = [(item["run"], item["checkpoint"]) for item in (facts, *(other_facts or ()))]
     if twice := [name for name in names if names.count(name) > 1]:
         run, step = twice[0]
-        raise UserError(f"--step={flags.step}: names {step} of {run} twice; leave one out")
+        raise UserError(f"--step={flags.step}: names {step} of {run} twice; remove one")
     yield translator, analysis_facts(flags, translator.config, facts, other_facts)
     del translator
     yield from itertools.starmap(load, checkpoints[1:])
@@ -118,10 +118,10 @@ def _subject(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: facts[name] for name in names}
 
 
-def _system(translator: Translator) -> InferenceModel:
+def _float32_model(translator: Translator) -> InferenceModel:
     from mnmt_jax.analysis.teacher_forcing import to_float32
 
-    return to_float32(translator.system)
+    return to_float32(translator.inference_model)
 
 
 def _longest(translator: Translator) -> int:
@@ -141,8 +141,8 @@ def _locations(
 ) -> StateLocations:
     from mnmt_jax.analysis.layer_states import state_locations
 
-    layers = parse_layers(flags.layers, least=0)
-    return state_locations(translator.system.model.plan, roles, layers)
+    layers = parse_layers(flags.layers, minimum=0)
+    return state_locations(translator.inference_model.model.plan, roles, layers)
 
 
 # Probe
@@ -167,7 +167,7 @@ def _probe(
         if translator.vocabulary.fingerprint != vocabulary.fingerprint:
             raise UserError(
                 f"--run: {facts['run']} and {first_facts['run']} have different vocabularies; a "
-                "probe compares tokens of one"
+                "probe needs models with the same vocabulary"
             )
         sentences = _probed_sentences(flags, translator, learned_from, tested_on)
         if not first_sentences:
@@ -189,7 +189,7 @@ def _probe(
             updates=flags.updates or ProbeSettings.updates,
             seed=flags.seed or 0,
         ),
-        least=flags.min_count or 5,
+        min_count=flags.min_count or 5,
         folder=Path(flags.output) / "probes",
     )
     splits = {"learned_from": learned_from, "tested_on": tested_on}
@@ -211,7 +211,7 @@ def _probed_sentences(
         UserError: if the training split has no sentences, has only a single text of which to hold
             out a part, or contains all test texts.
     """
-    remedy = "with --trained_on=test a tenth of the test split is told"
+    remedy = "--trained_on=test tests on a tenth of the test split instead"
     try:
         sentences = {learned_from: forced_sentences(flags, translator, learned_from)}
     except UserError as error:
@@ -227,8 +227,8 @@ def _probed_sentences(
             )
     elif len(source_texts(sentences[TEST])) < 2:
         raise UserError(
-            f"--trained_on=test: task '{flags.task}' has one text to read, and none is left to "
-            "tell; raise --limit, or name more directions"
+            f"--trained_on=test: task '{flags.task}' has a single text, and none is left to test "
+            "on; raise --limit, or name more directions"
         )
     return sentences
 
@@ -247,11 +247,11 @@ def _features(
     model = as_facts(translator.config.model)
     return cached_features(
         Path(flags.output) / "features",
-        _system(translator),
+        _float32_model(translator),
         sentences,
-        longest=_longest(translator),
-        places=_locations(flags, translator, (SOURCE,)),
-        told={"split": split, "task": flags.task, "model": model, **translator.identity},
+        max_length=_longest(translator),
+        locations=_locations(flags, translator, (SOURCE,)),
+        provenance={"split": split, "task": flags.task, "model": model, **translator.identity},
     )
 
 
@@ -267,7 +267,7 @@ def _similarity(flags: argparse.Namespace, translator: Translator) -> dict[str, 
 
     sentences, facts = _test_sentences(flags, translator)
     locations = _locations(flags, translator, (*SOURCE_SIDE_ROLES, TARGET))
-    pooled = sentence_states(_system(translator), sentences, _longest(translator), locations)
+    pooled = sentence_states(_float32_model(translator), sentences, _longest(translator), locations)
     pairs = align_by_reference(sentences)
     languages = language_similarity(pooled, pairs, locations) if pairs else []
     return {**facts, "roles": role_similarity(pooled, locations), "languages": languages}
@@ -283,7 +283,7 @@ def _retrieval(flags: argparse.Namespace, translator: Translator) -> dict[str, A
     pairs = align_by_reference(sentences)
     check_has_parallel(pairs, flags.task)
     locations = _locations(flags, translator, SOURCE_SIDE_ROLES)
-    pooled = sentence_states(_system(translator), sentences, _longest(translator), locations)
+    pooled = sentence_states(_float32_model(translator), sentences, _longest(translator), locations)
     return {
         **facts,
         "chance": chance_accuracy(pairs),
@@ -326,7 +326,9 @@ def _svcca_of_model(
     required = dict.fromkeys(
         [*sentences, *(sentence for triple in triples for sentence in triple[1:])]
     )
-    pooled = sentence_states(_system(translator), list(required), _longest(translator), locations)
+    pooled = sentence_states(
+        _float32_model(translator), list(required), _longest(translator), locations
+    )
     pooled_triples = [
         (pair.direction, [pooled[sentence] for sentence in (pair, *variants)])
         for pair, *variants in triples
@@ -345,7 +347,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
     from mnmt_jax.analysis.projection_2d import ProjectionSettings, project_states
     from mnmt_jax.design.layouts import TARGET
 
-    layout = translator.system.model.layout
+    layout = translator.inference_model.model.layout
     available = [role for role in (*SOURCE_SIDE_ROLES, TARGET) if role in layout.embedded_roles()]
     roles = split_list(flags.roles) or available
     if wrong := [role for role in roles if role not in available]:
@@ -354,7 +356,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
         )
     sentences, facts = _test_sentences(flags, translator)
     projection = project_states(
-        _system(translator),
+        _float32_model(translator),
         sentences,
         _longest(translator),
         _locations(flags, translator, roles),
@@ -373,5 +375,7 @@ def _alignment(flags: argparse.Namespace, translator: Translator) -> dict[str, A
 
     layers = parse_layers(flags.layers)
     sentences, facts = _test_sentences(flags, translator)
-    statistics = attention_statistics(_system(translator), sentences, _longest(translator), layers)
+    statistics = attention_statistics(
+        _float32_model(translator), sentences, _longest(translator), layers
+    )
     return {**facts, "targets": "output" if uses_model_output(flags) else "reference", **statistics}

@@ -127,7 +127,7 @@ def forced_sentences(
             )
     sentences = [forced for forced in candidates if forced.examples]
     if not sentences:
-        raise UserError(f"{flags.input or flags.task}: no sentence that is not blank")
+        raise UserError(f"{flags.input or flags.task}: all sentences are blank")
     return sentences
 
 
@@ -137,30 +137,30 @@ def source_texts(sentences: Sequence[ForcedSentences]) -> set[tuple[str, str]]:
 
 
 def check_same_sentences(
-    one: Mapping[str, Sequence[ForcedSentences]],
-    other: Mapping[str, Sequence[ForcedSentences]],
+    first: Mapping[str, Sequence[ForcedSentences]],
+    second: Mapping[str, Sequence[ForcedSentences]],
     names: Sequence[Mapping[str, Any]],
 ) -> None:
     """Check that two models read the same sentences.
 
     Args:
-        one: sentences by split.
-        other: sentences of the other model by split.
+        first: sentences by split.
+        second: sentences of the other model by split.
         names: facts of both models, with `run` and `checkpoint`.
 
     Raises:
         UserError: if they do not.
     """
-    for split, sentences in one.items():
+    for split, sentences in first.items():
         first_sources, second_sources = (
             [(forced.direction, forced.sources) for forced in side]
-            for side in (sentences, other[split])
+            for side in (sentences, second[split])
         )
         if first_sources != second_sources:
             first_name, second_name = (f"{facts['run']} ({facts['checkpoint']})" for facts in names)
             raise UserError(
-                f"--run: {second_name} does not read the {split} sentences that {first_name} "
-                "reads; name directions that both have with --directions"
+                f"--run: {second_name} does not have the {split} sentences of {first_name}; choose "
+                "directions that both have with --directions"
             )
 
 
@@ -253,20 +253,20 @@ def _other_words(which: Sequence[str]) -> str:
     return f"; or write {', '.join(which)}"
 
 
-def parse_layers(text: str | None, least: int = 1) -> list[int]:
+def parse_layers(text: str | None, minimum: int = 1) -> list[int]:
     """Parse a list of layers.
 
     Args:
         text: value of the flag.
-        least: smallest allowed number, 0 or 1.
+        minimum: smallest allowed number, 0 or 1.
 
     Raises:
-        UserError: if an item is not a number of at least `least`.
+        UserError: if an item is not a number of at least `minimum`.
     """
     items = split_list(text)
-    if wrong := [item for item in items if not item.isdecimal() or int(item) < least]:
+    if wrong := [item for item in items if not item.isdecimal() or int(item) < minimum]:
         raise UserError(
-            f"--layers={text}: {wrong[0]!r} must be a whole number, at least {least}, or leave it "
-            "out for all"
+            f"--layers={text}: {wrong[0]!r} must be a whole number, at least {minimum}; omit "
+            "--layers for all layers"
         )
     return [int(item) for item in items]

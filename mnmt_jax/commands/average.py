@@ -38,8 +38,7 @@ def main() -> None:
         qualifier = " with a validation loss" if flags.best else ""
         print(
             f"--{kind}={requested}: the run has {pluralize(len(steps), 'checkpoint')}{qualifier}; "
-            "averaging "
-            "these (Train.keep_last and Train.keep_best say how many a training keeps)",
+            "averaging these (Train.keep_last and Train.keep_best set how many are kept)",
             file=sys.stderr,
         )
     average_checkpoints(run, steps)

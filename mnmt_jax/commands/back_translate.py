@@ -31,11 +31,11 @@ _SIGNAL_STATUS = 128  # as for `mnmt train`
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
-        description=__doc__ + " With --output the real and the pseudo pairs become a token cache; "
-        "with --workdir each round of several makes one and trains on it, from the round before. "
-        "Several processes share the sentences: with --output they need only their numbers, with "
-        "--workdir they train together and meet as those of `mnmt train`. Stopped, the same "
-        "command goes on."
+        description=__doc__ + " --output writes one token cache with the real and the "
+        "back-translated pairs. --workdir runs several rounds; each writes a cache and trains on "
+        "it, starting from the model of the previous round. Several processes split the sentences: "
+        "with --output they need only --num_processes and --process_id, with --workdir they train "
+        "together as in `mnmt train`. After an interruption, the same command resumes."
     )
     parser.add_argument(
         "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
@@ -54,8 +54,8 @@ def make_parser() -> CommandParser:
         "--pool",
         default="",
         metavar="CODES",
-        help="languages to translate into; one other than its own is drawn per sentence; default: "
-        "--languages without en",
+        help="languages to translate into; for each sentence one other than its own is drawn; "
+        "default: --languages without en",
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="random seed; default: 1")
     parser.add_argument(
@@ -94,7 +94,7 @@ def main() -> int | None:
     if not flags.workdir:
         return _make_cache(flags, gin_files, bindings)
     if flags.round:
-        raise UserError("--round is for --output; --workdir counts rounds itself")
+        raise UserError("--round needs --output; --workdir counts the rounds itself")
     if not is_distributed(flags):
         return _make_rounds(flags, gin_files, bindings)
 
@@ -114,13 +114,13 @@ def _make_rounds(flags: argparse.Namespace, gin_files: list[str], bindings: list
 def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     """Make the cache of one round; its processes work without communication."""
     if flags.rounds:
-        raise UserError("--rounds trains, in a folder of its own: give --workdir, not --output")
+        raise UserError("--rounds needs --workdir, not --output")
     if any(binding.startswith("Train.") for binding in bindings):
-        raise UserError("--gin.Train...: --output trains nothing; leave it out, or give --workdir")
+        raise UserError("--gin.Train...: --output does not train; omit the flag, or give --workdir")
     if flags.distributed or flags.coordinator_address:
         raise UserError(
-            "--distributed, --coordinator_address: processes that share --output do not meet; give "
-            "--num_processes and --process_id alone"
+            "--distributed, --coordinator_address: not needed with --output; give only "
+            "--num_processes and --process_id"
         )
     share = work_shard_of(flags)
     rounds = _rounds(flags, gin_files, bindings)

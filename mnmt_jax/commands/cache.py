@@ -42,7 +42,7 @@ def main() -> None:
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     if builtin and arguments.also and not arguments.vocabulary:
         raise UserError(
-            "--also needs --vocabulary, that of the cache, e.g. --vocabulary "
+            "--also needs --vocabulary, the vocabulary of that cache, e.g. --vocabulary "
             f"{os.path.join(arguments.also[0], 'vocabulary')}"
         )
     check_cache_directory(arguments.output, arguments.overwrite)
@@ -69,7 +69,7 @@ def main() -> None:
     print(json.dumps(summary, indent=2))
     unmeasured = sorted(set(splits["train"]) - set(splits["validation"]))
     if not splits["validation"]:
-        warn("no validation split: training will know no validation loss")
+        warn("no validation split: training will not report a validation loss")
     elif unmeasured:
         warn(f"no validation text: {join_names(unmeasured)}")
 
@@ -77,9 +77,9 @@ def main() -> None:
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
-        description=__doc__ + " Supervised directions get a training and a validation split, the "
-        "corpus's other directions a validation split: they are zero-shot. A mixture that is not "
-        "built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
+        description=__doc__ + " Supervised directions get a training and a validation split; the "
+        "corpus's other directions are zero-shot and get a validation split only. A mixture that "
+        "is not built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
     )
     add_corpus_flags(parser)
     parser.add_argument("--output", required=True, metavar="CACHE", help="token cache to write")
@@ -101,8 +101,8 @@ def make_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="CACHE",
-        help="cache whose tasks are copied too; needs the vocabulary of --vocabulary, or the one "
-        "that languages were added to; repeatable",
+        help="cache to copy tasks from; its vocabulary must be that of --vocabulary, or the one "
+        "before languages were added to it; repeatable",
     )
     parser.add_argument(
         "--share",
@@ -144,7 +144,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     if hint := validation_hint(arguments, corpus):
         warn(hint)
     if arguments.vocabulary:
-        refuse_flags(arguments, _TRAINING_FLAGS, "a vocabulary that is there (--vocabulary)")
+        refuse_flags(arguments, _TRAINING_FLAGS, "an existing vocabulary (--vocabulary)")
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
         options = training_options(arguments, _TRAINING_FLAGS)
@@ -181,12 +181,11 @@ def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Sh
     from mnmt_jax.data.corpus import Share
 
     if any(source == target for source, target in directions):
-        refuse_flags(arguments, _SHARE_FLAGS, "text of single languages, which stays whole")
+        refuse_flags(arguments, _SHARE_FLAGS, "text of single languages")
     if arguments.share is None:
         if arguments.share_seed is not None:
             raise UserError(
-                f"--share_seed={arguments.share_seed} is of a draw that no --share asks for; give "
-                "--share too, such as --share=0.1"
+                f"--share_seed={arguments.share_seed} needs --share, such as --share=0.1"
             )
         return None
     return Share(arguments.share, arguments.share_seed or 0)
@@ -199,7 +198,7 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
 
         get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
     fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
-    refuse_flags(arguments, fixed, "a seqio mixture, whose module decides it")
+    refuse_flags(arguments, fixed, "a seqio mixture, whose module sets it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
     from mnmt_jax.interop.seqio import tasks as seqio_tasks
 

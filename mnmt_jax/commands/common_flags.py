@@ -174,18 +174,18 @@ def seed_value(text: str) -> int:
     return int(text)
 
 
-def add_step(parser: argparse.ArgumentParser, more: str = "") -> None:
+def add_step(parser: argparse.ArgumentParser, help_suffix: str = "") -> None:
     """Add `--step`, the checkpoint of a run.
 
     Args:
         parser: parser of the command.
-        more: text appended to its help.
+        help_suffix: text appended to its help.
     """
     parser.add_argument(
         "--step",
         type=checkpoint_step,
         metavar="STEP",
-        help="checkpoint: a step number, 'best' or 'average'; default: the newest" + more,
+        help="checkpoint: a step number, 'best' or 'average'; default: the newest" + help_suffix,
     )
 
 
@@ -223,7 +223,7 @@ def import_modules(names: Sequence[str]) -> None:
         ):
             raise UserError(
                 f"--module_import={name}: must be the name of a module, such as my_tasks, without "
-                "folder and .py"
+                "a folder and without .py"
             )
     working_directory = os.getcwd()
     sys.path.insert(0, working_directory)
@@ -246,7 +246,7 @@ def _remedy(error: Exception, names: Sequence[str]) -> str:
     if missing in names:
         return "this folder and PYTHONPATH were searched"
     if missing.startswith("mnmt_jax."):
-        return "no module of this version; mnmt_jax/__init__.py lists the rooms"
+        return "this version has no such module; mnmt_jax/__init__.py lists the packages"
     return f"install it (seqio: mnmt-jax[seqio]; t5x: {docs_page('t5x.md')})"
 
 

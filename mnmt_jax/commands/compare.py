@@ -21,14 +21,12 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
-    parser.add_argument(
-        "--samples", type=positive_int, default=5, help="sentences to show (default 5)"
-    )
+    parser.add_argument("--samples", type=positive_int, default=5, help="sentences to show")
     parser.add_argument(
         "--by_seed",
         action="store_true",
-        help="print statistics of each system over its seeds: evaluations whose runs differ in "
-        "Train.seed alone; differences are to the first system",
+        help="print statistics of each system over its seeds: evaluations whose runs differ only "
+        "in Train.seed; differences are to the first system",
     )
     parser.add_argument(
         "--paired_bootstrap",
@@ -61,7 +59,9 @@ def main() -> None:
     results = [read_result(folder) for folder in flags.results]
     if len({result.task for result in results}) > 1:
         tasks = (f"{folder}: {r.task}" for folder, r in zip(flags.results, results, strict=True))
-        raise UserError(f"of several tasks; compare evaluations of one: {', '.join(tasks)}")
+        raise UserError(
+            f"the evaluations are of several tasks; compare evaluations of one: {', '.join(tasks)}"
+        )
     groups = group_by_seed(results) if flags.by_seed else {}
     results = _with_folders(disambiguate_names(results), flags.results)
     write_report(flags.output, results)
@@ -84,7 +84,7 @@ def _with_folders(results: Sequence[RunResult], folders: Sequence[str]) -> list[
         UserError: if a folder is named twice.
     """
     if len({os.path.realpath(folder) for folder in folders}) < len(folders):
-        raise UserError("an evaluation is named twice; name each folder once")
+        raise UserError("a folder is named twice; name each folder once")
     counts = Counter(result.name for result in results)
     return [
         dataclasses.replace(result, name=f"{result.name} ({folder})")

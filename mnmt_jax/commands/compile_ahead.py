@@ -1,8 +1,8 @@
-"""Compile a run for absent TPUs or GPUs; print memory and collectives as JSON.
+"""Compile a configuration for TPUs or GPUs that are not attached; print a report as JSON.
 
-Bytes are per chip. FLOPs and seconds are compiler estimates, for TPUs only. If the training step
-does not fit, the cheapest change of settings that makes it fit is printed. Needs the extra
-mnmt-jax[tpu] or, for GPUs, mnmt-jax[gpu].
+The report has memory in bytes per chip, collectives and, for TPUs only, the compiler's estimates of
+FLOPs and seconds. If the training step does not fit into memory, it suggests the cheapest change of
+settings that makes it fit. Needs the extra mnmt-jax[tpu] or, for GPUs, mnmt-jax[gpu].
 """
 
 from __future__ import annotations

@@ -70,27 +70,27 @@ def add_corpus_flags(
 
 
 def add_corpus_file_flags(
-    group: argparse._ArgumentGroup, which: argparse._MutuallyExclusiveGroup
+    group: argparse._ArgumentGroup, exclusive_group: argparse._MutuallyExclusiveGroup
 ) -> None:
     """Add the flags for user files; `file_corpus` reads them.
 
     Args:
         group: group of the flags.
-        which: mutually exclusive group within it.
+        exclusive_group: mutually exclusive group within it.
     """
-    which.add_argument(
+    exclusive_group.add_argument(
         "--parallel",
         metavar="PATTERN",
         help="line-aligned text files, e.g. 'data/{split}.{language}', or a directory of files "
         "SPLIT.LANGUAGE; '{pair}' stands for a language pair; omit '{split}' if there is only one "
         "split; .gz files are found too",
     )
-    which.add_argument(
+    exclusive_group.add_argument(
         "--tsv",
         metavar="PATTERN",
         help="TSV files whose header row has language codes, e.g. 'data/{split}.tsv'",
     )
-    which.add_argument(
+    exclusive_group.add_argument(
         "--bitext",
         nargs="+",
         metavar="FILE",
@@ -130,20 +130,20 @@ def check_limit(limit: int) -> None:
         raise UserError(f"--limit={limit} must be positive, or 0 for all sentences")
 
 
-def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], place: str) -> None:
+def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], context: str) -> None:
     """Reject flags that would be ignored; their default must be None.
 
     Args:
         arguments: parsed arguments.
         flags: names of flags without dashes.
-        place: description of what they do not apply to.
+        context: description of what they do not apply to.
 
     Raises:
         UserError: if one of them was passed.
     """
     for flag in flags:
         if getattr(arguments, flag) is not None:
-            raise UserError(f"--{flag} does not apply to {place}; leave it out")
+            raise UserError(f"--{flag} does not apply to {context}; leave it out")
 
 
 def corpus_and_directions(
@@ -191,8 +191,7 @@ def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...]
     if untrained and not arguments.vocabulary:
         raise UserError(
             f"--mixture={mixture.name}: has no training text in {join_names(sorted(untrained))}; "
-            "name "
-            "with --vocabulary one that knows it, such as that of the language models"
+            "give a --vocabulary that covers these languages, such as that of the language models"
         )
     return mixture.zero_shot
 
@@ -207,14 +206,12 @@ def _by_language(
     if not arguments.monolingual:
         return corpus, directions
     if arguments.text:
-        raise UserError(
-            "--monolingual: --text names text of single languages already; leave it out"
-        )
+        raise UserError("--monolingual: --text is monolingual already; omit --monolingual")
     if languages := [source for source, target in directions if source == target]:
         raise UserError(
-            f"--directions: '{languages[0]}-{languages[0]}' is none of pairs; name with "
-            "--monolingual those "
-            "whose text is taken, such as en-de, or with --languages the languages of your files"
+            f"--directions: '{languages[0]}-{languages[0]}' is not a translation direction; with "
+            "--monolingual, name directions whose text to use, such as en-de, or name languages "
+            "with --languages"
         )
     check_training_text(corpus, directions)
     corpus = MonolingualCorpus(corpus, directions)
@@ -222,14 +219,14 @@ def _by_language(
 
 
 def file_corpus(
-    arguments: argparse.Namespace, name: str, *, only: Collection[str] | None = None
+    arguments: argparse.Namespace, name: str, *, only_splits: Collection[str] | None = None
 ) -> Corpus:
     """Create the corpus that `--parallel`, `--tsv`, `--bitext` or `--text` names.
 
     Args:
         arguments: parsed arguments.
         name: name of the corpus.
-        only: splits to look for; None means all.
+        only_splits: splits to look for; None means all.
 
     Raises:
         UserError: if a flag is malformed or files are missing.
@@ -246,7 +243,7 @@ def file_corpus(
         if getattr(arguments, flag, None) and not languages:
             raise UserError(f"--{flag} needs --languages, e.g. --languages en,de,fr")
     cleaning = Cleaning(on_bad_line=arguments.on_bad_line or "error")
-    pattern, splits = _pattern(arguments), _wanted_splits(arguments, only)
+    pattern, splits = _pattern(arguments), _wanted_splits(arguments, only_splits)
     options: dict[str, Any] = {"splits": splits, "cleaning": cleaning}
     try:
         if arguments.bitext:
@@ -286,7 +283,7 @@ def benchmark_corpus(
         UserError: if a flag is malformed or does not apply, or the corpus is unknown.
     """
     if flags.parallel or flags.tsv or flags.bitext:
-        corpus = file_corpus(flags, check_name(flags.task, "--task"), only=splits)
+        corpus = file_corpus(flags, check_name(flags.task, "--task"), only_splits=splits)
         return corpus, corpus.languages
     from mnmt_jax.evaluation.benchmark import find_corpus, is_built_in
 
@@ -322,7 +319,11 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
     word = guess_split_name(pattern, corpus.languages, "validation") if "{split}" in pattern else ""
     splits = _wanted_splits(arguments, None) | {"validation": word}
     flag = ",".join(f"{split}={name}" for split, name in splits.items())
-    return f"no validation text is read; for your files '{word}': --splits {flag}" if word else ""
+    return (
+        f"no validation text is read; if your files call it '{word}', give --splits {flag}"
+        if word
+        else ""
+    )
 
 
 def _pattern(arguments: argparse.Namespace) -> str:
@@ -344,25 +345,27 @@ def _pattern(arguments: argparse.Namespace) -> str:
     return str(Path(pattern) / "{split}.{language}")
 
 
-def _wanted_splits(arguments: argparse.Namespace, only: Collection[str] | None) -> dict[str, str]:
+def _wanted_splits(
+    arguments: argparse.Namespace, only_splits: Collection[str] | None
+) -> dict[str, str]:
     """Return the name in files of each requested split; a pattern without names has one split."""
     splits = _splits(arguments.splits or _STANDARD_SPLITS)
-    if missing := sorted(set(only or ()) - splits.keys()):
+    if missing := sorted(set(only_splits or ()) - splits.keys()):
         raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
     if "{split}" not in _pattern(arguments):
         refuse_flags(arguments, ["splits"], "files without {split} in their names")
-        return dict.fromkeys(only or ("train",), "")
-    return splits if only is None else {split: splits[split] for split in only}
+        return dict.fromkeys(only_splits or ("train",), "")
+    return splits if only_splits is None else {split: splits[split] for split in only_splits}
 
 
-def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
+def _with_all_languages(corpus: Corpus, name: str) -> Corpus:
     """Return the corpus after checking that all requested languages have text in it.
 
     For monolingual text this is the training text, if there is any.
 
     Args:
         corpus: corpus of files.
-        place: the user's name for the files.
+        name: the user's name for the files.
 
     Raises:
         UserError: if a language has no text; if languages occur but never together, the error names
@@ -378,7 +381,7 @@ def _with_all_languages(corpus: Corpus, place: str) -> Corpus:
         partner = next((code for code in candidates if code != missing), missing)
         files = [file for s in splits for file in corpus.missing_files(s, (partner, missing))]
         raise UserError(
-            f"--languages: {place} has no text in '{missing}'"
+            f"--languages: {name} has no text in '{missing}'"
             f"{f', no file {join_names(files)}' if files else ''}; add its files, or leave it out"
         )
     return corpus
@@ -396,14 +399,14 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
 
 
 def parse_directions(
-    text: str, languages: Collection[str], others: str = ""
+    text: str, languages: Collection[str], also_allowed: str = ""
 ) -> tuple[Direction, ...]:
     """Parse a list of directions such as `en-de,de-en`.
 
     Args:
         text: value of `--directions`.
         languages: codes that may occur in it, in any form.
-        others: description of other allowed values, for the error.
+        also_allowed: description of other allowed values, for the error.
 
     Returns:
         Directions between members of `languages`.
@@ -413,19 +416,19 @@ def parse_directions(
     """
     directions: list[Direction] = []
     for item in split_list(text):
-        pairs = _possible_directions(item, languages, others)
+        pairs = _possible_directions(item, languages, also_allowed)
         if len(pairs) > 1:
             raise UserError(
                 f"--directions: '{item}' is ambiguous; write codes with '_', such as "
                 f"{' or '.join('-'.join(pair) for pair in pairs)}"
             )
         if not pairs:
-            split_pairs = _possible_pairs(item, others)
+            split_pairs = _possible_pairs(item, also_allowed)
             pair = next((pair for pair in split_pairs if all(map(is_code, pair))), split_pairs[0])
             missing = min(code for code in pair if find_code(code, languages) is None)
             raise UserError(
                 f"--directions: '{item}' has '{missing}', which is not among "
-                f"{' '.join(languages)}{others}"
+                f"{' '.join(languages)}{also_allowed}"
             )
         directions += pairs
     return tuple(dict.fromkeys(directions))
@@ -447,18 +450,18 @@ def _possible_directions(
     return list(exact or fallbacks)
 
 
-def check_direction_items(text: str, others: str = "") -> None:
+def check_direction_items(text: str, also_allowed: str = "") -> None:
     """Check that a list has the form of directions, for any languages.
 
     Args:
         text: value of `--directions`.
-        others: description of other allowed values, for the error.
+        also_allowed: description of other allowed values, for the error.
 
     Raises:
         UserError: if an item is not a direction.
     """
     for item in split_list(text):
-        _possible_pairs(item, others)
+        _possible_pairs(item, also_allowed)
 
 
 def _possible_pairs(item: str, alternatives: str) -> list[tuple[str, str]]:

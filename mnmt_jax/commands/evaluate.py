@@ -45,31 +45,34 @@ def make_parser() -> CommandParser:
         metavar="WHICH",
         help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
     )
-    parser.add_argument("--output", required=True, help="folder; run again, it continues there")
+    parser.add_argument(
+        "--output", required=True, help="folder to write to; an interrupted command resumes there"
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace an evaluation of other settings (model, search, task, sentences), or one "
-        "with more directions or scores",
+        help="replace an evaluation with other settings (model, search, task, sentences) or with "
+        "more directions or scores",
     )
     parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
     add_beam_size(parser)
     add_pivot(parser)
     add_step(parser)
-    scores = parser.add_argument_group("further scores")
+    scores = parser.add_argument_group("optional scores")
     scores.add_argument(
         "--paper_compatible",
         nargs="?",
         const="auto",
         default="",
         metavar="NAME",
-        help="score as the papers' scripts do too (roles swapped and so on), labelled: mitre, "
-        "ec40, ted19, ted30, opus100 or iwslt17; without a name by the model's languages",
+        help="also compute the scores of the papers' scripts (such as hypotheses and references "
+        "swapped), labelled: mitre, ec40, ted19, ted30, opus100 or iwslt17; without a name, by the "
+        "model's languages",
     )
     scores.add_argument(
         "--flores200_model",
         metavar="FILE",
-        help="spBLEU's SentencePiece model; default: where sacreBLEU keeps it",
+        help="SentencePiece model of spBLEU; default: sacreBLEU's cached copy",
     )
     scores.add_argument(
         "--lid",
@@ -116,7 +119,7 @@ def main() -> None:
         pivot=flags.pivot,
     )
     if missing := [code for code in available if find_code(code, languages) is None]:
-        warn(f"not in the model, left out: {' '.join(missing)}")
+        warn(f"skipped languages that the model does not have: {' '.join(missing)}")
     benchmark = Benchmark(
         flags.task,
         corpus,
@@ -141,8 +144,8 @@ def main() -> None:
         subject.vocabulary,
         languages,
     )
-    options: dict[str, Any] = {"which": which, "overwrite": flags.overwrite}
-    options["further"] = optional_metrics
+    options: dict[str, Any] = {"subset": which, "overwrite": flags.overwrite}
+    options["optional_metrics"] = optional_metrics
     if work_shard.processes > 1:
         translated = translate(subject, benchmark, flags.output, work_shard=work_shard, **options)
         if translated.missing:
@@ -152,22 +155,22 @@ def main() -> None:
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
 
 
-def _listed(benchmark: Benchmark, which: str) -> tuple[Benchmark, str]:
+def _listed(benchmark: Benchmark, subset: str) -> tuple[Benchmark, str]:
     """Return the benchmark restricted to listed directions, and the selection to evaluate.
 
     Args:
         benchmark: benchmark with all directions of the task.
-        which: value of `--directions`.
+        subset: value of `--directions`.
 
     Raises:
         UserError: if the task lacks a listed direction.
     """
     from mnmt_jax.evaluation.benchmark import WHICH
 
-    if which in WHICH:
-        return benchmark, which
+    if subset in WHICH:
+        return benchmark, subset
     codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
-    listed = parse_directions(which, tuple(codes), f"; or write {', '.join(WHICH)}")
+    listed = parse_directions(subset, tuple(codes), f"; or write {', '.join(WHICH)}")
     if missing := [pair for pair in listed if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "

@@ -13,7 +13,7 @@ def make_parser() -> CommandParser:
         choices=("huggingface", "fairseq", "t5x", "ctranslate2"),
         default="huggingface",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to make")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     add_step(parser)
     return parser
 

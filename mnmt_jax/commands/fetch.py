@@ -24,19 +24,21 @@ _WORK = "packages"  # folder of downloads and unpacked trees, inside the tempora
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
-        description="Download packages of Debian with apt-get, unpack them (nothing is installed, "
-        "and no rights of root are needed) and write their text as parallel files, with the "
-        f"packages' versions and all digests in {RECORD}."
+        description="Download Debian packages with apt-get, unpack them (nothing is installed, and "
+        f"root is not needed) and write their text as parallel files. {RECORD} records the "
+        "packages' versions and all digests."
     )
     parser.add_argument("corpus", choices=_CORPORA, metavar="CORPUS", help=" or ".join(_CORPORA))
     parser.add_argument(
-        "--output", metavar="DIR", help="folder to write (default: where the corpus is looked for)"
+        "--output",
+        metavar="DIR",
+        help="folder to write (default: where `mnmt cache` looks for the corpus)",
     )
     parser.add_argument(
         "--from",
         dest="source",
         metavar="FOLDER",
-        help="take .deb files or unpacked trees from here and download nothing",
+        help="folder with .deb files or unpacked packages to use instead of a download",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a fetched corpus")
     return parser
@@ -85,7 +87,7 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
     names = {
         code: libreoffice_corpus.help_package(code) for code in libreoffice_corpus.HELP_LANGUAGES
     }
-    remedy = f"give the packages' files, {' '.join(names.values())}, with --from FOLDER"
+    remedy = f"give a folder with the package files {' '.join(names.values())} with --from FOLDER"
     work.mkdir()
     folder = Path(arguments.source) if arguments.source else work
     if not folder.is_dir():
@@ -102,7 +104,7 @@ def _pages(arguments: argparse.Namespace, work: Path) -> tuple[dict[str, Path], 
             file_remedy = "copy or download the file again"
             packages.append(
                 unpack_package(
-                    file, trees[0], under=libreoffice_corpus.HELP_PATH, remedy=file_remedy
+                    file, trees[0], subpath=libreoffice_corpus.HELP_PATH, remedy=file_remedy
                 )
             )
         elif not arguments.source:
@@ -122,7 +124,9 @@ def _package_file(folder: Path, name: str) -> Path | None:
     """
     files = sorted(folder.glob(f"{name}_*.deb"))
     if len(files) > 1:
-        raise UserError(f"{folder}: {files[0].name} and {files[1].name}; leave one of them")
+        raise UserError(
+            f"{folder}: has both {files[0].name} and {files[1].name}; remove one of them"
+        )
     return files[0] if files else None
 
 

@@ -1,7 +1,7 @@
 """Convert a checkpoint of fairseq, Hugging Face or t5x into a run directory.
 
-MITRE, M2M-100, NLLB and PhasedDecoder models are supported. No code in a file is executed: pickles
-may contain weights and plain data only, and are rejected otherwise.
+MITRE, M2M-100, NLLB and PhasedDecoder models are supported. No code in a file is executed: a pickle
+that contains anything except weights and plain data is rejected.
 """
 
 import argparse
@@ -19,16 +19,17 @@ def make_parser() -> CommandParser:
         "--format",
         required=True,
         choices=("fairseq", "huggingface", "t5x", "golden"),
-        help="fairseq: a .pt file; huggingface: a directory; t5x: what t5x.train wrote, or one "
-        "checkpoint_N of it; golden: an .npz of the parity tests",
+        help="fairseq: a .pt file; huggingface: a directory; t5x: a model directory of t5x.train, "
+        "or one of its checkpoint_N; golden: an .npz of the parity tests",
     )
     parser.add_argument("--input", required=True, metavar="P", help="file or directory to read")
-    parser.add_argument("--output", required=True, metavar="RUN", help="run directory to make")
+    parser.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
     parser.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="SentencePiece model with the toolkit's lists (fairseq: *dict*.txt, *languages*.txt), "
-        "or what 'mnmt vocabulary' wrote; default: what lies beside the weights",
+        help="folder with the toolkit's SentencePiece model and lists (fairseq: *dict*.txt, "
+        "*languages*.txt), or a folder from 'mnmt vocabulary'; default: the files beside the "
+        "weights",
     )
     return parser
 

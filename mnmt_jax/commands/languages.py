@@ -20,8 +20,8 @@ _ABSENT = "-"
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(
-        description=__doc__ + " Any BCP 47 code can be trained on, also outside the table; "
-        f"{docs_page('data.md')} says which forms of a code are one language."
+        description=__doc__ + " Codes outside the table work too, if they are valid BCP 47; "
+        f"{docs_page('data.md')} explains which forms of a code are one language."
     )
     parser.add_argument(
         "codes",

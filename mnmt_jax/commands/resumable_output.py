@@ -60,12 +60,12 @@ class ResumableOutput:
     """
 
     def __init__(
-        self, output: str, made_by: Mapping[str, Any], window: int, share: WorkShard = WHOLE
+        self, output: str, provenance: Mapping[str, Any], window: int, work_shard: WorkShard = WHOLE
     ) -> None:
-        self.path = Path(unfinished_path(output, share))
-        self._output, self._window, self._share = output, window, share
-        self._paths = [Path(unfinished_path(output, shard)) for shard in share.all()]
-        self._header = (json.dumps({UNFINISHED: made_by}, sort_keys=True) + "\n").encode()
+        self.path = Path(unfinished_path(output, work_shard))
+        self._output, self._window, self._share = output, window, work_shard
+        self._paths = [Path(unfinished_path(output, shard)) for shard in work_shard.all()]
+        self._header = (json.dumps({UNFINISHED: provenance}, sort_keys=True) + "\n").encode()
         self._completed = self._end = self._count = 0
         self._complete = self._is_waiting = False
         self._first_file: IO[bytes] | None = None
@@ -88,13 +88,13 @@ class ResumableOutput:
         partial = {Path(path) for path in (*glob.glob(pattern), *glob.glob(f"{pattern}.*-of-*"))}
         if unexpected := sorted(partial - set(self._paths)):
             raise UserError(
-                f"{unexpected[0]}: is kept by another number of processes; start as many, or "
-                "remove it"
+                f"{unexpected[0]}: was written with another number of processes; start the same "
+                "number, or remove it"
             )
         if self._share.processes > 1 and not partial and os.path.exists(self._output):
             raise UserError(
-                f"--output={self._output}: is there already, complete if it is of these processes; "
-                "remove it to translate anew"
+                f"--output={self._output}: already exists, and is complete if these processes "
+                "wrote it; remove it to translate again"
             )
         for path in partial - {self.path}:
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
@@ -136,7 +136,7 @@ class ResumableOutput:
             if is_reusing:
                 self._cut()
                 if self._completed:
-                    _report(f"goes on after {pluralize(self._completed, 'line')} translated before")
+                    _report(f"resumes after {pluralize(self._completed, 'line')}")
             is_reusing = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
             for line, translation in translate(window, done=done):
@@ -207,17 +207,20 @@ class ResumableOutput:
         if self._complete:
             return
         if self._is_waiting and not error:
-            status = f"process {self._share.process} of {self._share.processes} has done its lines"
-            return _report(f"{status}; the last one to end writes {self._output}")
+            status = (
+                f"process {self._share.process} of {self._share.processes} has finished its lines"
+            )
+            "lines"
+            return _report(f"{status}; the last process to finish writes {self._output}")
         if self._completed:
             line_count = pluralize(self._completed, "translated line")
-            _report(f"{line_count} kept in {self.path}: the same command goes on")
+            _report(f"{line_count} kept in {self.path}: run the same command again to resume")
         else:
             self.path.unlink(missing_ok=True)
 
     def _reuse(self, window: Sequence[Line]) -> set[int]:
         """Return the numbers of the finished lines of a window, up to the first bad record."""
-        lines = {line.number: (line.text, list(line.others)) for line in window}
+        lines = {line.number: (line.text, list(line.contrast_sources)) for line in window}
         done: set[int] = set()
         while len(done) < len(window):
             stored = self._file.readline()
@@ -245,7 +248,7 @@ class ResumableOutput:
             return False
         if record[_LINES] != self._count:
             raise UserError(
-                f"{path}: is of {pluralize(record[_LINES], 'line')}, this process read "
+                f"{path}: was made from {pluralize(record[_LINES], 'line')}, but this process read "
                 f"{self._count}; give every process the same input"
             )
         return True
@@ -254,11 +257,13 @@ class ResumableOutput:
         """Raise an error that names the settings in which a file differs."""
         recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
         if recorded is None or current is None:
-            raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
+            raise UserError(
+                f"{path}: was not written by mnmt-jax; move it, or choose another --output"
+            )
         raise UserError(
-            f"{path}: keeps translations made with other settings "
-            f"({join_names(differing_keys(recorded, current))}); "
-            "give the same ones, or remove it to translate anew"
+            f"{path}: has translations made with other settings "
+            f"({join_names(differing_keys(recorded, current))}); use the same settings, or remove "
+            "the file to translate again"
         )
 
     def _cut(self) -> None:

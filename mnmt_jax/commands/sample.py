@@ -68,7 +68,7 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.decoding.language_model import LanguageModel
 
-    prompts = read_lines(flags.input, droppable=False) if flags.input else [""]
+    prompts = read_lines(flags.input, has_on_bad_line=False) if flags.input else [""]
     model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     settings: dict[str, Any] = {} if flags.seed is None else {"seed": flags.seed}
     if any(binding.startswith(f"{_TEMPERATURE}=") for binding in bindings):
@@ -93,7 +93,7 @@ def main() -> None:
             )
     if limited:
         warn(
-            f"{pluralize(limited, 'text')} at the length limit (Decode.max_length="
-            f"{model.config.decode.max_length}), perhaps without the end; raise "
+            f"{pluralize(limited, 'text')} at the length limit "
+            f"(Decode.max_length={model.config.decode.max_length}), possibly incomplete; raise "
             "--gin.Decode.max_length"
         )

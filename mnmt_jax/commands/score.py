@@ -95,7 +95,8 @@ def _check(flags: argparse.Namespace) -> None:
     pair_flags = [name for name in _OF_PAIRS if getattr(flags, name) is not None]
     if flags.language is not None and pair_flags:
         raise UserError(
-            f"--language is for a language model, --{pair_flags[0]} for a translator; leave one out"
+            f"--language needs a language model, --{pair_flags[0]} a translation model; give one "
+            "of them"
         )
     if flags.language is None and not pair_flags:
         raise UserError(
@@ -114,20 +115,20 @@ def _scores(
     flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
 ) -> tuple[list[Score], str]:
     """Return the score of each line, and the name of their perplexity."""
-    lines = list(read_lines(flags.input, droppable=False))
+    lines = list(read_lines(flags.input, has_on_bad_line=False))
     if flags.language is not None:
         from mnmt_jax.decoding.language_model import LanguageModel
 
         model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
-        name = "perplexity" if model.system.model.layout.grows else "pseudo-perplexity"
+        name = "perplexity" if model.inference_model.model.layout.grows else "pseudo-perplexity"
         return model.score(lines, language=flags.language), name
     from mnmt_jax.decoding.translator import Translator
 
-    references = list(read_lines(flags.reference, droppable=False))
+    references = list(read_lines(flags.reference, has_on_bad_line=False))
     if len(references) != len(lines):
         raise UserError(
-            f"--reference={flags.reference}: has {pluralize(len(references), 'line')}, the input "
-            f"{len(lines)}; give a translation of each"
+            f"--reference={flags.reference}: has {pluralize(len(references), 'line')}, but the "
+            f"input has {len(lines)}; give one translation per line"
         )
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     sides = {"source": flags.source, "target": flags.target}

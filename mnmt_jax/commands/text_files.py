@@ -31,19 +31,19 @@ UNFINISHED = "made_by"
 
 
 def read_lines(
-    path: str | None, bad: BadLines | None = None, *, droppable: bool = True
+    path: str | None, bad_lines: BadLines | None = None, *, has_on_bad_line: bool = True
 ) -> Iterator[str]:
     """Yield the lines of a file, as `text_reader.read_lines`.
 
     Args:
         path: a text file, gzip or not; None reads standard input.
-        bad: receives the numbers, from 1, of lines that are not UTF-8 or too long, which are read
-            as blank; None raises an error at the first.
-        droppable: whether the command has `--on_bad_line`.
+        bad_lines: receives the numbers, from 1, of lines that are not UTF-8 or too long, which are
+            read as blank; None raises an error at the first.
+        has_on_bad_line: whether the command has `--on_bad_line`.
 
     Raises:
-        UserError: if the file cannot be read, a line is bad without `bad`, or more than a few lines
-            are not UTF-8.
+        UserError: if the file cannot be read, a line is bad without `bad_lines`, or more than a few
+            lines are not UTF-8.
     """
     name, number = path or "standard input", 0
     undecodable = EncodingCheck()
@@ -52,11 +52,13 @@ def read_lines(
             yield line
             continue
         location, too_long = f"{name}, line {number}", line.reason == "too_long"
-        if bad is None:
+        if bad_lines is None:
             remedy = "split the line" if too_long else line.remedy
-            drop = ", or take such lines as blank with --on_bad_line=drop" if droppable else ""
+            drop = (
+                ", or treat such lines as blank with --on_bad_line=drop" if has_on_bad_line else ""
+            )
             raise UserError(f"{location}: {line.detail}; {remedy}{drop}")
-        bad.setdefault(line.reason, []).append(number)
+        bad_lines.setdefault(line.reason, []).append(number)
         if not too_long:
             undecodable.add(location, line.encoding, number)
         yield ""
@@ -79,7 +81,7 @@ def check_input_file(path: str | None, flag: str = "--input") -> None:
 
 
 def check_output_file(
-    output: str, source: str | None, flag: str = "--input", share: WorkShard = WHOLE
+    output: str, source: str | None, flag: str = "--input", work_shard: WorkShard = WHOLE
 ) -> None:
     """Check that a file can be written, and neither it nor its `unfinished_path` is the input.
 
@@ -87,7 +89,7 @@ def check_output_file(
         output: name of the output file.
         source: name of the input file; None is standard input.
         flag: flag that names the input file.
-        share: shard of this process.
+        work_shard: shard of this process.
 
     Raises:
         UserError: if the input would be replaced, also through a link, if `output` is a folder, or
@@ -104,13 +106,13 @@ def check_output_file(
             f"--output={output}: cannot be written ({folder}: {trouble}); make the folder, or "
             "choose another --output"
         )
-    for name in (output, unfinished_path(output, share)):
+    for name in (output, unfinished_path(output, work_shard)):
         if _is_read(name, source):
             raise UserError(
-                f"--output={output}: {name} is what {flag} reads and would be replaced; choose "
+                f"--output={output}: {name} is the file of {flag} and would be overwritten; choose "
                 "another --output"
             )
-    _check_unfinished(unfinished_path(output, share))
+    _check_unfinished(unfinished_path(output, work_shard))
 
 
 def _is_read(path: str, source: str | None) -> bool:
@@ -122,15 +124,15 @@ def _is_read(path: str, source: str | None) -> bool:
         return False
 
 
-def unfinished_path(output: str, share: WorkShard = WHOLE) -> str:
+def unfinished_path(output: str, work_shard: WorkShard = WHOLE) -> str:
     """Return the path of a file's partial translations.
 
     Args:
         output: name of the file.
-        share: shard of this process; each of several processes has a separate file.
+        work_shard: shard of this process; each of several processes has a separate file.
     """
     path = f"{os.path.realpath(output)}.unfinished"
-    return f"{path}.{share}" if share.processes > 1 else path
+    return f"{path}.{work_shard}" if work_shard.processes > 1 else path
 
 
 def _check_unfinished(path: str) -> None:
@@ -141,7 +143,7 @@ def _check_unfinished(path: str) -> None:
         start = file.readline(99)
         if not start or start.startswith(f'{{"{UNFINISHED}": {{'.encode()):
             return
-    raise UserError(f"{path}: is not of mnmt-jax; move it, or choose another --output")
+    raise UserError(f"{path}: was not written by mnmt-jax; move it, or choose another --output")
 
 
 def is_stream(path: str) -> bool:
@@ -178,7 +180,7 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
             yield file
     else:
         if os.path.exists(path) and os.path.getsize(path):
-            print(f"--output={path}: replaces the file that is there", file=sys.stderr)
+            print(f"--output={path}: replaces the existing file", file=sys.stderr)
         with (
             name_os_errors(path, os.path.realpath(path)),
             new_file(Path(os.path.realpath(path))) as file,
@@ -198,8 +200,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         translated through a pivot language, `unknown_characters` if its source has some.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
-    if line.others:
-        record["others"] = list(line.others)
+    if line.contrast_sources:
+        record["others"] = list(line.contrast_sources)
     if translation.pivot is not None:
         record["pivot"] = translation.pivot
     if translation.unknown_characters:

@@ -1,4 +1,4 @@
-"""Train a model, or continue a training: the same command does both."""
+"""Train a model, or resume training; the command is the same."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def make_parser() -> CommandParser:
         action="append",
         default=[],
         metavar="RUN",
-        help="trained or imported run whose parameters a new run starts from, of the same "
-        "vocabulary and sizes; an encoder-decoder gives other layouts its decoder; NAME=RUN, "
-        "repeatable, for each name that Graft.parts takes from",
+        help="trained or imported run to initialize the parameters of a new run from; needs the "
+        "same vocabulary and sizes; from an encoder-decoder, other layouts copy the decoder; "
+        "NAME=RUN, repeatable, for each source name in Graft.parts",
     )
     parser.add_argument(
         "--initialize_step",
         action="append",
         default=[],
         metavar="STEP",
-        help="its checkpoint's step, 'best' or 'average'; the newest if not given; NAME=STEP, "
-        "repeatable, of one run among several",
+        help="checkpoint of --initialize_from: a step number, 'best' or 'average'; default: the "
+        "newest; NAME=STEP, repeatable, for one of several runs",
     )
     add_process_flags(parser)
     add_gin_flags(parser)
@@ -90,13 +90,13 @@ def _source_runs(runs: Sequence[str], steps: Sequence[str]) -> tuple[SourceRunSp
     from mnmt_jax.training.source_runs import SourceRunSpec
 
     if "" in runs:
-        raise UserError("--initialize_from= names no run; leave it out, or name one")
+        raise UserError("--initialize_from= is empty; name a run, or omit the flag")
     named_runs = [("", run) if Path(run).exists() else _split_name(run) for run in runs]
     step_of: dict[str, int | str] = {}
     for text in steps:
         name, step = _split_name(text)
         if name in step_of:
-            raise UserError(f"--initialize_step={text}: not the only one of its name; leave one")
+            raise UserError(f"--initialize_step={text}: this name has two steps; remove one")
         if not named_runs or (name and name not in dict(named_runs)):
             needed_flag = f"{name}=RUN" if name else "RUN"
             raise UserError(f"--initialize_step={text}: needs --initialize_from={needed_flag}")

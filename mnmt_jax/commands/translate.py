@@ -89,11 +89,12 @@ def main() -> None:
     share = work_shard_of(flags)
     if share.processes > 1 and (not flags.output or is_stream(flags.output)):
         raise UserError(
-            "--num_processes: the processes keep their lines beside a file; give --output"
+            "--num_processes needs --output, because each process keeps its lines in a file beside "
+            "it"
         )
     check_input_file(flags.input)
     if flags.output:
-        check_output_file(flags.output, flags.input, share=share)
+        check_output_file(flags.output, flags.input, work_shard=share)
     import_modules(flags.module_import)
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
@@ -156,30 +157,30 @@ class _Marked:
         self.characters.update(unknown)
 
 
-def _report_events(bad: BadLines, marked: _Marked, decode: Decode) -> None:
+def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None:
     """Print warnings about bad, uncontrasted, truncated and limited lines."""
     for reason, what, remedy in (
         ("bad_utf8", "not UTF-8", "convert the input"),
         ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
     ):
-        _warn_lines(bad.get(reason, []), "line", f"{what}, taken as blank", remedy)
+        _warn_lines(bad_lines.get(reason, []), "line", f"{what}, treated as blank", remedy)
     if decode.source_contrast:
         _warn_lines(
             marked.alone,
             "line",
-            "without another to contrast with, translated without source contrast",
+            "without another line to contrast with, translated without source contrast",
             "translate more lines together",
         )
     _warn_lines(
         marked.truncated,
         "line",
-        f"of more than {max(decode.buckets)} tokens with tags cut",
+        f"of more than {max(decode.buckets)} tokens with tags truncated",
         "add a larger bucket to --gin.Decode.buckets or split them",
     )
     _warn_lines(
         marked.limited,
         "translation",
-        f"at the length limit (Decode.max_length={decode.max_length}), perhaps without the end",
+        f"at the length limit (Decode.max_length={decode.max_length}), possibly incomplete",
         "raise --gin.Decode.max_length",
     )
     _report_unknown(marked, decode)
@@ -194,12 +195,15 @@ def _report_unknown(marked: _Marked, decode: Decode) -> None:
     characters = describe_unknown(marked.characters)
     if decode.copy_unknown:
         lines = pluralize(len(marked.unknown), "line")
-        print(f"copied into {lines} what the vocabulary lacks: {characters}", file=sys.stderr)
+        print(
+            f"copied into {lines} characters that are not in the vocabulary: {characters}",
+            file=sys.stderr,
+        )
         return
     _warn_lines(
         marked.unknown,
         "line",
-        f"with characters unknown to the vocabulary, read as <unk> or bytes ({characters})",
+        f"with characters unknown to the vocabulary, encoded as <unk> or bytes ({characters})",
         "copy them into translations with --gin.Decode.copy_unknown=True",
     )
 
@@ -227,11 +231,13 @@ def _translate_to_file(
     return marked
 
 
-def _write(records: Iterable[Mapping[str, Any]], file: IO[str], form: str) -> _Marked:
+def _write(records: Iterable[Mapping[str, Any]], file: IO[str], output_format: str) -> _Marked:
     """Write a line per record, and return the lines with events."""
     marked = _Marked()
     for record in records:
-        print(format_record(record) if form == "jsonl" else record["translation"], file=file)
+        print(
+            format_record(record) if output_format == "jsonl" else record["translation"], file=file
+        )
         marked.add(record)
     return marked
 
@@ -256,8 +262,8 @@ def _progress() -> Iterator[Callable[[int], None]]:
     print(f"{summary} ({rate:.1f} lines/s with compilation)", file=sys.stderr)
 
 
-def _warn_lines(numbers: list[int], noun: str, what: str, remedy: str) -> None:
+def _warn_lines(numbers: list[int], noun: str, event: str, remedy: str) -> None:
     """Print a warning about lines with an event, if any."""
     if numbers:
         shown = join_names([str(number) for number in numbers])
-        warn(f"{pluralize(len(numbers), noun)} {what} (line {shown}); {remedy}")
+        warn(f"{pluralize(len(numbers), noun)} {event} (line {shown}); {remedy}")

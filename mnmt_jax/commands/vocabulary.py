@@ -225,7 +225,7 @@ def _split(arguments: argparse.Namespace) -> Made:
     print(f"counting the pieces of {corpus.name}", file=sys.stderr)
     counts = lavs.count_pieces(base, language_lines(corpus, directions))
     if silent := [code for code in base.languages if code not in counts]:
-        warn(f"no text in {join_names(silent)}: no copies for them")
+        warn(f"no text in {join_names(silent)}: these languages get no copies")
     rule = _by_code if arguments.lavs == "code" else _by_paper
     flagged, split, setting = rule(arguments, counts, base.named_pieces)
     vocabulary = base.with_copies(lavs.language_copies(split))
@@ -255,8 +255,8 @@ def _by_code(
     split = lavs.splittable_pieces(flagged)
     if not any(split.values()):
         raise UserError(
-            f"no piece that may be split is more than {threshold} times in the text of each of two "
-            "languages; lower --lavs_threshold or give more text"
+            f"no piece that may be split occurs more than {threshold} times in the text of each of "
+            "two languages; lower --lavs_threshold or give more text"
         )
     return flagged, split, {"threshold": threshold}
 

@@ -38,7 +38,7 @@ class _Bound:
     """A value, with `FILE:LINE: ` as its location if it came from a file."""
 
     value: Any
-    place: str
+    location: str
 
 
 class Bindings:
@@ -47,31 +47,32 @@ class Bindings:
     def __init__(
         self,
         sections: Iterable[type],
-        further: Callable[[str], type | None],
+        find_section: Callable[[str], type | None],
         titles: Callable[[], Sequence[str]],
     ) -> None:
         """Create empty bindings.
 
         Args:
             sections: the dataclasses that all configurations have.
-            further: returns the dataclass of another section by its name; None if there is none.
-            titles: returns the names of the sections that `further` accepts.
+            find_section: returns the dataclass of another section by its name; None if there is
+                none.
+            titles: returns the names of the sections that `find_section` accepts.
         """
         self._known = {section.__name__: _field_names(section) for section in sections}
-        self._further, self._titles = further, titles
+        self._find_section, self._titles = find_section, titles
         self._fields: dict[str, dict[str, _Bound]] = {}
         self._macros: dict[str, _Bound] = {}
         self._used: set[str] = set()  # macros referenced by some value
         self._named: set[Any] = set()  # methods in lists, including lists replaced later
 
-    def bind(self, statement: Any, told: str, place: str) -> None:
+    def bind(self, statement: Any, prefix: str, location: str) -> None:
         """Add a binding, or the head of a block, whose bindings follow as separate statements.
 
         Args:
             statement: statement of gin's parser: `scope`, `selector`, and in bindings `arg_name`
                 and `value`.
-            told: prefix of error messages that do not name the statement.
-            place: prefix of error messages that name it, and of later errors.
+            prefix: prefix of error messages that do not name the statement.
+            location: prefix of error messages that name it, and of later errors.
 
         Raises:
             UserError: if the field does not exist, or the value would be called.
@@ -80,22 +81,22 @@ class Bindings:
         field = getattr(statement, "arg_name", None)
         if field == "":
             name = f"{scope}/{title}" if scope else title
-            self._macros[name] = self._checked_value(statement.value, told, place)
+            self._macros[name] = self._checked_value(statement.value, prefix, location)
             return
         if scope:
             full_name = ".".join(filter(None, (f"{scope}/{title}", field)))
-            raise UserError(f"{place}gin binding '{full_name}' is never read; check its name")
+            raise UserError(f"{location}gin binding '{full_name}' is never read; check its name")
         field_names = self._field_names(title)
         if field_names is None:
-            raise UserError(f"{place}{_no_such_name(title, [*self._known, *self._titles()])}")
+            raise UserError(f"{location}{_no_such_name(title, [*self._known, *self._titles()])}")
         if field is None:
             return
         if field not in field_names:
-            raise UserError(f"{place}{self.no_such_field(title, field)}")
+            raise UserError(f"{location}{self.no_such_field(title, field)}")
         if field == "methods":
             self._named |= {entry for entry in _leaves(statement.value) if isinstance(entry, str)}
         section_fields = self._fields.setdefault(title, {})
-        section_fields[field] = self._checked_value(statement.value, told, place)
+        section_fields[field] = self._checked_value(statement.value, prefix, location)
 
     def forget(self, title: str) -> None:
         """Remove the bindings of a section."""
@@ -106,17 +107,17 @@ class Bindings:
         bound = self._fields.get(title, {}).get(field)
         return default if bound is None else self._value(bound)
 
-    def place(self, title: str, field: str = "") -> str:
+    def location(self, title: str, field: str = "") -> str:
         """Return `FILE:LINE: ` of a binding from a file, or of a section's first binding."""
         bound = self._fields.get(title, {})
-        return next((item.place for name, item in bound.items() if field in ("", name)), "")
+        return next((item.location for name, item in bound.items() if field in ("", name)), "")
 
-    def section(self, section: type, further: Mapping[str, Any] | None = None) -> Any:
+    def section(self, section: type, overrides: Mapping[str, Any] | None = None) -> Any:
         """Build a section.
 
         Args:
             section: the dataclass.
-            further: field values that override the bindings.
+            overrides: field values that override the bindings.
 
         Raises:
             UserError: if a value is invalid, or a macro has no value.
@@ -124,10 +125,10 @@ class Bindings:
         bound = self._fields.get(section.__name__, {})
         values = {name: self._value(item) for name, item in bound.items()}
         try:
-            return section(**values | dict(further or {}))
+            return section(**values | dict(overrides or {}))
         except UserError as error:
             field_names = re.findall(rf"{section.__name__}\.(\w+)=", str(error))
-            location = next((self.place(section.__name__, name) for name in field_names), "")
+            location = next((self.location(section.__name__, name) for name in field_names), "")
             raise UserError(f"{location}{error}") from error
 
     def check_read(self, sections: Iterable[str]) -> None:
@@ -141,21 +142,21 @@ class Bindings:
         """
         for name in self._macros.keys() - self._used:
             raise UserError(
-                f"{self._macros[name].place}gin macro '{name}' is never used; remove it or use "
+                f"{self._macros[name].location}gin macro '{name}' is never used; remove it or use "
                 f"%{name}"
             )
         for title in self._fields.keys() - set(sections):
-            method: Any = self._further(title)
+            method: Any = self._find_section(title)
             if method.name not in self._named:
                 where = "Model.methods" if method.edits() else "Train.methods"
                 raise UserError(
-                    f"{self.place(title)}{title}.{next(iter(self._fields[title]))}: nothing reads "
-                    f"it; name '{method.name}' in {where}"
+                    f"{self.location(title)}{title}.{next(iter(self._fields[title]))}: nothing "
+                    f"reads it; name '{method.name}' in {where}"
                 )
 
     def _field_names(self, title: str) -> list[str] | None:
         if title not in self._known:
-            section = self._further(title)
+            section = self._find_section(title)
             if section is None:
                 return None
             self._known[title] = _field_names(section)
@@ -179,10 +180,10 @@ class Bindings:
 
     def _value(self, bound: _Bound) -> Any:
         """Return a value with macros resolved; a written-out list may contain such lists."""
-        value, names = self._resolved(bound.value, bound.place, ())
+        value, names = self._resolved(bound.value, bound.location, ())
         if not isinstance(value, list | tuple):
             return value
-        return self._resolved_list(value, bound.place, names, inner=2)
+        return self._resolved_list(value, bound.location, names, inner=2)
 
     def _resolved_list(
         self, value: Any, location: str, names: tuple[str, ...], *, inner: int
@@ -197,8 +198,7 @@ class Bindings:
         # exponentially.
         if isinstance(resolved, list | tuple | dict):
             raise UserError(
-                f"{location}a list inside a list, which no field holds so; flatten it or write it "
-                "out"
+                f"{location}a list inside a list, which no field accepts; write it flat"
             )
         return resolved
 
@@ -210,8 +210,7 @@ class Bindings:
             if value.name in names:
                 cycle = " ".join(f"%{name}" for name in names)
                 raise UserError(
-                    f"{location}macros stand for each other in a circle ({cycle}); give one of "
-                    "them "
+                    f"{location}macros refer to each other in a cycle ({cycle}); give one of them "
                     "a value"
                 )
             if value.name not in self._macros:
@@ -245,5 +244,5 @@ def _no_such_name(name: str, candidates: Sequence[str], prefix: str = "") -> str
         f"did you mean {' or '.join(matches)}?" if matches else f"there are {', '.join(candidates)}"
     )
     if not matches and not prefix and name[:1].isupper():
-        hint += "; a method of your own needs --module_import"
+        hint += "; your own method needs --module_import"
     return f"{prefix}{name}: no such name; {hint}"

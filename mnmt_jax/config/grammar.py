@@ -26,20 +26,20 @@ class _AsData(config_parser.ParserDelegate):
         return Macro(name)
 
 
-def statements_of(text: str, named: str) -> Iterator[Any]:
-    """Yield gin's statements of a text; `named` is the name of its file, empty for a binding."""
+def statements_of(text: str, file_name: str) -> Iterator[Any]:
+    """Yield gin's statements; `file_name` names the file, and is empty for a binding."""
     try:
         yield from config_parser.ConfigParser(text, _AsData())
     except SyntaxError as error:
-        location = f"{named}:{error.lineno}" if named else text
+        location = f"{file_name}:{error.lineno}" if file_name else text
         raise UserError(f"{location}: {_syntax(error.msg)}") from error
     except tokenize.TokenError as error:
-        location = f"{named}:{error.args[1][0]}" if named else text
+        location = f"{file_name}:{error.args[1][0]}" if file_name else text
         raise UserError(
             f"{location}: a bracket or quote is not closed ({error.args[0]})"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{named or text}: {_syntax(str(error))}") from error
+        raise UserError(f"{file_name or text}: {_syntax(str(error))}") from error
 
 
 def _syntax(message: str) -> str:

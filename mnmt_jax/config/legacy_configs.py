@@ -86,19 +86,20 @@ def migrate(statements: Iterable[Any]) -> list[Any]:
     return migrated
 
 
-def migrate_facts(model: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
+def migrate_facts(model: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
     """Return an adapter's description of its model as this version would write it.
 
     Args:
         model: description in the adapter's file.
-        here: description of the current model, used for rates that earlier versions did not write.
+        current: description of the current model, used for rates that earlier versions did not
+            write.
     """
     facts = _ALWAYS | dict(model)
     if "position_base" in facts:
         facts["positions"] = [*_sinusoidal(facts.pop("position_base"))]
     mlp = facts.pop("adaption_mlp", 0)
     if "methods" not in facts:
-        rates = {method["name"]: method.get("dropout") for method in here["methods"]}
+        rates = {method["name"]: method.get("dropout") for method in current["methods"]}
         adaption = {"name": "adaption", "mlp": mlp, "dropout": rates.get("adaption")}
         facts["methods"] = [adaption] if mlp else []
     return facts

@@ -33,10 +33,10 @@ class Source(Protocol):
     def value(self, title: str, field: str, default: Any) -> Any:
         """Return the value bound to a field."""
 
-    def place(self, title: str, field: str) -> str:
+    def location(self, title: str, field: str) -> str:
         """Return `FILE:LINE: ` of a binding, for errors."""
 
-    def section(self, section: type, further: Mapping[str, Any]) -> Any:
+    def section(self, section: type, overrides: Mapping[str, Any]) -> Any:
         """Build a section, with additional values."""
 
 
@@ -60,7 +60,7 @@ def load_config(
     bindings: Sequence[str] = (),
     *,
     run: Path | None = None,
-    forget: Sequence[str] = (),
+    ignored_sections: Sequence[str] = (),
 ) -> Config:
     """Load a configuration from gin files and bindings.
 
@@ -71,7 +71,7 @@ def load_config(
         bindings: `Section.field=value` in gin syntax, applied last.
         run: configuration of a run, read first. It is untrusted, so it may contain only bindings:
             no `import` and no `include`.
-        forget: sections of that configuration to ignore.
+        ignored_sections: sections of that configuration to ignore.
 
     Raises:
         UserError: if a file is missing, does not parse, names an unknown field or macro, or has an
@@ -80,7 +80,7 @@ def load_config(
     values = _bindings()
     if run is not None:
         _read_file(values, run, str(run), values_alone=True)
-    for title in forget:
+    for title in ignored_sections:
         values.forget(title)
     reads = itertools.count(1)
     for path in gin_files:
@@ -90,7 +90,7 @@ def load_config(
     for binding in bindings:
         _read_binding(values, binding)
     config = build_config(values)
-    if not values.place("Model", "methods").startswith(f"{run}:"):
+    if not values.location("Model", "methods").startswith(f"{run}:"):
         check_edits(config.model.methods)
     sections = (*SECTIONS.values(), *map(type, config.methods))
     values.check_read([section.__name__ for section in sections])
@@ -107,7 +107,7 @@ def build_config(source: Source) -> Config:
             try:
                 methods = _selected_methods(title, source.value(title, "methods", ()))
             except UserError as error:
-                raise UserError(f"{source.place(title, 'methods')}{error}") from error
+                raise UserError(f"{source.location(title, 'methods')}{error}") from error
             overrides["methods"] = [source.section(method, {}) for method in methods]
         sections[name] = source.section(section, overrides)
     return Config(**sections)
@@ -173,8 +173,8 @@ def _read_file(
                 f"include '{statement.filename}'" if is_include else statement.format()
             )
             raise UserError(
-                f"{location}{text_of_statement}: the configuration of a run holds values alone; "
-                "remove the line"
+                f"{location}{text_of_statement}: the configuration of a run may contain only "
+                "values; remove the line"
             )
         elif is_include:
             _include(values, statement.filename, location, within, reads)
@@ -194,13 +194,13 @@ def _include(
         raise UserError(f"{location}include '{filename}': no such file")
     if file.resolve() in within:
         raise UserError(
-            f"{location}include '{filename}': files include each other in a circle; remove the line"
+            f"{location}include '{filename}': files include each other in a cycle; remove the line"
         )
     reads = reads or itertools.count(1)
     if len(within) > MAX_INCLUDE_DEPTH or next(reads) > MAX_INCLUDES:
         raise UserError(
-            f"{location}include '{filename}': more than {MAX_INCLUDES} inclusions, or "
-            f"{MAX_INCLUDE_DEPTH} within each other; include each file once"
+            f"{location}include '{filename}': more than {MAX_INCLUDES} inclusions, or more than "
+            f"{MAX_INCLUDE_DEPTH} nested; include each file once"
         )
     _read_file(values, file, filename, within=within, reads=reads)
 
@@ -209,10 +209,10 @@ def _check_imported(statement: config_parser.ImportStatement, location: str) -> 
     """Check that a module has been imported already: a gin file imports nothing itself."""
     prefix = f"{location}{statement.format()}"
     if statement.module.startswith("__gin__"):
-        raise UserError(f"{prefix}: the file is for t5x; {docs_page('t5x.md')} says how to run it")
+        raise UserError(f"{prefix}: the file is for t5x; see {docs_page('t5x.md')}")
     if statement.module not in sys.modules:
         raise UserError(
-            f"{prefix}: a gin file imports nothing by itself; if you trust the module, pass "
+            f"{prefix}: imports in a gin file are not executed; if you trust the module, pass "
             f"--module_import={statement.module}"
         )
 

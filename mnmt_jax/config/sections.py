@@ -175,8 +175,8 @@ class Optimizer(Checked):
         super().__post_init__()
         if self.schedule == "inverse_sqrt" and not self.warmup_steps:
             raise UserError(
-                "Optimizer.warmup_steps=0: schedule 'inverse_sqrt' needs at least 1; "
-                "or set Optimizer.schedule='constant'"
+                "Optimizer.warmup_steps=0: schedule 'inverse_sqrt' needs at least 1 step; raise "
+                "it, or set Optimizer.schedule='constant'"
             )
 
 
@@ -227,9 +227,9 @@ class Train(Checked):
                 )
         if self.patience % self.eval_every:
             raise UserError(
-                f"Train.patience={self.patience} must be a multiple of Train.eval_every="
-                f"{self.eval_every}, since only a validation can show that nothing improves; "
-                "change one, or set Train.patience=0"
+                f"Train.patience={self.patience} must be a multiple of "
+                f"Train.eval_every={self.eval_every}, because it is checked at validations; change "
+                "one, or set Train.patience=0"
             )
         if self.keep_every % self.save_every:
             raise UserError(
@@ -241,7 +241,7 @@ class Train(Checked):
         if self.keep_best and unaligned:
             raise UserError(
                 f"Train.eval_every={self.eval_every} and Train.save_every={self.save_every}: one "
-                "must be a multiple of the other, or few checkpoints have a loss to be best by; "
+                "must be a multiple of the other, or few checkpoints have a validation loss; "
                 "change one, or set Train.keep_best=0"
             )
 

@@ -112,7 +112,7 @@ class AheadOfTimeCompilation:
         if self.config.decode.weights != "stored" and [*programs] != ["train_step"]:
             raise UserError(
                 f"Decode.weights='{self.config.decode.weights}' must be 'stored' here: programs "
-                "are compiled for the weights of training"
+                "are compiled for the stored weights"
             )
         return {
             "chip": self.devices[0].device_kind,
@@ -192,8 +192,8 @@ class AheadOfTimeCompilation:
         decode = self.config.decode
         if decode.method == "sample" or decode.source_contrast or decode.language_contrast:
             raise UserError(
-                "--programs: search is compiled for Decode.method 'greedy' and 'beam', without "
-                "contrast; leave it out, or change Decode"
+                "--programs: search can be compiled for Decode.method 'greedy' and 'beam' without "
+                "contrast only; omit these programs, or change Decode"
             )
         request = Request(
             prefix=self._row_shape(jnp.int32, self._converter.instruction.target_extra),
@@ -300,7 +300,7 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
     costs, text = compiled.cost_analysis(), compiled.as_text()
     # XLA's totals count the body of a loop once.
     cycles = estimate_cycles(text)
-    share = cycles.executed / cycles.once if cycles.once else 1.0
+    share = cycles.executed / cycles.counted_once if cycles.counted_once else 1.0
     kernels = _kernel_cycles(cycles.kernels, chip)
     return {
         "flops": costs["flops"] * share if costs else None,
@@ -308,7 +308,7 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
         "cycles": cycles.executed + kernels or None,
         "kernels": {**cycles.kernels, "cycles": kernels},
         "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
-        "without_estimate": cycles.absent if cycles.executed else None,
+        "without_estimate": cycles.without_cycles if cycles.executed else None,
         "collectives": [
             dataclasses.asdict(collective) for collective in find_collectives(text, mesh_shape)
         ],

@@ -41,19 +41,20 @@ class CycleEstimates:
     """The compiler's estimate of a program's cycles, with sequential instructions.
 
     Attributes:
-        once: cycles with each instruction counted once, as in XLA's own totals.
+        counted_once: cycles with each instruction counted once, as in XLA's own totals.
         executed: cycles with instructions in loops multiplied by trip counts; 0 if the text states
             none.
         random: cycles in `executed` of instructions that also draw random bits.
-        absent: number of working instructions without stated cycles, by kind, in descending order.
+        without_cycles: number of working instructions without stated cycles, by kind, in descending
+            order.
         kernels: metadata of our own kernels, summed by the names of `KERNEL_METADATA`; not part of
             the other fields.
     """
 
-    once: int
+    counted_once: int
     executed: int
     random: int
-    absent: dict[str, int]
+    without_cycles: dict[str, int]
     kernels: dict[str, int] = dataclasses.field(default_factory=dict)
 
 

@@ -122,7 +122,7 @@ def describe(
 def _unused_elsewhere(config: Model, plan: Plan) -> int:
     """Count the unused parameters of the authors' models: in layers and positions of padding."""
     sublayers = (sublayer for _, layer in plan.layers() for sublayer in layer)
-    in_layers = sum(sublayer.kind.unused_elsewhere(config) for sublayer in sublayers)
+    in_layers = sum(sublayer.kind.unused_elsewhere() for sublayer in sublayers)
     if "learned" not in config.positions:
         return in_layers
     return in_layers + FIRST_ROW * config.embed * sum(table.embeds for table in plan.tables)

@@ -110,8 +110,8 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
         return _gpus(topology, _GPUS[name], size, slices)
     if not _TPU.match(name):
         raise UserError(
-            f"--topology={topology}: is neither of TPUs, e.g. v5e:4x4, nor of GPUs, which are "
-            f"{', '.join(_GPUS)}, e.g. h100:8"
+            f"--topology={topology}: must be of TPUs, e.g. v5e:4x4, or of GPUs "
+            f"({', '.join(_GPUS)}), e.g. h100:8"
         )
     return _tpus(topology, slices)
 

@@ -3,9 +3,9 @@
 For every training pair (x, y in t) whose target language t is selected, a language r other than t
 is drawn from a pool. The pseudo pair is (the translation of y into r, y).
 
-Source: third paper, Appendix A, after Zhang et al. 2020 (language-layers spec 5). The paper names
-six languages, but neither the pool nor English. Here the languages and the pool are options, and
-the default pool excludes English.
+Source: Qu and Watanabe 2022, Appendix A, after Zhang et al. 2020 (language-layers spec 5). The
+paper names six languages, but neither the pool nor English. Here the languages and the pool are
+options, and the default pool excludes English.
 """
 
 from __future__ import annotations

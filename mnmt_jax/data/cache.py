@@ -118,7 +118,8 @@ class TokenCache:
             raise _damaged(path, f"{type(error).__name__}: {one_line(error)}") from error
         if version != FORMAT:
             raise UserError(
-                f"{path}: format {version}, but this version reads format {FORMAT}; make it again"
+                f"{path}: format {version}, but this version reads format {FORMAT}; make the cache "
+                "again"
             )
         vocabulary = Vocabulary.load(directory / "vocabulary")
         if facts.get("vocabulary") != vocabulary.fingerprint:
@@ -317,4 +318,4 @@ def _task_from_json(task: dict) -> CachedTask:
 def _check_name(name: str) -> None:
     """Raise ValueError if a name, used in a path, leads out of its folder."""
     if is_outside(name):
-        raise ValueError(f"{name!r} leads out of the cache")
+        raise ValueError(f"{name!r} is outside the cache")

@@ -124,8 +124,8 @@ def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTa
     """
     if not vocabulary.is_extension_of(cache.vocabulary):
         raise UserError(
-            f"{cache.directory}: its vocabulary is another, not one that languages were added to; "
-            "cache its text with --vocabulary"
+            f"{cache.directory}: its vocabulary is neither that of --vocabulary nor the one before "
+            "languages were added to it; cache its text again with --vocabulary"
         )
     for name in cache.tasks:
         yield ReusedTask(cache, name)

@@ -273,7 +273,7 @@ class Converter:
 
     def instruction_of(self, view: View) -> Instruction:
         """Return the instruction of a view."""
-        if not view.as_it_stands:
+        if not view.keep_tag:
             return self.instruction
         tag = TARGET if self.instruction.target_tag else None
         return dataclasses.replace(self.instruction, source_tag=tag)
@@ -292,7 +292,7 @@ class Converter:
         batch = converter.static_batch(pairs, rows)
         return {view.prefix + n: array for n, array in batch.items() if n not in PER_SEGMENT}
 
-    def _masked_batch(self, segments: Segments, rows: int, shares: MaskShares) -> HostBatch:
+    def _masked_batch(self, segments: Segments, rows: int, mask_shares: MaskShares) -> HostBatch:
         """Convert the targets to masked input and labels."""
         segments = dataclasses.replace(
             segments, source=segments.target, source_counts=segments.target_counts
@@ -303,9 +303,9 @@ class Converter:
         tokens = batch[f"{SOURCE}_tokens"].reshape(-1)[packed.cells]
         masked, is_label = mask(
             *(tokens, counts, segments.keys),
-            shares=shares,
+            mask_shares=mask_shares,
             symbol=vocabulary.mask_id,
-            drawn=range(vocabulary.mask_id + 1, vocabulary.size),
+            random_ids=range(vocabulary.mask_id + 1, vocabulary.size),
         )
         batch[f"{SOURCE}_tokens"] = packed.scatter(masked, shape)
         batch[f"{SOURCE}_labels"] = packed.scatter(np.where(is_label, tokens, -1), shape, fill=-1)

@@ -181,14 +181,15 @@ class Selection:
             completely. Files that end before the last line are an error.
         held_out: splits whose pairs are removed from the other splits. The other splits are also
             deduplicated. Keeps 8 bytes (of a hash) per pair in memory.
-        drawn: sample size of the training pairs by direction: the pairs that come first after
-            `numpy.random.shuffle` with seed 1, in the order of the files. Reads the files twice.
+        sample_sizes: sample size of the training pairs by direction: the pairs that come first
+            after `numpy.random.shuffle` with seed 1, in the order of the files. Reads the files
+            twice.
     """
 
     first: Mapping[str, int] = field(default_factory=dict)
     lines: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     held_out: tuple[str, ...] = ()
-    drawn: Mapping[Direction, int] = field(default_factory=dict)
+    sample_sizes: Mapping[Direction, int] = field(default_factory=dict)
 
 
 class FileCorpus(Corpus):
@@ -259,7 +260,10 @@ class FileCorpus(Corpus):
         self, split: str, direction: Direction, report: DropReport
     ) -> Iterator[tuple[str, str]]:
         """Yield the clean pairs that the selection takes."""
-        limit, sample_size = self._selection.first.get(split), self._selection.drawn.get(direction)
+        limit, sample_size = (
+            self._selection.first.get(split),
+            self._selection.sample_sizes.get(direction),
+        )
         pairs = itertools.islice(self._clean_pairs(split, direction, report), limit)
         if sample_size is None or split != "train":
             return pairs
@@ -282,7 +286,7 @@ class FileCorpus(Corpus):
                 flaw = REPEATED
             if self._cleaning.on_bad_line == "error" and not flaw.expected:
                 raise UserError(
-                    f"{place}: {flaw.detail}; {flaw.remedy}, or leave such lines out with "
+                    f"{place}: {flaw.detail}; {flaw.remedy}, or drop such lines with "
                     "--on_bad_line=drop (in Python: Cleaning(on_bad_line='drop'))"
                 )
             if flaw.expected:
@@ -315,9 +319,9 @@ class FileCorpus(Corpus):
                 yield line
         if number < last_line:
             raise UserError(
-                f"{join_names(self.files(split, direction))}: {pluralize(number, 'line')}; "
-                f"{split} text of corpus {self.name!r} is lines {first_line:,} to {last_line:,}: "
-                "put the published files there, whole"
+                f"{join_names(self.files(split, direction))}: {pluralize(number, 'line')}, but "
+                f"{split} text of corpus {self.name!r} is lines {first_line:,} to {last_line:,}; "
+                "use the complete published files"
             )
 
     def _held_out_digests(self, split: str, direction: Direction) -> set[bytes] | None:
@@ -363,15 +367,15 @@ class Line:
 
     Attributes:
         sides: source and target text as read, or a flaw.
-        places: "FILE:LINE" of each side.
+        locations: "FILE:LINE" of each side.
     """
 
     sides: tuple[str | Flaw, str | Flaw]
-    places: tuple[str, str]
+    locations: tuple[str, str]
 
     def flaw(self, cleaning: Cleaning) -> tuple[Flaw | None, str]:
         """Return the first flaw and its place; None and "" if there is none."""
-        for side, place in zip(self.sides, self.places, strict=True):
+        for side, place in zip(self.sides, self.locations, strict=True):
             flaw = side if isinstance(side, Flaw) else check_sentence(side, cleaning)
             if flaw is not None:
                 return flaw, place

@@ -57,7 +57,7 @@ def download_packages(names: Sequence[str], folder: Path, remedy: str) -> None:
     )
 
 
-def unpack_package(file: Path, folder: Path, *, under: str, remedy: str) -> Package:
+def unpack_package(file: Path, folder: Path, *, subpath: str, remedy: str) -> Package:
     """Unpack the regular files below a path of a package, without installing it.
 
     Nothing is written outside `folder`: links are never created, names with `..` are refused.
@@ -65,7 +65,7 @@ def unpack_package(file: Path, folder: Path, *, under: str, remedy: str) -> Pack
     Args:
         file: path that ends in `.deb`.
         folder: target; must not exist yet, so that packages cannot share a tree.
-        under: path within the package, such as "usr/share/doc"; all other files are skipped.
+        subpath: path within the package, such as "usr/share/doc"; all other files are skipped.
         remedy: what the user can do, for errors.
 
     Raises:
@@ -79,7 +79,7 @@ def unpack_package(file: Path, folder: Path, *, under: str, remedy: str) -> Pack
     )
     folder.mkdir(parents=True)
     with _package_members(file, remedy) as archive:
-        _unpack(archive, folder, under, f"{file}")
+        _unpack(archive, folder, subpath, f"{file}")
     name, _, version = fields.partition("\t")
     return Package(name, version, sha256_of(file))
 
@@ -115,7 +115,7 @@ def _package_members(file: Path, remedy: str) -> Iterator[tarfile.TarFile]:
             raise _failed("dpkg-deb", lines or [problem], f"{file}: ", remedy)
 
 
-def _unpack(archive: tarfile.TarFile, folder: Path, under: str, name: str) -> None:
+def _unpack(archive: tarfile.TarFile, folder: Path, subpath: str, name: str) -> None:
     """Write the regular files below a path of an archive.
 
     Raises:
@@ -131,10 +131,10 @@ def _unpack(archive: tarfile.TarFile, folder: Path, under: str, name: str) -> No
                 "this is not a package of help pages"
             )
         path = PurePosixPath(member.name)
-        if flaw := _member_flaw(member, path, under):
+        if flaw := _member_flaw(member, path, subpath):
             raise UserError(f"{name}: {member.name!r} {flaw}; do not use this package")
         content = archive.extractfile(member) if member.isreg() else None
-        if content is None or not path.is_relative_to(under):
+        if content is None or not path.is_relative_to(subpath):
             continue
         try:
             target = folder / path
@@ -143,11 +143,11 @@ def _unpack(archive: tarfile.TarFile, folder: Path, under: str, name: str) -> No
                 shutil.copyfileobj(content, output)
         except (FileExistsError, NotADirectoryError):
             raise UserError(
-                f"{name}: {member.name!r} is in it twice; do not use this package"
+                f"{name}: contains {member.name!r} twice; do not use this package"
             ) from None
 
 
-def _member_flaw(member: tarfile.TarInfo, path: PurePosixPath, under: str) -> str:
+def _member_flaw(member: tarfile.TarInfo, path: PurePosixPath, subpath: str) -> str:
     """Return why a member is unsafe; empty if it is safe."""
     if path.is_absolute() or ".." in path.parts:
         return "leads out of the package"
@@ -158,7 +158,7 @@ def _member_flaw(member: tarfile.TarInfo, path: PurePosixPath, under: str) -> st
         target = posixpath.normpath(posixpath.join(base, member.linkname))
         if target.startswith(("/", "../")) or target == "..":
             return f"is a link that leads out of the package, to {member.linkname!r}"
-    inside = path.is_relative_to(under) or PurePosixPath(under).is_relative_to(path)
+    inside = path.is_relative_to(subpath) or PurePosixPath(subpath).is_relative_to(path)
     if inside and not (member.isreg() or member.isdir()):
         return "is neither a file nor a folder"
     return ""
@@ -203,7 +203,7 @@ def _program(name: str, remedy: str) -> str:
     """
     program = shutil.which(name)
     if program is None:
-        raise UserError(f"{name} is not on this machine, which needs to be like Debian; {remedy}")
+        raise UserError(f"{name} is not installed, and needs Debian or a similar system; {remedy}")
     return program
 
 

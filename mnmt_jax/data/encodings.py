@@ -131,27 +131,27 @@ class EncodingCheck:
     """Counter of undecodable lines with a limit on their fraction.
 
     Attributes:
-        place: place of the first undecodable line.
+        location: place of the first undecodable line.
         lines: number of lines so far.
     """
 
-    place: str = ""
+    location: str = ""
     lines: int = 0
     _bad: int = 0
     _encodings: Counter[str] = field(default_factory=Counter)
 
-    def add(self, place: str, encoding: str, lines: int) -> None:
+    def add(self, location: str, encoding: str, lines: int) -> None:
         """Count an undecodable line.
 
         Args:
-            place: place of the line, such as "FILE:LINE".
+            location: place of the line, such as "FILE:LINE".
             encoding: its likely encoding.
             lines: number of lines so far, including this one.
 
         Raises:
             UserError: if the fraction is already too large.
         """
-        self.place = self.place or place
+        self.location = self.location or location
         self._bad += 1
         self._encodings[encoding] += 1
         if lines >= _MIN_LINES_FOR_EARLY_CHECK:
@@ -170,6 +170,6 @@ class EncodingCheck:
             return
         likely = next((name for name, _ in self._encodings.most_common() if name), "")
         raise UserError(
-            f"{self.place}: the first of {self._bad} lines among {lines} that are not UTF-8; "
+            f"{self.location}: the first of {self._bad} lines among {lines} that are not UTF-8; "
             f"{conversion(likely)}"
         )

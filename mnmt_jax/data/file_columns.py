@@ -22,7 +22,7 @@ _JSON_EXTRA = 1 << 14
 
 
 @dataclass(frozen=True)
-class Place:
+class TextColumn:
     """Location of the sentences of one language.
 
     Attributes:
@@ -49,11 +49,11 @@ class Place:
         return _json_column(self.path, self.column, _JSON_FACTOR * max_bytes + _JSON_EXTRA)
 
 
-def find_place(name: str) -> Place | None:
+def find_text_column(name: str) -> TextColumn | None:
     """Return the place that PATH or PATH#COLUMN names; None if the file does not exist."""
     path, _, column = name.partition("#")
     resolved = resolve(path)
-    return None if resolved is None else Place(resolved, column)
+    return None if resolved is None else TextColumn(resolved, column)
 
 
 def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]:
@@ -94,7 +94,7 @@ def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
             ) from None
 
 
-def _field(row: Any, column: str, place: str) -> str | Flaw:
+def _field(row: Any, column: str, location: str) -> str | Flaw:
     """Return the text of a possibly nested field, or its flaw.
 
     Raises:
@@ -104,7 +104,7 @@ def _field(row: Any, column: str, place: str) -> str | Flaw:
     for name in column.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, str):
-        raise UserError(f"{place}: field {column!r} is not there or no text")
+        raise UserError(f"{location}: field {column!r} is missing or not text")
     if (surrogate := _SURROGATE.search(value)) is not None:  # JSON escapes may hold surrogates
         escape = f"\\u{ord(surrogate[0]):x}"
         return Flaw(

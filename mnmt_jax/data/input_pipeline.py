@@ -93,10 +93,10 @@ class Plan:
     batches: int
     dropped: np.ndarray
 
-    def select(self, kept: np.ndarray) -> Plan:
+    def select(self, pairs: np.ndarray) -> Plan:
         """Return the plan restricted to the pairs of an index or boolean mask."""
         names = ("task", "index", "epoch", "batch", "row", "lengths")
-        return dataclasses.replace(self, **{name: getattr(self, name)[kept] for name in names})
+        return dataclasses.replace(self, **{name: getattr(self, name)[pairs] for name in names})
 
 
 class Pipeline:
@@ -116,7 +116,7 @@ class Pipeline:
         *,
         extras: BatchExtras = BatchExtras(),  # noqa: B008 - frozen
         seed: int = 1,
-        share: ProcessRows = ALL_ROWS,
+        process_rows: ProcessRows = ALL_ROWS,
     ) -> None:
         """Check the settings against the cache.
 
@@ -126,12 +126,12 @@ class Pipeline:
             data: tasks to read and packing settings.
             extras: additional contents of a batch.
             seed: seed of shuffling and mixing.
-            share: rows of the global batch that this process reads.
+            process_rows: rows of the global batch that this process reads.
 
         Raises:
             UserError: if no task has training text, or the rows cannot be split evenly.
         """
-        self._local_rows = share.local_rows(data.rows)
+        self._local_rows = process_rows.local_rows(data.rows)
         self.cache = cache
         self.task_names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not self.task_names:
@@ -171,7 +171,7 @@ class Pipeline:
             plan = self._validation_plan(names, task_number, split)
             if plan.dropped.any():
                 _log.warning(
-                    "%s %s: %d pairs are longer than a row and left out",
+                    "%s %s: skipped %d pairs that are longer than a row",
                     name,
                     split,
                     plan.dropped.sum(),
@@ -238,7 +238,7 @@ class Pipeline:
         if sum(self.too_long().values()) == sum(self._schedule.sizes):
             raise UserError(
                 f"all {sum(self._schedule.sizes)} training pairs are {self._reason()}; raise these "
-                "to the length of your sentences in pieces"
+                "lengths"
             )
 
     def _reason(self) -> str:
@@ -380,7 +380,7 @@ class BatchIterator:
             self._reversed_batches = next(self._chunks)[::-1]
             self._chunk, self._batch = self._chunk + 1, 0
         raise UserError(
-            f"{_MAX_EMPTY_CHUNKS} chunks in a row hold no pair that fits a row; raise "
+            f"{_MAX_EMPTY_CHUNKS} consecutive chunks have no pair that fits into a row; raise "
             "Data.source_length and Data.target_length"
         )
 
@@ -432,10 +432,12 @@ def batches(
     *,
     extras: BatchExtras = BatchExtras(),  # noqa: B008 - frozen
     seed: int = 1,
-    share: ProcessRows = ALL_ROWS,
+    process_rows: ProcessRows = ALL_ROWS,
 ) -> BatchIterator:
     """Return the endless training batches of one process; see `Pipeline` for the arguments."""
-    return Pipeline(cache, layout, data, extras=extras, seed=seed, share=share).train()
+    return Pipeline(
+        cache, layout, data, extras=extras, seed=seed, process_rows=process_rows
+    ).train()
 
 
 def padding_fraction(batch: HostBatch) -> dict[str, float]:

@@ -86,8 +86,8 @@ def write_help_corpus(pages: Mapping[str, Path], folder: Path) -> dict[str, int]
         split for split in ("train", "validation", "test") if not counts[f"{split}.keys"]
     ]:
         raise UserError(
-            f"{pages['en']}: no {missing[0]} sentence that all languages have; these must be the "
-            "pages of LibreOffice's offline help, the same version in all languages"
+            f"{pages['en']}: no {missing[0]} sentence exists in all languages; use the pages of "
+            "LibreOffice's offline help, of the same version in all languages"
         )
     return dict(sorted(counts.items()))
 
@@ -96,13 +96,13 @@ def _lines(segment: Segment) -> Iterator[tuple[str, str]]:
     """Yield (file name, line) for each line that a segment adds."""
     texts, split = segment.texts, segment.split
     if texts.keys() == set(HELP_LANGUAGES):
-        yield f"{split}.keys", segment.place
+        yield f"{split}.keys", segment.location
         for code, text in texts.items():
             yield f"{split}.{code}", text
     if split != "train":
         return
     other_languages = HELP_LANGUAGES[1:]
-    disjoint_code = other_languages[segment.turn % len(other_languages)]
+    disjoint_code = other_languages[segment.page_number % len(other_languages)]
     for code in (code for code in other_languages if code in texts):
         for kind in ("train", "train_disjoint") if code == disjoint_code else ("train",):
             yield f"{kind}.en-{code}.en", texts["en"]

@@ -45,15 +45,16 @@ class Segment:
     """An English sentence or paragraph with its translations.
 
     Attributes:
-        place: page, id of the paragraph, and sentence number in it from 0, separated by tabs.
+        location: page, id of the paragraph, and sentence number in it from 0, separated by tabs.
         split: "train", "validation" or "test"; the same for all segments of a page.
-        turn: number of the page in reading order, from 0: test pages first, training pages last.
+        page_number: number of the page in reading order, from 0: test pages first, training pages
+            last.
         texts: text by language, English first; languages without a good translation are absent.
     """
 
-    place: str
+    location: str
     split: str
-    turn: int
+    page_number: int
     texts: Mapping[str, str]
 
 

@@ -215,9 +215,7 @@ def _no_text(corpus: Corpus, split: str, direction: Direction) -> UserError:
     """Return the error for files without a sentence."""
     files = join_names(corpus.files(split, direction)) or f"{split} {'-'.join(direction)}"
     unit = "sentence" if direction[0] == direction[1] else "sentence pair"
-    return UserError(
-        f"corpus '{corpus.name}': {files}: no {unit}; give text, or leave the files out"
-    )
+    return UserError(f"corpus '{corpus.name}': {files}: no {unit}; add text, or remove the files")
 
 
 def _side_sentences(corpus: Corpus, direction: Direction, side: int) -> Iterator[str]:
@@ -259,7 +257,7 @@ def _published_mixtures() -> tuple[Mixture, ...]:
                 row.name,
                 row.supervised,
                 row.temperature,
-                None if row.tested else (),
+                None if row.tested_languages else (),
             )
             for row in one_mixture_rows
         ),

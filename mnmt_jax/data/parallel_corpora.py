@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, Selection
-from mnmt_jax.data.file_columns import Place, find_place
+from mnmt_jax.data.file_columns import TextColumn, find_text_column
 from mnmt_jax.data.split_aliases import language_aliases
 from mnmt_jax.data.text_reader import Cleaning, Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
@@ -88,7 +88,7 @@ class PatternFiles(FileCorpus):
             name then ends in ".gz". "PATH#COLUMN" is a column of a JSON-lines or Parquet file;
             COLUMN may have `{language}` too.
         languages: codes.
-        words: values of `{language}` by code, where they differ from the code.
+        language_names: values of `{language}` by code, where they differ from the code.
         cleaning: which lines are bad, and whether they are errors or dropped.
         selection: which pairs are taken.
     """
@@ -99,14 +99,14 @@ class PatternFiles(FileCorpus):
         patterns: Mapping[str, Sequence[str]],
         languages: Sequence[str],
         *,
-        words: Mapping[str, Sequence[str]] | None = None,
+        language_names: Mapping[str, Sequence[str]] | None = None,
         cleaning: Cleaning = Cleaning(),  # noqa: B008 - frozen
         selection: Selection = Selection(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(name, languages, {split: split for split in patterns}, cleaning, selection)
         self._patterns = patterns
-        self._words = words or {}
-        self._places_by_split: dict[str, dict[Direction, tuple[Place, Place]]] = {}
+        self._words = language_names or {}
+        self._columns_by_split: dict[str, dict[Direction, tuple[TextColumn, TextColumn]]] = {}
         if not self.splits():
             places = " or ".join(dict.fromkeys(itertools.chain(*patterns.values())))
             raise NoFilesError(
@@ -126,7 +126,7 @@ class PatternFiles(FileCorpus):
             for pattern in self._patterns.get(split, ())
             for name in names
         ]
-        return tuple(file for file in files if find_place(file) is None)
+        return tuple(file for file in files if find_text_column(file) is None)
 
     @property
     def expected_splits(self) -> tuple[str, ...]:
@@ -147,22 +147,22 @@ class PatternFiles(FileCorpus):
         """Return the two files of a direction."""
         return tuple(place.path for place in self._places(split)[direction])
 
-    def _places(self, split: str) -> Mapping[Direction, tuple[Place, Place]]:
+    def _places(self, split: str) -> Mapping[Direction, tuple[TextColumn, TextColumn]]:
         """Return the places of both sides of each direction; searches the disk only once."""
-        if split not in self._places_by_split:
-            cache: dict[str, Place | None] = {}
+        if split not in self._columns_by_split:
+            cache: dict[str, TextColumn | None] = {}
             directions = itertools.permutations(self.languages, 2)
             candidates = (
                 (direction, self._find_places(split, direction, cache)) for direction in directions
             )
-            self._places_by_split[split] = {
+            self._columns_by_split[split] = {
                 direction: places for direction, places in candidates if places is not None
             }
-        return self._places_by_split[split]
+        return self._columns_by_split[split]
 
     def _find_places(
-        self, split: str, direction: Direction, cache: dict[str, Place | None]
-    ) -> tuple[Place, Place] | None:
+        self, split: str, direction: Direction, cache: dict[str, TextColumn | None]
+    ) -> tuple[TextColumn, TextColumn] | None:
         names = [self._words.get(code, (code,)) for code in direction]
         for pattern in self._patterns.get(split, ()):
             pairs = [""]
@@ -170,7 +170,7 @@ class PatternFiles(FileCorpus):
                 name_pairs = (*itertools.product(*names), *itertools.product(*names[::-1]))
                 pairs = [f"{source_name}-{target_name}" for source_name, target_name in name_pairs]
             for pair in pairs:
-                sides = [_first_place(pattern, pair, words, cache) for words in names]
+                sides = [_first_text_column(pattern, pair, words, cache) for words in names]
                 if sides[0] is not None and sides[1] is not None:
                     return sides[0], sides[1]
         return None
@@ -185,22 +185,22 @@ class PatternFiles(FileCorpus):
                 file = shorter.rpartition(":")[0]
                 missing = Flaw(
                     "unpaired",
-                    f"{file} has {number - 1} lines only; if one is missing further up, all pairs "
-                    "after it are wrong",
+                    f"{file} has only {number - 1} lines; if an earlier line is missing, all pairs "
+                    "after it are misaligned",
                 )
                 source, target = (missing if side is None else side for side in (source, target))
                 where = (longer, longer)
             yield Line((source, target), where)
 
 
-def _first_place(
-    pattern: str, pair: str, words: Sequence[str], cache: dict[str, Place | None]
-) -> Place | None:
+def _first_text_column(
+    pattern: str, pair: str, language_names: Sequence[str], cache: dict[str, TextColumn | None]
+) -> TextColumn | None:
     """Return the first existing place that a pattern names with one of the words."""
-    for word in words:
+    for word in language_names:
         name = pattern.format(language=word, pair=pair)
         if name not in cache:
-            cache[name] = find_place(name)
+            cache[name] = find_text_column(name)
         if (place := cache[name]) is not None:
             return place
     return None
@@ -233,7 +233,7 @@ class ParallelFiles(PatternFiles):
         _check_pattern(pattern, needed, {"split", "language", "pair"})
         patterns = {split: (pattern.replace("{split}", word),) for split, word in splits.items()}
         words = language_aliases(itertools.chain(*patterns.values()), languages)
-        super().__init__(name, patterns, languages, words=words, cleaning=cleaning)
+        super().__init__(name, patterns, languages, language_names=words, cleaning=cleaning)
 
 
 class TsvFile(FileCorpus):
@@ -313,7 +313,7 @@ class TsvFile(FileCorpus):
             if len(cells) == len(columns):
                 yield Line((cells[source], cells[target]), (place, place))
                 continue
-            flaw = Flaw("columns", f"{len(cells)} columns where {len(columns)} belong")
+            flaw = Flaw("columns", f"{len(cells)} columns, but the header has {len(columns)}")
             yield Line((flaw, flaw), (place, place))
 
 
@@ -360,10 +360,10 @@ class MultilingualTsv(TsvFile):
     Args:
         name: name of the corpus.
         pattern: path with `{split}`.
-        words: column name of each language, by code; other columns are not read.
+        column_names: column name of each language, by code; other columns are not read.
         splits: name of each split in the path.
-        absent: marker of a cell without a sentence; an empty cell has none either. Pairs with such
-            a cell are skipped and not counted as flaws.
+        missing_marker: marker of a cell without a sentence; an empty cell has none either. Pairs
+            with such a cell are skipped and not counted as flaws.
         selection: which pairs are taken.
     """
 
@@ -371,15 +371,15 @@ class MultilingualTsv(TsvFile):
         self,
         name: str,
         pattern: str,
-        words: Mapping[str, str],
+        column_names: Mapping[str, str],
         *,
         splits: Mapping[str, str] = _STANDARD_SPLITS,
-        absent: str,
+        missing_marker: str,
         selection: Selection = Selection(),  # noqa: B008 - frozen
     ) -> None:
-        self._codes = {word: code for code, word in words.items()}
-        self._absent = absent
-        super().__init__(name, pattern, tuple(words), splits=splits)
+        self._codes = {word: code for code, word in column_names.items()}
+        self._absent = missing_marker
+        super().__init__(name, pattern, tuple(column_names), splits=splits)
         self._selection = selection
 
     def _read_header(self, path: str) -> tuple[str, ...]:
@@ -411,7 +411,7 @@ def _first_cells(path: str) -> list[str]:
     return header.split("\t")
 
 
-def _check_pattern(pattern: str, needed: set[str], allowed: set[str]) -> None:
+def _check_pattern(pattern: str, required: set[str], allowed: set[str]) -> None:
     """Check that a path pattern has the needed fields and no field that is not allowed.
 
     Raises:
@@ -421,8 +421,8 @@ def _check_pattern(pattern: str, needed: set[str], allowed: set[str]) -> None:
         fields = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
     except ValueError as error:
         raise UserError(f"pattern {pattern!r}: {error}") from None
-    if not needed <= fields <= allowed:
-        words = " and ".join(f"{{{name}}}" for name in sorted(needed))
+    if not required <= fields <= allowed:
+        words = " and ".join(f"{{{name}}}" for name in sorted(required))
         raise UserError(f"pattern {pattern!r}: must have {words} and no other field in braces")
 
 
@@ -430,15 +430,15 @@ CORPORA: dict[str, Callable[[], Corpus]] = {}
 """Corpora by name; `register_corpus` adds to it."""
 
 
-def register_corpus(name: str, make: Callable[[], Corpus]) -> None:
-    """Register a corpus under a name; `make` is called when the corpus is requested.
+def register_corpus(name: str, factory: Callable[[], Corpus]) -> None:
+    """Register a corpus under a name; `factory` is called when the corpus is requested.
 
     Raises:
         UserError: if the name is taken.
     """
     if name in CORPORA:
         raise UserError(f"corpus {name!r} is registered already: choose another name")
-    CORPORA[name] = make
+    CORPORA[name] = factory
 
 
 def get_corpus(name: str) -> Corpus:

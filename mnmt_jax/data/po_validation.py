@@ -52,7 +52,7 @@ def check_po_lines(path: str, encoding: str) -> str:
             else:
                 flaw = po_line_error(line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line)
             if flaw:
-                raise UserError(f"{path}:{number}: {flaw}; mend the file, or export it again")
+                raise UserError(f"{path}:{number}: {flaw}; repair the file, or export it again")
     return encoding
 
 
@@ -69,9 +69,10 @@ def po_line_error(line: str) -> str:
     text = line[keyword.end() :] if keyword else line
     if not text.startswith('"'):
         if keyword:
-            return f"no opening quote behind {keyword[0].strip()}"
-        return "neither a comment, nor a keyword such as msgid, a blank and a text in quotes"
+            return f"no opening quote after {keyword[0].strip()}"
+        return "neither a comment nor a keyword such as msgid, a space and a quoted text"
     quoted = _QUOTED.match(text)
     if quoted is None:
         return "no closing quote"
-    return "" if quoted[0] == text else r"text behind the closing quote; a quote in a text is \""
+    flaw = 'text after the closing quote; write a quote in a text as \\"'
+    return "" if quoted[0] == text else flaw

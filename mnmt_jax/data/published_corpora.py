@@ -68,12 +68,12 @@ class PublishedCorpus:
     Attributes:
         name: name of the corpus, and of its folder unless `folder` is set.
         languages: codes, in the order of their tags.
-        make: function from folder and name to the corpus.
-        wanted: description of the files to put into the folder.
+        factory: function from folder and name to the corpus.
+        required_files: description of the files to put into the folder.
         supervised: directions that are trained on; none for test sets. Monolingual text has
             directions from a language to itself.
-        tested: languages between which all directions are tested; none if only the supervised
-            directions are tested.
+        tested_languages: languages between which all directions are tested; none if only the
+            supervised directions are tested.
         temperature: published sampling temperature.
         folder: name of the folder; "" for the name of the corpus.
         vocabulary: name of the vocabulary of its models; "" for the name of the corpus.
@@ -81,10 +81,10 @@ class PublishedCorpus:
 
     name: str
     languages: tuple[str, ...]
-    make: Callable[[Path, str], Corpus]
-    wanted: str
+    factory: Callable[[Path, str], Corpus]
+    required_files: str
     supervised: tuple[Direction, ...] = ()
-    tested: tuple[str, ...] = ()
+    tested_languages: tuple[str, ...] = ()
     temperature: float = 5.0
     folder: str = ""
     vocabulary: str = ""
@@ -98,7 +98,9 @@ class PublishedCorpus:
     def zero_shot(self) -> tuple[Direction, ...]:
         """Directions that are tested but not trained on."""
         known = set(self.supervised)
-        return tuple(pair for pair in many_to_many_directions(self.tested) if pair not in known)
+        return tuple(
+            pair for pair in many_to_many_directions(self.tested_languages) if pair not in known
+        )
 
 
 def data_folder() -> Path:
@@ -114,11 +116,11 @@ def published_corpus(name: str) -> Corpus:
     """
     row = PUBLISHED[name]
     try:
-        return row.make(row.path, row.name)
+        return row.factory(row.path, row.name)
     except NoFilesError as error:
         raise UserError(
-            f"corpus '{name}' is not in {row.path}: put there {row.wanted}; "
-            f"{DATA_VARIABLE} names the folder above"
+            f"corpus '{name}' is not in {row.path}; put there: {row.required_files}; "
+            f"{DATA_VARIABLE} sets the parent folder"
         ) from error
 
 
@@ -135,7 +137,7 @@ def _ted(
             f"{folder}/all_talks_{{split}}.tsv",
             words,
             splits={"train": "train", "validation": "dev", "test": "test"},
-            absent="NULL",  # "_ _ NULL _ _" in tokenised tables
+            missing_marker="NULL",  # "_ _ NULL _ _" in tokenised tables
             selection=Selection(first=limits),
         )
 
@@ -178,7 +180,7 @@ def _flores(splits: Mapping[str, str]) -> Callable[[Path, str], Corpus]:
             )
             for split, word in splits.items()
         }
-        return PatternFiles(name, patterns, tuple(_FLORES_WORDS), words=_FLORES_WORDS)
+        return PatternFiles(name, patterns, tuple(_FLORES_WORDS), language_names=_FLORES_WORDS)
 
     return make
 
@@ -197,7 +199,7 @@ _NTREX_WORDS = {
 
 def _ntrex(folder: Path, name: str) -> Corpus:
     patterns = {"test": (f"{folder}/NTREX-128/newstest2019-{{language}}.txt",)}
-    return PatternFiles(name, patterns, tuple(_NTREX_WORDS), words=_NTREX_WORDS)
+    return PatternFiles(name, patterns, tuple(_NTREX_WORDS), language_names=_NTREX_WORDS)
 
 
 # LibreOffice's help pages, as written by 'mnmt fetch'. Pairs without English have training text
@@ -260,12 +262,14 @@ FINE_TUNING_COUNTS = (5, 25, 100)
 def _ted_row(
     name: str,
     languages: tuple[str, ...],
-    make: Callable[[Path, str], Corpus],
+    factory: Callable[[Path, str], Corpus],
     **fields: Any,
 ) -> PublishedCorpus:
     """Return the row of TED talks in some languages, to and from English."""
     directions = english_centric_directions(languages)
-    return PublishedCorpus(name, languages, make, _TED_WANTED, directions, folder="ted19", **fields)
+    return PublishedCorpus(
+        name, languages, factory, _TED_WANTED, directions, folder="ted19", **fields
+    )
 
 
 def _iwslt17_row(
@@ -301,12 +305,12 @@ def _europarl_row(
     )
 
 
-def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> PublishedCorpus:
+def _help_row(name: str, factory: Callable[[Path, str], Corpus]) -> PublishedCorpus:
     """Return a row of LibreOffice's help."""
     return PublishedCorpus(
         name,
         HELP_LANGUAGES,
-        make,
+        factory,
         _HELP_WANTED,
         english_centric_directions(HELP_LANGUAGES),
         HELP_LANGUAGES,
@@ -318,7 +322,10 @@ def _help_row(name: str, make: Callable[[Path, str], Corpus]) -> PublishedCorpus
 
 _ROWS: Sequence[PublishedCorpus] = (
     _ted_row(
-        "ted19", TED19_LANGUAGES, _ted(TED19_LANGUAGES, held_out=2000), tested=TED19_LANGUAGES
+        "ted19",
+        TED19_LANGUAGES,
+        _ted(TED19_LANGUAGES, held_out=2000),
+        tested_languages=TED19_LANGUAGES,
     ),
     PublishedCorpus(
         "opus100",
@@ -363,7 +370,7 @@ _ROWS: Sequence[PublishedCorpus] = (
         MITRE_LANGUAGES,
         _flores({"validation": "dev", "test": "devtest"}),
         _FLORES_WANTED,
-        tested=MITRE_LANGUAGES,
+        tested_languages=MITRE_LANGUAGES,
         vocabulary="mitre",
     ),
     PublishedCorpus(
@@ -382,7 +389,7 @@ _ROWS: Sequence[PublishedCorpus] = (
         _ntrex,
         "the folder NTREX-128 of github.com/MicrosoftTranslator/NTREX "
         "(NTREX-128/newstest2019-ref.deu.txt and so on)",
-        tested=MITRE_LANGUAGES,
+        tested_languages=MITRE_LANGUAGES,
         vocabulary="mitre",
     ),
     PublishedCorpus(
@@ -398,7 +405,7 @@ _ROWS: Sequence[PublishedCorpus] = (
         "ted20",
         TED20_LANGUAGES,
         _ted(TED20_LANGUAGES, pt="pt-br"),
-        tested=TED20_LANGUAGES,
+        tested_languages=TED20_LANGUAGES,
         temperature=1.0,
     ),
     _ted_row("ted30", TED30_LANGUAGES, _ted(TED30_LANGUAGES), vocabulary="newscrawl"),

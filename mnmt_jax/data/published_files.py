@@ -94,7 +94,9 @@ def multi30k(folder: Path, name: str) -> Corpus:
     return PatternFiles(name, patterns, MULTI30K_LANGUAGES)
 
 
-def mmcr(languages: Sequence[str], drawn: Mapping[Direction, int]) -> Callable[[Path, str], Corpus]:
+def mmcr(
+    languages: Sequence[str], sample_sizes: Mapping[Direction, int]
+) -> Callable[[Path, str], Corpus]:
     """Return a factory for IWSLT 2017 or Europarl v7 from MMCR4NLP's files.
 
     There are files per pair of languages, or a file per language in which line i has the same
@@ -102,7 +104,7 @@ def mmcr(languages: Sequence[str], drawn: Mapping[Direction, int]) -> Callable[[
 
     Args:
         languages: codes.
-        drawn: sample size of the training pairs, by direction.
+        sample_sizes: sample size of the training pairs, by direction.
     """
     words = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
     forms = (
@@ -116,7 +118,7 @@ def mmcr(languages: Sequence[str], drawn: Mapping[Direction, int]) -> Callable[[
             split: [f"{folder}/{form.format(word=word)}" for form in forms for word in names]
             for split, names in words.items()
         }
-        selection = Selection(drawn=drawn)
+        selection = Selection(sample_sizes=sample_sizes)
         return PatternFiles(name, patterns, languages, cleaning=DROP, selection=selection)
 
     return make
@@ -156,7 +158,7 @@ def multiun(folder: Path, name: str) -> Corpus:
         "test": (f"{folder}/testsets/testset/UNv1.0.testset.{{language}}",),
     }
     sample_sizes = dict.fromkeys(english_centric_directions(MULTIUN_LANGUAGES), 2_000_000)
-    selection = Selection(first={"validation": 1000}, drawn=sample_sizes)
+    selection = Selection(first={"validation": 1000}, sample_sizes=sample_sizes)
     return PatternFiles(name, patterns, MULTIUN_LANGUAGES, cleaning=DROP, selection=selection)
 
 

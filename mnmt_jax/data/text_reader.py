@@ -68,7 +68,7 @@ class Flaw:
     @property
     def remedy(self) -> str:
         """How to correct the line, other than dropping it."""
-        return conversion(self.encoding) if self.reason == "bad_utf8" else "mend it"
+        return conversion(self.encoding) if self.reason == "bad_utf8" else "fix it"
 
 
 BLANK = Flaw("blank", "blank line")

@@ -99,7 +99,9 @@ class BitextFiles(FileCorpus):
                     continue
                 source_text, target_text = unit.texts[source], unit.texts[target]
                 flaw = unit.flaw or (None if source_text and target_text else UNTRANSLATED)
-                yield Line((flaw or source_text, flaw or target_text), (unit.place, unit.place))
+                yield Line(
+                    (flaw or source_text, flaw or target_text), (unit.location, unit.location)
+                )
 
 
 def _wanted_tags(languages: Sequence[str]) -> dict[str, list[str]]:
@@ -140,8 +142,8 @@ def _tags_by_code(
         if not matches and not (wanted_tags and all(map(_names_region, wanted_tags))):
             if len(same_language) > 1:
                 raise UserError(
-                    f"{path}: has {join_names(same_language)} for '{code}'; say with "
-                    f"--languages which to read, e.g. {same_language[0]}"
+                    f"{path}: has {join_names(same_language)} for '{code}'; choose one with "
+                    f"--languages, e.g. {same_language[0]}"
                 )
             matches = same_language
         if matches:

@@ -22,9 +22,9 @@ from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import parse_code
 
 UNTRANSLATED = Flaw("untranslated", "no translation", expected=True)
-_FUZZY = Flaw("fuzzy", "a translation that somebody has to review", expected=True)
-_OBSOLETE = Flaw("obsolete", "a text that is used no more", expected=True)
-_PLURAL = Flaw("plural", "forms for numbers, which do not say what they translate", expected=True)
+_FUZZY = Flaw("fuzzy", "a translation that needs review", expected=True)
+_OBSOLETE = Flaw("obsolete", "an obsolete text", expected=True)
+_PLURAL = Flaw("plural", "plural forms, whose source forms are ambiguous", expected=True)
 _LOCKED = Flaw("not_to_translate", "a text that must not be translated", expected=True)
 
 MAX_UNIT_BYTES = 4 << 20
@@ -47,12 +47,12 @@ class Unit:
     """One text in two or more languages.
 
     Attributes:
-        place: "FILE:LINE" of its start.
+        location: "FILE:LINE" of its start.
         texts: text by language tag, in lower case with hyphens; "" if there is no translation.
         flaw: why it is not a finished translation, or None.
     """
 
-    place: str
+    location: str
     texts: Mapping[str, str]
     flaw: Flaw | None = None
 
@@ -144,10 +144,10 @@ def _po_units(path: str) -> Iterator[Unit]:
         entries = polib.pofile(path, encoding=encoding)
     except (OSError, UnicodeError) as error:
         if line := re.match(r".*\(line (\d+)\)", str(error), re.DOTALL):
-            problem = f"{path}:{line[1]}: a line that does not belong behind those before it"
+            problem = f"{path}:{line[1]}: unexpected after the lines before it"
         else:
             problem = f"{path}: not a PO file ({one_line(error)})"
-        raise UserError(f"{problem}; mend the file, or export it again") from None
+        raise UserError(f"{problem}; repair the file, or export it again") from None
     header = entries.metadata
     source_tag = normalize_tag(header.get("X-Source-Language") or "en")
     target_tag = normalize_tag(header.get("Language") or Path(path).stem)
@@ -155,8 +155,8 @@ def _po_units(path: str) -> Iterator[Unit]:
         parse_code(target_tag)
     except UserError:
         raise UserError(
-            f"{path}: which language? the header names none that is known; add 'Language: de', or "
-            "call the file de.po"
+            f"{path}: the header names no known language; add 'Language: de', or name the file "
+            "de.po"
         ) from None
     for entry in entries:
         flaw = None
@@ -286,7 +286,9 @@ def _syntax_error(path: str, message: str, line: int, parser: Any) -> UserError:
     place = f"{path}:{line}" if line else path
     # The parser's message repeats the place at its end.
     reason = re.sub(r", line \d+, column \d+$", "", message.partition("\n")[0])
-    return UserError(f"{place}: {one_line(ValueError(reason))}; mend the file, or export it again")
+    return UserError(
+        f"{place}: {one_line(ValueError(reason))}; repair the file, or export it again"
+    )
 
 
 def _check_root(outermost: Any, path: str, root: str) -> None:

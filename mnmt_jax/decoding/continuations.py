@@ -64,12 +64,12 @@ class _Draw(NamedTuple):
 
 
 def draw_continuations(
-    system: InferenceModel, draws: Sequence[tuple[Line, int]], decode: Decode
+    inference_model: InferenceModel, draws: Sequence[tuple[Line, int]], decode: Decode
 ) -> list[Continuation]:
     """Draw a continuation for each pair of a prompt and the number of a draw.
 
     Args:
-        system: a model that continues text.
+        inference_model: a model that continues text.
         draws: prompts, as targets of lines without source text, with the numbers of their draws.
         decode: settings; beam size and length penalty are not used.
 
@@ -80,35 +80,38 @@ def draw_continuations(
         UserError: if a prompt does not fit the largest bucket, or the model's output is not finite.
     """
     decode = dataclasses.replace(decode, beam_size=1, length_penalty=0.0)
-    prefixes = _prefixes(system, [line for line, _ in draws])
+    prefixes = _prefixes(inference_model, [line for line, _ in draws])
     prefixed_draws = [_Draw(*draw, prefix) for draw, prefix in zip(draws, prefixes, strict=True)]
     lengths = [len(prefix) for prefix in prefixes]
     check_lengths_fit_bucket([line for line, _ in draws], lengths, decode)
     widths = [min(bucket for bucket in decode.buckets if bucket >= size) for size in lengths]
     longest = max(widths, default=0) + decode.max_length
-    check_decode(system, decode, {system.model.layout.generated: longest})
-    rows = system.rows(decode.batch, len(draws))
-    check_memory(system, decode, rows=rows, steps=decode.max_length + 1)
+    check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
+    rows = inference_model.rows(decode.batch, len(draws))
+    check_memory(inference_model, decode, rows=rows, steps=decode.max_length + 1)
     continuations: dict[int, Continuation] = {}
     for width in sorted(set(widths)):
         members = [i for i in range(len(draws)) if widths[i] == width]
         admissions = (
             Admission(
-                chunk, *_make_batch(system, [prefixed_draws[i] for i in chunk], decode, width, rows)
+                chunk,
+                *_make_batch(
+                    inference_model, [prefixed_draws[i] for i in chunk], decode, width, rows
+                ),
             )
             for chunk in _groups(lengths, members, rows)
         )
-        results = search_continuously(system, make_search(decode), admissions, rows)
+        results = search_continuously(inference_model, make_search(decode), admissions, rows)
         for finished in with_memory_errors(results, decode):
             continuations[finished.number] = _continuation(
-                system, finished, prefixed_draws[finished.number], decode
+                inference_model, finished, prefixed_draws[finished.number], decode
             )
     return [continuations[i] for i in range(len(draws))]
 
 
-def _prefixes(system: InferenceModel, lines: Sequence[Line]) -> list[tuple[int, ...]]:
+def _prefixes(inference_model: InferenceModel, lines: Sequence[Line]) -> list[tuple[int, ...]]:
     """Return the decoder prefix of each prompt: trigger, tag if there is one, and pieces."""
-    vocabulary, instruction = system.vocabulary, system.instruction
+    vocabulary, instruction = inference_model.vocabulary, inference_model.instruction
     texts = list(dict.fromkeys((line.text, line.target_lang) for line in lines))
     encoded = vocabulary.encode_lines([text for text, _ in texts], [code for _, code in texts])
     pieces = dict(zip(texts, encoded, strict=True))
@@ -121,18 +124,18 @@ def _prefixes(system: InferenceModel, lines: Sequence[Line]) -> list[tuple[int, 
     return [prefix(line) for line in lines]
 
 
-def _groups(sizes: Sequence[int], members: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield groups of at most `most` members whose prompts have the same length."""
+def _groups(sizes: Sequence[int], members: Sequence[int], max_size: int) -> Iterator[list[int]]:
+    """Yield groups of at most `max_rows` members whose prompts have the same length."""
     for size in sorted({sizes[i] for i in members}):
-        yield from chunks([i for i in members if sizes[i] == size], most)
+        yield from chunks([i for i in members if sizes[i] == size], max_size)
 
 
 def _make_batch(
-    system: InferenceModel, draws: Sequence[_Draw], decode: Decode, width: int, rows: int
+    inference_model: InferenceModel, draws: Sequence[_Draw], decode: Decode, width: int, rows: int
 ) -> tuple[HostBatch, Request]:
     """Build a batch of `rows` rows; rows without a prompt are empty and come last."""
     count, length = len(draws), len(draws[0].prefix)
-    prefix = np.full((rows, width), system.vocabulary.eos_id, np.int32)
+    prefix = np.full((rows, width), inference_model.vocabulary.eos_id, np.int32)
     prefix[:count, :length] = [draw.prefix for draw in draws]
     numbers = np.zeros((rows, 2), np.int32)
     numbers[:count] = [(draw.line.number, draw.number) for draw in draws]
@@ -146,16 +149,16 @@ def _make_batch(
         max_steps=decode.max_length + 1,
         allow_unk=decode.allow_unk,
     )
-    segments = segments_from_rows([[make_example(system, line)] for line, *_ in draws])
-    return model_inputs(system.converter(width).static_batch(segments, rows)), request
+    segments = segments_from_rows([[make_example(inference_model, line)] for line, *_ in draws])
+    return model_inputs(inference_model.converter(width).static_batch(segments, rows)), request
 
 
 def _continuation(
-    system: InferenceModel, finished: Finished, draw: _Draw, decode: Decode
+    inference_model: InferenceModel, finished: Finished, draw: _Draw, decode: Decode
 ) -> Continuation:
     """Return the continuation of a finished draw."""
-    prompt_ids = draw.prefix[system.instruction.target_extra :]
-    hypotheses = decode_hypotheses(system, finished.hypotheses, finished.row, prompt_ids)
+    prompt_ids = draw.prefix[inference_model.instruction.target_extra :]
+    hypotheses = decode_hypotheses(inference_model, finished.hypotheses, finished.row, prompt_ids)
     prompt = draw.line.number
     if not hypotheses:
         raise UserError(

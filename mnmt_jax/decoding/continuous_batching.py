@@ -22,7 +22,8 @@ from jaxtyping import Array, Int
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.decoding.generate import make_step, search_batch, start_search
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.decoding.search import Hypotheses, Request, Search, StopCount, has_stopped
+from mnmt_jax.decoding.search import Hypotheses, Request, Search, has_stopped
+from mnmt_jax.decoding.search_arrays import StopCount
 from mnmt_jax.distributed.sharding import decoding_state_spec, platform
 from mnmt_jax.model.network import Network
 
@@ -61,55 +62,59 @@ class Finished:
     done: bool
 
 
-def slots_per_admission(system: InferenceModel, rows: int, sentences: int) -> int:
+def slots_per_admission(inference_model: InferenceModel, rows: int, sentences: int) -> int:
     """Return how many sentences are admitted at a time.
 
     Args:
-        system: the model and its devices.
+        inference_model: the model and its devices.
         rows: slots of the batch.
         sentences: number of sentences of the batch's shape.
     """
     if sentences <= rows or platform() == "tpu":
         return rows
-    return system.on_all_devices(max(rows // _ADMISSIONS, 1))
+    return inference_model.on_all_devices(max(rows // _ADMISSIONS, 1))
 
 
 def search_continuously(
-    system: InferenceModel, search: Search, turns: Iterable[Admission], rows: int
+    inference_model: InferenceModel, search: Search, admissions: Iterable[Admission], rows: int
 ) -> Iterator[Finished]:
     """Search sentences of one shape.
 
     Args:
-        system: the model.
+        inference_model: the model.
         search: search algorithm.
-        turns: admissions of equal size, at most `rows`. Sentences of an admission of size `rows`
-            start and end together.
+        admissions: admissions of equal size, at most `rows`. Sentences of an admission of size
+            `rows` start and end together.
         rows: slots of the batch.
 
     Yields:
         Each sentence, after the program that finished it.
     """
-    slots = _Slots(system, search, rows)
-    admissions = iter(turns)
-    admission = next(admissions, None)
+    slots = _Slots(inference_model, search, rows)
+    pending = iter(admissions)
+    admission = next(pending, None)
     while admission is not None:
-        following = next(admissions, None)
+        following = next(pending, None)
         if len(admission.request.active) == rows:
-            yield from _search_together(system, search, admission)
+            yield from _search_together(inference_model, search, admission)
         else:
             yield from slots.admit(admission, is_final=following is None)
         admission = following
 
 
 def _search_together(
-    system: InferenceModel, search: Search, admission: Admission
+    inference_model: InferenceModel, search: Search, admission: Admission
 ) -> list[Finished]:
     """Search sentences that start and end together, in a batch of their own."""
-    with system.placed(admission.batch) as batch:
+    with inference_model.placed(admission.batch) as batch:
         hypotheses, done = jax.tree.map(
             np.asarray,
             search_batch(
-                system.params, batch, admission.request, model=system.model, search=search
+                inference_model.params,
+                batch,
+                admission.request,
+                model=inference_model.model,
+                search=search,
             ),
         )
     return [
@@ -120,8 +125,8 @@ def _search_together(
 class _Slots:
     """The slots of a batch: the sentences in them, and their search state."""
 
-    def __init__(self, system: InferenceModel, search: Search, rows: int) -> None:
-        self._system, self._search = system, search
+    def __init__(self, inference_model: InferenceModel, search: Search, rows: int) -> None:
+        self._inference_model, self._search = inference_model, search
         self._numbers: list[int | None] = [None] * rows
         self._state: Any = None  # search state and requests
 
@@ -137,13 +142,15 @@ class _Slots:
         slots = np.full(size, rows, np.int32)  # out of range: not written
         for index, number in enumerate(admission.numbers):
             slots[index], self._numbers[free[index]] = free[index], number
-        static: dict[str, Any] = {"model": self._system.model, "search": self._search}
-        with self._system.placed(admission.batch) as batch:
-            inputs = self._system.params, batch, admission.request
+        static: dict[str, Any] = {"model": self._inference_model.model, "search": self._search}
+        with self._inference_model.placed(admission.batch) as batch:
+            inputs = self._inference_model.params, batch, admission.request
             if self._state is None:
                 self._state = _empty_state(*inputs, rows=rows, **static)
             stop_count = np.int32(rows if is_final else size)
-            self._state, *result = _turn(*inputs, self._state, slots, stop_count, **static)
+            self._state, *result = _admit_and_search(
+                *inputs, self._state, slots, stop_count, **static
+            )
             hypotheses, has_ended, done = jax.tree.map(np.asarray, result)
         return list(self._release(hypotheses, has_ended, done))
 
@@ -168,13 +175,13 @@ def _encode(
     return dataclasses.replace(state, cache=cache), request
 
 
-@functools.partial(jax.jit, static_argnames=("model", "search"), donate_argnames=("seated",))
-def _turn(
+@functools.partial(jax.jit, static_argnames=("model", "search"), donate_argnames=("slot_state",))
+def _admit_and_search(
     params: Any,
     batch: dict[str, Array],
     request: Request,
-    seated: Any,
-    slots: Int[Array, " turn"],
+    slot_state: Any,
+    slots: Int[Array, " new"],
     stop_count: StopCount,
     *,
     model: Network,
@@ -187,13 +194,13 @@ def _turn(
     """
     new = _encode(params, batch, request, model=model, search=search)
     write = functools.partial(_admit, slots=slots)
-    state, request = jax.tree.map(_shard, jax.tree.map(write, seated, new))
+    state, request = jax.tree.map(_shard, jax.tree.map(write, slot_state, new))
     state = search.advance(make_step(model, params, request), state, request, stop_count)
     flags = has_stopped(search, state, request), search.done(state)
     return (state, request), search.finish(state), *flags
 
 
-def _admit(old: Array, new: Array, slots: Int[Array, " turn"]) -> Array:
+def _admit(old: Array, new: Array, slots: Int[Array, " new"]) -> Array:
     """Write the state of new sentences into slots, one row per sentence and input."""
     inputs = new.shape[0] // slots.shape[0]
     by_slot = old.reshape(-1, inputs, *old.shape[1:])

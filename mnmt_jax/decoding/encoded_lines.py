@@ -38,14 +38,14 @@ class Line:
         text: the source text.
         source_lang: code of the source language.
         target_lang: code of the target language.
-        others: texts of the same language that the source is contrasted with.
+        contrast_sources: texts of the same language that the source is contrasted with.
     """
 
     number: int
     text: str
     source_lang: str
     target_lang: str
-    others: tuple[str, ...] = ()
+    contrast_sources: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,30 +105,39 @@ def with_contrast_sources(lines: Sequence[Line], decode: Decode) -> list[Line]:
         return list(lines)
     texts = [(line.number, line.source_lang, line.text) for line in lines]
     drawn = draw_contrast_sources(texts, _CONTRAST_SOURCES, decode.seed)
-    return [dataclasses.replace(line, others=o) for line, o in zip(lines, drawn, strict=True)]
+    return [
+        dataclasses.replace(line, contrast_sources=sources)
+        for line, sources in zip(lines, drawn, strict=True)
+    ]
 
 
 def encode_lines(
-    system: InferenceModel, lines: Mapping[int, Line], decode: Decode
+    inference_model: InferenceModel, lines: Mapping[int, Line], decode: Decode
 ) -> dict[int, EncodedLine]:
     """Return encoded lines by the same keys.
 
     All lines have the same number of inputs, so that they have the same shape.
     """
     texts = dict.fromkeys(
-        (text, line.source_lang) for line in lines.values() for text in (line.text, *line.others)
+        (text, line.source_lang)
+        for line in lines.values()
+        for text in (line.text, *line.contrast_sources)
     )
-    sources = _encode_sources(system, list(texts), decode)
-    extra = system.instruction.source_extra
+    sources = _encode_sources(inference_model, list(texts), decode)
+    extra = inference_model.instruction.source_extra
     max_pieces = max(decode.buckets) - extra
 
     def encode(line: Line) -> EncodedLine:
-        source, *others = (sources[text, line.source_lang] for text in (line.text, *line.others))
+        source, *others = (
+            sources[text, line.source_lang] for text in (line.text, *line.contrast_sources)
+        )
         encoded = EncodedLine(unknown=source.unknown, copies=source.copies)
         if not source.pieces:
             return encoded
-        truncated = [_truncate(system, text.pieces, max_pieces) for text in (source, *others)]
-        inputs, weights = zip(*_inputs(system, line, truncated, decode), strict=True)
+        truncated = [
+            _truncate(inference_model, text.pieces, max_pieces) for text in (source, *others)
+        ]
+        inputs, weights = zip(*_inputs(inference_model, line, truncated, decode), strict=True)
         size = max(len(example.source) for example in inputs) + extra
         limit = length_limit(decode, min(len(source.pieces), max_pieces) + extra)
         return dataclasses.replace(
@@ -144,11 +153,13 @@ def encode_lines(
 
 
 def _inputs(
-    system: InferenceModel, line: Line, sources: Sequence[Sequence[int]], decode: Decode
+    inference_model: InferenceModel, line: Line, sources: Sequence[Sequence[int]], decode: Decode
 ) -> list[tuple[Example, float]]:
     """Return a line's own input and those it is contrasted with, with their weights."""
     count = _CONTRAST_SOURCES if decode.source_contrast else 0
-    example, *others = (make_example(system, line, source) for source in sources[: count + 1])
+    example, *others = (
+        make_example(inference_model, line, source) for source in sources[: count + 1]
+    )
     inputs = [(example, 1.0)]
     inputs += [(other, decode.source_contrast / len(others)) for other in others]
     inputs += [(example, 0.0)] * (count - len(others))
@@ -156,20 +167,20 @@ def _inputs(
         names = decode.contrast_languages
         for code, weight in language_contrast_weights(
             [
-                name if name == "source" else system.vocabulary.vocabulary_code_of(name)
+                name if name == "source" else inference_model.vocabulary.vocabulary_code_of(name)
                 for name in names
             ],
             decode.language_contrast,
             source_lang=line.source_lang,
             target_lang=line.target_lang,
         ):
-            target_lang = system.vocabulary.language_index(code)
+            target_lang = inference_model.vocabulary.language_index(code)
             inputs.append((dataclasses.replace(example, target_lang=target_lang), weight))
     return inputs
 
 
 def make_batch(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     lines: Sequence[tuple[int, EncodedLine]],
     decode: Decode,
     *,
@@ -180,14 +191,14 @@ def make_batch(
     """Build the batch and the search request of lines.
 
     Args:
-        system: the model.
+        inference_model: the model.
         lines: number in the full input, and encoding, of each line.
         decode: settings of the search.
         bucket: length of the sources.
         steps: maximum number of generated tokens, with eos.
         size: sentences of the batch; rows without a line are empty and come last.
     """
-    vocabulary, instruction = system.vocabulary, system.instruction
+    vocabulary, instruction = inference_model.vocabulary, inference_model.instruction
     inputs = len(lines[0][1].inputs)
     prefix = np.full((size, inputs, instruction.target_extra), vocabulary.eos_id, np.int32)
     weights = np.zeros((size, inputs), np.float32)
@@ -209,7 +220,9 @@ def make_batch(
         allow_unk=decode.allow_unk,
     )
     segments = segments_from_rows([[example] for _, encoded in lines for example in encoded.inputs])
-    return model_inputs(system.converter(bucket).static_batch(segments, size * inputs)), request
+    return model_inputs(
+        inference_model.converter(bucket).static_batch(segments, size * inputs)
+    ), request
 
 
 class _Source(NamedTuple):
@@ -221,42 +234,47 @@ class _Source(NamedTuple):
 
 
 def _encode_sources(
-    system: InferenceModel, texts: Sequence[tuple[str, str]], decode: Decode
+    inference_model: InferenceModel, texts: Sequence[tuple[str, str]], decode: Decode
 ) -> dict[tuple[str, str], _Source]:
     """Encode texts with their languages, and collect characters that no piece covers."""
-    vocabulary, sources = system.vocabulary, {}
-    for (text, language), pieces in zip(texts, _encode(system, texts), strict=True):
+    vocabulary, sources = inference_model.vocabulary, {}
+    for (text, language), pieces in zip(texts, _encode(inference_model, texts), strict=True):
         unknown = unknown_characters(vocabulary, text, pieces, language)
         sources[text, language] = _Source(pieces, unknown)
         if unknown and decode.copy_unknown:
             (normalized,) = normalize_lines([text], vocabulary.normalization)
             runs = unknown_runs(vocabulary, normalized, language)
             remaining, copies = extract_unknown(normalized, runs)
-            (pieces,) = _encode(system, [(remaining, language)])
+            (pieces,) = _encode(inference_model, [(remaining, language)])
             sources[text, language] = _Source(pieces, unknown, copies)
     return sources
 
 
-def _truncate(system: InferenceModel, pieces: Sequence[int], max_pieces: int) -> Sequence[int]:
+def _truncate(
+    inference_model: InferenceModel, pieces: Sequence[int], max_pieces: int
+) -> Sequence[int]:
     """Truncate a source to at most `max_pieces` pieces, without an incomplete character."""
     if len(pieces) <= max_pieces:
         return pieces
-    return drop_incomplete_character(pieces[:max_pieces], system.vocabulary.byte_values)
+    return drop_incomplete_character(pieces[:max_pieces], inference_model.vocabulary.byte_values)
 
 
-def _encode(system: InferenceModel, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
+def _encode(inference_model: InferenceModel, texts: Sequence[tuple[str, str]]) -> list[list[int]]:
     """Return the pieces of texts with their languages; none for blank texts.
 
     SentencePiece may return pieces for blank texts; they are dropped.
     """
     non_blank = [text if text.strip() else "" for text, _ in texts]
-    return system.vocabulary.encode_lines(non_blank, [language for _, language in texts])
+    return inference_model.vocabulary.encode_lines(non_blank, [language for _, language in texts])
 
 
 def make_example(
-    system: InferenceModel, line: Line, source: Sequence[int] = (), target: Sequence[int] = ()
+    inference_model: InferenceModel,
+    line: Line,
+    source: Sequence[int] = (),
+    target: Sequence[int] = (),
 ) -> Example:
     """Return a line's pieces and language indices as an example."""
-    index = system.vocabulary.language_index
+    index = inference_model.vocabulary.language_index
     pieces = np.asarray(source, np.int32), np.asarray(target, np.int32)
     return Example(*pieces, index(line.source_lang), index(line.target_lang))

@@ -79,9 +79,11 @@ def override_decode(decode: Decode, **settings: Any) -> Decode:
     known = [field.name for field in dataclasses.fields(Decode)]
     for name, value in settings.items():
         if name not in known:
-            raise UserError(f"{name}={value!r}: no setting of a search; {', '.join(known)} are")
+            raise UserError(
+                f"{name}={value!r}: not a search setting; the settings are {', '.join(known)}"
+            )
     if settings.get("weights", decode.weights) != decode.weights:
-        raise UserError("weights: chosen when a model is loaded, with bindings of Decode.weights")
+        raise UserError("weights: set when a model is loaded, with Decode.weights")
     return dataclasses.replace(decode, **settings)
 
 

@@ -36,18 +36,18 @@ class InferenceModel:
     instruction: Instruction
     mesh: jax.sharding.Mesh | None = None
 
-    def rows(self, most: int, lines: int) -> int:
-        """Return the smallest batch size that holds a number of lines, at most `most`.
+    def rows(self, max_rows: int, lines: int) -> int:
+        """Return the smallest batch size that holds a number of lines, at most `max_rows`.
 
         Args:
-            most: `Decode.batch`.
+            max_rows: `Decode.batch`.
             lines: number of lines of a shape, including finished ones, so that a resumed job
                 computes the same.
         """
         rows = self.on_all_devices(1)
         while rows < lines:
             rows *= _GROWTH
-        return min(rows, self.on_all_devices(most))
+        return min(rows, self.on_all_devices(max_rows))
 
     def on_all_devices(self, rows: int) -> int:
         """Round a number of rows up, so that all devices have the same number, at least one."""

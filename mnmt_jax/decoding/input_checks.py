@@ -28,11 +28,11 @@ def match_line_codes(
         UserError: if one is not a code, or the model does not have its language.
     """
     if isinstance(codes, bytes) or not isinstance(codes, str | Sequence):
-        raise UserError(f"{flag}={codes!r}: must be a language's code, or a list of one per line")
+        raise UserError(f"{flag}={codes!r}: must be a language code, or a list with one per line")
     matched: dict[str, str] = {}
     for number, code in enumerate([codes] if isinstance(codes, str) else codes, start=1):
         if not isinstance(code, str):
-            raise UserError(f"{flag} of line {number} is {code!r}; give a language's code")
+            raise UserError(f"{flag} of line {number} is {code!r}; give a language code")
         if code not in matched:
             matched[code] = match_code(code, languages, f"--{flag}")
     return (
@@ -49,9 +49,9 @@ def check_is_list(texts: Any, name: str) -> None:
         UserError: if it is a single text, or not iterable.
     """
     if isinstance(texts, str):
-        raise UserError(f"{name}: one text where a list of lines belongs; write [text]")
+        raise UserError(f"{name}: must be a list of lines, not one text; write [text]")
     if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise UserError(f"{name}: a list of texts belongs here, not {type(texts).__name__}")
+        raise UserError(f"{name}: must be a list of texts, not {type(texts).__name__}")
 
 
 def check_text(text: Any, name: str) -> None:
@@ -62,7 +62,7 @@ def check_text(text: Any, name: str) -> None:
     """
     if not isinstance(text, str):
         remedy = "decode it" if isinstance(text, bytes) else "leave it out, or give ''"
-        raise UserError(f"{name} is no text but {type(text).__name__}; {remedy}")
+        raise UserError(f"{name} must be a text, not {type(text).__name__}; {remedy}")
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:

@@ -54,10 +54,12 @@ class LanguageModel(PretrainedModel):
                 than the largest bucket.
         """
         decode, numbered = self.config.decode, list(self._numbered(lines, language))
-        if not self.system.model.layout.grows:
-            return pseudo_log_likelihoods(self.system, numbered, decode)
+        if not self.inference_model.model.layout.grows:
+            return pseudo_log_likelihoods(self.inference_model, numbered, decode)
         without_source = [dataclasses.replace(line, text="") for line in numbered]
-        return score_lines(self.system, without_source, [line.text for line in numbered], decode)
+        return score_lines(
+            self.inference_model, without_source, [line.text for line in numbered], decode
+        )
 
     def perplexity(self, lines: Sequence[str], *, language: str | Sequence[str]) -> float:
         """Compute exp(-(mean log-probability per token)) of texts; see `score`."""
@@ -101,7 +103,7 @@ class LanguageModel(PretrainedModel):
         **settings: Any,
     ) -> Iterator[Continuation]:
         """Sample as `sample` does, with log-probabilities, in windows of `WINDOW_SIZE` texts."""
-        check_continues(self.system.model.layout)
+        check_continues(self.inference_model.model.layout)
         if not isinstance(count, int) or count < 1:
             raise UserError(f"count={count!r} must be a whole number, at least 1")
         decode = self._sampling_settings(settings)
@@ -109,7 +111,7 @@ class LanguageModel(PretrainedModel):
         draws = ((line, draw) for line in lines for draw in range(count))
         windows = iter(lambda: list(itertools.islice(draws, WINDOW_SIZE)), [])
         return itertools.chain.from_iterable(
-            draw_continuations(self.system, window, decode) for window in windows
+            draw_continuations(self.inference_model, window, decode) for window in windows
         )
 
     def _sampling_settings(self, settings: dict[str, Any]) -> Decode:
@@ -120,8 +122,8 @@ class LanguageModel(PretrainedModel):
         )
         if not decode.temperature:
             raise UserError(
-                "Decode.temperature=0 searches and draws nothing; top_k=1 takes the most probable "
-                "token each time"
+                "Decode.temperature=0 searches instead of sampling; set it above 0, or set top_k=1 "
+                "for the most probable token each time"
             )
         if decode.source_contrast or decode.language_contrast:
             raise UserError(

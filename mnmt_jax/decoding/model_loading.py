@@ -57,14 +57,14 @@ def load_run(
 ) -> LoadedRun:
     """Read a run; arguments and errors as in `PretrainedModel.load`."""
     folder = RunDirectory.open(run)
-    config = folder.config(gin_files, bindings, forget=("Mesh",))
+    config = folder.config(gin_files, bindings, ignored_sections=("Mesh",))
     vocabulary = Vocabulary.load(folder.vocabulary)
     shapes = parameter_shapes(config.model, vocabulary.size)
     devices = _choose_mesh(mesh, config, shapes)
-    place = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)
-    params, loaded_step = load_params(folder, step, place)
+    transfer = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)
+    params, loaded_step = load_params(folder, step, transfer)
     check_parameters(folder, config.model, vocabulary.size, params)
-    return LoadedRun(config, vocabulary, params, str(folder.place), loaded_step, devices)
+    return LoadedRun(config, vocabulary, params, str(folder.location), loaded_step, devices)
 
 
 def _choose_mesh(mesh: MeshChoice, config: Config, shapes: Any) -> jax.sharding.Mesh | None:

@@ -57,7 +57,7 @@ class PretrainedModel:
         self._fingerprint = None if weights == STORED else tree_fingerprint(params)
         tables = [table.name for table in model.plan.tables]
         rounded = round_weights(params, weights, tables, model.plan.param_axes())
-        self._system = InferenceModel(model, rounded, vocabulary, instruction, mesh)
+        self._inference_model = InferenceModel(model, rounded, vocabulary, instruction, mesh)
 
     @classmethod
     def load(
@@ -113,9 +113,9 @@ class PretrainedModel:
         return f"{type(self).__name__}({origin}layout={layout!r}, languages={languages})"
 
     @property
-    def system(self) -> InferenceModel:
+    def inference_model(self) -> InferenceModel:
         """The inference model."""
-        return self._system
+        return self._inference_model
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class PretrainedModel:
         """Facts that output depends on besides model, search and input, or their fingerprints."""
         fingerprint = self._fingerprint
         return {
-            "parameters": tree_fingerprint(self._system.params)
+            "parameters": tree_fingerprint(self._inference_model.params)
             if fingerprint is None
             else fingerprint,
             "vocabulary": self.vocabulary.fingerprint,

@@ -28,41 +28,41 @@ from mnmt_jax.decoding.translate_lines import (
 
 
 def pseudo_log_likelihoods(
-    system: InferenceModel, lines: Sequence[Line], decode: Decode
+    inference_model: InferenceModel, lines: Sequence[Line], decode: Decode
 ) -> list[Score]:
     """Score texts, `decode.batch` masked tokens at a time.
 
     Args:
-        system: a model that fills masks.
+        inference_model: a model that fills masks.
         lines: lines whose source texts are scored.
         decode: settings, of which buckets and batch are used.
 
     Raises:
         UserError: if a text does not fit the largest bucket.
     """
-    check_decode(system, decode, {})
-    size = system.on_all_devices(decode.batch)
+    check_decode(inference_model, decode, {})
+    size = inference_model.on_all_devices(decode.batch)
     texts, languages = [line.text for line in lines], [line.source_lang for line in lines]
-    pieces = system.vocabulary.encode_lines(texts, languages)
-    sizes = [len(ids) + system.instruction.source_extra for ids in pieces]
+    pieces = inference_model.vocabulary.encode_lines(texts, languages)
+    sizes = [len(ids) + inference_model.instruction.source_extra for ids in pieces]
     check_lengths_fit_bucket(lines, sizes, decode)
-    tag = system.instruction.source_extra - 1
+    tag = inference_model.instruction.source_extra - 1
     sums = np.zeros(len(lines))
     for bucket, members in group_by_bucket(dict(enumerate(sizes)), decode):
         line_of_token = np.repeat(members, [len(pieces[i]) + 1 for i in members])
         positions = np.concatenate([np.arange(len(pieces[i]) + 1) + tag for i in members])
         for chunk in chunks(list(range(len(line_of_token))), size):
             chunk_lines = line_of_token[chunk]
-            rows = [[make_example(system, lines[i], pieces[i])] for i in chunk_lines]
+            rows = [[make_example(inference_model, lines[i], pieces[i])] for i in chunk_lines]
             log_probs = _masked_token_log_probs(
-                system, rows, positions[chunk], bucket=bucket, size=size
+                inference_model, rows, positions[chunk], bucket=bucket, size=size
             )
             np.add.at(sums, chunk_lines, log_probs)
     return [Score(total, len(p) + 1) for total, p in zip(sums.tolist(), pieces, strict=True)]
 
 
 def _masked_token_log_probs(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     rows: list[list[Example]],
     positions: np.ndarray,
     *,
@@ -70,14 +70,14 @@ def _masked_token_log_probs(
     size: int,
 ) -> np.ndarray:
     """Return the log-probability of one masked token per row, float64."""
-    batch = system.converter(bucket).static_batch(segments_from_rows(rows), size)
-    name = f"{system.model.layout.generated}_tokens"
+    batch = inference_model.converter(bucket).static_batch(segments_from_rows(rows), size)
+    name = f"{inference_model.model.layout.generated}_tokens"
     indices = np.arange(len(rows)), positions
     labels, padded_positions = np.zeros(size, np.int32), np.zeros(size, np.int32)
     labels[: len(rows)], padded_positions[: len(rows)] = batch[name][indices], positions
-    batch[name][indices] = system.vocabulary.mask_id
-    with system.placed(model_inputs(batch)) as placed:
+    batch[name][indices] = inference_model.vocabulary.mask_id
+    with inference_model.placed(model_inputs(batch)) as placed:
         log_probs = masked_log_probs(
-            system.params, placed, padded_positions, labels, model=system.model
+            inference_model.params, placed, padded_positions, labels, model=inference_model.model
         )
         return np.asarray(log_probs, np.float64)[: len(rows)]

@@ -42,7 +42,7 @@ def perplexity(scores: Iterable[Score]) -> float:
     """
     all_scores = list(scores)
     if not all_scores:
-        raise UserError("the input has no lines; a perplexity needs one")
+        raise UserError("the input has no lines, but a perplexity needs at least one")
     total = sum(score.log_prob for score in all_scores)
     return perplexity_of(-total / sum(score.tokens for score in all_scores))
 
@@ -105,7 +105,7 @@ def score_batch(
 def masked_log_probs(
     params: Any,
     batch: dict[str, Array],
-    places: Int[Array, " batch"],
+    positions: Int[Array, " batch"],
     tokens: Int[Array, " batch"],
     *,
     model: Network,
@@ -115,9 +115,9 @@ def masked_log_probs(
     Args:
         params: parameters of the model.
         batch: batch of a model that fills masks, one text per row, with masked tokens.
-        places: positions of the masked tokens in their rows.
+        positions: positions of the masked tokens in their rows.
         tokens: the original tokens.
         model: the model.
     """
-    logits: Any = model.apply({"params": params}, batch, at=places[:, None], method="logits")
+    logits: Any = model.apply({"params": params}, batch, at=positions[:, None], method="logits")
     return score_labels(logits, tokens[:, None], jnp.ones_like(tokens, bool)[:, None])

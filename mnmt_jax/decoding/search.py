@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import flax.struct
 import jax
@@ -25,14 +25,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.contrastive_decoding import EXCLUDED_PROB_SCALE, Contrast, contrast_scores
+from mnmt_jax.decoding.search_arrays import StopCount, pick, put_tokens, repeat_until
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 Reorder = Callable[[Any, Array], Any]
-_State = TypeVar("_State")
-StopCount = int | Int[AnyArray, ""] | None  # number of ended sentences to stop at; None is all
 
 
 @flax.struct.dataclass
@@ -94,8 +93,10 @@ class Search(Protocol):
     def start(self, step: Step, cache: Any, request: Request) -> Any:
         """Feed the prefix but its last token, and return the state before the first free step."""
 
-    def advance(self, step: Step, state: Any, request: Request, enough: StopCount = None) -> Any:
-        """Take steps until `enough` sentences are done or have no room left; None is all."""
+    def advance(
+        self, step: Step, state: Any, request: Request, stop_count: StopCount = None
+    ) -> Any:
+        """Take steps until `stop_count` sentences are done or have no room left; None is all."""
 
     def done(self, state: Any) -> Bool[Array, " batch"]:
         """Return which sentences have all their hypotheses."""
@@ -203,9 +204,9 @@ class BeamSearch:
         )
 
     def advance(
-        self, step: Step, state: BeamState, request: Request, enough: StopCount = None
+        self, step: Step, state: BeamState, request: Request, stop_count: StopCount = None
     ) -> BeamState:
-        """Take steps until `enough` sentences are done or have no room left; None is all."""
+        """Take steps until `stop_count` sentences are done or have no room left; None is all."""
 
         def body(state: BeamState) -> BeamState:
             is_running = ~has_stopped(self, state, request)
@@ -216,17 +217,19 @@ class BeamSearch:
             state = self._finalise(state, request, is_running, (scores, parents, is_eos))
             # A stable sort by `is_eos` puts the other continuations first, in order of rank.
             chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
-            parents, last = _pick(parents, chosen), _pick(tokens, chosen)
+            parents, last = pick(parents, chosen), pick(tokens, chosen)
             return dataclasses.replace(
                 state,
                 step=jnp.where(is_running, state.step + 1, state.step),
                 last=last,
-                live_tokens=_put(_pick(state.live_tokens, parents), state.step, last),
-                live_scores=_pick(scores, chosen),
+                live_tokens=put_tokens(pick(state.live_tokens, parents), state.step, last),
+                live_scores=pick(scores, chosen),
                 cache=self.reorder(cache, parents),
             )
 
-        return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
+        return repeat_until(
+            stop_count, functools.partial(has_stopped, self, request=request), body, state
+        )
 
     def done(self, state: BeamState) -> Bool[Array, " batch"]:
         """Return which sentences have all their hypotheses."""
@@ -235,7 +238,7 @@ class BeamSearch:
     def finish(self, state: BeamState) -> Hypotheses:
         """Return the finished hypotheses by descending score."""
         order = jnp.argsort(-state.finished.scores, axis=1, stable=True)
-        return jax.tree.map(lambda array: _pick(array, order), state.finished)
+        return jax.tree.map(lambda array: pick(array, order), state.finished)
 
     def _finalise(
         self,
@@ -254,12 +257,12 @@ class BeamSearch:
         filled, rank = jnp.any(slot_mask, axis=1), jnp.argmax(slot_mask, axis=1)  # [batch, slot]
         length = (state.step + 1)[:, None]
         penalty = length.astype(jnp.float32) ** self.length_penalty
-        tokens = _put(_pick(state.live_tokens, _pick(parents, rank)), state.step, EOS_ID)
+        tokens = put_tokens(pick(state.live_tokens, pick(parents, rank)), state.step, EOS_ID)
         old = state.finished
         finished = Hypotheses(
             tokens=jnp.where(filled[:, :, None], tokens, old.tokens),
             lengths=jnp.where(filled, length, old.lengths),
-            scores=jnp.where(filled, _pick(scores, rank) / penalty, old.scores),
+            scores=jnp.where(filled, pick(scores, rank) / penalty, old.scores),
         )
         count = jnp.minimum(state.finished_count + jnp.sum(is_finished, axis=1), self.beam)
         done = state.done | (
@@ -284,7 +287,7 @@ def _ranked(
     log_probs = values - normalizer[:, :, None]
     totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * candidates)
     scores, flat = top_of_rows(totals, 2 * beam)
-    return scores, flat // candidates, _pick(tokens.reshape(batch, beam * candidates), flat)
+    return scores, flat // candidates, pick(tokens.reshape(batch, beam * candidates), flat)
 
 
 def _values(
@@ -337,38 +340,6 @@ def _feed_prefix(step: Step, cache: Any, request: Request, beam: int) -> tuple[A
     return jnp.take(tokens, last_position, axis=2), jax.lax.fori_loop(0, last_position, feed, cache)
 
 
-def _pick(array: Array, indices: Int[Array, "batch chosen"]) -> Array:
-    """Gather `array[b, indices[b]]` along axis 1; any further axes stay."""
-    indices = indices.reshape(indices.shape + (1,) * (array.ndim - 2))
-    return jnp.take_along_axis(array, indices, axis=1)
-
-
-def _put(
-    array: Int[Array, "batch beam steps"],
-    step: Int[Array, " batch"],
-    tokens: Int[Array, "batch beam"] | int,
-) -> Int[Array, "batch beam steps"]:
-    """Write tokens at the step of each sentence, if it is within the array."""
-    is_step = jnp.arange(array.shape[2])[None, None] == step[:, None, None]
-    tokens = tokens if isinstance(tokens, int) else tokens[:, :, None]
-    return jnp.where(is_step, tokens, array)
-
-
-def _until(
-    enough: StopCount,
-    ended: Callable[[_State], Array],
-    body: Callable[[_State], _State],
-    state: _State,
-) -> _State:
-    """Repeat a step until `enough` sentences have ended."""
-
-    def is_running(state: _State) -> Array:
-        rows = ended(state)
-        return jnp.sum(rows) < (rows.size if enough is None else enough)
-
-    return jax.lax.while_loop(is_running, body, state)
-
-
 @flax.struct.dataclass
 class ChainState:
     """State of independent hypotheses between two steps of `Greedy` or `Sample`."""
@@ -412,9 +383,9 @@ class _Chains:
         )
 
     def advance(
-        self, step: Step, state: ChainState, request: Request, enough: StopCount = None
+        self, step: Step, state: ChainState, request: Request, stop_count: StopCount = None
     ) -> ChainState:
-        """Take steps until `enough` sentences are done or have no room left; None is all."""
+        """Take steps until `stop_count` sentences are done or have no room left; None is all."""
 
         def body(state: ChainState) -> ChainState:
             logits, cache = step(state.last, state.cache)
@@ -426,14 +397,16 @@ class _Chains:
             return ChainState(
                 step=jnp.where(has_stopped(self, state, request), state.step, state.step + 1),
                 last=tokens,
-                tokens=_put(state.tokens, state.step, tokens),
+                tokens=put_tokens(state.tokens, state.step, tokens),
                 log_prob=state.log_prob + log_prob,
                 lengths=state.lengths + jnp.where(state.done, 0, 1),
                 done=state.done | (tokens == EOS_ID),
                 cache=cache,
             )
 
-        return _until(enough, functools.partial(has_stopped, self, request=request), body, state)
+        return repeat_until(
+            stop_count, functools.partial(has_stopped, self, request=request), body, state
+        )
 
     def done(self, state: ChainState) -> Bool[Array, " batch"]:
         """Return which sentences have all their hypotheses."""
@@ -446,7 +419,7 @@ class _Chains:
         scores = jnp.where(state.lengths > 0, scores, -jnp.inf)
         order = jnp.argsort(-scores, axis=1, stable=True)
         hypotheses = Hypotheses(state.tokens, state.lengths, scores)
-        return jax.tree.map(lambda array: _pick(array, order), hypotheses)
+        return jax.tree.map(lambda array: pick(array, order), hypotheses)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,11 +30,11 @@ def check_beam_size(decode: Decode, vocabulary_size: int) -> None:
         )
 
 
-def check_memory(system: InferenceModel, decode: Decode, *, rows: int, steps: int) -> None:
+def check_memory(inference_model: InferenceModel, decode: Decode, *, rows: int, steps: int) -> None:
     """Check before compilation that the devices have enough memory for a batch.
 
     Args:
-        system: the model.
+        inference_model: the model.
         decode: settings of the search.
         rows: sentences of the batch.
         steps: maximum number of generated tokens.
@@ -42,8 +42,8 @@ def check_memory(system: InferenceModel, decode: Decode, *, rows: int, steps: in
     Raises:
         UserError: if the lower bound exceeds the memory of the devices.
     """
-    devices = system.mesh.size if system.mesh else 1
-    needed = search_bytes(system, decode, rows, steps) // devices
+    devices = inference_model.mesh.size if inference_model.mesh else 1
+    needed = search_bytes(inference_model, decode, rows, steps) // devices
     available = device_bytes(jax.local_devices()[0])
     if needed > available:
         raise UserError(
@@ -53,16 +53,16 @@ def check_memory(system: InferenceModel, decode: Decode, *, rows: int, steps: in
         )
 
 
-def search_bytes(system: InferenceModel, decode: Decode, rows: int, steps: int) -> int:
+def search_bytes(inference_model: InferenceModel, decode: Decode, rows: int, steps: int) -> int:
     """Return a lower bound of the bytes of a batch.
 
     It counts the float32 logits of one step, and the keys and values of the generated tokens in the
     last stage.
     """
-    config = system.model.config
+    config = inference_model.model.config
     itemsize = 4 if config.dtype == "float32" and decode.weights == "stored" else 2
     keys_and_values = 2 * config.stage_layers[-1] * config.embed * steps * itemsize
-    return rows * decode.beam_size * (4 * system.vocabulary.size + keys_and_values)
+    return rows * decode.beam_size * (4 * inference_model.vocabulary.size + keys_and_values)
 
 
 def with_memory_errors(results: Iterator[T], decode: Decode) -> Iterator[T]:

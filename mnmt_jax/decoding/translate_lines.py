@@ -97,22 +97,22 @@ class Translation:
 
 
 def translate_lines(
-    system: InferenceModel,
+    inference_model: InferenceModel,
     lines: Sequence[Line],
     decode: Decode,
     done: Collection[int] = (),
     *,
-    known: bool = True,
+    has_sources: bool = True,
 ) -> Iterator[tuple[int, Translation]]:
     """Translate lines.
 
     Args:
-        system: the model.
+        inference_model: the model.
         lines: lines in any mix of languages of its vocabulary.
         decode: settings of the search.
         done: numbers of lines to leave out.
-        known: whether these lines still have their source texts; otherwise every bucket is sized
-            as if it had all lines.
+        has_sources: whether these lines still have their source texts; otherwise every bucket is
+            sized as if it had all lines.
 
     Yields:
         The index of each line and its translation as soon as its batch is done, blank lines first.
@@ -121,16 +121,16 @@ def translate_lines(
         UserError: if a language has no tag, `decode` does not fit the model, or the model's output
             is not finite.
     """
-    longest = length_limit(decode, max(decode.buckets)) + system.instruction.target_extra
-    check_decode(system, decode, {system.model.layout.generated: longest})
-    check_beam_size(decode, system.vocabulary.size)
+    longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
+    check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
+    check_beam_size(decode, inference_model.vocabulary.size)
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
-    to_encode = range(len(lines)) if known and wanted else wanted
-    encoded_lines = encode_lines(system, {i: lines[i] for i in to_encode}, decode)
+    to_encode = range(len(lines)) if has_sources and wanted else wanted
+    encoded_lines = encode_lines(inference_model, {i: lines[i] for i in to_encode}, decode)
     yield from ((i, _untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
     encoded_lines = {i: encoded for i, encoded in encoded_lines.items() if encoded.inputs}
-    plan = _Plan(system, lines, encoded_lines, decode)
-    results = plan.search(wanted, None if known else len(lines))
+    plan = _Plan(inference_model, lines, encoded_lines, decode)
+    results = plan.search(wanted, None if has_sources else len(lines))
     for i, hypotheses in with_memory_errors(results, decode):
         if not hypotheses:
             raise UserError(
@@ -163,19 +163,19 @@ class _Plan:
     """Assignment of lines to batches of fixed shapes.
 
     Attributes:
-        system: the model.
+        inference_model: the model.
         lines: all lines of a window.
         encoded_lines: encoded lines that determine the shapes, without blank ones.
         decode: settings of the search.
     """
 
-    system: InferenceModel
+    inference_model: InferenceModel
     lines: Sequence[Line]
     encoded_lines: Mapping[int, EncodedLine]
     decode: Decode
 
     def search(
-        self, wanted: Collection[int], count: int | None
+        self, indices: Collection[int], count: int | None
     ) -> Iterator[tuple[int, tuple[Hypothesis, ...]]]:
         """Yield the hypotheses of wanted lines, bucket by bucket.
 
@@ -183,53 +183,61 @@ class _Plan:
         are searched again in the largest bucket, with the maximum length.
 
         Args:
-            wanted: indices of lines.
+            indices: indices of lines.
             count: assumed number of lines per bucket; None is the actual number.
         """
         largest, unfinished = max(self.decode.buckets), list[int]()
         sizes = {i: encoded.size for i, encoded in self.encoded_lines.items()}
         for bucket, members in group_by_bucket(sizes, self.decode):
             steps = initial_step_limit(bucket, length_limit(self.decode, bucket) + 1)
-            to_search = [i for i in members if i in wanted]
+            to_search = [i for i in members if i in indices]
             for finished in self._search_shape(to_search, bucket, steps, count or len(members)):
                 if finished.done:
                     yield (
                         finished.number,
-                        decode_hypotheses(self.system, finished.hypotheses, finished.row),
+                        decode_hypotheses(self.inference_model, finished.hypotheses, finished.row),
                     )
                 else:
                     unfinished.append(finished.number)
         steps = length_limit(self.decode, largest) + 1
         for finished in self._search_shape(unfinished, largest, steps, len(self.lines)):
-            yield finished.number, decode_hypotheses(self.system, finished.hypotheses, finished.row)
+            yield (
+                finished.number,
+                decode_hypotheses(self.inference_model, finished.hypotheses, finished.row),
+            )
 
     def _search_shape(
         self, members: Sequence[int], bucket: int, steps: int, count: int
     ) -> Iterator[Finished]:
         """Search lines in batches of one shape, chosen for `count` lines."""
-        rows = self.system.rows(self.decode.batch, count)
+        rows = self.inference_model.rows(self.decode.batch, count)
         if members:
-            check_memory(self.system, self.decode, rows=rows, steps=steps)
-        size = slots_per_admission(self.system, rows, count)
+            check_memory(self.inference_model, self.decode, rows=rows, steps=steps)
+        size = slots_per_admission(self.inference_model, rows, count)
         # The longest lines start first, so that few slots are busy at the end.
         ordered = sorted(members, key=lambda i: (-len(self.encoded_lines[i].inputs[0].source), i))
 
         def admission(chunk: Sequence[int]) -> Admission:
             numbered = [(self.lines[i].number, self.encoded_lines[i]) for i in chunk]
             shape = {"bucket": bucket, "steps": steps, "size": size}
-            return Admission(chunk, *make_batch(self.system, numbered, self.decode, **shape))
+            return Admission(
+                chunk, *make_batch(self.inference_model, numbered, self.decode, **shape)
+            )
 
         admissions = map(admission, chunks(ordered, size))
-        return search_continuously(self.system, make_search(self.decode), admissions, rows)
+        return search_continuously(self.inference_model, make_search(self.decode), admissions, rows)
 
 
 def score_lines(
-    system: InferenceModel, lines: Sequence[Line], references: Sequence[str], decode: Decode
+    inference_model: InferenceModel,
+    lines: Sequence[Line],
+    references: Sequence[str],
+    decode: Decode,
 ) -> list[Score]:
     """Score reference translations by their log-probabilities, without length normalisation.
 
     Args:
-        system: the model.
+        inference_model: the model.
         lines: the sources and their languages; for a language model that continues text, sources
             are empty.
         references: the translation of each line, or the text.
@@ -238,8 +246,8 @@ def score_lines(
     Raises:
         UserError: if a pair does not fit the largest bucket.
     """
-    check_decode(system, decode, {})
-    vocabulary, instruction = system.vocabulary, system.instruction
+    check_decode(inference_model, decode, {})
+    vocabulary, instruction = inference_model.vocabulary, inference_model.instruction
     sources = vocabulary.encode_lines(
         [line.text for line in lines], [line.source_lang for line in lines]
     )
@@ -250,17 +258,17 @@ def score_lines(
     sums = np.zeros(len(lines), np.float32)
     for bucket, members in group_by_bucket(dict(enumerate(sizes)), decode):
         logits = bucket * vocabulary.size
-        max_rows = system.rows(decode.batch, len(members))
-        rows = system.on_all_devices(min(max_rows, _SCORED_LOGITS // logits))
+        max_rows = inference_model.rows(decode.batch, len(members))
+        rows = inference_model.on_all_devices(min(max_rows, _SCORED_LOGITS // logits))
         for chunk in chunks(members, rows):
-            pairs = [make_example(system, lines[i], sources[i], targets[i]) for i in chunk]
+            pairs = [make_example(inference_model, lines[i], sources[i], targets[i]) for i in chunk]
             segments = segments_from_rows([[pair] for pair in pairs])
-            spans = model_inputs(system.converter(bucket).batch(segments, rows))
-            with memory_errors(decode), system.placed(spans) as batch:
+            spans = model_inputs(inference_model.converter(bucket).batch(segments, rows))
+            with memory_errors(decode), inference_model.placed(spans) as batch:
                 log_probs = score_batch(
-                    system.params,
+                    inference_model.params,
                     batch,
-                    model=system.model,
+                    model=inference_model.model,
                     forced=instruction.target_extra - 1,
                 )
                 sums[chunk] = np.asarray(log_probs)[: len(chunk)]
@@ -301,11 +309,13 @@ def group_by_bucket(sizes: Mapping[int, int], decode: Decode) -> Iterator[tuple[
         below = bucket
 
 
-def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, int]) -> None:
+def check_decode(
+    inference_model: InferenceModel, decode: Decode, lengths: Mapping[str, int]
+) -> None:
     """Check that settings of a search fit a model.
 
     Args:
-        system: the model.
+        inference_model: the model.
         decode: the settings.
         lengths: lengths of spans that do not follow from the buckets.
 
@@ -316,15 +326,17 @@ def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, i
         raise UserError(
             f"Decode.batch={decode.batch}, max_length={decode.max_length}: both must be at least 1"
         )
-    minimum = 1 + system.instruction.source_extra
+    minimum = 1 + inference_model.instruction.source_extra
     if min(decode.buckets, default=0) < minimum:
         raise UserError(
             f"Decode.buckets={decode.buckets}: each must be at least {minimum}, a piece with "
             "its tag and eos"
         )
-    system.model.check_lengths(system.converter(max(decode.buckets)).widths() | dict(lengths))
+    inference_model.model.check_lengths(
+        inference_model.converter(max(decode.buckets)).widths() | dict(lengths)
+    )
     if decode.language_contrast:
-        languages = system.vocabulary.languages
+        languages = inference_model.vocabulary.languages
         for code in decode.contrast_languages:
             if code != "source" and find_code(code, languages) is None:
                 raise UserError(
@@ -334,14 +346,14 @@ def check_decode(system: InferenceModel, decode: Decode, lengths: Mapping[str, i
 
 
 def decode_hypotheses(
-    system: InferenceModel, batch: Hypotheses, row: int, before: Sequence[int] = ()
+    inference_model: InferenceModel, batch: Hypotheses, row: int, prefix: Sequence[int] = ()
 ) -> tuple[Hypothesis, ...]:
-    """Return the hypotheses of a row, best first, with `before` prepended to their texts."""
+    """Return the hypotheses of a row, best first, with `prefix` prepended to their texts."""
     hypotheses = []
     for rank, length in enumerate(batch.lengths[row].tolist()):
         if length and np.isfinite(batch.scores[row, rank]):
             tokens = tuple(batch.tokens[row, rank, :length].tolist())
-            text = _LINE_BREAKS.sub(" ", system.vocabulary.decode((*before, *tokens)))
+            text = _LINE_BREAKS.sub(" ", inference_model.vocabulary.decode((*prefix, *tokens)))
             hypotheses.append(Hypothesis(text, float(batch.scores[row, rank]), tokens))
     return tuple(hypotheses)
 

@@ -65,7 +65,7 @@ class TranslationJob:
         decode = override_decode(with_beam_size(decode, beam_size), **overrides)
         if pivot is not None:
             if not isinstance(pivot, str):
-                raise UserError(f"pivot={pivot!r}: must be a language's code")
+                raise UserError(f"pivot={pivot!r}: must be a language code")
             pivot = match_code(pivot, pretrained.languages, "--pivot")
         return cls(pretrained, decode, pivot)
 
@@ -134,9 +134,11 @@ class TranslationJob:
         return {"model": model, **self.pretrained.identity, **describe_search(self.decode), **pivot}
 
     def _translate(
-        self, lines: Sequence[Line], done: Collection[int], *, known: bool = True
+        self, lines: Sequence[Line], done: Collection[int], *, has_sources: bool = True
     ) -> Iterator[tuple[int, Translation]]:
-        return translate_lines(self.pretrained.system, lines, self.decode, done, known=known)
+        return translate_lines(
+            self.pretrained.inference_model, lines, self.decode, done, has_sources=has_sources
+        )
 
     def _through_pivot(
         self, lines: Sequence[Line], pivot: str, done: Collection[int]
@@ -155,7 +157,10 @@ class TranslationJob:
         }
         from_pivot = [
             dataclasses.replace(
-                line, text=pivot_translations[line.number].text, source_lang=pivot, others=()
+                line,
+                text=pivot_translations[line.number].text,
+                source_lang=pivot,
+                contrast_sources=(),
             )
             for line in indirect
             if line.number in pivot_translations
@@ -164,7 +169,7 @@ class TranslationJob:
         from_pivot_by_number = {line.number: line for line in contrasted}
         pivoted = [from_pivot_by_number.get(line.number, line) for line in lines]
         # Lines that are done, or that another process translates, have no text in the pivot.
-        for index, translation in self._translate(pivoted, done, known=False):
+        for index, translation in self._translate(pivoted, done, has_sources=False):
             line = lines[index]
             if line.number in pivot_translations:
                 translation = _join(pivot_translations[line.number], translation)

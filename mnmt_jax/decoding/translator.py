@@ -81,8 +81,8 @@ class Translator(PretrainedModel):
         if cut := sum(translation.truncated for translation in translations):
             longest = max(job.decode.buckets)
             warnings.warn(
-                f"{pluralize(cut, 'line')} of more than {longest} tokens with tags cut; split, or "
-                "load with bindings=['Decode.buckets=(...)'] that hold more",
+                f"{pluralize(cut, 'line')} of more than {longest} tokens with tags truncated; "
+                "split them, or load the model with larger bindings=['Decode.buckets=(...)']",
                 MnmtWarning,
                 stacklevel=2,
             )
@@ -144,7 +144,7 @@ class Translator(PretrainedModel):
             raise UserError(f"{len(lines)} lines but {len(references)} references; give one each")
         job = TranslationJob.create(self)
         numbered = list(job.number_lines(lines, source=source, target=target))
-        return score_lines(self._system, numbered, references, self.config.decode)
+        return score_lines(self._inference_model, numbered, references, self.config.decode)
 
 
 def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
@@ -155,7 +155,7 @@ def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
     characters = describe_unknown(Counter("".join(unknown)))
     warnings.warn(
         f"{pluralize(sum(map(bool, unknown)), 'line')} with characters unknown to the vocabulary, "
-        f"read as <unk> or bytes ({characters}); copy them with copy_unknown=True",
+        f"encoded as <unk> or bytes ({characters}); copy them with copy_unknown=True",
         MnmtWarning,
         stacklevel=3,
     )

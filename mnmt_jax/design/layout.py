@@ -193,7 +193,7 @@ class Layout:
 
 
 def live_roles(
-    stages: tuple[Stage, ...], wanted: Collection[tuple[int, str]]
+    stages: tuple[Stage, ...], outputs: Collection[tuple[int, str]]
 ) -> tuple[frozenset[str], ...]:
     """Return, per layer over all stages, the roles whose states after it reach an output.
 
@@ -203,7 +203,7 @@ def live_roles(
 
     Args:
         stages: stages with layer counts.
-        wanted: layers, counted from 1, each with a role whose states after that layer are an
+        outputs: layers, counted from 1, each with a role whose states after that layer are an
             output.
     """
     live: list[frozenset[str]] = []
@@ -213,7 +213,7 @@ def live_roles(
     for stage in reversed(stages):
         needed = (needed | remembered).intersection(stage.roles)
         for _ in range(stage.layers):
-            needed |= {role for after, role in wanted if after == layer}
+            needed |= {role for after, role in outputs if after == layer}
             live.append(needed)
             needed = needed.union(*(stage.key_roles(role) for role in needed))
             layer -= 1

@@ -124,8 +124,8 @@ def check_continues(layout: Layout) -> None:
     """
     if not layout.grows:
         raise UserError(
-            f"Model.layout='{layout.name}' fills masks and continues no text; {_uses(layout)}, or "
-            "name a run of 'causal_lm'"
+            f"Model.layout='{layout.name}' fills masks and cannot continue text; {_uses(layout)}, "
+            "or name a run of 'causal_lm'"
         )
 
 
@@ -149,33 +149,33 @@ def check_tasks(layout: Layout, tasks: Mapping[str, tuple[str, str]], cache: str
     pairs = [name for name, (source, target) in tasks.items() if source != target]
     if pairs and not translates(layout):
         raise UserError(
-            f"Data.cache='{cache}': task '{pairs[0]}' is of pairs, and Model.layout='{layout.name}'"
-            " learns of text of single languages; make a cache with 'mnmt cache --text' or "
-            "--monolingual, or name tasks of single languages in Data.tasks"
+            f"Data.cache='{cache}': task '{pairs[0]}' has sentence pairs, but "
+            f"Model.layout='{layout.name}' is trained on monolingual text; make a cache with 'mnmt "
+            "cache --text' or --monolingual, or choose monolingual tasks in Data.tasks"
         )
     if tasks and not pairs and translates(layout):
         raise UserError(
-            f"Data.cache='{cache}': task '{next(iter(tasks))}' and all others are text of single "
-            f"languages, and Model.layout='{layout.name}' translates; make a cache of pairs, such "
-            f"as with 'mnmt cache --parallel', or choose one of {', '.join(LANGUAGE_MODELS)}"
+            f"Data.cache='{cache}': task '{next(iter(tasks))}' and all others are monolingual, but "
+            f"Model.layout='{layout.name}' is trained on pairs; make a cache of pairs, such as "
+            f"with 'mnmt cache --parallel', or choose one of {', '.join(LANGUAGE_MODELS)}"
         )
 
 
-def check_taken_of(name: str, needed: str, flag: str) -> None:
+def check_source_layout(name: str, required: str, flag: str) -> None:
     """Check that a source run has the layout that its parameters are copied from.
 
     Args:
         name: name of its layout.
-        needed: name of the required layout.
+        required: name of the required layout.
         flag: flag that names the run.
 
     Raises:
         UserError: if the layouts differ.
     """
-    if name != needed:
+    if name != required:
         raise UserError(
-            f"{flag}: its Model.layout is '{name}', and what is taken there are layers of a "
-            f"'{needed}'; name such a run"
+            f"{flag}: its Model.layout is '{name}', but layers of a '{required}' are copied from "
+            "it; name such a run"
         )
 
 

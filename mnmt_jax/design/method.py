@@ -74,8 +74,8 @@ def check_edits(methods: Iterable[Method]) -> None:
     for method in methods:
         if not method.edits() and not method.players():
             raise UserError(
-                f"Model.methods=('{method.name}',) is a method of training and leaves the model as "
-                f"it is; name it in Train.methods=('{method.name}',)"
+                f"Model.methods=('{method.name}',) changes training, not the model; name it in "
+                f"Train.methods=('{method.name}',)"
             )
 
 
@@ -89,15 +89,15 @@ def all_objectives(methods: Iterable[Method]) -> tuple[Objective, ...]:
 
 
 def all_param_mappings(
-    config: Config, *, without: Iterable[Method] = ()
+    config: Config, *, exclude: Iterable[Method] = ()
 ) -> tuple[ParamMapping, ...]:
     """Return the parameter mappings of a run's methods, in their order.
 
     Args:
         config: configuration of the run.
-        without: methods to skip, by name.
+        exclude: methods to skip, by name.
     """
-    skipped = {method.name for method in without}
+    skipped = {method.name for method in exclude}
     methods = (method for method in config.methods if method.name not in skipped)
     return tuple(mapping for method in methods for mapping in method.param_mappings(config.model))
 

@@ -189,7 +189,8 @@ class VocabularyHooks:
         ):
             raise UserError(
                 f"{self._languages_key}={codes!r}, but the vocabulary (in training that of "
-                f"Data.cache) has {tuple(languages)!r}; give that of the model, or name these"
+                f"Data.cache) has {tuple(languages)!r}; use the vocabulary of the model, or name "
+                "these languages"
             )
         fields = {
             field: tuple(find_code(code, languages) or code for code in getattr(self, field))

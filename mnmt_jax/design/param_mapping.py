@@ -21,12 +21,12 @@ class ParamMapping:
     `layer_{0-5}/mlp`. Both paths then have ranges of the same length, paired in order.
 
     Attributes:
-        origin: name of the source run; the command line maps it to a run.
+        run_name: name of the source run; the command line maps it to a run.
         source: path in the parameters of the source run.
         target: path in the parameters of the new run.
     """
 
-    origin: str
+    run_name: str
     source: str
     target: str
 
@@ -36,20 +36,20 @@ class ParamMapping:
         Raises:
             UserError: if one of them is invalid, or the ranges differ in length.
         """
-        if not is_source_run_name(self.origin):
+        if not is_source_run_name(self.run_name):
             raise UserError(
-                f"{self}: '{self.origin}' is no name of an origin; use letters, digits, _ and -, a "
-                "letter first"
+                f"{self}: '{self.run_name}' is not a valid name of a source run; use letters, "
+                "digits, _ and -, starting with a letter"
             )
         source_range, target_range = (_range(self, path) for path in (self.source, self.target))
         if len(source_range) != len(target_range):
             raise UserError(
-                f"{self}: takes {len(source_range)} and puts {len(target_range)}; make both ranges "
+                f"{self}: maps {len(source_range)} paths to {len(target_range)}; make both ranges "
                 "equally long"
             )
 
     def __str__(self) -> str:
-        return f"('{self.origin}', '{self.source}', '{self.target}')"
+        return f"('{self.run_name}', '{self.source}', '{self.target}')"
 
     def expand(self) -> Iterator[tuple[str, str]]:
         """Yield pairs of source path and target path; a single pair without ranges."""
@@ -66,13 +66,13 @@ class RequiredSource:
     """Requirements on a source run of a method's parameter mappings.
 
     Attributes:
-        origin: name of the source run.
+        run_name: name of the source run.
         layout: required layout of its model.
         layers: minimum number of layers.
         field: configuration field, with its value, that sets this number.
     """
 
-    origin: str
+    run_name: str
     layout: str
     layers: int
     field: str

@@ -19,12 +19,14 @@ Maps = Iterator[tuple[str, float, tuple[int, int]]]
 
 
 class Kind:
-    """Type of a sublayer: static and hashable, with the settings it needs.
+    """Mixin that makes a Flax module a kind of sublayer.
+
+    The plan holds the module unbound, with its settings as fields: static and hashable. The network
+    clones it under the sublayer's name. A kind that attends has `read`, `out` and
+    `project_keys_values` as in `mnmt_jax.model.sublayers.Attention`; every other has `change`.
 
     Attributes:
         attends: whether a position reads other positions (attention) or only itself.
-        has_dropout: whether its module applies its own dropout, which replaces the residual
-            stream's.
         languages: those of `mnmt_jax.design.layouts.LANGUAGES` that it needs in `PositionInfo`.
         tags: number of the vocabulary's languages if it needs the vectors of their tags, else 0.
         other_norm: name of its norm in fairseq and Hugging Face.
@@ -35,7 +37,6 @@ class Kind:
     """
 
     attends = False
-    has_dropout = False
     languages: tuple[str, ...] = ()
     tags: int = 0
     other_norm = ""
@@ -47,31 +48,22 @@ class Kind:
         """Component under which its parameters are counted."""
         raise NotImplementedError
 
-    def module(self, config: Any) -> Any:
-        """Return the Flax module that owns the parameters.
+    @property
+    def has_dropout(self) -> bool:
+        """Whether it applies its own dropout, which replaces the residual stream's."""
+        return False
+
+    def change(self, states: Any, place: Any) -> Any:
+        """Return the change of the states, with the module bound; for kinds that do not attend.
 
         Args:
-            config: sizes, a `mnmt_jax.config.sections.Model`.
-
-        Returns:
-            For a kind that attends, a module with `read`, `out` and `project_keys_values` as in
-            `mnmt_jax.model.modules`.
-        """
-        raise NotImplementedError
-
-    def change(self, module: Any, states: Any, place: Any) -> Any:
-        """Return the change of the states; for kinds that do not attend.
-
-        Args:
-            module: the module from `module`.
             states: [batch, length, embed].
             place: the `mnmt_jax.model.context.PositionInfo` of the states.
         """
         raise NotImplementedError
 
-    def unused_elsewhere(self, config: Any) -> int:
+    def unused_elsewhere(self) -> int:
         """Return the number of additional parameters in the authors' code that compute nothing."""
-        del config
         return 0
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
@@ -87,16 +79,15 @@ class Kind:
         """
         raise UserError(f"{path[-1]}: its parameters have no names in other toolkits")
 
-    def matmuls(self, config: Any, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the projections: name, number of positions, and (input width, output width).
 
         Args:
-            config: sizes.
             stage: roles and visibility.
             roles: roles whose states are needed after the sublayer.
             lengths: role -> tokens.
         """
-        del config, stage, roles, lengths
+        del stage, roles, lengths
         return iter(())
 
     def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
@@ -111,7 +102,7 @@ class Sublayer:
 
     Attributes:
         name: name of its parameters; its norm is `{name}_norm`.
-        kind: what computes the change.
+        kind: the unbound Flax module that computes the change.
         norm: `pre` (norm of the input), `post` (norm of the output) or `none`.
         residual: whether the change is added to the states or replaces them.
         roles: roles that it is applied to, if present; empty means all.

@@ -14,14 +14,14 @@ class View:
     Attributes:
         name: prefix of the names of the arrays: `{name}_source_tokens` and so on.
         side: side of the pair that provides sentence and language, `source` or `target`.
-        as_it_stands: whether to keep the tag that it has in the pair, if any, rather than the tag
+        keep_tag: whether to keep the tag that it has in the pair, if any, rather than the tag
             for translation into its own language. The pair's source is then the batch's source, in
             a separate pass.
     """
 
     name: str
     side: str = TARGET
-    as_it_stands: bool = False
+    keep_tag: bool = False
 
     def __post_init__(self) -> None:
         """Check that the side exists and that the name is not a role."""
@@ -33,7 +33,7 @@ class View:
     @property
     def is_batch(self) -> bool:
         """Whether its arrays are those of the batch."""
-        return self.side == SOURCE and self.as_it_stands
+        return self.side == SOURCE and self.keep_tag
 
     @property
     def prefix(self) -> str:

@@ -49,7 +49,7 @@ class DropoutMask(NamedTuple):
         return self.rng is not None and str(jax.random.key_impl(self.rng)) != _INVARIANT
 
 
-def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
+def keep_by_hash(rng: Array, keep_prob: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
     """Draw a mask by hashing each element's index with the key: a few instructions per element.
 
     The mask is the same on every mesh, because an element's bits depend on its index in the whole
@@ -65,7 +65,7 @@ def keep_by_hash(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, 
         if axis == 0 and (offset := first_row(size)) is not None:
             row = row + offset.astype(jnp.uint32)
     column = _indices(shape, len(shape) - 1)
-    return kept_at((keys[0], keys[-1]), row, column, share)
+    return kept_at((keys[0], keys[-1]), row, column, keep_prob)
 
 
 def hashed_words(rng: Array) -> list[Int[Array, ""]]:
@@ -74,7 +74,7 @@ def hashed_words(rng: Array) -> list[Int[Array, ""]]:
 
 
 def kept_at(
-    words: tuple[Array, Array], row: Int[Array, "*b"], column: Int[Array, "*b"], share: float
+    words: tuple[Array, Array], row: Int[Array, "*b"], column: Int[Array, "*b"], keep_prob: float
 ) -> Bool[Array, "*b"]:
     """Draw a mask for elements by their indices, which broadcast to each other.
 
@@ -82,19 +82,19 @@ def kept_at(
         words: hashed key words, for rows and columns.
         row: index of an element's row in the whole array, uint32.
         column: index in the row, uint32.
-        share: fraction of the elements kept.
+        keep_prob: fraction of the elements kept.
     """
     bits = mixed(mixed(row ^ words[0]) ^ mixed(column ^ words[1]))
-    return bits < jnp.uint32(min(round(share * 2**32), 2**32 - 1))
+    return bits < jnp.uint32(min(round(keep_prob * 2**32), 2**32 - 1))
 
 
-def keep_by_device(rng: Array, share: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
+def keep_by_device(rng: Array, keep_prob: float, shape: Sequence[int]) -> Bool[Array, "*shape"]:
     """Draw a mask with the generator of the key, two elements per word.
 
     With `rbg` keys this is the device's generator: the bits may depend on the mesh and XLA's
     version.
     """
-    threshold = min(round(share * 2**16), 2**16 - 1)
+    threshold = min(round(keep_prob * 2**16), 2**16 - 1)
     if (offset := first_row(shape[0])) is not None:
         rng = jax.random.fold_in(rng, offset)
     return jax.random.bits(rng, shape, jnp.uint16) < jnp.uint16(threshold)

@@ -50,10 +50,10 @@ def local_mesh(sizes: MeshSizes, splittable: Sequence[int], size: int) -> jax.sh
     return make_mesh(_Sizes(tensor=shards), devices)
 
 
-def _tensor_shards(size: int, room: float, most: int) -> int:
-    """Return the fewest shards, a divisor of `most`, that fit in `room` bytes each; else `most`."""
-    divisors = [count for count in range(1, most + 1) if most % count == 0]
-    return next((count for count in divisors if size <= count * room), most)
+def _tensor_shards(size: int, room: float, max_shards: int) -> int:
+    """Return the fewest shards, a divisor of `max_shards`, that fit in `room` bytes, or all."""
+    divisors = [count for count in range(1, max_shards + 1) if max_shards % count == 0]
+    return next((count for count in divisors if size <= count * room), max_shards)
 
 
 def _room(device: jax.Device) -> float:

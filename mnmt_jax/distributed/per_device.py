@@ -71,34 +71,34 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
     return call
 
 
-def shares_rows_alone(rows: int, *, whole: bool = False) -> int:
+def batch_split_devices(rows: int, *, include_fsdp: bool = False) -> int:
     """Return the number of devices that split a batch; 1 if they also split other axes or unevenly.
 
     Args:
         rows: of the batch.
-        whole: also count devices that split parameters (`fsdp`), since they may gather them.
+        include_fsdp: also count devices that split parameters (`fsdp`), since they may gather them.
     """
     if not has_mesh():
         return 1
     mesh = jax.sharding.get_abstract_mesh()
-    shared = axis_shards("batch", mesh) if whole else mesh.shape["data"]
+    shared = axis_shards("batch", mesh) if include_fsdp else mesh.shape["data"]
     return mesh.size if mesh.size == shared and not rows % mesh.size else 1
 
 
 def sum_over_devices(
-    function: Callable[[Any, Any], Any], whole: Any, rows: Any, *, kept: Any = _SUM
+    function: Callable[[Any, Any], Any], replicated: Any, rows: Any, *, out_specs: Any = _SUM
 ) -> Any:
-    """Compute on each of the devices of `shares_rows_alone` separately, and sum the results.
+    """Compute on each of the devices of `batch_split_devices` separately, and sum the results.
 
     By default the compiler reduces over devices in every iteration of the loops inside.
 
     Args:
-        function: takes `whole` and `rows`; returns a tree of sums. Inside it nothing is split, and
-            `mnmt_jax.distributed.sharding.first_row` gives the index of a device's first row.
-        whole: arrays that every device has, or gathers now if they are split.
+        function: takes `replicated` and `rows`; returns a tree of sums. Inside it nothing is split,
+            and `mnmt_jax.distributed.sharding.first_row` gives the index of a device's first row.
+        replicated: arrays that every device has, or gathers now if they are split.
         rows: tree of arrays [_, rows, ...].
-        kept: partition spec of the sums, so that a device keeps its shard: for each sum, or for all
-            below a node of the tree. By default every device keeps the full sums.
+        out_specs: partition spec of the sums, so that a device keeps its shard: for each sum, or
+            for all below a node of the tree. By default every device keeps the full sums.
     """
 
     def reduce_tree(spec: PartitionSpec, tree: Any) -> Any:
@@ -106,17 +106,20 @@ def sum_over_devices(
 
     def local(whole: Any, rows: Any) -> Any:
         return jax.tree.map(
-            reduce_tree, kept, function(whole, rows), is_leaf=lambda x: isinstance(x, PartitionSpec)
+            reduce_tree,
+            out_specs,
+            function(whole, rows),
+            is_leaf=lambda x: isinstance(x, PartitionSpec),
         )
 
     return jax.shard_map(
         local,
         mesh=jax.sharding.get_abstract_mesh(),
         in_specs=(PartitionSpec(), PartitionSpec(None, RULES["batch"])),
-        out_specs=kept,
+        out_specs=out_specs,
         axis_names=set(MESH_AXES),
         check_vma=False,
-    )(whole, rows)
+    )(replicated, rows)
 
 
 def _sum_and_shard(spec: PartitionSpec, array: Array, axes: Sequence[str]) -> Array:

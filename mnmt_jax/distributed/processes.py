@@ -32,8 +32,8 @@ _HUNG_SECONDS = 1800  # between two updates, including validation and saving
 _LINGER_SECONDS = 3
 _UPDATES_AHEAD = 2  # before the result of an exchange is read, so that no update waits for it
 _LOST = (
-    "another process has ended or does not answer; start the same command in every process again: "
-    "the run continues from its last checkpoint"
+    "another process has exited or does not respond; start the same command in every process "
+    "again: the run continues from its last checkpoint"
 )
 
 
@@ -43,19 +43,22 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--distributed",
         action="store_true",
-        help="one of several processes that a TPU pod, SLURM or Open MPI started",
+        help="this is one of several processes started by a TPU pod, SLURM or Open MPI",
     )
     group.add_argument(
-        "--coordinator_address", metavar="HOST:PORT", help="elsewhere: where process 0 listens"
+        "--coordinator_address",
+        metavar="HOST:PORT",
+        help="without --distributed: address at which process 0 listens",
     )
-    group.add_argument("--num_processes", type=int, metavar="N", help="how many there are")
-    group.add_argument("--process_id", type=int, metavar="I", help="which this is, from 0")
+    group.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
+    group.add_argument("--process_id", type=int, metavar="I", help="index of this process, from 0")
     group.add_argument(
         "--heartbeat_seconds",
         type=int,
         default=_HEARTBEAT_SECONDS,
         metavar="S",
-        help="silence after which a process counts as gone (default %(default)s)",
+        help="seconds without a heartbeat after which a process counts as lost (default "
+        "%(default)s)",
     )
 
 
@@ -90,8 +93,8 @@ def connect(flags: argparse.Namespace) -> None:
     except (RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         raise UserError(
-            f"the processes did not meet ({text}); pass --coordinator_address, --num_processes and "
-            "--process_id"
+            f"the processes could not connect ({text}); pass --coordinator_address, "
+            "--num_processes and --process_id"
         ) from error
 
 
@@ -189,7 +192,7 @@ def wait_for_all(name: str) -> None:
     multihost_utils.sync_global_devices(name)
 
 
-def told_by_first(numbers: Sequence[int]) -> list[int]:
+def broadcast_from_first(numbers: Sequence[int]) -> list[int]:
     """Broadcast process 0's numbers to every process.
 
     Process 0 may raise instead, which ends the others.
@@ -208,11 +211,11 @@ def told_by_first(numbers: Sequence[int]) -> list[int]:
     return [n for n in np.asarray(multihost_utils.broadcast_one_to_all(buffer)).tolist() if n >= 0]
 
 
-def check_alike(what: str, text: str) -> None:
+def check_same_on_all(name: str, text: str) -> None:
     """Check that every process has the same text.
 
     Args:
-        what: its name, for the message.
+        name: its name, for the message.
         text: must be the same in every process.
 
     Raises:
@@ -224,7 +227,7 @@ def check_alike(what: str, text: str) -> None:
     checksums = np.asarray(multihost_utils.process_allgather(checksum)).reshape(-1)
     if differing := np.flatnonzero(checksums != checksums[0]).tolist():
         raise UserError(
-            f"{what} of process {differing[0]} differs from that of process 0; start every process "
+            f"{name} of process {differing[0]} differs from that of process 0; start every process "
             "with the same command"
         )
 
@@ -238,18 +241,18 @@ class Agreement:
     time limit.
     """
 
-    def __init__(self, mesh: Any, asked: Callable[[], int]) -> None:
+    def __init__(self, mesh: Any, received_signal: Callable[[], int]) -> None:
         """Compile the exchange.
 
         Args:
             mesh: of the run.
-            asked: returns the signal that this process received; 0 for none.
+            received_signal: returns the signal that this process received; 0 for none.
         """
         import jax
 
         from mnmt_jax.distributed.sharding import compile_on
 
-        self._local_signal, self._agreed = asked, 0
+        self._local_signal, self._agreed = received_signal, 0
         self._is_distributed = jax.process_count() > 1
         self._pending: collections.deque[Any] = collections.deque()
         self._per_device = jax.sharding.NamedSharding(

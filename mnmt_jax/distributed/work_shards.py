@@ -54,10 +54,10 @@ def add_work_shard_flags(parser: argparse.ArgumentParser, parts: str) -> None:
         "--num_processes",
         type=int,
         metavar="N",
-        help=f"so many processes with the same command each do every N-th of the {parts}; the last "
-        "one to end writes the output, and one that is lost is started again",
+        help="number of processes; start the same command N times, and each processes every N-th "
+        f"of the {parts}; the last one to finish writes the output; restart a process that died",
     )
-    group.add_argument("--process_id", type=int, metavar="I", help="which of them this is, from 0")
+    group.add_argument("--process_id", type=int, metavar="I", help="index of this process, from 0")
 
 
 def work_shard_of(flags: argparse.Namespace) -> WorkShard:

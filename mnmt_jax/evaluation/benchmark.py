@@ -21,8 +21,8 @@ from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")
 UNKNOWN_TRAINING = (
-    "the run does not say which directions it was trained on (no tasks.json: it was imported, or "
-    "made by an older version), so none is called supervised or zero-shot"
+    "the run does not record its training directions (it has no tasks.json: it was imported, or "
+    "made by an older version), so no direction is labelled supervised or zero-shot"
 )
 
 
@@ -173,30 +173,30 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
 
 
 def choose_directions(
-    directions: Sequence[Direction], which: str, supervised: Collection[Direction] | None
+    directions: Sequence[Direction], subset: str, supervised: Collection[Direction] | None
 ) -> tuple[Direction, ...]:
     """Select the supervised, the zero-shot or all directions.
 
     Args:
         directions: the available directions.
-        which: one of `WHICH`.
+        subset: one of `WHICH`.
         supervised: directions that the model was trained on; None if unknown.
 
     Raises:
-        UserError: if `which` is invalid, if it needs `supervised` and that is unknown, or if no
+        UserError: if `subset` is invalid, if it needs `supervised` and that is unknown, or if no
             direction is left.
     """
-    if which not in WHICH:
-        raise UserError(f"--directions={which} must be one of {', '.join(WHICH)}")
-    if which == "all":
+    if subset not in WHICH:
+        raise UserError(f"--directions={subset} must be one of {', '.join(WHICH)}")
+    if subset == "all":
         return tuple(directions)
     if supervised is None:
         raise UserError(
-            f"--directions={which}: {UNKNOWN_TRAINING}; use --directions=all, or run the training "
+            f"--directions={subset}: {UNKNOWN_TRAINING}; use --directions=all, or run the training "
             "command once more, which writes the file"
         )
-    want_supervised = which == "supervised"
+    want_supervised = subset == "supervised"
     selected = tuple(pair for pair in directions if (pair in supervised) == want_supervised)
     if not selected:
-        raise UserError(f"--directions={which}: the task has no such direction for this run")
+        raise UserError(f"--directions={subset}: the task has no such direction for this run")
     return selected

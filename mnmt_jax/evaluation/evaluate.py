@@ -80,12 +80,12 @@ class TranslatedDirections:
 
 
 def evaluate(
-    subject: EvaluatedModel,
+    model: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
     *,
-    which: str = "all",
-    further: OptionalMetrics | None = None,
+    subset: str = "all",
+    optional_metrics: OptionalMetrics | None = None,
     overwrite: bool = False,
 ) -> RunResult:
     """Translate and score all directions and write the results to a folder.
@@ -93,22 +93,29 @@ def evaluate(
     Calls `translate`, `score` and `report`.
 
     Args:
-        subject: the model.
+        model: the model.
         benchmark: the test sentences.
         output: folder for `scores.json`, `table.md`, `report.html` and `translations/`. Existing
             translations by the same parameters and search are reused.
-        which: "all", "supervised" or "zero_shot" directions.
-        further: optional metrics; None computes the standard ones only.
+        subset: "all", "supervised" or "zero_shot" directions.
+        optional_metrics: optional metrics; None computes the standard ones only.
         overwrite: replace an evaluation with other settings or with more results.
 
     Raises:
         UserError: as `translate` and `score`.
     """
     translated = translate(
-        subject, benchmark, output, which=which, further=further, overwrite=overwrite
+        model,
+        benchmark,
+        output,
+        subset=subset,
+        optional_metrics=optional_metrics,
+        overwrite=overwrite,
     )
     directions = translated.directions
-    result = score(subject, benchmark, output, directions=directions, further=further)
+    result = score(
+        model, benchmark, output, directions=directions, optional_metrics=optional_metrics
+    )
     if translated.reused:
         _log(f"{len(translated.reused)} of {len(directions)} directions had been translated before")
     for note in _notes(result.directions):
@@ -118,23 +125,23 @@ def evaluate(
 
 
 def translate(
-    subject: EvaluatedModel,
+    model: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
     *,
-    which: str = "all",
-    further: OptionalMetrics | None = None,
+    subset: str = "all",
+    optional_metrics: OptionalMetrics | None = None,
     overwrite: bool = False,
     work_shard: WorkShard = WHOLE,
 ) -> TranslatedDirections:
     """Translate all directions, the first stage of `evaluate`; write `translations/*.jsonl`.
 
     Args:
-        subject: the model, as in `evaluate`.
+        model: the model, as in `evaluate`.
         benchmark: the test sentences.
         output: output folder. Complete files by the same parameters and search are kept.
-        which: "all", "supervised" or "zero_shot" directions.
-        further: the optional metrics that `score` will compute.
+        subset: "all", "supervised" or "zero_shot" directions.
+        optional_metrics: the optional metrics that `score` will compute.
         overwrite: replace an evaluation with other settings or with more results.
         work_shard: the share of this process if several translate to one folder; the other flags
             of all processes are equal.
@@ -144,49 +151,55 @@ def translate(
             these names that are not of an evaluation, or if it holds an evaluation that only
             `overwrite` may replace.
     """
-    settings = further.settings if further else {}
+    settings = optional_metrics.settings if optional_metrics else {}
     directions, store = _prepare(
-        subject, benchmark, output, which=which, overwrite=overwrite, optional=settings
+        model, benchmark, output, subset=subset, overwrite=overwrite, optional=settings
     )
-    pivot = subject.decoding.get("pivot")
+    pivot = model.decoding.get("pivot")
     if direct_count := sum(pivot in direction for direction in directions):
         _log(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
     assigned = [pair for number, pair in enumerate(directions) if work_shard.holds(number)]
     for number, direction in enumerate(assigned, start=1):
-        if store.translate(direction, benchmark.texts(direction), subject.translate):
+        if store.translate(direction, benchmark.texts(direction), model.translate):
             _log(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
     missing = []
     if work_shard.processes > 1:
         missing = [pair for pair in directions if not store.holds(pair, benchmark.texts(pair))]
     if missing:
-        progress = f"process {work_shard.process} of {work_shard.processes} has done its directions"
-        _log(f"{progress}, {len(missing)} are left to others; the last one to end scores all")
+        progress = (
+            f"process {work_shard.process} of {work_shard.processes} has finished its directions"
+        )
+        "directions"
+        _log(
+            f"{progress}, other processes have {len(missing)} left; the last one to finish scores "
+            "all"
+        )
     return TranslatedDirections(directions, tuple(store.reused), tuple(missing))
 
 
 def score(
-    subject: EvaluatedModel,
+    model: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
     *,
     directions: Sequence[Direction],
-    further: OptionalMetrics | None = None,
+    optional_metrics: OptionalMetrics | None = None,
 ) -> RunResult:
     """Score the translations in a folder, the second stage of `evaluate`; write `scores.json`.
 
     Args:
-        subject: the model that made the translations.
+        model: the model that made the translations.
         benchmark: the test sentences.
         output: output folder with the files of `translate`, which has also checked it.
         directions: the directions to score, in display order.
-        further: optional metrics; None computes the standard ones only.
+        optional_metrics: optional metrics; None computes the standard ones only.
 
     Raises:
         UserError: if the translations of a direction are missing, of other sentences or by another
             model or search. `scores.json` is not written then.
     """
     folder, scored = Path(output), []
-    provenance = subject.provenance
+    provenance = model.provenance
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
         outputs = read_translations(folder / "translations", provenance, direction, texts)
@@ -195,19 +208,19 @@ def score(
             texts,
             outputs=outputs,
             benchmark=benchmark,
-            supervised=subject.supervised,
+            supervised=model.supervised,
             first_sample=SAMPLES * (number - 1),
         )
-        if further is not None:
+        if optional_metrics is not None:
             hypotheses = [sentence.text for sentence in outputs]
-            extended_result = further.add(scored_direction.result, texts, hypotheses)
+            extended_result = optional_metrics.add(scored_direction.result, texts, hypotheses)
             scored_direction = dataclasses.replace(scored_direction, result=extended_result)
         scored.append(scored_direction)
         _log(f"{number}/{len(directions)} {_progress_line(scored_direction.result)}")
-    result = _run_result(subject, benchmark, scored)
-    if further is not None:
-        signatures = {**result.signatures, **further.signatures}
-        paper_averages = further.paper(result.directions)
+    result = _run_result(model, benchmark, scored)
+    if optional_metrics is not None:
+        signatures = {**result.signatures, **optional_metrics.signatures}
+        paper_averages = optional_metrics.paper(result.directions)
         result = dataclasses.replace(result, signatures=signatures, paper=paper_averages)
     write_result(result, folder / "scores.json")
     return result
@@ -229,21 +242,21 @@ def report(output: str | Path) -> None:
 
 
 def _prepare(
-    subject: EvaluatedModel,
+    model: EvaluatedModel,
     benchmark: Benchmark,
     output: str | Path,
     *,
-    which: str,
+    subset: str,
     overwrite: bool,
     optional: Mapping[str, str],
 ) -> tuple[tuple[Direction, ...], TranslationStore]:
     """Check the output folder; return the directions and the store of their translations."""
     check_folder(output)
-    directions = choose_directions(benchmark.directions, which, subject.supervised)
-    if subject.supervised is None:
+    directions = choose_directions(benchmark.directions, subset, model.supervised)
+    if model.supervised is None:
         _log(UNKNOWN_TRAINING)
     folder = Path(output)
-    made_by = subject.provenance
+    made_by = model.provenance
     if not overwrite:
         check_overwrite(folder, made_by, benchmark, directions=directions, optional=optional)
     store = TranslationStore(folder / "translations", made_by)
@@ -253,31 +266,31 @@ def _prepare(
 
 
 def _run_result(
-    subject: EvaluatedModel, benchmark: Benchmark, scored: Sequence[ScoredDirection]
+    model: EvaluatedModel, benchmark: Benchmark, scored: Sequence[ScoredDirection]
 ) -> RunResult:
     """Combine the scored directions with the facts about the run."""
     results = tuple(item.result for item in scored)
-    sampled = sampled_directions([item.direction for item in results], subject.supervised)
-    log = read_training_log(subject.metrics_file, subject.step)
+    sampled = sampled_directions([item.direction for item in results], model.supervised)
+    log = read_training_log(model.metrics_file, model.step)
     notes = _notes(results)
-    if subject.supervised is None:
+    if model.supervised is None:
         notes = (UNKNOWN_TRAINING, *notes)
     return RunResult(
-        name=subject.name,
+        name=model.name,
         task=benchmark.task,
-        layout=subject.config.model.layout,
-        step=subject.step,
+        layout=model.config.model.layout,
+        step=model.step,
         seconds=log.seconds,
-        parameters=subject.parameters,
+        parameters=model.parameters,
         directions=results,
         signatures=_signatures(scored, benchmark),
         curves=log.curves,
         samples=tuple(
             sample for item in scored if item.result.direction in sampled for sample in item.samples
         ),
-        config=as_facts(subject.config),
-        decoding=dict(subject.decoding),
-        decoding_overrides=subject.decoding_overrides,
+        config=as_facts(model.config),
+        decoding=dict(model.decoding),
+        decoding_overrides=model.decoding_overrides,
         notes=notes,
     )
 

@@ -110,7 +110,7 @@ def load_evaluated_model(
     settings = dataclasses.asdict(config.decode)
     overrides = {name: value for name, value in settings.items() if run_settings[name] != value}
     evaluated_model = EvaluatedModel(
-        name=(run_dir.place if run_dir.mirror else run_dir.path.resolve()).name,
+        name=(run_dir.location if run_dir.mirror else run_dir.path.resolve()).name,
         translate=translate,
         config=config,
         decoding={

@@ -142,7 +142,7 @@ def _fasttext_file(path: Path) -> LanguageDetector:
         ) from error
     if probe_labels != {code: code for code in _PROBES}:
         raise UserError(
-            f"--lid={path}: labels an English sentence '{probe_labels['en']}'; give a model with "
+            f"--lid={path}: labels an English sentence '{probe_labels['en']}'; use a model with "
             "the labels of lid.176"
         )
     with path.open("rb") as file:

@@ -40,8 +40,8 @@ class Moses:
             self._package: Any = importlib.import_module("sacremoses")
         except ImportError as error:
             raise UserError(
-                "--paper_compatible: this benchmark's texts go through Moses' scripts first; pip "
-                "install sacremoses"
+                "--paper_compatible: this benchmark needs the scripts of Moses; pip install "
+                "sacremoses"
             ) from error
         self._detokenizers: dict[str, Callable[[list[str]], str]] = {}
         self._tokenizers: dict[str, Callable[[str], str]] = {}

@@ -82,9 +82,9 @@ class BertScore:
     Args:
         folder: parent of the model folders, which are named as on the Hugging Face Hub:
             `roberta-large`, `dbmdz/bert-base-turkish-cased` and so on.
-        own_models: whether to score Chinese and Turkish with monolingual models (the TED-19
-            script) or with the multilingual one (the OPUS-100 script). English has roberta-large
-            in both.
+        language_specific_models: whether to score Chinese and Turkish with monolingual models (the
+            TED-19 script) or with the multilingual one (the OPUS-100 script). English has
+            roberta-large in both.
 
     Raises:
         UserError: if the folder or the package is missing.
@@ -92,7 +92,7 @@ class BertScore:
     Source: two_stage.md 7.6. The paper's footnote names xlmr.large for English; its scripts do not.
     """
 
-    def __init__(self, folder: str | Path, *, own_models: bool = True) -> None:
+    def __init__(self, folder: str | Path, *, language_specific_models: bool = True) -> None:
         self._folder = Path(folder)
         if not self._folder.is_dir():
             raise UserError(
@@ -101,11 +101,11 @@ class BertScore:
             )
         if "t5" in str(folder):
             raise UserError(
-                f"--bert_score={folder}: bert-score takes every path with 't5' in it for a T5 "
-                "model; name the folder without it"
+                f"--bert_score={folder}: bert-score takes a path that contains 't5' for a T5 "
+                "model; choose another folder name"
             )
         self._package = _import("bert_score", "BERTScore")
-        self._own_models = own_models
+        self._own_models = language_specific_models
         self._scorers: dict[str, Any] = {}
 
     def model(self, target_language: str) -> str:

@@ -57,22 +57,24 @@ class OptionalMetrics:
 
     def __init__(
         self,
-        wanted: MetricSelection = MetricSelection(),
+        selection: MetricSelection = MetricSelection(),
         vocabulary: Vocabulary | None = None,
         languages: Sequence[str] = (),
     ) -> None:
-        self._selection = wanted
-        self._tokenizer: FloresTokenizer | None = find_tokenizer(wanted.flores200_model)
-        self._comet = Comet(wanted.comet) if wanted.comet else None
+        self._selection = selection
+        self._tokenizer: FloresTokenizer | None = find_tokenizer(selection.flores200_model)
+        self._comet = Comet(selection.comet) if selection.comet else None
         self._paper: PaperScorer | None = None
-        if wanted.paper:
+        if selection.paper:
             if vocabulary is None:
                 raise UserError("--paper_compatible needs the model's vocabulary")
-            procedure = choose_procedure(wanted.paper, languages)
+            procedure = choose_procedure(selection.paper, languages)
             self._paper = PaperScorer(procedure, vocabulary, self._tokenizer)
-        own_models = self._paper is None or self._paper.procedure.own_bert_models
+        own_models = self._paper is None or self._paper.procedure.language_specific_bert_models
         self._bert = (
-            BertScore(wanted.bert_score, own_models=own_models) if wanted.bert_score else None
+            BertScore(selection.bert_score, language_specific_models=own_models)
+            if selection.bert_score
+            else None
         )
         self.signatures: dict[str, Any] = {}
 

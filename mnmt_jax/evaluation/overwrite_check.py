@@ -19,7 +19,7 @@ _OPTIONAL = {"spbleu": "spBLEU", "comet": "COMET", "bert_score": "BERTScore"}
 
 def check_overwrite(
     folder: Path,
-    made_by: Mapping[str, Any],
+    provenance: Mapping[str, Any],
     benchmark: Benchmark,
     *,
     directions: Sequence[Direction],
@@ -32,7 +32,7 @@ def check_overwrite(
 
     Args:
         folder: output folder of the evaluation.
-        made_by: provenance of its translations, as in `TranslationStore`.
+        provenance: provenance of its translations, as in `TranslationStore`.
         benchmark: its test sentences.
         directions: the directions to evaluate.
         optional: `OptionalMetrics.settings`.
@@ -41,7 +41,7 @@ def check_overwrite(
         UserError: if results or translations would be lost or changed.
     """
     scores, contents = folder / "scores.json", "translations made"
-    changes = changed_provenance(folder / "translations", made_by)
+    changes = changed_provenance(folder / "translations", provenance)
     if scores.is_file() and scores.stat().st_size:
         contents = "a finished evaluation"
         finished = read_object(scores, remedy="replace it with --overwrite")

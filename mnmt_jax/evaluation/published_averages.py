@@ -26,17 +26,17 @@ EC40_TABLE_TIERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Tiers of EC-40 as in its tables: English is in the high tier."""
 
 
-def mitre_table(values: Values, measured: Collection[str] | None = None) -> Table:
+def mitre_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
     """Average as in MITRE's tables: per group as source and as target, and over all directions.
 
     Args:
         values: the metric by direction.
-        measured: ignored; the metric is computed for all languages.
+        measured_languages: ignored; the metric is computed for all languages.
 
     Source: registers.md 7.7 (Tables 3, 12, 13). English is a group; directions within a group
         count; zeros count.
     """
-    del measured
+    del measured_languages
     groups = {"English": ("en",), **MITRE_GROUPS}
     table = {}
     for name, codes in groups.items():
@@ -45,7 +45,7 @@ def mitre_table(values: Values, measured: Collection[str] | None = None) -> Tabl
     return {**table, "avg": _mean(values.values())}
 
 
-def ec40_table(values: Values, measured: Collection[str] | None = None) -> Table:
+def ec40_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
     """Average as in EC-40's tables: per tier as source and as target, supervised, zero-shot, all.
 
     The average of a tier as source or target is the unweighted mean of its four tier-by-tier cells.
@@ -53,14 +53,14 @@ def ec40_table(values: Values, measured: Collection[str] | None = None) -> Table
 
     Args:
         values: the metric by direction.
-        measured: languages that the metric was computed for; None for all. In the tiers, a
-            direction with one unmeasured language counts as zero, as in the authors' script, which
-            lowers the averages.
+        measured_languages: languages that the metric was computed for; None for all. In the tiers,
+            a direction with one unmeasured language counts as zero, as in the authors' script,
+            which lowers the averages.
 
     Source: registers.md 7.7 (Tables 1, 10, 11; MITRE's ec_40 make_table.py).
     """
     cells = {
-        (source_tier, target_tier): _tier_cell(values, sources, targets, measured)
+        (source_tier, target_tier): _tier_cell(values, sources, targets, measured_languages)
         for source_tier, sources in EC40_TABLE_TIERS.items()
         for target_tier, targets in EC40_TABLE_TIERS.items()
     }
@@ -68,22 +68,22 @@ def ec40_table(values: Values, measured: Collection[str] | None = None) -> Table
     for name in EC40_TABLE_TIERS:
         table[f"{name} →"] = _mean_of_means([cells[name, other] for other in EC40_TABLE_TIERS])
         table[f"→ {name}"] = _mean_of_means([cells[other, name] for other in EC40_TABLE_TIERS])
-    english = english_table(_measured_values(values, measured), None)
+    english = english_table(_measured_values(values, measured_languages), None)
     sup = _mean_of_means([english["en →"], english["→ en"]])
-    average = _nonzero_mean(_measured_values(values, measured).values())
+    average = _nonzero_mean(_measured_values(values, measured_languages).values())
     return {**table, **english, "sup": sup, "avg": average}
 
 
-def english_table(values: Values, measured: Collection[str] | None = None) -> Table:
+def english_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
     """Average as in the two-stage paper's tables: from English, to English, zero-shot.
 
     Args:
         values: the metric by direction.
-        measured: languages that the metric was computed for; None for all.
+        measured_languages: languages that the metric was computed for; None for all.
 
     Source: two_stage.md 7.8 (make_table.py): zeros are left out of all means.
     """
-    measured_values = _measured_values(values, measured)
+    measured_values = _measured_values(values, measured_languages)
     return {
         "en →": _nonzero_mean(v for (source, _), v in measured_values.items() if source == "en"),
         "→ en": _nonzero_mean(v for (_, target), v in measured_values.items() if target == "en"),
@@ -91,33 +91,33 @@ def english_table(values: Values, measured: Collection[str] | None = None) -> Ta
     }
 
 
-def ted30_table(values: Values, measured: Collection[str] | None = None) -> Table:
+def ted30_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
     """Average as in Graformer's tables: from English and to English, 30 directions each.
 
     Args:
         values: the metric by direction.
-        measured: ignored; the metric is computed for all languages.
+        measured_languages: ignored; the metric is computed for all languages.
 
     Source: the captions of its Tables 1 and 2; confirmed by the means of the printed values.
     """
-    del measured
+    del measured_languages
     return {
         "en →": _mean(v for (source, _), v in values.items() if source == "en"),
         "→ en": _mean(v for (_, target), v in values.items() if target == "en"),
     }
 
 
-def iwslt17_table(values: Values, measured: Collection[str] | None = None) -> Table:
+def iwslt17_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
     """Average as in the language-specific layers paper's tables: from, to and without English.
 
     Args:
         values: the metric by direction.
-        measured: ignored; the metric is computed for all languages.
+        measured_languages: ignored; the metric is computed for all languages.
 
     Source: the captions of its Tables 2 and 3. Zeros count.
     """
     zero = _mean(v for pair, v in values.items() if "en" not in pair)
-    return {**ted30_table(values, measured), "zero": zero}
+    return {**ted30_table(values, measured_languages), "zero": zero}
 
 
 TABLES: Mapping[str, Callable[[Values, Collection[str] | None], Table]] = MappingProxyType(
@@ -137,23 +137,25 @@ def _tier_cell(
     values: Values,
     sources: Collection[str],
     targets: Collection[str],
-    measured: Collection[str] | None,
+    measured_languages: Collection[str] | None,
 ) -> Average:
     cell_values = []
     for (source, target), value in values.items():
         if source not in sources or target not in targets:
             continue
-        is_measured = [measured is None or code in measured for code in (source, target)]
+        is_measured = [
+            measured_languages is None or code in measured_languages for code in (source, target)
+        ]
         if any(is_measured):
             cell_values.append(value if all(is_measured) else 0.0)
     return _mean(cell_values)
 
 
-def _measured_values(values: Values, measured: Collection[str] | None) -> Values:
+def _measured_values(values: Values, measured_languages: Collection[str] | None) -> Values:
     """Return the values of directions between measured languages."""
-    if measured is None:
+    if measured_languages is None:
         return values
-    codes = set(measured)
+    codes = set(measured_languages)
     return {pair: value for pair, value in values.items() if codes.issuperset(pair)}
 
 

@@ -67,10 +67,10 @@ class Procedure:
         detokenize: apply the Moses detokenizer to sources, hypotheses and references.
         detokenize_references: False leaves references as in the corpus files.
         tokenize: BLEU over Moses tokens, except for hi, ja and zh.
-        longest: maximal number of tokens of a sentence, tag and eos included; pairs with a longer
-            sentence are not scored; 0 scores all.
-        own_bert_models: `own_models` of `BertScore`.
-        measured: by metric, the languages that it was computed for, if not all.
+        max_length: maximal number of tokens of a sentence, tag and eos included; pairs with a
+            longer sentence are not scored; 0 scores all.
+        language_specific_bert_models: `language_specific_models` of `BertScore`.
+        measured_languages: by metric, the languages that it was computed for, if not all.
     """
 
     name: str
@@ -80,9 +80,9 @@ class Procedure:
     detokenize: bool = False
     detokenize_references: bool = True
     tokenize: bool = False
-    longest: int = 0
-    own_bert_models: bool = True
-    measured: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
+    max_length: int = 0
+    language_specific_bert_models: bool = True
+    measured_languages: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -91,18 +91,18 @@ class Procedure:
         tokens_remark = (
             f"BLEU over Moses' tokens, to {', '.join(_SACREBLEU_TOKENIZED)} sacreBLEU's own"
         )
-        unswapped_remark = tokens_remark if self.tokenize else "BLEU with both in their places"
+        unswapped_remark = tokens_remark if self.tokenize else "BLEU without swapping"
         remarks = [f"as published: {swapped_remark if self.swapped else unswapped_remark}"]
         remarks.append("references through SentencePiece and back")
         if self.detokenize and self.detokenize_references:
             remarks.append("Moses' detokenizer first")
         elif self.detokenize:
             remarks.append(
-                "Moses' detokenizer on hypotheses and not on references, an error by the authors' "
-                "erratum"
+                "Moses' detokenizer on hypotheses but not on references, an error that the "
+                "authors' erratum reports"
             )
-        if self.longest:
-            remarks.append(f"pairs of more than {self.longest} tokens left out")
+        if self.max_length:
+            remarks.append(f"pairs of more than {self.max_length} tokens left out")
         zeros = (
             "count"
             if self.name in ("mitre", "ted30", "iwslt17")
@@ -117,7 +117,7 @@ class Procedure:
             metric: key in the result of `PaperScorer.scores`.
             values: the metric by direction.
         """
-        table = TABLES[self.name](values, self.measured.get(metric))
+        table = TABLES[self.name](values, self.measured_languages.get(metric))
         return {label: dataclasses.asdict(average) for label, average in table.items()}
 
 
@@ -130,7 +130,7 @@ PROCEDURES: Mapping[str, Procedure] = {
             EC40_LANGUAGES,
             spbleu=True,
             detokenize=True,
-            measured={"comet": _EC40_COMET, "off_target": _EC40_OFF_TARGET},
+            measured_languages={"comet": _EC40_COMET, "off_target": _EC40_OFF_TARGET},
         ),
         Procedure("ted19", TED19_LANGUAGES, spbleu=False, detokenize=True),
         Procedure(
@@ -153,9 +153,9 @@ PROCEDURES: Mapping[str, Procedure] = {
             "opus100",
             OPUS100_LANGUAGES,
             spbleu=False,
-            longest=128,
-            own_bert_models=False,
-            measured={"bert_score": _OPUS_BERT_SCORE, "comet": _OPUS_COMET},
+            max_length=128,
+            language_specific_bert_models=False,
+            measured_languages={"bert_score": _OPUS_BERT_SCORE, "comet": _OPUS_COMET},
         ),
     )
 }
@@ -230,7 +230,7 @@ class PaperScorer:
             encode = self._vocabulary.encode
             pieces = [encode(*side) for side in zip((source, reference), direction, strict=True)]
             # A source has a tag and eos besides its pieces, a target has only eos.
-            longest = self.procedure.longest
+            longest = self.procedure.max_length
             if longest and max(len(pieces[0]) + 2, len(pieces[1]) + 1) > longest:
                 continue
             source_lang, target_lang = direction

@@ -192,7 +192,7 @@ def _reference_error(metric: Metric, runs: Sequence[RunResult]) -> str:
     if metric.key != "off_target_lid":
         return ""
     error = group_mean(runs[0], "off_target_lid_reference", "all").mean
-    return "" if error is None else f" On the references themselves it says {error:.1f} %."
+    return "" if error is None else f" On the references, its error rate is {error:.1f} %."
 
 
 def _averages(runs: Sequence[RunResult]) -> Html:
@@ -275,8 +275,8 @@ def _curves(runs: Sequence[RunResult]) -> list[Html]:
     if not charts:
         return []
     explanation = (
-        "Negative log-likelihood of the reference, of validation the mean over directions; the "
-        "legend gives the last value. The run's metrics.jsonl has mean perplexities of the same "
+        "Negative log-likelihood of the reference; for validation, the mean over directions. The "
+        "legend shows the last value. The run's metrics.jsonl has mean perplexities of the same "
         "groups."
     )
     return [
@@ -323,7 +323,7 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
         blocks.append(collapsible(summary, *cards, unfolded=position < _UNFOLDED_DIRECTIONS))
     if not blocks:
         return []
-    explanation = "Taken by their place in the test set, not by quality."
+    explanation = "Chosen by position in the test set, not by quality."
     return [section("Sample translations", tag("p", explanation, class_="muted"), blocks)]
 
 

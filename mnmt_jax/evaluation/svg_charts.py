@@ -45,7 +45,7 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     integral = all(float(x).is_integer() for x in xs)
-    x_ticks = ticks(min(0.0, *xs), max(xs), least=1.0 if integral else 0.0)
+    x_ticks = ticks(min(0.0, *xs), max(xs), min_step=1.0 if integral else 0.0)
     y_ticks = ticks(min(ys), max(ys))
 
     def to_pixels(x: float, y: float) -> tuple[float, float]:
@@ -136,20 +136,20 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float]], *, x_title: str) ->
     return tag("figure", caption, drawing)
 
 
-def ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+def ticks(low: float, high: float, min_step: float = 0.0) -> list[float]:
     """Return at least two evenly spaced round numbers that enclose a range.
 
     Args:
         low: lower end of the range.
         high: upper end of the range; if it is equal, the range is widened.
-        least: minimal distance of the numbers, e.g. 1 for layers.
+        min_step: minimal distance of the numbers, e.g. 1 for layers.
     """
     if high <= low:
         low, high = (high - 0.1 * abs(high), high) if high else (0.0, 1.0)
     raw = (high - low) / _TICKS
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
-    step = max(step, least)
+    step = max(step, min_step)
     start, stop = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(index * step, 10) for index in range(start, stop + 1)]
 

@@ -52,17 +52,17 @@ def check_translations(folder: Path) -> None:
     check_replaced(provenance_file, _is_provenance)
     if not provenance_file.is_file() and (files := sorted(folder.glob("*.jsonl"))):
         raise UserError(
-            f"{files[0]}: is there already and is not of mnmt-jax; move it, or choose another "
-            "--output"
+            f"{files[0]}: already exists and was not written by mnmt-jax; move it, or choose "
+            "another --output"
         )
 
 
-def changed_provenance(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
+def changed_provenance(folder: Path, provenance: Mapping[str, Any]) -> list[str]:
     """Return the keys in which the provenance of a folder's translations differs.
 
     Args:
         folder: folder that passed `check_translations`.
-        made_by: the expected provenance, as in `TranslationStore`.
+        provenance: the expected provenance, as in `TranslationStore`.
 
     Returns:
         The differing keys; empty if there are no translations.
@@ -74,7 +74,7 @@ def changed_provenance(folder: Path, made_by: Mapping[str, Any]) -> list[str]:
         or not any(folder.glob("*.jsonl"))
     ):
         return []
-    return differing_keys(parse_json(provenance_file.read_bytes(), finite=False), made_by)
+    return differing_keys(parse_json(provenance_file.read_bytes(), finite=False), provenance)
 
 
 def describe_changed_sentences(folder: Path, direction: Direction, texts: TestSet) -> str:
@@ -108,10 +108,10 @@ class TranslationStore:
         stale: whether the folder held translations of another provenance.
     """
 
-    def __init__(self, folder: Path, made_by: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
         self._folder, self._provenance_file = folder, folder / _PROVENANCE_FILE
-        self._provenance = _provenance_text(made_by)
+        self._provenance = _provenance_text(provenance)
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):  # the first of several processes removes stale files
             self.stale = self._provenance_file.is_file() and not _has_provenance(
@@ -159,13 +159,13 @@ class TranslationStore:
 
 
 def read_translations(
-    folder: Path, made_by: Mapping[str, Any], direction: Direction, texts: TestSet
+    folder: Path, provenance: Mapping[str, Any], direction: Direction, texts: TestSet
 ) -> list[TranslatedSentence]:
     """Read the translations of a direction and check their provenance.
 
     Args:
         folder: folder of a `TranslationStore`.
-        made_by: the expected provenance, as in `TranslationStore`.
+        provenance: the expected provenance, as in `TranslationStore`.
         direction: source and target.
         texts: the test set.
 
@@ -176,7 +176,7 @@ def read_translations(
     outputs = None
     if folder.is_dir():
         with locked(folder):  # no other command replaces the files between check and reading
-            _check_provenance(folder, _provenance_text(made_by))
+            _check_provenance(folder, _provenance_text(provenance))
             outputs = _read_outputs(folder, direction, texts)
     if outputs is None:
         raise UserError(
@@ -203,9 +203,9 @@ def _path(folder: Path, direction: Direction) -> Path:
     return folder / f"{'-'.join(direction)}.jsonl"
 
 
-def _provenance_text(made_by: Mapping[str, Any]) -> str:
+def _provenance_text(provenance: Mapping[str, Any]) -> str:
     """Return the text of `made_by.json`; compared as JSON, where tuples are lists."""
-    return json.dumps(made_by, indent=1, sort_keys=True) + "\n"
+    return json.dumps(provenance, indent=1, sort_keys=True) + "\n"
 
 
 def _has_provenance(folder: Path, provenance: str) -> bool:
@@ -222,8 +222,8 @@ def _check_provenance(folder: Path, provenance: str) -> None:
     """
     if not _has_provenance(folder, provenance):
         raise UserError(
-            f"{folder}: another command with other settings has replaced what was here; give each "
-            "its own --output, and all of several processes the same flags"
+            f"{folder}: another command with other settings has replaced the translations; give "
+            "each command its own --output, and the processes of one command the same flags"
         )
 
 

@@ -45,7 +45,7 @@ def check_output(directory: Path) -> None:
     """
     refuse_bucket(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"{directory}: is there already; choose another --output or remove it")
+        raise UserError(f"{directory}: already exists; choose another --output or remove it")
     check_writable(directory)
 
 
@@ -64,7 +64,8 @@ def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--ou
         return
     if not (path.is_file() and is_ours(path.read_text(encoding="utf-8", errors="replace"))):
         raise UserError(
-            f"{path}: is there already and is not of mnmt-jax; move it, or choose another {flag}"
+            f"{path}: already exists and was not written by mnmt-jax; move it, or choose another "
+            f"{flag}"
         )
 
 
@@ -274,7 +275,9 @@ def _move_into_place(partial: Path, directory: Path, *, overwrite: bool, flag: s
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         remedy = f"choose another {flag} or remove it" if flag else "remove it"
-        raise UserError(f"{directory}: is there already, from another process; {remedy}") from error
+        raise UserError(
+            f"{directory}: already exists, written by another process; {remedy}"
+        ) from error
     shutil.rmtree(replaced, ignore_errors=True)
 
 

@@ -52,13 +52,13 @@ class LazyArray:
         return self.size * self.dtype.itemsize
 
     def then(
-        self, change: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], dtype: np.dtype
+        self, function: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], dtype: np.dtype
     ) -> LazyArray:
         """Return a lazy array that applies a function after reading.
 
         Args:
-            change: function applied to the array.
+            function: function applied to the array.
             shape: shape of the result.
             dtype: type of the result.
         """
-        return LazyArray(shape, dtype, lambda: change(self.read()), self.storage)
+        return LazyArray(shape, dtype, lambda: function(self.read()), self.storage)

@@ -76,6 +76,6 @@ def check_inside(path: Path, folder: Path) -> None:
     real, root = os.path.realpath(path), os.path.realpath(folder)
     if os.path.commonpath([real, root]) != root:
         raise UserError(
-            f"{path}: a link leads out of {folder}, to {real}; replace the link by a copy if you "
+            f"{path}: is a link to {real}, outside of {folder}; replace the link by a copy if you "
             "trust it"
         )

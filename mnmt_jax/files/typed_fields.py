@@ -28,24 +28,24 @@ class TypedFields:
         width = fields.integer("d_model", low=2)
     """
 
-    def __init__(self, place: Path | str, values: Any) -> None:
+    def __init__(self, file_name: Path | str, values: Any) -> None:
         """Wrap the values.
 
         Args:
-            place: file name for messages.
+            file_name: file name for messages.
             values: mapping of names to values.
 
         Raises:
             UserError: if it is not a mapping.
         """
         if not isinstance(values, Mapping):
-            raise UserError(f"{place}: {short_repr(values)} is not an object of named fields")
+            raise UserError(f"{file_name}: {short_repr(values)} is not an object of named fields")
         for name, value in values.items():
             if isinstance(value, int) and value.bit_length() > _MOST_BITS:
                 raise UserError(
-                    f"{place}: {short_repr(name)} is a number of {value.bit_length()} bits"
+                    f"{file_name}: {short_repr(name)} is a number of {value.bit_length()} bits"
                 )
-        self.place, self.values = place, values
+        self.file_name, self.values = file_name, values
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None
@@ -119,26 +119,26 @@ class TypedFields:
         value = self._value(name, default)
         if not isinstance(value, list | tuple):
             raise self._wrong(name, value, "a list of objects")
-        return [TypedFields(f"{self.place}: {name}", item) for item in value]
+        return [TypedFields(f"{self.file_name}: {name}", item) for item in value]
 
     def object(self, name: str, default: Any = _REQUIRED) -> TypedFields:
         """Return an object."""
         value = self._value(name, default)
         if not isinstance(value, Mapping):
             raise self._wrong(name, value, "an object of named fields")
-        return TypedFields(f"{self.place}: {name}", value)
+        return TypedFields(f"{self.file_name}: {name}", value)
 
     def _value(self, name: str, default: Any) -> Any:
         value = self.values.get(name)
         if value is not None:
             return value
         if default is _REQUIRED:
-            raise UserError(f"{self.place}: lacks {name}")
+            raise UserError(f"{self.file_name}: lacks {name}")
         return default
 
     def _wrong(self, name: str, value: Any, expected: str) -> UserError:
         return UserError(
-            f"{self.place}: {short_repr(name)[1:-1]}={short_repr(value)} must be {expected}"
+            f"{self.file_name}: {short_repr(name)[1:-1]}={short_repr(value)} must be {expected}"
         )
 
 
@@ -151,11 +151,11 @@ def short_repr(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def prefix_errors(place: Path | str) -> Iterator[None]:
+def prefix_errors(file_name: Path | str) -> Iterator[None]:
     """Prefix errors with the file's name, unless they start with it."""
     try:
         yield
     except UserError as error:
-        if str(error).startswith(str(place)):
+        if str(error).startswith(str(file_name)):
             raise
-        raise UserError(f"{place}: {error}") from error
+        raise UserError(f"{file_name}: {error}") from error

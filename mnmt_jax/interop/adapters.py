@@ -77,7 +77,7 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
     run, config = _open_lora_run(run_dir)
     if config.optimizer.frozen:
         raise UserError(
-            f"{run.place}: more than its LoRA was trained (Optimizer.frozen="
+            f"{run.location}: more than its LoRA was trained (Optimizer.frozen="
             f"{config.optimizer.frozen!r}), so LoRA alone is not the model; use merge"
         )
     params, restored_step = load_params(run, step)
@@ -127,8 +127,8 @@ def load_adapter(
     check_parameters(run, config.model, vocabulary.size, base)
     if tree_fingerprint(base) != facts["base"]["fingerprint"]:
         raise UserError(
-            f"{run.place}, step {restored_step}: not the parameters that {directory} was trained "
-            f"on; those are of {facts['base']['origin'] or 'an unnamed run'}"
+            f"{run.location}, step {restored_step}: not the parameters that {directory} was "
+            f"trained on; those are of {facts['base']['origin'] or 'an unnamed run'}"
         )
     data = dataclasses.replace(config.data, instruction=facts["instruction"])
     config = dataclasses.replace(config, model=model, data=data)
@@ -136,7 +136,7 @@ def load_adapter(
     params = traverse_util.unflatten_dict(
         {name: LazyArray.of(array) for name, array in flat.items()}, sep="/"
     )
-    origin = str(run.place), f"step {restored_step} with the LoRA of {directory}"
+    origin = str(run.location), f"step {restored_step} with the LoRA of {directory}"
     write_run(output, config, vocabulary, params, origin=origin, tasks=facts["tasks"])
 
 
@@ -158,7 +158,7 @@ def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None)
     vocabulary = Vocabulary.load(run.vocabulary)
     check_parameters(run, config.model, vocabulary.size, params)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
-    origin = str(run.place), f"step {restored_step} with its LoRA merged"
+    origin = str(run.location), f"step {restored_step} with its LoRA merged"
     tasks = run.trained_tasks()
     write_run(output, config, vocabulary, merge_lora(params), origin=origin, tasks=tasks)
 
@@ -167,7 +167,7 @@ def _open_lora_run(run_dir: str | Path) -> tuple[RunDirectory, Config]:
     run = RunDirectory.open(run_dir)
     config = run.config()
     if not config.model.lora_rank:
-        raise UserError(f"{run.place}: has no LoRA; name a run trained with Model.lora_rank")
+        raise UserError(f"{run.location}: has no LoRA; name a run trained with Model.lora_rank")
     return run, config
 
 
@@ -209,7 +209,7 @@ def _read_facts(directory: Path) -> dict[str, Any]:
 
 def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]) -> None:
     if config.model.lora_rank:
-        raise UserError(f"{run.place}: has LoRA already; name the run it started from")
+        raise UserError(f"{run.location}: has LoRA already; name the run it started from")
     structure = json.loads(json.dumps(_structure(config.model)))
     differing = [
         f"Model.{name} is {structure.get(name)!r}, the adapter's {short_repr(value)}"
@@ -217,7 +217,7 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
         if structure.get(name) != value
     ]
     if differing:
-        raise UserError(f"{run.place}: another model: {'; '.join(differing)}")
+        raise UserError(f"{run.location}: another model: {'; '.join(differing)}")
 
 
 def _model_with_lora(model: Model, facts: Mapping[str, Any], directory: Path) -> Model:

@@ -97,7 +97,7 @@ def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> A
         pre_norm=model.norm == "pre",
         activation=getattr(specs.Activation, activation),
     )
-    embedding = tensors[_NAMES.written[0]].read()
+    embedding = tensors[_NAMES.export_names[0]].read()
     encodings = np.asarray(sinusoid(jnp.arange(_POSITIONS), model.embed, model.positions[1]))
     spec.encoder.embeddings[0].weight = embedding
     spec.decoder.embeddings.weight = spec.decoder.projection.weight = embedding

@@ -114,7 +114,7 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     if branches:
         model = dataclasses.replace(model, methods=branches)
         language_count = fields.integer("language_num")
-        fit = functools.partial(with_languages, model, counted=language_count)
+        fit = functools.partial(with_languages, model, language_num=language_count)
     table = None if vocabulary is None else read_fairseq_table(vocabulary, _languages(fields))
     if language_model:  # Graformer, section 4.2
         instruction, decode = "3", Decode(beam_size=5, length_penalty=0.6)
@@ -186,7 +186,7 @@ def _arguments(path: Path, data: Mapping[str, Any]) -> TypedFields:
             arguments |= section
     fields = TypedFields(path, arguments)
     if layers_setting(arguments) not in fields:
-        raise UserError(f"{path}: holds no model settings (args or cfg); it is of no use without")
+        raise UserError(f"{path}: has no model settings (args or cfg), so the model is unknown")
     return fields
 
 

@@ -33,7 +33,7 @@ class Foreign:
         dialect: dialect of these names.
         tokens: its vocabulary, if found beside the weights or passed by the caller.
         decode: search settings of its authors.
-        fit: builds the model from the vocabulary's languages, if the model depends on them.
+        build_model: builds the model from the vocabulary's languages, if the model depends on them.
         normalization: normalization of text before `tokens` encodes it.
     """
 
@@ -44,7 +44,7 @@ class Foreign:
     dialect: Dialect
     tokens: TokenTable | None = None
     decode: Decode = Decode()
-    fit: Callable[[tuple[str, ...]], Model] | None = None
+    build_model: Callable[[tuple[str, ...]], Model] | None = None
     normalization: str = NONE
 
 

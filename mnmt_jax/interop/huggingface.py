@@ -123,7 +123,7 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
             f"{folder}: model_type {short_repr(name)} is not one of {', '.join(_KINDS)}"
         )
     kind = _KINDS[name]
-    with prefix_errors(fields.place):
+    with prefix_errors(fields.file_name):
         model = _model(fields, kind)
         instruction = fields.text(_INSTRUCTION, kind.instruction)
         get_instruction(instruction)
@@ -207,7 +207,7 @@ def _vocabulary_size(fields: TypedFields, dialect: Dialect, tensors: Tensors) ->
     if rows != {size}:
         row_counts = " and ".join(map(str, sorted(rows))) or "no"
         raise UserError(
-            f"{fields.place}: vocab_size={size}, but the embedding has {row_counts} rows"
+            f"{fields.file_name}: vocab_size={size}, but the embedding has {row_counts} rows"
         )
     return size
 
@@ -219,7 +219,7 @@ def _model(fields: TypedFields, kind: Kind) -> Model:
     mlp, heads = sizes("ffn_dim"), sizes("attention_heads")
     activation: Any = fields.text("activation_function", "relu")
     check_supported(
-        Path(fields.place),
+        Path(fields.file_name),
         [
             ("pad_token_id", fields.integer("pad_token_id", _PAD), _PAD),
             ("eos_token_id", fields.integer("eos_token_id", _EOS), _EOS),
@@ -253,7 +253,7 @@ def _decode(folder: Path, fields: TypedFields) -> Decode:
     if path.is_file():
         generation_fields = _fields(path)
         fields = TypedFields(path, {**fields.values, **generation_fields.values})
-    with prefix_errors(fields.place):
+    with prefix_errors(fields.file_name):
         return Decode(
             beam_size=fields.integer("num_beams", 0) or 5,
             max_length=fields.integer("max_length", 0) or 200,

@@ -67,7 +67,11 @@ def _open_foreign(
     foreign = _OPEN[kind](path, foreign_folder)
     loaded_vocabulary, rows = _load_vocabulary(foreign, our_folder, tags_last=kind != "huggingface")
     try:
-        model = foreign.fit(loaded_vocabulary.languages) if foreign.fit else foreign.model
+        model = (
+            foreign.build_model(loaded_vocabulary.languages)
+            if foreign.build_model
+            else foreign.model
+        )
         model = dataclasses.replace(model, vocab_size=loaded_vocabulary.size)
         layout = get_layout(model.layout, model.stage_layers)
         params = read_params(foreign.tensors, entries(model, layout, foreign.dialect, rows))

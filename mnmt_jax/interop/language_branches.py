@@ -54,23 +54,23 @@ def branches_of(fields: TypedFields, tensors: Tensors, layers: int) -> tuple[Any
     return branches, CutResidual(layers // 2 + 1, "mlp", norm)
 
 
-def with_languages(model: Model, languages: Sequence[str], counted: int) -> Model:
+def with_languages(model: Model, languages: Sequence[str], language_num: int) -> Model:
     """Return one of these models with the languages of its vocabulary.
 
     Args:
         model: model with the methods of `branches_of`.
         languages: language codes in the order of their numbers.
-        counted: `language_num` of the checkpoint.
+        language_num: `language_num` of the checkpoint.
 
     Raises:
         UserError: if the vocabulary has other languages.
     """
-    if counted not in (len(languages), len(languages) + 1):
+    if language_num not in (len(languages), len(languages) + 1):
         raise UserError(
-            f"language_num={counted}, but the vocabulary has {len(languages)} languages; name the "
-            "vocabulary that it was trained with"
+            f"language_num={language_num}, but the vocabulary has {len(languages)} languages; name "
+            "the vocabulary that it was trained with"
         )
-    without = tuple(languages[:1]) if counted == len(languages) else ()
+    without = tuple(languages[:1]) if language_num == len(languages) else ()
     methods = tuple(
         dataclasses.replace(method, languages=tuple(languages), without=without)
         if isinstance(method, LanguageLayers)

@@ -39,14 +39,14 @@ class Dialect:
         prefix: prefix of every exported name.
         embedding: names that the single embedding may be stored under; empty if the table of each
             side, the matrix of each head and learned positions have names of their own.
-        written: names that the embedding is exported under.
+        export_names: names that the embedding is exported under.
         encoder: name of the stages that the generated role does not pass through.
         decoder: name of the other stages; empty if there are none.
     """
 
     prefix: str
     embedding: tuple[str, ...] = ()
-    written: tuple[str, ...] = ()
+    export_names: tuple[str, ...] = ()
     encoder: str = "encoder"
     decoder: str = "decoder"
 
@@ -79,7 +79,7 @@ class Entry:
             and zeros are exported.
         shape: shape of our parameter, without the slot axis.
         names: suffixes of the stored name; several if a matrix may be stored more than once.
-        written: names to export.
+        export_names: names to export.
         other_shape: shape of the stored tensor.
         read: converts the stored array to ours.
         write: the inverse of `read`.
@@ -89,7 +89,7 @@ class Entry:
     path: Path
     shape: tuple[int, ...]
     names: tuple[str, ...]
-    written: tuple[str, ...]
+    export_names: tuple[str, ...]
     other_shape: tuple[int, ...]
     read: Change
     write: Change
@@ -162,8 +162,8 @@ def written_tensors(
             lazy = LazyArray.of(np.zeros(entry.shape, np.float32))
         if entry.slot is not None:
             lazy = lazy.then(operator.itemgetter(entry.slot), entry.shape, lazy.dtype)
-        storage = "/".join(entry.path) if len(entry.written) > 1 else None
-        for name in entry.written:
+        storage = "/".join(entry.path) if len(entry.export_names) > 1 else None
+        for name in entry.export_names:
             converted = lazy.then(entry.write, entry.other_shape, lazy.dtype)
             yield name, dataclasses.replace(converted, storage=storage)
 
@@ -281,10 +281,10 @@ class Names:
         if (plan.tables, plan.heads) != ((Table(),), (Head(),)):
             names = join_names([table.name for table in plan.tables])
             raise UserError(
-                f"tables {names} and {len(plan.heads)} heads: the toolkits whose names are known, "
-                "fairseq apart, have one table, which is the only head's too"
+                f"tables {names} and {len(plan.heads)} heads: only fairseq's format supports this; "
+                "others need one embedding table that the only output head shares"
             )
-        yield self._matrix("embedding", self.dialect.embedding, self.dialect.written, rows)
+        yield self._matrix("embedding", self.dialect.embedding, self.dialect.export_names, rows)
 
     def _table(self, plan: Plan, table: Table, rows: np.ndarray) -> Iterator[Entry]:
         """Yield the entries of a table and of its roles' learned positions, as fairseq has them."""
@@ -317,7 +317,11 @@ class Names:
         )
 
     def _matrix(
-        self, parameter: str, names: tuple[str, ...], written: tuple[str, ...], rows: np.ndarray
+        self,
+        parameter: str,
+        names: tuple[str, ...],
+        export_names: tuple[str, ...],
+        rows: np.ndarray,
     ) -> Entry:
         """Return the entry of a table; the other toolkit orders its rows differently."""
 
@@ -327,8 +331,10 @@ class Names:
             return stored
 
         shape = (len(rows), self.config.embed)
-        written = tuple(self.dialect.prefix + name for name in written)
-        return Entry((parameter,), shape, names, written, shape, lambda table: table[rows], write)
+        export_names = tuple(self.dialect.prefix + name for name in export_names)
+        return Entry(
+            (parameter,), shape, names, export_names, shape, lambda table: table[rows], write
+        )
 
     def _sublayer(self, sublayer: Sublayer, path: Path, prefix: str) -> Iterator[Entry]:
         """Yield the entries of a sublayer and its norm; `path` and `prefix` precede their names."""

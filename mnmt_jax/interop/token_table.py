@@ -207,9 +207,9 @@ def _added_tokens(folder: Path) -> dict[str, int]:
         ids |= _ids(_fields(folder / "added_tokens.json"))
     if (folder / "tokenizer_config.json").is_file():
         decoder = _fields(folder / "tokenizer_config.json").object("added_tokens_decoder", {})
-        numbers = TypedFields(decoder.place, {number: number for number in decoder.values})
+        numbers = TypedFields(decoder.file_name, {number: number for number in decoder.values})
         ids |= {
-            _content(decoder.place, token): numbers.integer(number)
+            _content(decoder.file_name, token): numbers.integer(number)
             for number, token in decoder.values.items()
         }
     return ids
@@ -242,7 +242,9 @@ def _fast_tokens(tokenizer: TypedFields) -> dict[str, int]:
     vocab = model.values.get("vocab")
     if isinstance(vocab, list):
         if not all(isinstance(pair, list) and pair and isinstance(pair[0], str) for pair in vocab):
-            raise UserError(f"{model.place}: vocab must be a list of pairs of a token and a score")
+            raise UserError(
+                f"{model.file_name}: vocab must be a list of pairs of a token and a score"
+            )
         ids = {pair[0]: i for i, pair in enumerate(vocab)}
     else:
         ids = _ids(model.object("vocab"))
@@ -258,10 +260,10 @@ def _ids_of_pieces(model: Path) -> dict[str, int]:
     }
 
 
-def _content(place: Path | str, token: Any) -> str:
+def _content(file_name: Path | str, token: Any) -> str:
     """Return the text of a token that is stored as a string or as an object."""
     fields = token if isinstance(token, Mapping) else {"content": token}
-    return TypedFields(place, fields).text("content")
+    return TypedFields(file_name, fields).text("content")
 
 
 def _fields(path: Path) -> TypedFields:

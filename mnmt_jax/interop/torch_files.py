@@ -81,7 +81,7 @@ def read_torch(path: str | Path) -> Any:
     except Exception as error:  # damaged pickles raise errors of many types
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UserError(
-            f"{path}: data.pkl is damaged or more than weights ({reason}); nothing was run"
+            f"{path}: data.pkl is damaged or more than weights ({reason}); nothing was executed"
         ) from error
 
 
@@ -100,7 +100,7 @@ def _read_archive(path: Path) -> tuple[bytes, str, dict[str, int]]:
             if sizes[roots[0]] > _MAX_PROGRAM:
                 raise UserError(
                     f"{path}: its data.pkl has {sizes[roots[0]]:,} bytes, more than the names of "
-                    f"weights need ({_MAX_PROGRAM:,}); refused, nothing was run. {_REMEDY}"
+                    f"weights need ({_MAX_PROGRAM:,}); refused, nothing was executed. {_REMEDY}"
                 )
             folder = roots[0].removesuffix("data.pkl")
             if f"{folder}byteorder" in sizes and archive.read(f"{folder}byteorder") != b"little":
@@ -170,7 +170,8 @@ class _Reader(_Unpickler):
             UserError: always.
         """
         raise UserError(
-            f"{self._path}: {what}, which weights do not need; refused, nothing was run. {_REMEDY}"
+            f"{self._path}: {what}, which weights do not need; refused, nothing was executed. "
+            f"{_REMEDY}"
         )
 
     def find_class(self, module: str, name: str) -> Any:

@@ -17,7 +17,7 @@ from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Plan, Sublayer
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.sublayers import DroppingFeedForward
+from mnmt_jax.model.sublayers import FeedForward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Adaption(Method, name="adaption"):
         Raises:
             UserError: if the last stage has no source.
         """
-        del config
         layout, (*earlier, last_stage) = plan.layout, plan.stages
         if SOURCE not in last_stage.stage.roles:
             raise UserError(
@@ -46,15 +45,13 @@ class Adaption(Method, name="adaption"):
                 "'adaption' out of Model.methods"
             )
         source, target = (
-            Sublayer(f"adaption_{side}", self._kind(side), roles=(role,))
+            Sublayer(f"adaption_{side}", self._kind(config, side), roles=(role,))
             for side, role in (("input", SOURCE), ("output", layout.generated))
         )
         before, after = (*last_stage.before, source), (target, *last_stage.after)
         edited = dataclasses.replace(last_stage, before=before, after=after)
         return dataclasses.replace(plan, stages=(*earlier, edited))
 
-    def _kind(self, side: str) -> DroppingFeedForward:
+    def _kind(self, config: Model, side: str) -> FeedForward:
         other_names = f"fc1_{side}", f"fc2_{side}"  # in PhasedDecoder
-        return DroppingFeedForward(
-            self.mlp, "adaption", other_names, activation="relu", rate=self.dropout
-        )
+        return FeedForward(config, self.mlp, "adaption", other_names, "relu", self.dropout)

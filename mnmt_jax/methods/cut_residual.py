@@ -4,8 +4,8 @@ Without the connection the output of the sublayer no longer contains the state, 
 output depends less on its place in the sentence. Norms and dropout stay: LN(drop(f(x))) with
 post-norm, drop(f(LN(x))) with pre-norm.
 
-Source: Liu et al. 2021 ("Improving Zero-Shot Translation by Disentangling Positional
-Information"), the attention of the middle encoder layer; the third paper's SD, its feed-forward
+Source: Liu et al. 2021 ("Improving Zero-Shot Translation by Disentangling Positional Information"),
+the attention of the middle encoder layer; SD of Qu and Watanabe 2022, its feed-forward
 (language-layers spec 2.2, 2.3).
 """
 

@@ -79,7 +79,7 @@ class Graformer(Method, name="graformer"):
                 f"{source.stage.layers} layers (Model.stage_layers={config.stage_layers}); "
                 "name as many or fewer"
             )
-        norm = Sublayer(_LM_NORM, StageNorm(), residual=False)
+        norm = Sublayer(_LM_NORM, StageNorm(config), residual=False)
         fused = Head(TARGET_TABLE, plan.layout.ends[-2], (norm,) if config.norm == "pre" else ())
         separate = Tables(target=True, output=True).edit(plan, config)
         without_norm = dataclasses.replace(language_model, after=())

@@ -3,14 +3,14 @@
 A layer has, next to its feed-forward, a smaller one for each target language but the centre's,
 scaled by a learnt number: norm(x + drop(ffn(x)) + drop_q(t_l branch_l(x))).
 
-Source: third paper, section 3, equations 2 and 3; initialisation and position of the dropout are
-in the authors' code alone (language-layers spec 2.1).
+Source: Qu and Watanabe 2022, section 3, equations 2 and 3; initialisation and position of the
+dropout are in the authors' code alone (language-layers spec 2.1).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import jax.numpy as jnp
@@ -26,7 +26,6 @@ from mnmt_jax.design.method_hooks import Rows
 from mnmt_jax.design.plan import Layer, Lengths, Maps, Plan
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.model import modules
 from mnmt_jax.model.context import PositionInfo
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.intermediates import ENTERED, record
@@ -95,7 +94,7 @@ class LanguageLayers(Method, name="language_layers"):
                 f"LanguageLayers.layers={self.layers}: the model has {layout.layers} layers, not "
                 f"{wrong[0]}"
             )
-        kind = LanguageMLP(config.mlp, slots=self.slots, settings=self)
+        kind = LanguageMLP(config, config.mlp, dropout=config.dropout, settings=self)
         layer_numbers = self.layers or layout.layers_with(layout.generated)
         return plan.with_layers(
             lambda number, layer: _with_branches(layer, kind) if number in layer_numbers else layer
@@ -104,7 +103,7 @@ class LanguageLayers(Method, name="language_layers"):
     def with_language(self, language: str) -> Self:
         """Return the method with a branch for the language and the previous branches frozen.
 
-        Source: third paper, section 4.4.
+        Source: Qu and Watanabe 2022, section 4.4.
         """
         previous = tuple(code for code in self.languages if code not in self.without)
         return dataclasses.replace(super().with_language(language), frozen=previous)
@@ -112,8 +111,8 @@ class LanguageLayers(Method, name="language_layers"):
     def resize_param(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Return a parameter of the branches with another slot: the mean of the present ones.
 
-        Source: third paper, Appendix A, for the layers. That a new scale is the mean of the scales
-        is inferred; 0.1, the initial value of a scale, would be the alternative.
+        Source: Qu and Watanabe 2022, Appendix A, for the layers. That a new scale is the mean of
+        the scales is inferred; 0.1, the initial value of a scale, would be the alternative.
         """
         if not matches(_BRANCH, name):
             return None
@@ -139,8 +138,12 @@ class LanguageLayers(Method, name="language_layers"):
             with_branch.index(code) if code in with_branch else -1 for code in self.languages
         )
 
+    @property
+    def count(self) -> int:
+        """Number of branches."""
+        return max(self.slots) + 1
 
-@dataclasses.dataclass(frozen=True)
+
 class LanguageMLP(FeedForward):
     """A shared feed-forward plus the branch of each position's target language.
 
@@ -148,14 +151,11 @@ class LanguageMLP(FeedForward):
     `kernel` [slots, in, out] and `bias` [slots, out] each; `branch/scale` [slots].
 
     Attributes:
-        slots: branch index of each language of the vocabulary; -1 means none.
         settings: settings of the method.
     """
 
-    slots: tuple[int, ...] = ()
     settings: LanguageLayers = LanguageLayers()
 
-    has_dropout = True
     languages = ("target_lang",)
     inner: ClassVar = {"branch": "language_mlp"}
     axes: ClassVar = {
@@ -166,16 +166,17 @@ class LanguageMLP(FeedForward):
         "branch/scale": ("slot",),
     }
 
-    def module(self, config: Model) -> LanguageFeedForward:
-        """Return the shared layers and the branches."""
-        activation = self.activation or config.activation
-        return LanguageFeedForward(config, self.hidden, config.dropout, activation, self)
+    def setup(self) -> None:
+        """Create the shared layers, named as without branches, and the branches."""
+        super().setup()
+        self.branch = Branch(self.config, self.settings, self.activation or self.config.activation)
+        self.drop_branch = Dropout(self.settings.dropout)
 
-    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Float[Array, "batch length embed"], place: PositionInfo) -> Array:
         """Return the change of the states, including the dropout of both."""
-        record(module, place, ENTERED, states)
-        shared = super().change(module, states, place)
-        branched = module.branched(states, place)
+        record(self, place, ENTERED, states)
+        shared = super().change(states, place)
+        branched = self.drop_branch(self.branch(states, place), deterministic=place.deterministic)
         return shared if self.settings.off else shared + branched
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
@@ -193,63 +194,43 @@ class LanguageMLP(FeedForward):
         yield from names.slots(
             (*path, "branch"),
             tuple(f"{theirs}language_specific{number}" for number in (1, 2)),
-            (self.count, self.settings.mlp),
+            (self.settings.count, self.settings.mlp),
         )
-        yield names.vector((*path, "branch", "scale"), f"{theirs}information_weights", self.count)
+        yield names.vector(
+            (*path, "branch", "scale"), f"{theirs}information_weights", self.settings.count
+        )
 
-    def unused_elsewhere(self, config: Model) -> int:
+    def unused_elsewhere(self) -> int:
         """Return the size of the centre's branch, which the authors allocate but never use."""
-        hidden = self.settings.mlp
-        return 2 * config.embed * hidden + hidden + config.embed
+        embed, hidden = self.config.embed, self.settings.mlp
+        return 2 * embed * hidden + hidden + embed
 
-    def activate(self, config: Model) -> Callable[[Array], Array]:
-        """Return the activation of the shared layers and the branches."""
-        return ACTIVATIONS[self.activation or config.activation]
-
-    @property
-    def count(self) -> int:
-        """Number of branches."""
-        return max(self.slots) + 1
-
-    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the shared layers and a single branch, as for a language with a branch."""
-        yield from super().matmuls(config, stage, roles, lengths)
+        yield from super().matmuls(stage, roles, lengths)
         positions = sum(lengths[role] for role in roles)
-        yield "branch/first", positions, (config.embed, self.settings.mlp)
-        yield "branch/second", positions, (self.settings.mlp, config.embed)
-
-
-class LanguageFeedForward(modules.FeedForward):
-    """A feed-forward with branches; see `LanguageMLP` for the parameters."""
-
-    kind: Any = None  # a `LanguageMLP`
-
-    def setup(self) -> None:
-        """Create the shared layers, named as without branches, and the branches."""
-        super().setup()
-        self.branch = Branch(self.config, self.kind)
-        self.drop_branch = Dropout(self.kind.settings.dropout)
-
-    def branched(
-        self, states: Float[Array, "batch length embed"], place: PositionInfo
-    ) -> Float[Array, "batch length embed"]:
-        """Return the change by the branches, including their dropout."""
-        change = self.branch(states, place)
-        return self.drop_branch(change, deterministic=place.deterministic)
+        yield "branch/first", positions, (self.config.embed, self.settings.mlp)
+        yield "branch/second", positions, (self.settings.mlp, self.config.embed)
 
 
 class Branch(nn.Module):
     """The scaled branch of each position's target language; 0 for languages without a branch.
 
     Parameters: as in `LanguageMLP`.
+
+    Attributes:
+        config: sizes of the model.
+        settings: settings of the method.
+        activation: key of `mnmt_jax.model.modules.ACTIVATIONS`.
     """
 
     config: Model
-    kind: LanguageMLP
+    settings: LanguageLayers
+    activation: str
 
     def setup(self) -> None:
         """Create the branches."""
-        embed, hidden, count = self.config.embed, self.kind.settings.mlp, self.kind.count
+        embed, hidden, count = self.config.embed, self.settings.mlp, self.settings.count
         self.first = Stacked((count, embed, hidden))
         self.second = Stacked((count, hidden, embed))
         self.scale = self.param(
@@ -260,12 +241,12 @@ class Branch(nn.Module):
         self, states: Float[Array, "batch length embed"], place: PositionInfo
     ) -> Float[Array, "batch length embed"]:
         """Return t_l branch_l(states)."""
-        slots = jnp.asarray((*self.kind.slots, -1))[place.language("target_lang")]
+        slots = jnp.asarray((*self.settings.slots, -1))[place.language("target_lang")]
         outputs = route(
             states,
             slots,
             Branches(*self.first(), *self.second()),
-            self.kind.activate(self.config),
+            ACTIVATIONS[self.activation],
             routing=self._routing(),
         )
         # Positions without a branch are already 0: they use the first scale, with gradient 0.
@@ -273,8 +254,8 @@ class Branch(nn.Module):
         return (outputs * scale).astype(states.dtype)
 
     def _routing(self) -> str:
-        routing = self.kind.settings.routing
-        return choose_routing(self.kind.count, platform()) if routing == "auto" else routing
+        routing = self.settings.routing
+        return choose_routing(self.settings.count, platform()) if routing == "auto" else routing
 
 
 class Stacked(nn.Module):

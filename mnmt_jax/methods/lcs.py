@@ -12,7 +12,7 @@ layer and scaled like embedded tokens is our reading; their encoder was not avai
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from flax import linen as nn
 from jaxtyping import Array
@@ -71,8 +71,7 @@ class LCS(Method, name="lcs"):
         return plan.with_layers(with_bias)
 
 
-@dataclasses.dataclass(frozen=True)
-class TagBias(Kind):
+class TagBias(nn.Module, Kind):
     """Adds the vector of the target language's tag.
 
     Attributes:
@@ -87,16 +86,6 @@ class TagBias(Kind):
     component = "lcs"
     languages = ("target_lang",)
 
-    def module(self, config: Model) -> nn.Module:
-        """Return a module without parameters."""
-        del config
-        return _NoParameters()
-
-    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Array, place: PositionInfo) -> Array:
         """Return the vector at every position."""
-        del module
         return (place.tag("target_lang") * self.scale).astype(states.dtype)
-
-
-class _NoParameters(nn.Module):
-    """A module without parameters."""

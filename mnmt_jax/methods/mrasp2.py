@@ -29,8 +29,8 @@ from mnmt_jax.design.views import View
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.vectors import unit_vectors
 
-_ANCHOR = View("anchor", SOURCE, as_it_stands=True)
-_POSITIVE = View("positive", TARGET, as_it_stands=True)
+_ANCHOR = View("anchor", SOURCE, keep_tag=True)
+_POSITIVE = View("positive", TARGET, keep_tag=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ from mnmt_jax.model.attention import IMPLEMENTATIONS
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.context import Context, PositionInfo, SpanReader
 from mnmt_jax.model.intermediates import is_requested, record
-from mnmt_jax.model.modules import Projection, layer_norm, sinusoid, uniform_fan_in
+from mnmt_jax.model.modules import Projection, layer_norm, linear, sinusoid
 from mnmt_jax.model.position_losses import (
     alignment,
     chance_loss,
@@ -67,15 +67,7 @@ _Share = Annotated[float, Range(low=0, high=1, above=True, below=True)]
 
 
 def _linear(config: Model, features: int) -> Projection:
-    init, dtype = uniform_fan_in(config.embed), jnp.dtype(config.dtype)
-    return Projection(
-        features,
-        config=config,
-        extra_axes=tuple(_AXES.items()),
-        kernel_init=init,
-        bias_init=init,
-        dtype=dtype,
-    )
+    return linear(config, features, config.embed, extra_axes=tuple(_AXES.items()))
 
 
 class _Head(nn.Module):
@@ -96,12 +88,22 @@ class _Head(nn.Module):
         return self.wo(nn.relu(self.norm(inner) if self.normed else inner))
 
 
-class _Heads(nn.Module):
-    """Heads for content, position and gate on the output of attention."""
+class _Heads(nn.Module, Kind):
+    """Heads for content, position and gate on the output of attention; content replaces the states.
+
+    Attributes:
+        config: sizes of the model.
+        norms: as `TPDM.norms`.
+        gate_temperature: as `TPDM.gate_temperature`; 0 means no gates.
+    """
 
     config: Model
     norms: int
-    gate_temperature: float  # 0 means no gates
+    gate_temperature: float
+
+    has_dropout = True  # it has no dropout
+    component = _HEADS
+    axes = _AXES
 
     def setup(self) -> None:
         """Create the heads, a norm of the content and the layers of the gates."""
@@ -112,7 +114,7 @@ class _Heads(nn.Module):
         if self.gate_temperature:
             self.gate_first, self.gate_last = _linear(config, config.embed), _linear(config, 1)
 
-    def __call__(self, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Array, place: PositionInfo) -> Array:
         """Return the content, and record the values that losses read."""
         content = self.content(states)
         content = self.content_norm(content) if self.norms > 2 else content
@@ -122,6 +124,13 @@ class _Heads(nn.Module):
             if self.gate_temperature:
                 self._gate(states, place)
         return content
+
+    def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+        """Yield the content's layers; the others run only in training."""
+        del stage
+        positions = sum(lengths[role] for role in roles)
+        for name in ("wi", "wo"):
+            yield f"{_CONTENT}/{name}", positions, (self.config.embed, self.config.embed)
 
     def _gate(self, states: Array, place: PositionInfo) -> None:
         logits = self.gate_last(nn.relu(self.gate_first(states)))[..., 0].astype(jnp.float32)
@@ -133,62 +142,25 @@ class _Heads(nn.Module):
         record(self, place, _GATE, relaxed_gates(logits, noise, self.gate_temperature))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Disentangle(Kind):
-    """The heads; the content replaces the states.
-
-    Attributes:
-        norms: as `TPDM.norms`.
-        gate_temperature: as `TPDM.gate_temperature`; 0 means no gates.
-    """
-
-    norms: int
-    gate_temperature: float = 0.0
-
-    has_dropout = True  # it has no dropout
-    component = _HEADS
-    axes = _AXES
-
-    def module(self, config: Model) -> _Heads:
-        """Return the heads."""
-        return _Heads(config, self.norms, self.gate_temperature)
-
-    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Return the content."""
-        return module(states, place)
-
-    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
-        """Yield the content's layers; the others run only in training."""
-        del stage
-        positions = sum(lengths[role] for role in roles)
-        for name in ("wi", "wo"):
-            yield f"{_CONTENT}/{name}", positions, (config.embed, config.embed)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Critic(Kind):
-    """A post-norm encoder layer without dropout over each sentence's contents."""
+class _Critic(Block, Kind):
+    """A post-norm encoder layer over each sentence's contents."""
 
     component = _CRITIC
 
-    def module(self, config: Model) -> Block:
-        """Return the layer."""
-        plain = dataclasses.replace(
-            config, dropout=0.0, attention_dropout=0.0, methods=(), lora_rank=0
-        )
-        layer = (
-            Sublayer("attention", SelfAttention(), "post"),
-            Sublayer("mlp", FeedForward(config.mlp), "post"),
-        )
-        return Block(plain, layer)
-
-    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Array, place: PositionInfo) -> Array:
         """Return its predictions of the positions."""
         stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: place.segment_ids}
-        masks = IMPLEMENTATIONS[module.config.attention].make_masks(stage, ids)
-        reader = SpanReader(masks, {}, stage, module.config.attention)
+        masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, ids)
+        reader = SpanReader(masks, {}, stage, self.config.attention)
         context = Context({SOURCE: place.positions}, ids, {}, reader)
-        return module({SOURCE: states}, context)[0][SOURCE]
+        return self({SOURCE: states}, context)[0][SOURCE]
+
+
+def _critic(config: Model) -> _Critic:
+    """Return the critic of a model, without dropout and LoRA."""
+    plain = dataclasses.replace(config, dropout=0.0, attention_dropout=0.0, methods=(), lora_rank=0)
+    attention = Sublayer("attention", SelfAttention(plain), "post")
+    return _Critic(plain, (attention, Sublayer("mlp", FeedForward(plain, plain.mlp), "post")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,20 +237,19 @@ class TPDM(Method, name="tpdm"):
             UserError: if the layer does not contain the source or has no attention, or the model is
                 a language model.
         """
-        del config
         if not translates(plan.layout):
             raise UserError(
                 f"Model.methods=('tpdm',): layout '{plan.layout.name}' is a language model's; take "
                 "a translator's, e.g. Model.layout='encoder_decoder'"
             )
         plan.layout.check_passed("TPDM.layer", self.layer, SOURCE)
-        kind = _Disentangle(self.norms, self.gate_temperature if self.gated else 0.0)
+        kind = _Heads(config, self.norms, self.gate_temperature if self.gated else 0.0)
         heads = Sublayer(_HEADS, kind, residual=False, roles=(SOURCE,))
         edited = plan.with_layers(
             lambda number, layer: _after_attention(layer, heads) if number == self.layer else layer
         )
         return dataclasses.replace(
-            edited, auxiliary=(*edited.auxiliary, Sublayer(_CRITIC, _Critic()))
+            edited, auxiliary=(*edited.auxiliary, Sublayer(_CRITIC, _critic(config)))
         )
 
     def players(self) -> tuple[Player, ...]:

@@ -26,7 +26,6 @@ from mnmt_jax.model.sublayers import FeedForward, cross_attending
 _NAME = "tuning"
 
 
-@dataclasses.dataclass(frozen=True)
 class _Tuning(FeedForward):
     """The added feed-forward."""
 
@@ -51,7 +50,7 @@ class TuningLayers(Method, name="tuning_layers"):
         Raises:
             UserError: if a layer has no feed-forward.
         """
-        kind = _Tuning(self.mlp or config.mlp)
+        kind = _Tuning(config, self.mlp or config.mlp)
         added = Sublayer(_NAME, kind, config.norm)
         return plan.with_layers(lambda number, layer: _with_adapter(layer, added))
 

@@ -9,7 +9,7 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.design.plan import Layer, Sublayer
+from mnmt_jax.design.plan import Kind, Layer, Sublayer
 from mnmt_jax.model.context import Context, PositionInfo, Spans
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.modules import layer_norm
@@ -25,9 +25,10 @@ class SublayerStack:
     drop: Dropout
 
     def create(self, sublayers: Iterable[Sublayer]) -> None:
-        """Create the modules of sublayers and their norms; call it in `setup`."""
+        """Create the sublayers, as clones of their kinds, and their norms; call it in `setup`."""
         for sublayer in sublayers:
-            setattr(self, sublayer.name, sublayer.kind.module(self.config))
+            kind: Any = sublayer.kind
+            setattr(self, sublayer.name, kind.clone())
             if sublayer.norm != "none":
                 setattr(self, _norm_name(sublayer), layer_norm(self.config))
 
@@ -68,9 +69,8 @@ class SublayerStack:
         return context.map(add, spans, heads), keys_values
 
     def _change(self, sublayer: Sublayer, states: Array, position_info: PositionInfo) -> Array:
-        change = sublayer.kind.change(
-            getattr(self, sublayer.name), self._enter(sublayer, states), position_info
-        )
+        kind: Kind = getattr(self, sublayer.name)
+        change = kind.change(self._enter(sublayer, states), position_info)
         return self._leave(sublayer, states, change, position_info.deterministic)
 
     def _enter(self, sublayer: Sublayer, states: Array) -> Array:

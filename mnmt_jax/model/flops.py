@@ -243,7 +243,7 @@ class _Walk:
             name, norm = f"{path}{sublayer.name}", f"{path}{sublayer.name}_norm/scale"
             trains = sublayer.norm != "none" and self.trainable.trains(norm)
             depends = trains or not self.trained_roles.isdisjoint((*roles, *seen))
-            maps = [*sublayer.kind.matmuls(self.config, stage, roles, self.lengths)]
+            maps = [*sublayer.kind.matmuls(stage, roles, self.lengths)]
             for weight, positions, widths in maps:
                 for product, weight_trains in self._projection(
                     f"{name}/{weight}", depends, positions, widths

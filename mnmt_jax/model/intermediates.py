@@ -14,17 +14,17 @@ QUERIES, KEYS = "queries", "keys"  # names in attention, [batch, length, heads, 
 ENTERED = "entered"  # input states of a feed-forward with branches
 
 
-def record(module: Any, place: PositionInfo, name: str, value: Array) -> None:
+def record(module: Any, info: PositionInfo, name: str, value: Array) -> None:
     """Record a value as an `Intermediate`; free if no objective or analysis requests it.
 
     Args:
-        module: the Flax module passed to the `Kind`.
-        place: the position info passed to the `Kind`.
+        module: the sublayer, a `Kind`.
+        info: the position info passed to it.
         name: last part of the intermediate's path.
         value: any array.
     """
     if not module.is_initializing():
-        full_name = _name(name, "_".join(place.roles))
+        full_name = _name(name, "_".join(info.roles))
         module.sow(
             INTERMEDIATES, full_name, value, init_fn=lambda: None, reduce_fn=lambda _, new: new
         )

@@ -39,20 +39,20 @@ class NamedLayer(nn.Module):
     Attributes:
         config: of the model.
         sublayers: of the layer.
-        called: the name of the layer, on which LoRA patterns and dropout keys depend.
+        layer_name: the name of the layer, on which LoRA patterns and dropout keys depend.
 
-    Parameters: those of the layer, under `called`.
+    Parameters: those of the layer, under `layer_name`.
     """
 
     config: Model
     sublayers: Layer
-    called: str
+    layer_name: str
 
     @nn.compact
     def __call__(self, spans: Spans, context: Context) -> LayerOutput:
         """Apply the layer; see `Block`."""
         block = nn.remat(Block) if self.config.remat else Block
-        layer = block(self.config, self.sublayers, name=self.called)
+        layer = block(self.config, self.sublayers, name=self.layer_name)
         return LayerOutput(*layer(spans, context))
 
 
@@ -69,7 +69,7 @@ def apply_layer(params: Any, spans: Spans, context: Context, *, layer: NamedLaye
         context: must be deterministic, because no rng is passed.
         layer: gives the name of the layer.
     """
-    output: Any = layer.apply({"params": {layer.called: params}}, spans, context)
+    output: Any = layer.apply({"params": {layer.layer_name: params}}, spans, context)
     return output
 
 
@@ -92,21 +92,21 @@ class LayerStack(nn.Module):
         self.layer = [block(self.config, layer) for _, layer in self.plan.layers()]
 
     def apply_layers(
-        self, part: StagePlan, first: int, spans: Spans, context: Context, *, looped: bool
+        self, stage_plan: StagePlan, first: int, spans: Spans, context: Context, *, looped: bool
     ) -> list[LayerOutput]:
         """Run the layers of a stage; in a deep stage, all but the last few as a loop.
 
         Args:
-            part: the stage.
+            stage_plan: the stage.
             first: number of its first layer.
             spans: inputs of the stage.
             context: of the states.
             looped: False always runs them one by one.
         """
-        layers = part.stage.layers
-        if not part.stage.roles:
+        layers = stage_plan.stage.layers
+        if not stage_plan.stage.roles:
             return [LayerOutput(spans, {})] * layers
-        count = max(layers - _UNROLLED, 0) if looped and self._can_loop(part, first) else 0
+        count = max(layers - _UNROLLED, 0) if looped and self._can_loop(stage_plan, first) else 0
         outputs = self._loop(first, count, spans, context) if count else []
         # Initialisation needs no states, and joined spans are faster to trace.
         context = dataclasses.replace(context, joined=self.is_initializing())
@@ -130,9 +130,9 @@ class LayerStack(nn.Module):
         named_layer = self._alone(self._first_alike(number))
         return apply_layer(self._layer_params(number), spans, context, layer=named_layer)
 
-    def _can_loop(self, part: StagePlan, first: int) -> bool:
-        count = part.stage.layers
-        if self.is_initializing() or count < _LOOPED_FROM or len(set(part.layers)) > 1:
+    def _can_loop(self, stage_plan: StagePlan, first: int) -> bool:
+        count = stage_plan.stage.layers
+        if self.is_initializing() or count < _LOOPED_FROM or len(set(stage_plan.layers)) > 1:
             return False
         if self.is_mutable_collection(INTERMEDIATES):  # a loop records nothing
             return False
@@ -159,7 +159,7 @@ class LayerStack(nn.Module):
             )
             layer_params = checkpoint_name(layer_params, _COLLECTED)
             output: Any = named_layer.apply(
-                {"params": {named_layer.called: layer_params}}, spans, context, rngs=rngs
+                {"params": {named_layer.layer_name: layer_params}}, spans, context, rngs=rngs
             )
             return output
 

@@ -1,8 +1,4 @@
-"""Flax modules with parameters: projections, attention, feed-forward.
-
-Structure, biases and initialisation follow fairseq (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform
-with gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's Linear default).
-"""
+"""Parts of sublayers: projections with LoRA, initialisers, activations, norms and sinusoids."""
 
 from __future__ import annotations
 
@@ -17,12 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.distributed.dropout_mask import DropoutMask
 from mnmt_jax.distributed.sharding import split_rows
-from mnmt_jax.model.context import Context, PositionInfo, Spans
-from mnmt_jax.model.dropout import Dropout
-from mnmt_jax.model.intermediates import KEYS, QUERIES, record
-from mnmt_jax.model.key_values import KeyValue
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.param_patterns import matches
 from mnmt_jax.model.quantized_weights import FEWER_BITS, affine
@@ -75,7 +66,8 @@ def uniform_fan_in(fan_in: int) -> Callable[..., Array]:
 
 
 @functools.cache
-def _xavier_uniform(gain: float) -> Callable[..., Array]:
+def xavier_uniform(gain: float) -> Callable[..., Array]:
+    """Return PyTorch's Xavier-uniform initialiser with a gain."""
     return _jit_initializer(nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"))
 
 
@@ -120,111 +112,15 @@ class Projection(nn.DenseGeneral, kw_only=True):
         return self.config.lora_rank > 0 and any(matches(p, path) for p in self.config.lora)
 
 
-def _projection(config: Model, features: int | tuple[int, ...], **options: Any) -> Projection:
+def projection(config: Model, features: int | tuple[int, ...], **options: Any) -> Projection:
+    """Return a projection in the compute dtype of a model; the options are Flax's."""
     return Projection(features, config=config, dtype=jnp.dtype(config.dtype), **options)
 
 
-def _linear(config: Model, features: int, fan_in: int) -> Projection:
+def linear(config: Model, features: int, fan_in: int, **options: Any) -> Projection:
+    """Return a `projection` with PyTorch's Linear initialisation."""
     init = uniform_fan_in(fan_in)
-    return _projection(config, features, kernel_init=init, bias_init=init)
-
-
-class Attention(nn.Module):
-    """Projections of multi-head attention, with biases; the softmax is in `attention/`."""
-
-    config: Model
-
-    def setup(self) -> None:
-        """Create query, key, value [embed, heads, kv] and out [heads, kv, embed]."""
-        config = self.config
-
-        def projection() -> Projection:
-            return _projection(
-                config,
-                (config.heads, config.head_dim),
-                kernel_init=_xavier_uniform(1 / math.sqrt(2)),
-                bias_init=uniform_fan_in(config.embed),
-            )
-
-        self.query, self.key, self.value = projection(), projection(), projection()
-        self.out = _projection(
-            config, config.embed, axis=(-2, -1), kernel_init=_xavier_uniform(1.0)
-        )
-        self.drop = Dropout(config.attention_dropout)
-
-    def project_queries(
-        self, states: Float[Array, "*b embed"]
-    ) -> Float[Array, "*b heads head_dim"]:
-        """Return queries scaled by head_dim ** -0.5, after the bias."""
-        return self.query(states) * jnp.asarray(self.config.head_dim**-0.5, states.dtype)
-
-    def project_keys_values(self, states: Float[Array, "*b embed"]) -> KeyValue:
-        """Return keys and values [*b, heads, head_dim]."""
-        return KeyValue(self.key(states), self.value(states))
-
-    def show(self, place: PositionInfo, queries: Array, read: KeyValue) -> None:
-        """Record queries and keys as the intermediates `queries` and `keys`, for attention maps.
-
-        Args:
-            place: of the queries.
-            queries: scaled.
-            read: keys and values of the same role, or of the memory in cross-attention.
-        """
-        record(self, place, QUERIES, queries)
-        record(self, place, KEYS, read.keys)
-
-    def dropout(self, deterministic: bool) -> Callable[[], DropoutMask]:
-        """Return the function that draws dropout masks of attention weights."""
-        return functools.partial(self.drop.drawn, deterministic)
-
-
-class SelfAttention(Attention):
-    """Attention among the positions of a stage, by its visibility table."""
-
-    def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
-        """Return the attention output, per head, and the reader's keys and values."""
-        queries = context.map(self.project_queries, states)
-        keys_values = context.map(self.project_keys_values, states)
-        for role, role_queries in queries.items():
-            self.show(PositionInfo(context, (role,)), role_queries, keys_values[role])
-        return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
-
-
-class CrossAttention(Attention):
-    """Attention to the states of a role that has ended."""
-
-    def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
-        """Return the attention output, per head, and None because nothing is cached per step."""
-        dropout = self.dropout(context.deterministic)
-        heads = {}
-        for role, role_states in states.items():
-            queries = self.project_queries(role_states)
-            heads[role], memory = context.reader.cross_attend(role, self, queries, dropout)
-            self.show(PositionInfo(context, (role,)), queries, memory)
-        return heads, None
-
-
-class FeedForward(nn.Module):
-    """wo(f(wi(x))), with biases and PyTorch's Linear initialisation; f is one of `ACTIVATIONS`."""
-
-    config: Model
-    hidden: int
-    dropout: float = 0.0
-    activation: str = "relu"
-
-    def setup(self) -> None:
-        """Create wi [embed, hidden] and wo [hidden, embed]."""
-        config = self.config
-        self.wi = _linear(config, self.hidden, config.embed)
-        self.wo = _linear(config, config.embed, self.hidden)
-        self.drop = Dropout(self.dropout)
-
-    def __call__(
-        self, states: Float[Array, "*b embed"], deterministic: bool
-    ) -> Float[Array, "*b embed"]:
-        """Apply the two layers, then dropout at rate `dropout`, at each position."""
-        inner = ACTIVATIONS[self.activation](self.wi(states))
-        return self.drop(self.wo(inner), deterministic=deterministic)
+    return projection(config, features, kernel_init=init, bias_init=init, **options)
 
 
 def layer_norm(config: Model) -> nn.LayerNorm:

@@ -19,7 +19,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
-from mnmt_jax.design.plan import Head, Layer, StagePlan, Table
+from mnmt_jax.design.plan import Head, Kind, Layer, StagePlan, Table
 from mnmt_jax.distributed.sharding import platform, split_rows, whole_width
 from mnmt_jax.errors import UserError
 from mnmt_jax.model import key_values
@@ -68,7 +68,7 @@ class Network(LayerStack, SublayerStack):
     """A transformer whose attention follows a layout and whose layers follow a plan.
 
     Attributes:
-        config: sizes.
+        config: sizes; the plan's kinds must have the same.
         plan: sublayers of its stages.
         vocab_size: rows of each table.
 
@@ -88,6 +88,7 @@ class Network(LayerStack, SublayerStack):
 
     def setup(self) -> None:
         """Create the parameters."""
+        self._check_kinds()
         config = self.config
 
         def matrix(name: str, rows: int, init: Callable[..., Array]) -> Array:
@@ -163,9 +164,9 @@ class Network(LayerStack, SublayerStack):
         deterministic: bool = True,
     ) -> Array:
         """Apply a sublayer of `Plan.auxiliary` to states; see `ForwardPasses.auxiliary`."""
-        (kind,) = [sublayer.kind for sublayer in self.plan.auxiliary if sublayer.name == name]
         position_info = PositionInfo(self._context(batch, deterministic), (role,))
-        return kind.change(getattr(self, name), states, position_info)
+        kind: Kind = getattr(self, name)
+        return kind.change(states, position_info)
 
     def logits(
         self,
@@ -265,6 +266,20 @@ class Network(LayerStack, SublayerStack):
                 spans, _ = self.apply_sublayers(stage_plan.after, spans, context)
         logits = self._project(self._finish(after, context))
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
+
+    def _check_kinds(self) -> None:
+        """Refuse layers of another configuration, e.g. after `clone(config=...)`."""
+        attention, remat = self.config.attention, self.config.remat
+        in_layers = (sublayer for _, layer in self.plan.layers() for sublayer in layer)
+        for sublayer in (*self.plan.around(), *in_layers):
+            config = getattr(sublayer.kind, "config", None)
+            if not isinstance(config, Model) or config is self.config:
+                continue
+            if dataclasses.replace(config, attention=attention, remat=remat) != self.config:
+                raise ValueError(
+                    f"sublayer '{sublayer.name}' has another configuration than its network; use "
+                    "build_model"
+                )
 
     def _run(
         self,

@@ -50,10 +50,10 @@ def _hint(pattern: str, paths: Sequence[str]) -> str:
     split = {tuple(re.sub(r"_\d+", "_*", path).split("/")) for path in paths}
     known = sorted({part for parts in split for part in parts})
     runs = {"/".join(parts[n:m]) for parts in split for m in range(5) for n in range(m)}
-    return f"{meant(pattern, runs)}paths are made of {', '.join(known)}"
+    return f"{suggest_paths(pattern, runs)}paths are made of {', '.join(known)}"
 
 
-def meant(wanted: str, names: Iterable[str]) -> str:
+def suggest_paths(name: str, names: Iterable[str]) -> str:
     """Return a question that suggests names similar to a wrong one; empty if there are none."""
-    near = difflib.get_close_matches(wanted, sorted(names), n=3)
+    near = difflib.get_close_matches(name, sorted(names), n=3)
     return f"did you mean {' or '.join(near)}? " if near else ""

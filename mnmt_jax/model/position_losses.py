@@ -89,16 +89,16 @@ def information(
 
 
 def alignment(
-    positions: Vectors, ids: Ids, places: Ids, temperature: float, *, anchors: Array
+    positions: Vectors, ids: Ids, position_ids: Ids, temperature: float, *, anchors: Array
 ) -> Array:
     """Compute -sum_j log softmax_k(cos(p_j, anchor_k) / t) at k = the position index of token j.
 
     Args:
         positions: of tokens.
         ids: segments; 0 is padding.
-        places: position index of tokens in their sentence, from 0.
+        position_ids: position index of tokens in their sentence, from 0.
         temperature: t.
-        anchors: [places, embed], one per position index; k ranges over those of the sentence.
+        anchors: [positions, embed], one per position index; k ranges over those of the sentence.
 
     Source: equation 9.
     """
@@ -107,22 +107,24 @@ def alignment(
     lengths = _same_sentence(ids).sum(axis=-1)
     in_sentence = jnp.arange(anchors.shape[0])[None, None] < lengths[..., None]
     log_probs = jax.nn.log_softmax(jnp.where(in_sentence, cosines / temperature, _FAR), axis=-1)
-    token_log_probs = jnp.take_along_axis(log_probs, places[..., None], axis=-1)[..., 0]
+    token_log_probs = jnp.take_along_axis(log_probs, position_ids[..., None], axis=-1)[..., 0]
     return -jnp.where(ids != 0, token_log_probs, 0.0).sum()
 
 
-def mean_anchors(positions: Vectors, ids: Ids, places: Ids) -> Float[Array, "places embed"]:
+def mean_anchors(
+    positions: Vectors, ids: Ids, position_ids: Ids
+) -> Float[Array, "positions embed"]:
     """Return the mean position vector at each position index over sentences; 0 where none has it.
 
     Args:
         positions: of tokens.
         ids: segments; 0 is padding.
-        places: position index of tokens in their sentence, from 0.
+        position_ids: position index of tokens in their sentence, from 0.
 
     Source: equation 9, whose 1 / b assumes sentences of equal length.
     """
     dtype = precise(positions.dtype)
-    weights = jax.nn.one_hot(jnp.where(ids != 0, places, -1), ids.shape[1], dtype=dtype)
+    weights = jax.nn.one_hot(jnp.where(ids != 0, position_ids, -1), ids.shape[1], dtype=dtype)
     sums = jnp.einsum("rlk,rle->ke", weights, positions.astype(dtype), precision="highest")
     return sums / jnp.maximum(weights.sum(axis=(0, 1)), 1.0)[:, None]
 

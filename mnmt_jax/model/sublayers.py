@@ -1,50 +1,129 @@
-"""Sublayer kinds of a plain transformer, and the plan of a model from its layout and methods.
+"""Sublayers of a plain transformer, and the plan of a model from its layout and methods.
 
-A kind describes a sublayer as plain data. The network creates a module from it and
-`mnmt_jax.model.flops` counts its operations. Methods may add kinds.
+A sublayer is a Flax module that is also a `Kind`: the plan holds it unbound, as plain data with its
+settings; the network clones it under the sublayer's name, and `mnmt_jax.model.flops` counts its
+operations. Methods may add kinds.
+
+Structure, biases and initialisation follow fairseq (MITRE spec 4.2 to 4.5: q, k, v Xavier-uniform
+with gain 1/sqrt(2), output projection Xavier-uniform, everything else PyTorch's Linear default).
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout, Stage
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, StagePlan, Sublayer
-from mnmt_jax.model import modules
-from mnmt_jax.model.context import PositionInfo
+from mnmt_jax.distributed.dropout_mask import DropoutMask
+from mnmt_jax.model.context import Context, PositionInfo, Spans
+from mnmt_jax.model.dropout import Dropout
+from mnmt_jax.model.intermediates import KEYS, QUERIES, record
+from mnmt_jax.model.key_values import KeyValue
+from mnmt_jax.model.modules import (
+    ACTIVATIONS,
+    Projection,
+    layer_norm,
+    linear,
+    projection,
+    uniform_fan_in,
+    xavier_uniform,
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class SelfAttention(Kind):
-    """Multi-head attention among the positions of a stage, by its visibility table."""
+class Attention(nn.Module, Kind):
+    """Projections of multi-head attention, with biases; the softmax is in `attention/`."""
+
+    config: Model
 
     attends = True
+
+    def setup(self) -> None:
+        """Create query, key, value [embed, heads, kv] and out [heads, kv, embed]."""
+        config = self.config
+
+        def per_head() -> Projection:
+            return projection(
+                config,
+                (config.heads, config.head_dim),
+                kernel_init=xavier_uniform(1 / math.sqrt(2)),
+                bias_init=uniform_fan_in(config.embed),
+            )
+
+        self.query, self.key, self.value = per_head(), per_head(), per_head()
+        self.out = projection(config, config.embed, axis=(-2, -1), kernel_init=xavier_uniform(1.0))
+        self.drop = Dropout(config.attention_dropout)
+
+    def project_queries(
+        self, states: Float[Array, "*b embed"]
+    ) -> Float[Array, "*b heads head_dim"]:
+        """Return queries scaled by head_dim ** -0.5, after the bias."""
+        return self.query(states) * jnp.asarray(self.config.head_dim**-0.5, states.dtype)
+
+    def project_keys_values(self, states: Float[Array, "*b embed"]) -> KeyValue:
+        """Return keys and values [*b, heads, head_dim]."""
+        return KeyValue(self.key(states), self.value(states))
+
+    def show(self, place: PositionInfo, queries: Array, read: KeyValue) -> None:
+        """Record queries and keys as the intermediates `queries` and `keys`, for attention maps.
+
+        Args:
+            place: of the queries.
+            queries: scaled.
+            read: keys and values of the same role, or of the memory in cross-attention.
+        """
+        record(self, place, QUERIES, queries)
+        record(self, place, KEYS, read.keys)
+
+    def dropout(self, deterministic: bool) -> Callable[[], DropoutMask]:
+        """Return the function that draws dropout masks of attention weights."""
+        return functools.partial(self.drop.drawn, deterministic)
+
+    def _matmuls(self, query_positions: float, key_positions: float) -> Maps:
+        square = self.config.embed, self.config.embed
+        for name, positions in (
+            ("query", query_positions),
+            ("key", key_positions),
+            ("value", key_positions),
+            ("out", query_positions),
+        ):
+            yield name, positions, square
+
+
+class SelfAttention(Attention):
+    """Multi-head attention among the positions of a stage, by its visibility table."""
+
     component = "attention"
     other_norm = "self_attn_layer_norm"
 
-    def module(self, config: Model) -> modules.SelfAttention:
-        """Return the projections."""
-        return modules.SelfAttention(config)
+    def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
+        """Return the attention output, per head, and the reader's keys and values."""
+        queries = context.map(self.project_queries, states)
+        keys_values = context.map(self.project_keys_values, states)
+        for role, role_queries in queries.items():
+            self.show(PositionInfo(context, (role,)), role_queries, keys_values[role])
+        return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yield the parameter names of the projections in fairseq and Hugging Face."""
         return names.attention(path, f"{theirs}self_attn")
 
-    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the projections, with keys and values of all roles that `roles` see."""
         key_roles = {key for role in roles for key in stage.key_roles(role)}
         query_positions, key_positions = (
             sum(lengths[role] for role in roles),
             sum(lengths[role] for role in key_roles),
         )
-        return _attention_maps(config, query_positions, key_positions)
+        return self._matmuls(query_positions, key_positions)
 
     def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
         """Return the number of query-key pairs."""
@@ -52,124 +131,124 @@ class SelfAttention(Kind):
         return sum(lengths[role] * count for role, count in visible_keys.items())
 
 
-@dataclasses.dataclass(frozen=True)
-class CrossAttention(Kind):
+class CrossAttention(Attention):
     """Multi-head attention to the states of a role that has ended."""
 
-    attends = True
     component = "memory_attention"
     other_norm = "encoder_attn_layer_norm"
 
-    def module(self, config: Model) -> modules.CrossAttention:
-        """Return the projections."""
-        return modules.CrossAttention(config)
+    def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
+        """Return the attention output, per head, and None because nothing is cached per step."""
+        dropout = self.dropout(context.deterministic)
+        heads = {}
+        for role, role_states in states.items():
+            queries = self.project_queries(role_states)
+            heads[role], memory = context.reader.cross_attend(role, self, queries, dropout)
+            self.show(PositionInfo(context, (role,)), queries, memory)
+        return heads, None
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yield the parameter names of the projections in fairseq and Hugging Face."""
         return names.attention(path, f"{theirs}encoder_attn")
 
-    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the projections of each memory edge."""
         for role, memory in _edges(stage, roles):
-            yield from _attention_maps(config, lengths[role], lengths[memory])
+            yield from self._matmuls(lengths[role], lengths[memory])
 
     def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
         """Return the number of query-key pairs."""
         return sum(lengths[role] * lengths[memory] for role, memory in _edges(stage, roles))
 
 
-@dataclasses.dataclass(frozen=True)
-class FeedForward(Kind):
-    """Two linear layers with an activation between them.
+class FeedForward(nn.Module, Kind):
+    """wo(f(wi(x))), with biases and PyTorch's Linear initialisation; f is one of `ACTIVATIONS`.
 
     Attributes:
-        hidden: width between them.
+        config: sizes of the model.
+        hidden: width between the two layers.
         component: name under which `describe` counts the parameters.
         other: names of the two layers in fairseq and Hugging Face.
         activation: key of `mnmt_jax.model.modules.ACTIVATIONS`; empty for `Model.activation`.
+        dropout: rate of its own dropout, which replaces the residual stream's; None for the latter.
     """
 
+    config: Model
     hidden: int
     component: str = "mlp"
     other: tuple[str, str] = ("fc1", "fc2")
     activation: str = ""
+    dropout: float | None = None
 
     other_norm = "final_layer_norm"
 
-    def module(self, config: Model) -> modules.FeedForward:
-        """Return the two layers."""
-        return self._layers(config)
+    def setup(self) -> None:
+        """Create wi [embed, hidden] and wo [hidden, embed]."""
+        self.wi = linear(self.config, self.hidden, self.config.embed)
+        self.wo = linear(self.config, self.config.embed, self.hidden)
+        self.drop = Dropout(self.dropout or 0.0)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether it has its own dropout."""
+        return self.dropout is not None
+
+    def change(self, states: Float[Array, "*b embed"], place: PositionInfo) -> Array:
+        """Return the two layers' output at each position, after its own dropout if it has one."""
+        inner = self.activate(self.wi(states))
+        return self.drop(self.wo(inner), deterministic=place.deterministic)
+
+    def activate(self, states: Array) -> Array:
+        """Return the activation of states."""
+        return ACTIVATIONS[self.activation or self.config.activation](states)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yield the parameter names of the two layers in fairseq and Hugging Face."""
         first, second = self.other
         return names.mlp(path, (theirs + first, theirs + second), self.hidden)
 
-    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Return the change of states."""
-        return module(states, place.deterministic)
-
-    def matmuls(self, config: Model, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
+    def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the two layers."""
         del stage
         positions = sum(lengths[role] for role in roles)
-        yield "wi", positions, (config.embed, self.hidden)
-        yield "wo", positions, (self.hidden, config.embed)
-
-    def _layers(self, config: Model, dropout: float = 0.0) -> modules.FeedForward:
-        activation = self.activation or config.activation
-        return modules.FeedForward(config, self.hidden, dropout, activation)
+        yield "wi", positions, (self.config.embed, self.hidden)
+        yield "wo", positions, (self.hidden, self.config.embed)
 
 
-@dataclasses.dataclass(frozen=True)
-class DroppingFeedForward(FeedForward):
-    """A `FeedForward` with its own dropout instead of the residual stream's.
-
-    Attributes:
-        rate: of the dropout.
-    """
-
-    rate: float = 0.0
-
-    has_dropout = True
-
-    def module(self, config: Model) -> modules.FeedForward:
-        """Return the two layers and the dropout."""
-        return self._layers(config, self.rate)
-
-
-@dataclasses.dataclass(frozen=True)
-class StageNorm(Kind):
+class StageNorm(nn.Module, Kind):
     """The norm at the end of a stage of pre-norm layers."""
+
+    config: Model
 
     has_dropout = True  # so that no residual dropout is applied
     component = "norms"
 
-    def module(self, config: Model) -> nn.LayerNorm:
-        """Return the norm."""
-        return modules.layer_norm(config)
+    def setup(self) -> None:
+        """Create the norm; its parameters are the stage norm's own."""
+        self.norm = layer_norm(self.config)
+        nn.share_scope(self, self.norm)
+
+    def change(self, states: Array, place: PositionInfo) -> Array:
+        """Return the normalised states."""
+        del place
+        return self.norm(states)
 
     def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
         """Yield the parameter names of the norm in fairseq and Hugging Face."""
         return names.norm(path, f"{theirs}layer_norm")
-
-    def change(self, module: Any, states: Array, place: PositionInfo) -> Array:
-        """Return the normalised states."""
-        del place
-        return module(states)
 
 
 def plain_plan(config: Model, layout: Layout) -> Plan:
     """Return the plan of a transformer: self-attention, cross-attention if any, feed-forward."""
     stages = []
     for number, stage in enumerate(layout.stages):
-        layer = [Sublayer("attention", SelfAttention(), config.norm)]
+        layer = [Sublayer("attention", SelfAttention(config), config.norm)]
         if stage.memory:
             readers = tuple(reader for reader, _ in stage.memory)
-            cross_attention = CrossAttention()
+            cross_attention = CrossAttention(config)
             layer.append(Sublayer("memory_attention", cross_attention, config.norm, roles=readers))
-        layer.append(Sublayer("mlp", FeedForward(config.mlp), config.norm))
-        norm = Sublayer(f"stage_{number}_norm", StageNorm(), residual=False)
+        layer.append(Sublayer("mlp", FeedForward(config, config.mlp), config.norm))
+        norm = Sublayer(f"stage_{number}_norm", StageNorm(config), residual=False)
         after = (norm,) if config.norm == "pre" else ()
         stages.append(StagePlan(stage, (), (tuple(layer),) * stage.layers, after))
     return Plan(layout, tuple(stages))
@@ -196,17 +275,6 @@ def param_axes(config: Model) -> dict[str, tuple[str, ...]]:
 def cross_attending(layer: Layer) -> Sublayer | None:
     """Return a layer's cross-attention, or None."""
     return next((sublayer for sublayer in layer if isinstance(sublayer.kind, CrossAttention)), None)
-
-
-def _attention_maps(config: Model, query_positions: float, key_positions: float) -> Maps:
-    square = config.embed, config.embed
-    for name, positions in (
-        ("query", query_positions),
-        ("key", key_positions),
-        ("value", key_positions),
-        ("out", query_positions),
-    ):
-        yield name, positions, square
 
 
 def _edges(stage: Stage, roles: Sequence[str]) -> Iterator[tuple[str, str]]:

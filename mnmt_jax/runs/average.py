@@ -34,7 +34,9 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
     """
     run = RunDirectory.open(run_dir)
     if run.average.exists() and not (run.average / "params").exists():
-        raise UserError(f"{run.average}: is there already and is no average of ours; move it")
+        raise UserError(
+            f"{run.average}: already exists and is not an average of checkpoints; move it"
+        )
     chosen = sorted({choose_step(run.checkpoints, step) for step in steps})
     total = read_step(run.checkpoints, chosen[0])
     for step in chosen[1:]:

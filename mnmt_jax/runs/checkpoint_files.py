@@ -76,14 +76,14 @@ def array_handler(**options: Any) -> ocp.PyTreeCheckpointHandler:
 
 
 def read_numpy(
-    folder: Path, fingerprint: int, place: Callable[[Any], Any] = lambda arrays: arrays
+    folder: Path, fingerprint: int, transfer: Callable[[Any], Any] = lambda arrays: arrays
 ) -> Any:
     """Read an item into the host's memory and verify its fingerprint.
 
     Args:
         folder: folder of the item.
         fingerprint: fingerprint of what was saved.
-        place: function applied to the arrays before, such as a transfer to devices.
+        transfer: function applied to the arrays before, such as a transfer to devices.
 
     Raises:
         UserError: if it cannot be read or is not what was saved.
@@ -92,7 +92,7 @@ def read_numpy(
         params = load_numpy(folder)
     except Exception as error:
         raise UserError(f"{folder} cannot be read ({one_line(error)})") from error
-    params = place(params)
+    params = transfer(params)
     if tree_fingerprint(params) != fingerprint:
         raise UserError(f"{folder} is damaged: its content differs from what was saved")
     return params
@@ -125,8 +125,8 @@ def check_marks(directory: Path) -> None:
         )
         if looks_complete and (folder / "extra" / "metadata").exists():
             raise UserError(
-                f"{folder} has no {MARK}, which makes a checkpoint in a bucket complete; if it "
-                "was copied here whole, put an empty file of this name into it and its folders"
+                f"{folder} has no {MARK}, which marks a checkpoint in a bucket as complete; if it "
+                "was copied completely, put an empty file of this name into it and its folders"
             )
 
 

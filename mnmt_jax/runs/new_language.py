@@ -1,7 +1,7 @@
 """Extension of a trained run by a language: its tag, its pieces, and its parameters of methods.
 
-Source: third paper, section 4.4 and Appendix A. It says that each new row is the mean of the
-existing rows plus noise; distribution and scale of the noise are ours.
+Source: Qu and Watanabe 2022, section 4.4 and Appendix A. It says that each new row is the mean of
+the existing rows plus noise; distribution and scale of the noise are ours.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class NewRows(Checked):
 
     Attributes:
         noise: standard deviation in units of embed ** -0.5, which is that of a freshly drawn row.
-        law: distribution of the noise.
+        distribution: distribution of the noise.
         seed: seed of the noise.
     """
 
     noise: Weight = 0.1
-    law: Literal["normal", "uniform"] = "normal"
+    distribution: Literal["normal", "uniform"] = "normal"
     seed: Seed = 0
 
     def draw(self, name: str, mean: np.ndarray, count: int) -> np.ndarray:
@@ -54,8 +54,12 @@ class NewRows(Checked):
         """
         rng = np.random.default_rng([self.seed, text_hash64(name)])
         shape, width = (count, mean.size), math.sqrt(3.0)
-        unit = rng.standard_normal(shape) if self.law == "normal" else rng.uniform(-1, 1, shape)
-        scale = self.noise * mean.size**-0.5 * (1.0 if self.law == "normal" else width)
+        unit = (
+            rng.standard_normal(shape)
+            if self.distribution == "normal"
+            else rng.uniform(-1, 1, shape)
+        )
+        scale = self.noise * mean.size**-0.5 * (1.0 if self.distribution == "normal" else width)
         return (mean + scale * unit).astype(np.float32)
 
 
@@ -101,7 +105,7 @@ def add_language(
         new_config,
         vocabulary,
         traverse_util.unflatten_dict(lazy, sep="/"),
-        origin=(str(run.place), f"step {loaded_step} with language '{language}' added"),
+        origin=(str(run.location), f"step {loaded_step} with language '{language}' added"),
         tasks=run.trained_tasks(),
     )
 
@@ -158,6 +162,6 @@ def _check_shapes(config: Config, vocabulary: Vocabulary, flat: Mapping[str, np.
         if shape != expected.shape:
             methods = ", ".join(method.name for method in config.model.methods)
             raise UserError(
-                f"'{name}' is {shape}, {expected.shape} with '{vocabulary.languages[-1]}': no "
-                f" method of Model.methods ({methods}) says how it grows (Method.grown)"
+                f"'{name}' is {shape}, but {expected.shape} with '{vocabulary.languages[-1]}': no "
+                f"method of Model.methods ({methods}) resizes it (Method.resize_param)"
             )

@@ -65,14 +65,14 @@ def restore_params(
 def load_params(
     run_dir: str | Path | RunDirectory,
     step: int | str | None = None,
-    place: Place = lambda params: params,
+    transfer: Place = lambda params: params,
 ) -> tuple[Any, int]:
     """Read the parameters of a run into the host's memory; see `restore_params`.
 
     Args:
         run_dir: the run.
         step: as in `restore_params`.
-        place: function applied to them before the fingerprint is verified.
+        transfer: function applied to them before the fingerprint is verified.
     """
     run = RunDirectory.open(run_dir)
     if step == AVERAGE:
@@ -81,9 +81,9 @@ def load_params(
             raise UserError(f"{folder}: no average yet; run 'mnmt average'")
         remedy = "run 'mnmt average' again"
         facts = read_object(folder / "facts.json", "fingerprint", "step", remedy=remedy)
-        return read_numpy(folder / "params", facts["fingerprint"], place), facts["step"]
+        return read_numpy(folder / "params", facts["fingerprint"], transfer), facts["step"]
     chosen_step = best_steps(run, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
-    return read_step(run.checkpoints, chosen_step, place), chosen_step
+    return read_step(run.checkpoints, chosen_step, transfer), chosen_step
 
 
 def write_params(run_dir: str | Path, params: Any) -> None:
@@ -151,8 +151,8 @@ def _loss(directory: Path, step: int) -> float | None:
     return float(loss) if isinstance(loss, int | float) else math.inf
 
 
-def read_step(directory: Path, step: int, place: Place = lambda params: params) -> Any:
-    """Read the parameters of a step into the host's memory; `place` as in `load_params`.
+def read_step(directory: Path, step: int, transfer: Place = lambda params: params) -> Any:
+    """Read the parameters of a step into the host's memory; `transfer` as in `load_params`.
 
     Raises:
         UserError: if they are damaged.
@@ -160,7 +160,7 @@ def read_step(directory: Path, step: int, place: Place = lambda params: params) 
     folder = absolute_path(directory) / str(step)
     try:
         record = read_record(folder)
-        return read_numpy(folder / "params", record["fingerprints"]["params"], place)
+        return read_numpy(folder / "params", record["fingerprints"]["params"], transfer)
     except Exception as error:
         others = [other for other in available_steps(directory) if other != step]
         remedy = f"; choose another --step of {others}" if others else ""

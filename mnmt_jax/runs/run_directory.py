@@ -83,7 +83,7 @@ class RunDirectory:
         return cls(mirror.folder, mirror)
 
     @property
-    def place(self) -> Path:
+    def location(self) -> Path:
         """The path of the run as the user knows it."""
         return self.mirror.bucket if self.mirror else self.path
 
@@ -110,12 +110,12 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Path:
         """The folder that Orbax manages."""
-        return self.place / "checkpoints"
+        return self.location / "checkpoints"
 
     @property
     def average(self) -> Path:
         """The folder of the averaged parameters."""
-        return self.place / "average"
+        return self.location / "average"
 
     @property
     def metrics_file(self) -> Path:
@@ -134,7 +134,7 @@ class RunDirectory:
 
     def exists(self) -> bool:
         """Return whether the run has been prepared, by this process or another."""
-        return (self.place / self.config_file.name).is_file()
+        return (self.location / self.config_file.name).is_file()
 
     def hold(self) -> IO[str] | None:
         """Lock the run against other training processes until the returned file is closed.
@@ -152,7 +152,7 @@ class RunDirectory:
         if not lock(file):
             file.close()
             raise UserError(
-                f"--workdir={self.place}: another process is training there; wait for its end, "
+                f"--workdir={self.location}: another process is training there; wait for its end, "
                 "stop it, or choose another --workdir"
             )
         return file
@@ -172,22 +172,24 @@ class RunDirectory:
         gin_files: Sequence[str] = (),
         bindings: Sequence[str] = (),
         *,
-        forget: Sequence[str] = (),
+        ignored_sections: Sequence[str] = (),
     ) -> Config:
         """Read the configuration.
 
         Args:
             gin_files: files read after it, e.g. with other `Decode` values.
             bindings: `Section.field=value`, read last.
-            forget: sections of the run's configuration to leave out, such as `Mesh`, the number of
-                devices it was trained on.
+            ignored_sections: sections of the run's configuration to leave out, such as `Mesh`, the
+                number of devices it was trained on.
 
         Raises:
             UserError: if this is not a run directory, or a value is not valid.
         """
         if not self.config_file.is_file():
-            raise UserError(f"{self.place / 'config.gin'}: no such file; name a run directory")
-        return load_config(gin_files, bindings, run=self.config_file, forget=forget)
+            raise UserError(f"{self.location / 'config.gin'}: no such file; name a run directory")
+        return load_config(
+            gin_files, bindings, run=self.config_file, ignored_sections=ignored_sections
+        )
 
     def trained_directions(self) -> frozenset[Direction] | None:
         """Read the directions that the run was trained on; None if there is no record.
@@ -206,7 +208,7 @@ class RunDirectory:
             tasks = parse_json(self.tasks_file.read_bytes())
             return {n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            file = self.place / self.tasks_file.name
+            file = self.location / self.tasks_file.name
             raise UserError(
                 f"{file}: cannot be read ({error}); run the training command once more"
             ) from error
@@ -223,15 +225,19 @@ class RunDirectory:
         }
         _write_json(self.tasks_file, facts)
 
-    def write_origin(self, origin: str, report: str, moves: Iterable[ParamMapping] = ()) -> None:
+    def write_origin(
+        self, origin: str, report: str, param_mappings: Iterable[ParamMapping] = ()
+    ) -> None:
         """Write the source of the run's initial parameters.
 
         Args:
             origin: a run directory, or a checkpoint of another toolkit; several with their names.
             report: description of what was copied.
-            moves: parameter mappings of methods, if any.
+            param_mappings: parameter mappings of methods, if any.
         """
-        mappings = [[mapping.origin, mapping.source, mapping.target] for mapping in moves]
+        mappings = [
+            [mapping.run_name, mapping.source, mapping.target] for mapping in param_mappings
+        ]
         facts = {"origin": origin, "report": report} | ({"moves": mappings} if mappings else {})
         _write_json(self.origin_file, facts)
 
@@ -247,8 +253,8 @@ class RunDirectory:
             for name in (self.vocabulary, self.tasks_file, self.origin_file, self.metrics_file):
                 if name.exists():
                     raise UserError(
-                        f"{self.place / name.name}: is there already, and no config.gin of a run; "
-                        "move it, or choose another --workdir"
+                        f"{self.location / name.name}: already exists, but there is no config.gin "
+                        "of a run; move it, or choose another --workdir"
                     )
 
     def check(self, config: Config, vocabulary: Vocabulary, *, has_checkpoint: bool) -> None:
@@ -267,13 +273,13 @@ class RunDirectory:
         changed = changed_fields(self.config(), config)
         if changed:
             raise UserError(
-                f"{self.place} was started with another configuration: {'; '.join(changed)}. "
+                f"{self.location} was started with another configuration: {'; '.join(changed)}. "
                 "Restore these values, or choose another --workdir (a new run can start from "
-                f"these parameters: --initialize_from={self.place})"
+                f"these parameters: --initialize_from={self.location})"
             )
         if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
             raise UserError(
-                f"{self.place / 'vocabulary'} differs from the vocabulary of Data.cache="
+                f"{self.location / 'vocabulary'} differs from the vocabulary of Data.cache="
                 f"'{config.data.cache}'; choose the cache of the run or another --workdir"
             )
 

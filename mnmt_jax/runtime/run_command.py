@@ -116,7 +116,7 @@ def _out_of_memory(error: Exception) -> str:
     text = " ".join(str(error).removeprefix("RESOURCE_EXHAUSTED:").split())[:200]
     return (
         f"out of memory ({text or 'the machine has no more'}); lower Data.rows or Decode.batch, or "
-        "take a smaller model ('mnmt describe' prints sizes)"
+        "use a smaller model ('mnmt describe' prints sizes)"
     )
 
 
@@ -136,7 +136,7 @@ def _variable_of_jax(error: Exception) -> str:
     if "jax" not in sys.modules:  # its import fails on an invalid value
         match = re.search(r"\bjax_\w+", str(error), re.IGNORECASE)
         name = match[0].upper() if match else ""
-        problem = "JAX cannot read this environment variable; unset or mend it"
+        problem = "JAX cannot read this environment variable; unset or fix it"
         return f"{name}={os.environ[name]}: {problem}" if name in os.environ else ""
     platforms = os.environ.get("JAX_PLATFORMS")
     if not platforms or isinstance(error, ValueError):

@@ -16,7 +16,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import BatchExtras, segments_from_rows
 from mnmt_jax.data.input_pipeline import TRAIN, Pipeline, ProcessRows
 from mnmt_jax.design.layouts import check_tasks, get_layout
-from mnmt_jax.distributed.processes import check_alike
+from mnmt_jax.distributed.processes import check_same_on_all
 from mnmt_jax.distributed.sharding import (
     batch_shards,
     compile_on,
@@ -100,7 +100,7 @@ def build(config: Config) -> Built:
         UserError: if the configuration does not fit the data or the devices, or if the processes
             differ.
     """
-    check_alike("the configuration", repr(config))
+    check_same_on_all("the configuration", repr(config))
     cache = TokenCache.open(config.data.cache)
     config = _with_defaults(config, cache)
     mesh = make_mesh(config.mesh)
@@ -109,7 +109,7 @@ def build(config: Config) -> Built:
     pipeline = _make_pipeline(config, cache, learner, mesh)
     if config.train.steps:
         pipeline.check_fits()
-    check_alike("the data", f"{pipeline.fingerprint()} {pipeline.dropped_summary()}")
+    check_same_on_all("the data", f"{pipeline.fingerprint()} {pipeline.dropped_summary()}")
     micro_batch = model_arrays(pipeline.converter.batch(segments_from_rows([[]]), 1))
     micro_batches = config.data.rows * config.optimizer.accumulate
     init = make_init(learner, micro_batch, config.train.seed)
@@ -186,5 +186,5 @@ def _make_pipeline(
         config.data,
         extras=BatchExtras.of(config),
         seed=config.train.seed,
-        share=ProcessRows(local_batch_shards(mesh), batch_shards(mesh)),
+        process_rows=ProcessRows(local_batch_shards(mesh), batch_shards(mesh)),
     )

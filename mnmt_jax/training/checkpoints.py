@@ -21,7 +21,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from mnmt_jax.distributed.processes import is_first, told_by_first, wait_for_all
+from mnmt_jax.distributed.processes import broadcast_from_first, is_first, wait_for_all
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import absolute_path, is_bucket, move_folder
 from mnmt_jax.files.storage_errors import (
@@ -119,7 +119,7 @@ class Checkpoints:
         checks_storage = is_first() and not is_bucket(self.directory)
         if refusal := write_refusal(self.directory, size) if checks_storage else "":
             self._record_failure(refusal)
-        if told_by_first([bool(refusal)])[0]:
+        if broadcast_from_first([bool(refusal)])[0]:
             return
         record = {
             "extra": dict(extra),
@@ -136,11 +136,11 @@ class Checkpoints:
         except Exception as error:
             self._handle_refusal(error)
 
-    def restore(self, like: TrainState) -> Restored | None:
+    def restore(self, abstract_state: TrainState) -> Restored | None:
         """Read the newest intact checkpoint and move newer, damaged ones out of the way.
 
         Args:
-            like: shapes, types and shardings wanted, from `abstract_state`.
+            abstract_state: shapes, types and shardings wanted, from `abstract_state`.
 
         Returns:
             None if there is no checkpoint.
@@ -149,11 +149,11 @@ class Checkpoints:
             UserError: if there are checkpoints but all are damaged, or one is of another model.
             Exception: an error of the machine, such as lack of memory; nothing is moved then.
         """
-        steps = told_by_first(self.steps()[::-1])
+        steps = broadcast_from_first(self.steps()[::-1])
         damaged_steps = []
         for step in steps:
             try:
-                restored = self._read_on_all(step, like)
+                restored = self._read_on_all(step, abstract_state)
             except DamagedError as error:
                 damaged_steps.append(step)
                 self._report(f"checkpoint {step} cannot be read ({error})")
@@ -185,11 +185,11 @@ class Checkpoints:
             if self._saving in self._manager.all_steps():
                 self._failed = ""
 
-    def close(self, *, complain: bool = True) -> None:
+    def close(self, *, raise_errors: bool = True) -> None:
         """Wait for saves and close the folder.
 
         Args:
-            complain: whether to raise; False if another error is already being raised.
+            raise_errors: whether to raise; False if another error is already being raised.
 
         Raises:
             UserError: if the storage refused the newest state.
@@ -198,7 +198,7 @@ class Checkpoints:
             return  # the other processes do not get here
         self.wait()
         self._manager.close()
-        if self._failed and complain:
+        if self._failed and raise_errors:
             raise UserError(f"{self._failed}; start the same command again: it continues there")
 
     def _handle_refusal(self, error: Exception) -> None:
@@ -251,7 +251,7 @@ class Checkpoints:
         handlers["extra"] = ocp.JsonCheckpointHandler()
         return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
 
-    def _read_on_all(self, step: int, like: TrainState) -> Restored:
+    def _read_on_all(self, step: int, abstract_state: TrainState) -> Restored:
         """Read a step; with several processes, process 0 verifies it first, so that all agree.
 
         Raises:
@@ -259,7 +259,7 @@ class Checkpoints:
             UserError: if another process disagrees with process 0.
         """
         if jax.process_count() == 1:
-            return self._read(step, like)
+            return self._read(step, abstract_state)
         damage: Exception | None = None
         if is_first():
             try:
@@ -270,25 +270,25 @@ class Checkpoints:
                 if is_machine_error(error):
                     raise
                 damage = error
-        if told_by_first([damage is not None])[0]:
+        if broadcast_from_first([damage is not None])[0]:
             raise DamagedError(one_line(damage) if damage else "says process 0")
         try:
-            return self._read(step, like)
+            return self._read(step, abstract_state)
         except DamagedError as error:
             raise UserError(
-                f"{self.directory / str(step)} is whole for process 0: {error}"
+                f"{self.directory / str(step)} is complete for process 0: {error}"
             ) from error
 
-    def _read(self, step: int, like: TrainState) -> Restored:
-        folder, wanted = self.directory / str(step), _trees(like)
+    def _read(self, step: int, abstract_state: TrainState) -> Restored:
+        folder, wanted = self.directory / str(step), _trees(abstract_state)
         try:
             record = read_record(folder)
         except Exception as error:
             raise as_damaged_error(error) from error
         if "training" not in record["fingerprints"]:
             raise UserError(
-                f"{folder} holds parameters but no training to continue; start one with another "
-                f"--workdir and --initialize_from={self.directory.parent}"
+                f"{folder} has parameters but no training state; start a new run from it with "
+                f"another --workdir and --initialize_from={self.directory.parent}"
             )
         for name, tree in wanted.items():
             check_arrays(folder, record.get("arrays", {}).get(name, {}), array_types(tree))

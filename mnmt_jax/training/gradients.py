@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
 from mnmt_jax.design.objective import Batch
-from mnmt_jax.distributed.per_device import shares_rows_alone, sum_over_devices
+from mnmt_jax.distributed.per_device import batch_split_devices, sum_over_devices
 from mnmt_jax.distributed.sharding import device_memory, tree_specs
 from mnmt_jax.model.quantized_weights import as_multiplied
 from mnmt_jax.model.trainable_params import join
@@ -27,7 +27,7 @@ _ROOM = 0.5
 
 def sum_gradients(
     learner: Learner,
-    turn: PlayerUpdate,
+    update: PlayerUpdate,
     split: Split,
     batch: Batch,
     rng: Array,
@@ -42,7 +42,7 @@ def sum_gradients(
 
     Args:
         learner: constants of the run.
-        turn: update of the player.
+        update: update of the player.
         split: parameters that the player updates, and the others.
         batch: arrays [micro-batches, rows, length].
         rng: key of dropout and sampling.
@@ -53,19 +53,19 @@ def sum_gradients(
     """
     micro_batches, rows = next(iter(batch.values())).shape[:2]
     if micro_batches == 1 or not learner.is_plain:
-        return _batch_gradients(learner, turn, (split, rng), batch, step)
+        return _batch_gradients(learner, update, (split, rng), batch, step)
     axes = learner.model.plan.param_axes()
     unsharded = as_multiplied(split, jnp.dtype(learner.model.config.dtype), axes)
-    devices = shares_rows_alone(rows, whole=_fits_in_memory(unsharded))
+    devices = batch_split_devices(rows, include_fsdp=_fits_in_memory(unsharded))
     if devices == 1:
-        return _batch_gradients(learner, turn, (split, rng), batch, step)
+        return _batch_gradients(learner, update, (split, rng), batch, step)
     device_learner = dataclasses.replace(learner, chunk=max(learner.chunk // devices, 1))
     out_specs = tree_specs(split[0], axes), PartitionSpec()
     return sum_over_devices(
-        functools.partial(_batch_gradients, device_learner, turn),
+        functools.partial(_batch_gradients, device_learner, update),
         (unsharded, rng),
         batch,
-        kept=out_specs,
+        out_specs=out_specs,
     )
 
 

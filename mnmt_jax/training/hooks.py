@@ -30,10 +30,10 @@ def training_hooks(settings: Train) -> tuple[Periodic, ...]:
         settings: periods in updates.
     """
     return (
-        Periodic(every=settings.log_every, function=_add_metrics),
-        Periodic(every=settings.eval_every, function=_add_validation),
-        Periodic(every=1, function=write_record),
-        Periodic(every=settings.save_every, function=_save, at_end=True),
+        Periodic(every_steps=settings.log_every, function=_add_metrics),
+        Periodic(every_steps=settings.eval_every, function=_add_validation),
+        Periodic(every_steps=1, function=write_record),
+        Periodic(every_steps=settings.save_every, function=_save, at_end=True),
     )
 
 
@@ -107,7 +107,7 @@ def save_checkpoint(session: Session) -> None:
     session.checked_window()
     with session.reporter.paused():
         # First: a resumed run can drop metrics lines, not add them.
-        session.publish(complain=False)
+        session.publish(raise_errors=False)
         extra = {
             "data": session.batches.get_state(),
             "seconds": session.reporter.seconds,

@@ -70,13 +70,16 @@ class InitialParams:
 
 
 def read_initial_params(
-    origins: Sequence[SourceRunSpec], like: Any, config: Config, vocabulary: Vocabulary
+    source_specs: Sequence[SourceRunSpec],
+    abstract_params: Any,
+    config: Config,
+    vocabulary: Vocabulary,
 ) -> InitialParams | None:
     """Read the parameters that a new run takes from source runs.
 
     Args:
-        origins: the source runs.
-        like: the new run's parameters, or their shapes.
+        source_specs: the source runs.
+        abstract_params: the new run's parameters, or their shapes.
         config: configuration of the new run.
         vocabulary: vocabulary of the new run.
 
@@ -89,24 +92,30 @@ def read_initial_params(
             if the new model has no parameters for a source run's LoRA; or if a source run is not
             the kind of model that a method requires.
     """
-    sole_run = SourceRun.open(origins[0]) if [origin.name for origin in origins] == [""] else None
-    mappings = all_param_mappings(
-        config, without=all_for_resume(sole_run.config.methods) if sole_run else ()
+    sole_run = (
+        SourceRun.open(source_specs[0])
+        if [origin.name for origin in source_specs] == [""]
+        else None
     )
-    check_source_names(origins, mappings)
-    if not origins:
+    mappings = all_param_mappings(
+        config, exclude=all_for_resume(sole_run.config.methods) if sole_run else ()
+    )
+    check_source_names(source_specs, mappings)
+    if not source_specs:
         return None
-    runs = {"": sole_run} if sole_run else {spec.name: SourceRun.open(spec) for spec in origins}
+    runs = (
+        {"": sole_run} if sole_run else {spec.name: SourceRun.open(spec) for spec in source_specs}
+    )
     for method in config.methods:
         for required in method.required_sources(config.model):
-            if required.origin in runs:
-                runs[required.origin].check_kind(required)
-    leaves = jax.tree_util.tree_leaves_with_path(like)
+            if required.run_name in runs:
+                runs[required.run_name].check_kind(required)
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
     shapes = {param_path(path): tuple(leaf.shape) for path, leaf in leaves}
     if mappings:
         sources = mapped_param_sources(mappings, runs, shapes)
         for run in runs.values():
-            names = [name for name, source in sources.items() if source.giver is run]
+            names = [name for name, source in sources.items() if source.source_run is run]
             run.check_put(names, config, vocabulary)
     else:
         (run,) = runs.values()
@@ -116,7 +125,7 @@ def read_initial_params(
     for run in runs.values():
         _check_lora(run, sources, is_sole_source=not mappings)
     report = _report(list(runs.values()), sources, shapes)
-    return InitialParams(", ".join(map(str, origins)), sources, mappings, report)
+    return InitialParams(", ".join(map(str, source_specs)), sources, mappings, report)
 
 
 def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) -> None:
@@ -130,7 +139,9 @@ def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) 
     Raises:
         UserError: otherwise.
     """
-    source_names = {name: source.name for name, source in sources.items() if source.giver is run}
+    source_names = {
+        name: source.name for name, source in sources.items() if source.source_run is run
+    }
     is_lost = is_sole_source and any(
         is_lora(name) for name in run.arrays.keys() - source_names.values()
     )
@@ -144,8 +155,8 @@ def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) 
     if is_lost:
         model = run.config.model
         raise UserError(
-            f"{run.origin.flag}: the new model has no place for its LoRA; merge it with "
-            f"'mnmt adapters' first, or set Model.lora_rank={model.lora_rank} and "
+            f"{run.spec.flag}: the new model has no LoRA; merge that of the run with 'mnmt "
+            f"adapters' first, or set Model.lora_rank={model.lora_rank} and "
             f"Model.lora={model.lora!r} as there"
         )
 
@@ -155,19 +166,19 @@ def _report(
 ) -> tuple[str, ...]:
     """Return lines about what is copied from each source run, what is unused, and what is new."""
     new = [name for name in names if name not in sources]
-    drawn_parts = [f"freshly drawn {_summary(new)}"] if new else []
+    drawn_parts = [f"initialized at random {_summary(new)}"] if new else []
     lines = []
     for run in runs:
-        used = {source.name for source in sources.values() if source.giver is run}
-        unused, name = run.arrays.keys() - used, run.origin.name
-        parts = [f"started from {run.run.place}, step {run.step}: {len(used)} arrays"]
+        used = {source.name for source in sources.values() if source.source_run is run}
+        unused, name = run.arrays.keys() - used, run.spec.name
+        parts = [f"started from {run.run.location}, step {run.step}: {len(used)} arrays"]
         parts += [f"not used {_summary(unused)}"] if unused else []
         if name:
             parts[0] = f"'{name}' {parts[0]} of {_summary(used)}"
         else:
             parts[1:1] = drawn_parts
         lines.append("; ".join(parts))
-    return (*lines, *drawn_parts) if runs[0].origin.name else tuple(lines)
+    return (*lines, *drawn_parts) if runs[0].spec.name else tuple(lines)
 
 
 def _summary(names: Iterable[str]) -> str:

@@ -35,7 +35,7 @@ def describe_missing_target_language(data: Data, plan: Plan, cache: TokenCache) 
     if is_identified or len(targets) < 2 or not {SOURCE, TARGET}.issubset(roles):
         return ""
     return (
-        f"Data.instruction='{data.instruction}': nothing tells the model which of "
+        f"Data.instruction='{data.instruction}': the model cannot know which of "
         f"{join_names(targets)} to translate into; add Model.methods=('language_layers',), or "
-        "train with tags"
+        "choose an instruction with tags"
     )

@@ -22,23 +22,23 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.training.source_runs import ParamSource, ParamSources, SourceRun
 
 
-def sources_in_order(giver: SourceRun, config: Config, names: Iterable[str]) -> ParamSources:
+def sources_in_order(source_run: SourceRun, config: Config, names: Iterable[str]) -> ParamSources:
     """Return the source of each parameter of a new run that its source run has.
 
     Args:
-        giver: the source run.
+        source_run: the source run.
         config: configuration of the new run.
         names: names of the new run's parameters.
 
     Raises:
         UserError: if the number of layers does not fit.
     """
-    model = giver.config.model
+    model = source_run.config.model
     before = get_layout(model.layout, model.stage_layers)
     after = get_layout(config.model.layout, config.model.stage_layers)
     table = source_names(before, after)
-    sources = {name: ParamSource(giver, _translate(name, table)) for name in names}
-    return {name: source for name, source in sources.items() if source.name in giver.arrays}
+    sources = {name: ParamSource(source_run, _translate(name, table)) for name in names}
+    return {name: source for name, source in sources.items() if source.name in source_run.arrays}
 
 
 def source_names(before: Layout, after: Layout) -> dict[str, str]:
@@ -85,9 +85,9 @@ def _source_layers(before: Layout, after: Layout) -> list[int]:
     if len(decoder_layers) == count:
         return decoder_layers
     raise UserError(
-        f"layers do not fit: '{after.name}' has {count}, the run's '{before.name}' has "
-        f"{len(decoder_layers)} with a target of {len(stage_of_layer)}; set "
-        f"Model.stage_layers to {len(decoder_layers)} layers in all"
+        f"layer counts do not match: '{after.name}' has {count}, the run's '{before.name}' has "
+        f"{len(decoder_layers)} with a target of {len(stage_of_layer)}; set Model.stage_layers to "
+        f"{len(decoder_layers)} layers in all"
     )
 
 

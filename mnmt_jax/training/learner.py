@@ -163,7 +163,7 @@ class Learner:
         owned = [name for update in self.before for name in update.trainable.names(params)]
         for name in owned:
             if owned.count(name) > 1:
-                raise UserError(f"two players own '{name}'; only one may move it")
+                raise UserError(f"two players own '{name}'; only one may train it")
         states = {
             update.name: update.optimizer.init(update.trainable.split(params)[0])
             for update in self.player_updates
@@ -246,7 +246,7 @@ def _check_names(
         for read in objective.reads:
             if isinstance(read, States) and read.ended and read.layer not in layout.ends:
                 raise UserError(
-                    f"objective '{objective.name}' reads what a stage ends with after layer "
+                    f"objective '{objective.name}' reads the end of a stage after layer "
                     f"{read.layer}; stages end with layers "
                     f"{join_names(list(map(str, layout.ends)))}"
                 )
@@ -301,17 +301,17 @@ def batch_loss(
 
 def player_loss(
     learner: Learner,
-    turn: PlayerUpdate,
+    update: PlayerUpdate,
     params: Any,
     batch: Batch,
     rng: Array | None = None,
     step: Array | None = None,
 ) -> tuple[Array, Sums]:
     """Compute the loss of a player on one micro-batch; arguments as in `batch_loss`."""
-    if not turn.name:
+    if not update.name:
         return batch_loss(learner, params, batch, rng, step)
-    passes = _forward_passes(learner, turn.objectives, params, batch, rng)
-    terms = {objective.name: objective.term(passes, step) for objective in turn.objectives}
+    passes = _forward_passes(learner, update.objectives, params, batch, rng)
+    terms = {objective.name: objective.term(passes, step) for objective in update.objectives}
     present = batch[f"{learner.model.layout.generated}_segment_ids"] != 0
     tokens = present.sum(dtype=jnp.float32)
     return sum(terms.values(), jnp.zeros((), jnp.float32)), terms | {"tokens": tokens}

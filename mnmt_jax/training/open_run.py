@@ -9,7 +9,7 @@ from typing import IO
 
 import jax
 
-from mnmt_jax.distributed.processes import check_alike, is_first, wait_for_all
+from mnmt_jax.distributed.processes import check_same_on_all, is_first, wait_for_all
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import Built
@@ -39,7 +39,7 @@ def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpe
         UserError: if the run is of another configuration, if another process trains in it, if its
             checkpoints cannot be read, or if a source run is missing or does not fit.
     """
-    check_alike("--initialize_from", repr(sources))
+    check_same_on_all("--initialize_from", repr(sources))
     settings = built.config.train
     with contextlib.ExitStack() as on_error:  # in reverse order
         lock = run.hold() if is_first() else None
@@ -51,7 +51,7 @@ def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpe
             keep_best=settings.keep_best,
             keep_every=settings.keep_every,
         )
-        on_error.callback(checkpoints.close, complain=False)
+        on_error.callback(checkpoints.close, raise_errors=False)
         session = _begin(built, run, sources, lock, checkpoints)
         on_error.pop_all()
     return session
@@ -74,7 +74,7 @@ def _begin(
     wait_for_all("prepared")
     if not run.exists():
         raise UserError(
-            f"{run.place} is not the folder that process 0 writes to; choose a --workdir "
+            f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
             "on storage that all processes share"
         )
     batches = built.pipeline.train()
@@ -82,7 +82,7 @@ def _begin(
     extra = restored.extra if restored else {}
     state = restored.state if restored else create_state(built.init, built.mesh)
     if restored:
-        batches.set_state(extra["data"], str(run.place / "config.gin"))
+        batches.set_state(extra["data"], str(run.location / "config.gin"))
     if initial_params:
         state = dataclasses.replace(state, params=initial_params.replace(state.params))
         if is_first():
@@ -125,8 +125,8 @@ def _read_initial_params(built: Built, sources: Sequence[SourceRunSpec]) -> Init
     frozen = [type(method).__name__ for method in model.methods if method.frozen_rows()]
     if frozen and not sources:
         raise UserError(
-            f"{frozen[0]} freezes what a trained model has, and without --initialize_from that "
-            "is freshly drawn; name the model's run, or freeze nothing"
+            f"{frozen[0]} freezes parameters, but without --initialize_from they are random; name "
+            "a trained run, or freeze nothing"
         )
     return read_initial_params(sources, built.abstract.params, built.config, built.cache.vocabulary)
 
@@ -153,7 +153,12 @@ def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[st
         state: state before the first update.
         source_lines: lines about parameters that were copied from source runs.
     """
-    no_validation = "" if any(built.tasks) else "no task has a validation split: none is done"
+    no_validation = (
+        ""
+        if any(built.tasks)
+        else "no task has a validation split: training runs without validation"
+    )
+    "without validation"
     no_target_language = describe_missing_target_language(
         built.config.data, built.learner.model.plan, built.cache
     )

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.param_patterns import meant
+from mnmt_jax.model.param_patterns import suggest_paths
 from mnmt_jax.training.source_runs import ParamSource, ParamSources, SourceRun
 
 
 def mapped_param_sources(
-    moves: Sequence[ParamMapping], givers: Mapping[str, SourceRun], names: Iterable[str]
+    param_mappings: Sequence[ParamMapping],
+    source_runs: Mapping[str, SourceRun],
+    names: Iterable[str],
 ) -> ParamSources:
     """Return the source of each parameter of a new run that a mapping covers.
 
@@ -20,8 +22,8 @@ def mapped_param_sources(
     module keep their random values.
 
     Args:
-        moves: parameter mappings in any order.
-        givers: source runs by name.
+        param_mappings: parameter mappings in any order.
+        source_runs: source runs by name.
         names: names of the new run's parameters.
 
     Raises:
@@ -31,11 +33,11 @@ def mapped_param_sources(
     names = list(names)
     sources: dict[str, ParamSource] = {}
     mapping_of: dict[str, ParamMapping] = {}
-    for mapping in moves:
-        run = givers[mapping.origin]
+    for mapping in param_mappings:
+        run = source_runs[mapping.run_name]
         for source_path, target_path in mapping.expand():
             source_suffixes = _suffixes_under(
-                source_path, run.arrays, f"{mapping}: '{mapping.origin}' has no"
+                source_path, run.arrays, f"{mapping}: '{mapping.run_name}' has no"
             )
             target_suffixes = _suffixes_under(
                 target_path, names, f"{mapping}: the new model has no"
@@ -43,15 +45,15 @@ def mapped_param_sources(
             shared = [suffix for suffix in target_suffixes if suffix in source_suffixes]
             if not shared:
                 raise UserError(
-                    f"{mapping}: '{source_path}' has {_heads(source_suffixes)} and "
-                    f"'{target_path}' has {_heads(target_suffixes)}; move "
-                    "what both have"
+                    f"{mapping}: '{source_path}' has {_heads(source_suffixes)} and '{target_path}' "
+                    f"has {_heads(target_suffixes)}; map paths that both have"
                 )
             for suffix in shared:
                 name = target_path + suffix
                 if name in mapping_of:
                     raise UserError(
-                        f"{mapping}: '{name}' is put by {mapping_of[name]} already; leave one out"
+                        f"{mapping}: '{name}' is already the target of {mapping_of[name]}; remove "
+                        "one"
                     )
                 mapping_of[name], sources[name] = mapping, ParamSource(run, source_path + suffix)
     return sources
@@ -70,7 +72,8 @@ def _suffixes_under(path: str, names: Iterable[str], message: str) -> list[str]:
         for count in range(1, len(split_name) + 1)
     }
     raise UserError(
-        f"{message} '{path}'; {meant(path, known_paths)}paths start with {_heads(known_paths)}"
+        f"{message} '{path}'; {suggest_paths(path, known_paths)}"
+        f"paths start with {_heads(known_paths)}"
     )
 
 

@@ -75,9 +75,9 @@ class Session:
             if self.lock:
                 stack.callback(self.lock.close)
             stack.callback(self.run.close)
-            stack.callback(self.publish, complain=error is None)
+            stack.callback(self.publish, raise_errors=error is None)
             stack.callback(self.reporter.close)
-            stack.callback(self.checkpoints.close, complain=error is None)
+            stack.callback(self.checkpoints.close, raise_errors=error is None)
 
     def loop(
         self, hooks: Sequence[Periodic], stop_signal: Callable[[], Signals | None]
@@ -128,11 +128,11 @@ class Session:
             jax.block_until_ready(self._dispatched.popleft())
         self.reporter.advance(self.latest)
 
-    def publish(self, *, complain: bool) -> None:
+    def publish(self, *, raise_errors: bool) -> None:
         """Copy small files to the bucket, if the run is in one.
 
         Args:
-            complain: whether to raise if the bucket refuses; False prints the reason instead.
+            raise_errors: whether to raise if the bucket refuses; False prints the reason instead.
 
         Raises:
             UserError: if the bucket refuses.
@@ -141,7 +141,7 @@ class Session:
             if is_first():
                 self.run.publish()
         except UserError as error:
-            if complain:
+            if raise_errors:
                 raise
             self.reporter.say(str(error))
 
@@ -175,16 +175,16 @@ class Periodic:
     """A hook of the loop that is called at every multiple of a step.
 
     Attributes:
-        every: period in updates.
+        every_steps: period in updates.
         function: takes the session and the record of the step, to which it may add. The record is
             empty before the first hook.
         at_end: whether to call it once more when the loop ends.
     """
 
-    every: int
+    every_steps: int
     function: Callable[[Session, Record], None]
     at_end: bool = False
 
     def is_due(self, step: int, last_step: int) -> bool:
         """Return whether the hook is due after a step; each is due after the run's last step."""
-        return step % self.every == 0 or step == last_step
+        return step % self.every_steps == 0 or step == last_step

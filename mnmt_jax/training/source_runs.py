@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.layouts import check_taken_of
+from mnmt_jax.design.layouts import check_source_layout
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.runs.fingerprint import param_path
@@ -53,28 +53,28 @@ class SourceRun:
     """An open source run; its parameters are read on first access.
 
     Attributes:
-        origin: its specification.
+        spec: its specification.
         run: its directory.
         config: its configuration.
     """
 
-    origin: SourceRunSpec
+    spec: SourceRunSpec
     run: RunDirectory
     config: Config
 
     @classmethod
-    def open(cls, origin: SourceRunSpec) -> SourceRun:
+    def open(cls, spec: SourceRunSpec) -> SourceRun:
         """Open a source run.
 
         Raises:
             UserError: if it is not a run.
         """
-        run = RunDirectory.open(origin.run)
-        return cls(origin, run, run.config())
+        run = RunDirectory.open(spec.run)
+        return cls(spec, run, run.config())
 
     @functools.cached_property
     def _loaded(self) -> tuple[dict[str, np.ndarray], int]:
-        tree, step = load_params(self.run, self.origin.step)
+        tree, step = load_params(self.run, self.spec.step)
         leaves = jax.tree_util.tree_leaves_with_path(tree)
         return {param_path(path): leaf for path, leaf in leaves}, step
 
@@ -88,18 +88,18 @@ class SourceRun:
         """The step of the parameters."""
         return self._loaded[1]
 
-    def check_kind(self, needed: RequiredSource) -> None:
+    def check_kind(self, requirement: RequiredSource) -> None:
         """Check that the run is the kind of model that a method requires.
 
         Raises:
             UserError: if it is another kind of model, or has too few layers.
         """
         model = self.config.model
-        check_taken_of(model.layout, needed.layout, self.origin.flag)
-        if (layers := sum(model.stage_layers)) < needed.layers:
+        check_source_layout(model.layout, requirement.layout, self.spec.flag)
+        if (layers := sum(model.stage_layers)) < requirement.layers:
             raise UserError(
-                f"{self.origin.flag}: has {pluralize(layers, 'layer')}, of which {needed.field} "
-                f"takes {needed.layers}; lower that, or name a deeper run"
+                f"{self.spec.flag}: has {pluralize(layers, 'layer')}, but {requirement.field} "
+                f"copies {requirement.layers}; lower that, or name a deeper run"
             )
 
     def check_all(self, config: Config, vocabulary: Vocabulary) -> None:
@@ -136,9 +136,9 @@ class SourceRun:
     def _check_vocabulary(self, config: Config, vocabulary: Vocabulary, reason: str) -> None:
         if Vocabulary.load(self.run.vocabulary).fingerprint != vocabulary.fingerprint:
             raise UserError(
-                f"{self.origin.flag}: its vocabulary{reason} is not that of Data.cache="
+                f"{self.spec.flag}: its vocabulary{reason} is not that of Data.cache="
                 f"'{config.data.cache}'; make the cache with "
-                f"--vocabulary={self.run.place / 'vocabulary'}"
+                f"--vocabulary={self.run.location / 'vocabulary'}"
             )
 
     def _check_sizes(self, config: Config, fields: Sequence[str]) -> None:
@@ -149,56 +149,58 @@ class SourceRun:
             if getattr(source, name) != getattr(model, name)
         ]
         if differing:
-            raise UserError(f"{self.origin.flag}: {'; '.join(differing)}; make them equal")
+            raise UserError(f"{self.spec.flag}: {'; '.join(differing)}; make them equal")
 
 
 class ParamSource(NamedTuple):
     """Source of a parameter of a new run.
 
     Attributes:
-        giver: the source run.
+        source_run: the source run.
         name: path among the source run's parameters.
     """
 
-    giver: SourceRun
+    source_run: SourceRun
     name: str
 
     @property
     def array(self) -> np.ndarray:
         """The parameter, in the host's memory."""
-        return self.giver.arrays[self.name]
+        return self.source_run.arrays[self.name]
 
 
 ParamSources = Mapping[str, ParamSource]  # by path in the new run's parameters
 
 
-def check_source_names(origins: Sequence[SourceRunSpec], moves: Sequence[ParamMapping]) -> None:
+def check_source_names(
+    source_specs: Sequence[SourceRunSpec], param_mappings: Sequence[ParamMapping]
+) -> None:
     """Check that the source runs are those that the methods' parameter mappings name.
 
     Raises:
         UserError: if a run is missing, unknown, named twice, or needs a name or mappings.
     """
-    names = [spec.name for spec in origins]
-    wanted = list(dict.fromkeys(mapping.origin for mapping in moves))
-    for spec in origins:
+    names = [spec.name for spec in source_specs]
+    wanted = list(dict.fromkeys(mapping.run_name for mapping in param_mappings))
+    for spec in source_specs:
         if names.count(spec.name) > 1:
             remedy = "give each name once" if spec.name else "several runs need NAME=RUN each"
-            raise UserError(f"{spec.flag}: not the only one of its name; {remedy}")
+            raise UserError(f"{spec.flag}: its name is not unique; {remedy}")
         if spec.name and not wanted:
             raise UserError(
-                f"{spec.flag}: no method takes anything from '{spec.name}'; give "
-                f"--initialize_from={spec.run} to take all of it, or say in Graft.parts what"
+                f"{spec.flag}: no method copies parameters from '{spec.name}'; give "
+                f"--initialize_from={spec.run} to copy all, or name parts in Graft.parts"
             )
         if wanted and spec.name not in wanted:
             raise UserError(
-                f"{spec.flag}: parameters are taken from {join_names(wanted)}; give "
+                f"{spec.flag}: parameters are copied from {join_names(wanted)}; give "
                 + join_names([f"--initialize_from={name}=RUN" for name in wanted])
             )
-    missing = [mapping for mapping in moves if mapping.origin not in names]
+    missing = [mapping for mapping in param_mappings if mapping.run_name not in names]
     if missing:
         raise UserError(
-            f"{missing[0]} takes from a run that is not named; give "
-            f"--initialize_from={missing[0].origin}=RUN"
+            f"{missing[0]} copies from a run that is not named; give "
+            f"--initialize_from={missing[0].run_name}=RUN"
         )
 
 
@@ -216,6 +218,6 @@ def check_sources(sources: ParamSources, shapes: Mapping[str, tuple[int, ...]]) 
         if source.array.shape != shapes[name]:
             source_name = "" if name == source.name else f" ('{source.name}')"
             raise UserError(
-                f"{source.giver.origin.flag}: '{name}' is {source.array.shape} there{source_name}, "
-                f"{shapes[name]} here; make the sizes equal"
+                f"{source.source_run.spec.flag}: '{name}' is {source.array.shape} "
+                f"there{source_name}, {shapes[name]} here; make the sizes equal"
             )

@@ -17,13 +17,15 @@ from mnmt_jax.training.session import Session
 from mnmt_jax.training.source_runs import SourceRunSpec
 
 
-def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] = ()) -> str | None:
+def train(
+    config: Config, workdir: str | Path, source_specs: Sequence[SourceRunSpec] = ()
+) -> str | None:
     """Train, or continue the training in a run directory, to `Train.steps` updates.
 
     Args:
         config: configuration of the run.
         workdir: the run directory.
-        origins: source runs of a new run's parameters; without any the parameters are drawn at
+        source_specs: source runs of a new run's parameters; without any the parameters are drawn at
             random. Ignored when a run continues.
 
     Returns:
@@ -39,7 +41,7 @@ def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] 
     run.check_folder()
     with (
         StopRequests() as stop,
-        open_session(build(config), run, origins) as session,
+        open_session(build(config), run, source_specs) as session,
         Agreement(session.built.mesh, lambda: stop.received or 0) as agreement,
     ):
         _announce(session)
@@ -49,8 +51,8 @@ def train(config: Config, workdir: str | Path, origins: Sequence[SourceRunSpec] 
         progress += session.stalled
     stopped = stop_signal.name if stop_signal else None
     is_done = session.step >= steps or session.stalled
-    hint = "" if is_done else "; the same command continues"
-    session.reporter.say(f"{stopped or 'complete'}: {run.place} is at {progress}{hint}")
+    hint = "" if is_done else "; run the same command again to continue"
+    session.reporter.say(f"{stopped or 'complete'}: {run.location} is at {progress}{hint}")
     return stopped if hint else None
 
 
@@ -61,7 +63,7 @@ def _announce(session: Session) -> None:
         return
     next_logged = (session.step // settings.log_every + 1) * settings.log_every
     first_logged = min(next_logged, settings.steps)
-    session.reporter.say(f"compiling; the first figures come with step {first_logged}")
+    session.reporter.say(f"compiling; the first metrics are logged at step {first_logged}")
     reason = fused.without_kernel(model.dtype)
     if model.attention == "fused" and reason:
         session.reporter.say(f"Model.attention='fused' computes as 'split': {reason}")

@@ -3,7 +3,7 @@
 A piece of that model that the vocabulary already has for text keeps its id. The other pieces, the
 unseen ones, get new ids. The encoding of the earlier languages does not change.
 
-Source: third paper, section 4.4 and Appendix A. The paper does not state how text is then
+Source: Qu and Watanabe 2022, section 4.4 and Appendix A. The paper does not state how text is then
 encoded; this is equivalent to training a second SentencePiece model on the language's text.
 """
 

@@ -392,12 +392,12 @@ def _codes_by_name(text: str) -> list[str]:
     return list(dict.fromkeys(names[match] for match in closest))
 
 
-def check_safe_codes(codes: Sequence[str], place: str) -> None:
+def check_safe_codes(codes: Sequence[str], source: str) -> None:
     """Check that codes of an external list can be used in file names.
 
     Args:
         codes: codes as a vocabulary or another toolkit lists them.
-        place: where the list comes from, for the error.
+        source: where the list comes from, for the error.
 
     Raises:
         UserError: if one is empty, contains a slash, backslash, colon, space or control character,
@@ -413,6 +413,6 @@ def check_safe_codes(codes: Sequence[str], place: str) -> None:
     ]
     if invalid:
         raise UserError(
-            f"{place}: {join_names([repr(code) for code in invalid])} cannot be a language's code, "
+            f"{source}: {join_names([repr(code) for code in invalid])} cannot be a language code, "
             "which has letters, digits, '-' and '_'"
         )

@@ -33,19 +33,19 @@ class VocabularyData(NamedTuple):
     normalization: str
 
 
-def compute_fingerprint(parts: VocabularyData) -> str:
+def compute_fingerprint(data: VocabularyData) -> str:
     """Return the hex SHA-256 of a vocabulary's data; caches and runs store it."""
-    digest = hashlib.sha256(parts.model)
-    digest.update(("\n" + "\n".join(parts.languages)).encode())
-    if parts.pieces is not None:
-        digest.update(json.dumps(parts.pieces).encode())
-    if parts.copies:
-        digest.update(json.dumps({"copies": parts.copies}).encode())
-    for language, model in parts.additions:
+    digest = hashlib.sha256(data.model)
+    digest.update(("\n" + "\n".join(data.languages)).encode())
+    if data.pieces is not None:
+        digest.update(json.dumps(data.pieces).encode())
+    if data.copies:
+        digest.update(json.dumps({"copies": data.copies}).encode())
+    for language, model in data.additions:
         record = {"language": language, "model": hashlib.sha256(model).hexdigest()}
         digest.update(json.dumps(record).encode())
-    if parts.normalization != NONE:
-        digest.update(json.dumps({"normalization": parts.normalization}).encode())
+    if data.normalization != NONE:
+        digest.update(json.dumps({"normalization": data.normalization}).encode())
     return digest.hexdigest()
 
 
@@ -75,24 +75,22 @@ def check_vocabulary_folder(
             )
 
 
-def write_vocabulary_files(
-    directory: Path, parts: VocabularyData, facts: Mapping[str, Any]
-) -> None:
+def write_vocabulary_files(directory: Path, data: VocabularyData, facts: Mapping[str, Any]) -> None:
     """Write a vocabulary, and remove files of an earlier one that are not part of it."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / MODEL_FILE).write_bytes(parts.model)
-    lines = "".join(f"{code}\n" for code in parts.languages)
+    (directory / MODEL_FILE).write_bytes(data.model)
+    lines = "".join(f"{code}\n" for code in data.languages)
     (directory / LANGUAGES_FILE).write_text(lines, encoding="utf-8")
     (directory / _PIECES_FILE).unlink(missing_ok=True)
-    if parts.pieces is not None:
-        text = json.dumps(parts.pieces, ensure_ascii=False, indent=0)
+    if data.pieces is not None:
+        text = json.dumps(data.pieces, ensure_ascii=False, indent=0)
         (directory / _PIECES_FILE).write_text(text + "\n", encoding="utf-8")
     (directory / _COPIES_FILE).unlink(missing_ok=True)
-    if parts.copies:
-        rows = ",\n".join(json.dumps(copy, ensure_ascii=False) for copy in parts.copies)
+    if data.copies:
+        rows = ",\n".join(json.dumps(copy, ensure_ascii=False) for copy in data.copies)
         (directory / _COPIES_FILE).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
-    _write_additions(directory, parts.additions)
-    normalized = {} if parts.normalization == NONE else {"normalization": parts.normalization}
+    _write_additions(directory, data.additions)
+    normalized = {} if data.normalization == NONE else {"normalization": data.normalization}
     facts = {"format": FORMAT_VERSION, **facts, **normalized}
     (directory / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 

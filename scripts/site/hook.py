@@ -1,4 +1,4 @@
-"""MkDocs hook: generates the start page, the reference and source listings of the site."""
+"""MkDocs hook that generates the start page, the reference and the source listings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("mkdocs.plugins.site_hook")
 
 
 def on_config(config: Any) -> Any:
-    """Add a page per room to the navigation."""
+    """Add a page for every room (subpackage) to the navigation."""
     sys.path[:0] = [str(ROOT)]
     pages = [{room: f"reference/api/{room}.md"} for room in rooms()]
     for section in config.nav:
@@ -35,7 +35,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the generated pages; warn, which a strict build refuses, of undocumented names."""
+    """Add the generated pages; warn of undocumented names, which fails a strict build."""
     generated = {page: (ROOT / name).read_text("utf-8") for name, page in MOVED.items()}
     generated |= {f"reference/api/{room}.md": api_page(room) for room in rooms()}
     generated |= {
@@ -56,7 +56,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Point links to files outside docs/ at their listings; draw masks."""
+    """Replace links to files outside docs/ by links to their listings, and draw masks."""
     uri = page.file.src_uri
     markdown = re.sub(r"<!-- mask: (\w+) -->", lambda match: mask_drawing(match[1]), markdown)
     return markdown if uri.startswith("source/") else _relink(uri, markdown)
@@ -78,7 +78,7 @@ def modules(room: str) -> list[str]:
 
 
 def api_page(room: str) -> str:
-    """Return the page of a room's docstrings."""
+    """Return the page with the docstrings of a room."""
     listing = (
         f"::: {module}\n    options: {{show_submodules: false}}\n" for module in modules(room)
     )
@@ -161,7 +161,7 @@ def _attributes(docstring: str) -> dict[str, str]:
 
 
 def _values(kind: Any) -> str:
-    """Return a field's type and range in words."""
+    """Return a field's type and range as text."""
     arguments = typing.get_args(kind)
     if typing.get_origin(kind) is typing.Literal:
         return ", ".join(f"`{choice!r}`" for choice in arguments)
@@ -216,7 +216,7 @@ def _grid(lines: list[str], cell: int = 20) -> str:
 
 
 def notebook_page(path: Path) -> str:
-    """Return an executed notebook as a page: text, code, and what the code printed."""
+    """Return an executed notebook as a page: text, code and output."""
     parts = []
     for cell in json.loads(path.read_text("utf-8"))["cells"]:
         text = "".join(cell["source"])
@@ -261,7 +261,7 @@ def _relink(page: str, text: str) -> str:
 
 
 def _link_lines(page: str, text: str) -> str:
-    """Link lines of source files, which MkDocs does not know as anchors, in HTML."""
+    """Replace links to source lines by HTML links: MkDocs does not know these anchors."""
     folder = posixpath.dirname(page) or "."
 
     def replaced(match: re.Match[str]) -> str:
@@ -273,7 +273,7 @@ def _link_lines(page: str, text: str) -> str:
 
 
 def source_page(path: str) -> str:
-    """Return the listing of a file, or of the names in a folder."""
+    """Return the listing of a file, or the names of the files in a folder."""
     front = "---\nsearch: {exclude: true}\nhide: [navigation]\n---\n"
     if (ROOT / path).is_dir():
         names = "\n".join(f"- `{p.name}`" for p in sorted((ROOT / path).iterdir()))

@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# A TPU slice from nothing to a finished run, through preemptions.
+# Train on a TPU slice: create it, set it up, train, and resume after preemptions.
 #
 #   export NAME=mine ZONE=us-west4-a TYPE=v5litepod-16 VERSION=v2-alpha-tpuv5-lite BUCKET=my-bucket
-#   scripts/tpu/pod.sh create                 # a spot slice; SPOT= for one that stays
+#   scripts/tpu/pod.sh create                 # a spot slice; SPOT= for an on-demand slice
 #   gcloud storage cp -r runs/mine/cache gs://my-bucket/cache
-#   scripts/tpu/pod.sh setup                # this checkout, its environment, the bucket on /mnt/bucket
+#   scripts/tpu/pod.sh setup                # copy the checkout, install, mount the bucket on /mnt/bucket
 #   scripts/tpu/pod.sh train --gin_file=... --gin.Data.cache="'/mnt/bucket/cache'" --workdir=gs://my-bucket/mine
-#   scripts/tpu/pod.sh loop  ...            # the same: all of these until the run is complete
+#   scripts/tpu/pod.sh loop  ...            # arguments of train: create, set up and train until complete
 #   scripts/tpu/pod.sh delete
 #
-# `train` starts the same command on every host, after what still runs there has stopped; SIGTERM to the
-# process on one of them stops all after a checkpoint. `loop` goes on after a preemption (the slice is
-# made again) and after a lost process, at most TRIES (20) times; it ends when the run is complete or
-# when the command itself is wrong. The mount is for reading; a run is written to gs:// itself.
-# Written by the tools' manuals and tested with commands that pretend: no slice was at hand.
+# `train` stops processes of an earlier training and starts the same command on every host. SIGTERM to
+# the process on one host stops all hosts after a checkpoint. `loop` retries after a preemption (it
+# creates the slice again) and after a lost process, at most TRIES (20) times. It ends when the run is
+# complete or when the command has an error. Use the mount for reading only; write runs to gs://.
+# Written from the manuals of the tools and tested with fake commands, not on a slice.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-: "${NAME:?name of the slice}" "${ZONE:?for instance us-west4-a}"
+: "${NAME:?name of the slice}" "${ZONE:?zone, e.g. us-west4-a}"
 TYPE=${TYPE:-v5litepod-16}
 VERSION=${VERSION:-v2-alpha-tpuv5-lite}
 SPOT=${SPOT---spot}
 FOLDER=mnmt-jax
-WAIT=${WAIT:-60} # seconds between two tries
+WAIT=${WAIT:-60} # seconds between tries
 
 on_all_hosts() {
     gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"
@@ -56,8 +56,8 @@ setup() {
 train() {
     local arguments
     arguments=$(printf ' %q' "$@")
-    # A broken connection leaves the processes running, and two runs must not share a folder. The
-    # brackets keep the pattern from finding the shell that it is given to.
+    # After a broken connection the processes still run, and two runs must not share a folder. The
+    # brackets keep the pattern from matching its own shell.
     on_all_hosts "pkill -TERM -f 'scripts/[t]rain.py'
         while pgrep -f 'scripts/[t]rain.py' > /dev/null; do sleep 1; done"
     on_all_hosts "cd $FOLDER && . scripts/xla_flags.sh &&
@@ -68,8 +68,8 @@ delete() {
     gcloud compute tpus tpu-vm delete "$NAME" --zone="$ZONE" --quiet
 }
 
-# Statuses of a run that its own command mends by being started again: 75 a process was lost, 137 killed,
-# 143 SIGTERM, 255 ssh lost the host.
+# Statuses after which the command is retried: 75 lost process, 137 killed, 143 SIGTERM, 255 ssh lost
+# the host.
 loop() {
     local status ready='' tries=0
     while [ "$tries" -lt "${TRIES:-20}" ]; do
@@ -89,7 +89,7 @@ loop() {
             *) return "$status" ;;
         esac
     done
-    echo "error: gave up after $tries tries; set TRIES for more" >&2
+    echo "error: gave up after $tries tries; set TRIES to a larger number" >&2
     return 75
 }
 

@@ -15,6 +15,7 @@ import pytest
 
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.model.network import build_model
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import create_state, make_init
 from mnmt_jax.training.train_step import train_step
@@ -33,7 +34,7 @@ def test_stepping_equals_teacher_forcing(name, relaxed_dtypes):
     config = small_config(name, norm="pre", dtype="bfloat16")
     batch = unpacked(LAYOUTS[name], random_pairs(3, seed=5), pad=1)
     model, params = make(config, batch)
-    exact = model.clone(config=dataclasses.replace(config, dtype="float32"))
+    exact = build_model(dataclasses.replace(config, dtype="float32"), VOCAB)
     logits, near = apply(model, params, batch), apply(exact, params, batch)
     static = {k: v for k, v in batch.items() if not k.startswith("target")}
     steps = logits.shape[1]

@@ -314,7 +314,7 @@ def test_hosts_share_one_global_order(cache, process_count):
             cache,
             LAYOUTS["register"],
             settings_of_run(),
-            share=ProcessRows((index,), process_count),
+            process_rows=ProcessRows((index,), process_count),
         )
         for index in range(process_count)
     ]
@@ -449,7 +449,7 @@ def test_validation_shows_each_pair_once_task_by_task(cache):
 
 def test_settings_are_checked(cache):
     with pytest.raises(UserError, match="multiple of the 3 parts"):
-        batches(cache, LAYOUTS["prefix"], settings_of_run(), share=ProcessRows((0,), 3))
+        batches(cache, LAYOUTS["prefix"], settings_of_run(), process_rows=ProcessRows((0,), 3))
     with pytest.raises(UserError, match="no task 'made_xx_de'"):
         batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))
 

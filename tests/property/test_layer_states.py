@@ -47,7 +47,7 @@ def case(name):
     model = build_model(small_config(name, norm="pre"), known.size)
     plain = unpacked(model.layout, [([5, 6], [7], known.first_tag)])
     params = random_params(model, plain, moments=MILD)
-    system = InferenceModel(
+    inference_model = InferenceModel(
         model, params, known, INSTRUCTIONS["register" if "reg" in name else "1"]
     )
     translator = types.SimpleNamespace(vocabulary=known)
@@ -57,15 +57,15 @@ def case(name):
         )
         for pair, count in zip(PAIRS, (3, 2), strict=True)
     ]
-    return system, every, state_locations(model.plan, READ), translator
+    return inference_model, every, state_locations(model.plan, READ), translator
 
 
 @pytest.mark.parametrize("name", ["register", "encoder_decoder"])
 def test_states_are_those_of_the_model(name):
-    system, every, places, _ = case(name)
-    model, params = system.model, system.params
-    rows = next(iterate_batches(system, every, LONGEST))
-    found = compute_layer_states(params, rows.batch, model=model, places=places)
+    inference_model, every, places, _ = case(name)
+    model, params = inference_model.model, inference_model.params
+    rows = next(iterate_batches(inference_model, every, LONGEST))
+    found = compute_layer_states(params, rows.batch, model=model, locations=places)
     states = dict(zip(places, map(np.asarray, found), strict=True))
     # What the target ends with gives the logits.
     end = states[States(model.layout.layers, "target", ended=True)]
@@ -85,26 +85,26 @@ def test_states_are_those_of_the_model(name):
     expected = table[rows.batch["source_tokens"]] * math.sqrt(embed) + waves
     np.testing.assert_allclose(states[States(0)], expected, atol=ATOL)
     # The mean of each sentence, of the batch and of the sentence by itself.
-    means = sentence_states(system, every, LONGEST, places)
+    means = sentence_states(inference_model, every, LONGEST, places)
     assert [each.shape[0] for each in means.values()] == [3, 2]
     for number, place in enumerate(places):
         valid = rows.batch[f"{place.role}_segment_ids"][1] != 0
         by_hand = states[place][1][valid].mean(axis=0)
         np.testing.assert_allclose(means[every[0]][1, number], by_hand, atol=ATOL)
-    (one,) = (each for each in iterate_batches(system, [every[1]], LONGEST))
+    (one,) = (each for each in iterate_batches(inference_model, [every[1]], LONGEST))
     alone = {name: array[1:2] for name, array in one.batch.items()}
-    alone = np.asarray(mean_states(params, alone, model=model, places=places))
+    alone = np.asarray(mean_states(params, alone, model=model, locations=places))
     np.testing.assert_allclose(means[every[1]][1], alone[0], atol=ATOL)
 
 
 @pytest.mark.parametrize("name", sorted(LAYOUTS))
 def test_every_layout_has_states_and_alignment(name):
     """By shapes alone: nothing is compiled."""
-    system, every, places, _ = case(name)
-    model = system.model
-    batch = next(iterate_batches(system, every, LONGEST)).batch
-    read = functools.partial(mean_states, model=model, places=places)
-    found = jax.eval_shape(read, system.params, batch)
+    inference_model, every, places, _ = case(name)
+    model = inference_model.model
+    batch = next(iterate_batches(inference_model, every, LONGEST)).batch
+    read = functools.partial(mean_states, model=model, locations=places)
+    found = jax.eval_shape(read, inference_model.params, batch)
     assert found.shape == (3, len(places), model.config.embed)
     roles = {place.role for place in places}
     assert roles == set(READ) & set(model.layout.embedded_roles())
@@ -117,18 +117,18 @@ def test_every_layout_has_states_and_alignment(name):
 
 
 def test_layers_that_are_not_there_are_refused():
-    system, every, _, _ = case("encoder_decoder")
+    inference_model, every, _, _ = case("encoder_decoder")
     with pytest.raises(UserError, match="no source states after layer 3; choose from 0, 1, 2$"):
-        state_locations(system.model.plan, ("source", "register"), (1, 3))
+        state_locations(inference_model.model.plan, ("source", "register"), (1, 3))
     with pytest.raises(
         UserError, match="in layer 2 only the source attends to .* choose from 3, 4$"
     ):
-        attention_statistics(system, every, LONGEST, (2,))
+        attention_statistics(inference_model, every, LONGEST, (2,))
 
 
 def test_alignment_is_read_off_the_weights():
-    system, every, _, _ = case("register")
-    found = attention_statistics(system, every, LONGEST)["directions"]
+    inference_model, every, _, _ = case("register")
+    found = attention_statistics(inference_model, every, LONGEST)["directions"]
     assert [(f["source"], f["sentences"]) for f in found] == [("de", 3), ("fr", 2)]
     told = [(one["layer"], one["query"], list(one["choices"])) for one in found[0]["layers"]]
     assert told == [
@@ -143,10 +143,14 @@ def test_alignment_is_read_off_the_weights():
         assert one["mass"].keys() == own[one["query"]]
     # The registers of layer 2 and the tag, by loops over the second direction.
     (place,) = [
-        p for p in attention_specs(system.model.plan) if (p.layer, p.query) == (2, "register")
+        p
+        for p in attention_specs(inference_model.model.plan)
+        if (p.layer, p.query) == (2, "register")
     ]
-    rows = next(iterate_batches(system, [every[1]], LONGEST))
-    (weights,) = attention_weights(system.params, rows.batch, model=system.model, places=(place,))
+    rows = next(iterate_batches(inference_model, [every[1]], LONGEST))
+    (weights,) = attention_weights(
+        inference_model.params, rows.batch, model=inference_model.model, specs=(place,)
+    )
     tags, firsts = [], []
     for sentence in range(2):
         length = int((rows.batch["source_segment_ids"][sentence] != 0).sum())
@@ -160,23 +164,29 @@ def test_alignment_is_read_off_the_weights():
 
 def test_features_are_of_every_source_token_and_made_once(tmp_path, monkeypatch):
     monkeypatch.setattr(forced_batches, "_ROWS", 2)  # several batches, one of them not full
-    system, every, _, _ = case("encoder_decoder")
+    inference_model, every, _, _ = case("encoder_decoder")
     again = make_forced_sentences(
         case("encoder_decoder")[3], ("de", "fr"), every[0].sources, every[0].targets
     )
     every = [*every, again]
-    places = state_locations(system.model.plan, ("source",), (1, 2))
-    asked = {"longest": LONGEST, "places": places}
-    found = cached_features(tmp_path, system, every, **asked, told={"split": "test", "p": 1})
+    places = state_locations(inference_model.model.plan, ("source",), (1, 2))
+    asked = {"max_length": LONGEST, "locations": places}
+    found = cached_features(
+        tmp_path, inference_model, every, **asked, provenance={"split": "test", "p": 1}
+    )
     counts = [len(one.source) + 2 for forced in every for one in forced.examples]
     assert len(found.ids) == sum(counts) == len(found.states(0))
     assert found.positions.tolist() == [p for count in counts for p in range(count)]
     starts = np.cumsum([0, *counts[:-1]])
-    assert set(found.ids[starts].tolist()) == {system.vocabulary.tag_id(c) for c in ("en", "fr")}
+    assert set(found.ids[starts].tolist()) == {
+        inference_model.vocabulary.tag_id(c) for c in ("en", "fr")
+    }
     # The texts of de -> fr are those of de -> en.
     assert found.texts[starts].tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
-    rows = next(iterate_batches(system, [every[1]], LONGEST))
-    states = compute_layer_states(system.params, rows.batch, model=system.model, places=places)
+    rows = next(iterate_batches(inference_model, [every[1]], LONGEST))
+    states = compute_layer_states(
+        inference_model.params, rows.batch, model=inference_model.model, locations=places
+    )
     own = slice(starts[4], starts[4] + counts[4])
     for number in range(len(places)):
         expected = np.asarray(states[number])[1, : counts[4]]
@@ -186,13 +196,15 @@ def test_features_are_of_every_source_token_and_made_once(tmp_path, monkeypatch)
         raise AssertionError("extracted again")
 
     monkeypatch.setattr(probe_features, "_extract", refuse)
-    same = cached_features(tmp_path, system, every, **asked, told={"split": "test", "p": 1})
+    same = cached_features(
+        tmp_path, inference_model, every, **asked, provenance={"split": "test", "p": 1}
+    )
     assert same.digest == found.digest
     np.testing.assert_array_equal(same.states(1), found.states(1))
-    for changed in ({"told": {"split": "test", "p": 2}}, {"longest": LONGEST - 1}):
-        given = {**asked, "told": {"split": "test", "p": 1}, **changed}
+    for changed in ({"provenance": {"split": "test", "p": 2}}, {"max_length": LONGEST - 1}):
+        given = {**asked, "provenance": {"split": "test", "p": 1}, **changed}
         with pytest.raises(AssertionError, match="extracted again"):
-            cached_features(tmp_path, system, every, **given)
+            cached_features(tmp_path, inference_model, every, **given)
     assert len(list(tmp_path.iterdir())) == 1  # what failed has left nothing
 
 
@@ -208,19 +220,19 @@ def test_sentences_go_into_their_own_language_once():
 
 
 def test_planes_have_the_points_of_each_class():
-    system, every, _, _ = case("encoder_decoder")
-    places = state_locations(system.model.plan, ("source",), (1,))
-    found = project_states(system, every, LONGEST, places)["planes"]
+    inference_model, every, _, _ = case("encoder_decoder")
+    places = state_locations(inference_model.model.plan, ("source",), (1,))
+    found = project_states(inference_model, every, LONGEST, places)["planes"]
     assert [(p["layer"], p["ended"]) for p in found] == [(1, False)]
-    pooled = sentence_states(system, every, LONGEST, places)
+    pooled = sentence_states(inference_model, every, LONGEST, places)
     expected = run_tsne(np.concatenate([pooled[each][:, 0] for each in every]))
     points = [c["points"] for c in found[0]["classes"]]
     np.testing.assert_allclose(points[0], expected[:3], atol=1e-3)
     np.testing.assert_allclose(points[1], expected[3:], atol=1e-3)
-    tokens = project_states(system, every, LONGEST, places, ProjectionSettings(tokens=True))[
-        "planes"
-    ]
+    tokens = project_states(
+        inference_model, every, LONGEST, places, ProjectionSettings(tokens=True)
+    )["planes"]
     sizes = [sum(len(one.source) + 2 for one in forced.examples) for forced in every]
     assert [len(c["points"]) for c in tokens[0]["classes"]] == sizes
     with pytest.raises(UserError, match="^2 points are too few for t-SNE, which needs 4"):
-        project_states(system, [every[1]], LONGEST, places)
+        project_states(inference_model, [every[1]], LONGEST, places)

@@ -27,38 +27,27 @@ ATOL = 2e-5
 NAMES = ("register", "two_stage_trigger", "encoder_decoder")
 
 
-class Telling(nn.Module):
+class Told(nn.Module, Kind):
     """Adds what it is told: rows of a table by the two languages, and the position."""
 
     config: Model
 
+    has_dropout = True
+    component = "told"
+    languages = LANGUAGES
+
     @nn.compact
-    def __call__(self, place):
+    def change(self, states, place):
         table = self.param("table", nn.initializers.normal(1.0), (4, self.config.embed))
         source, target = (place.language(name) for name in ("source_lang", "target_lang"))
         positions = place.positions[..., None].astype(jnp.float32)
         return table[target] + 0.5 * table[source] + 0.1 * positions
 
 
-@dataclasses.dataclass(frozen=True)
-class Told(Kind):
-    """The kind of `Telling`."""
-
-    has_dropout = True
-    component = "told"
-    languages = LANGUAGES
-
-    def module(self, config):
-        return Telling(config)
-
-    def change(self, module, states, place):
-        return module(place)
-
-
 def telling(name: str, **changes) -> Network:
     """A model of a layout whose every layer ends in a probe."""
     plain = build_model(small_config(name, **changes), VOCABULARY.size)
-    probe = Sublayer("told", Told())
+    probe = Sublayer("told", Told(plain.config))
     return plain.clone(plan=plain.plan.with_layers(lambda number, layer: (*layer, probe)))
 
 
@@ -125,6 +114,17 @@ def test_a_batch_without_languages_is_enough_until_a_layer_asks():
     batch = unpacked(LAYOUTS["register"], random_pairs(2))
     with pytest.raises(ValueError, match="a layer asks for 'source_lang'"):
         jax.eval_shape(telling("register").init, jax.random.key(0), batch)
+
+
+def test_a_network_has_the_configuration_of_its_layers():
+    """Fields that only the network reads may differ."""
+    batch = unpacked(LAYOUTS["register"], random_pairs(2))
+    model = build_model(small_config("register"), VOCAB)
+    config = dataclasses.replace(model.config, remat=True, attention="dense")
+    jax.eval_shape(model.clone(config=config).init, jax.random.key(0), batch)
+    config = dataclasses.replace(model.config, dtype="bfloat16")
+    with pytest.raises(ValueError, match="sublayer 'stage_0_norm' has another configuration"):
+        jax.eval_shape(model.clone(config=config).init, jax.random.key(0), batch)
 
 
 def without_residual(model: Network, changed: int) -> Network:

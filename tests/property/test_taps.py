@@ -15,7 +15,7 @@ from mnmt_jax.design.plan import Layer
 from mnmt_jax.methods import language_layers
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model import layer_stack as model_module
-from mnmt_jax.model import modules
+from mnmt_jax.model import sublayers
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.intermediates import KEYS, QUERIES, record
 from mnmt_jax.model.network import Network, build_model
@@ -27,18 +27,17 @@ LAYERS = 4  # two of a loop, and the two that never are
 TAPS = Intermediate("layer_1/mlp/likeness"), Intermediate("layer_2/mlp/likeness")
 
 
-@dataclasses.dataclass(frozen=True)
 class Handing(FeedForward):
     """A feed-forward that hands out what nothing else needs: how alike its states are."""
 
-    def change(self, module, states, place):
-        record(module, place, "likeness", jnp.einsum("bqm,bkm->bqk", states, states))
-        return super().change(module, states, place)
+    def change(self, states, place):
+        record(self, place, "likeness", jnp.einsum("bqm,bkm->bqk", states, states))
+        return super().change(states, place)
 
 
 def handing(layer: Layer) -> Layer:
     (*rest, mlp) = layer
-    return *rest, dataclasses.replace(mlp, kind=Handing(mlp.kind.hidden))
+    return *rest, dataclasses.replace(mlp, kind=Handing(mlp.kind.config, mlp.kind.hidden))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +85,7 @@ def test_the_layers_own_taps_are_no_part_of_a_program_that_reads_none(monkeypatc
         return jax.jit(run).lower(params, batch).as_text()
 
     plain, reading = program(), program(own)
-    for module in (modules, language_layers):
+    for module in (sublayers, language_layers):
         monkeypatch.setattr(module, "record", lambda *given: None)
     assert program() == plain != reading
 

@@ -30,7 +30,7 @@ def all_devices(one_local_device, monkeypatch):
 def run(tmp_path_factory):
     translator = made_translator(layout="encoder_decoder")
     config = dataclasses.replace(translator.config, mesh=TRAINED_ON)
-    translator = Translator(config, translator.vocabulary, translator.system.params)
+    translator = Translator(config, translator.vocabulary, translator.inference_model.params)
     return write_made_run(tmp_path_factory.mktemp("runs") / "run", translator)
 
 
@@ -39,7 +39,7 @@ def run(tmp_path_factory):
 def test_eight_devices_translate_and_score_as_one(mesh, contrast, run):
     alone = Translator.load(run, mesh=None)
     together = Translator.load(run, bindings=mesh)
-    assert dict(together.system.mesh.shape)["data"] == (2 if mesh else 8)
+    assert dict(together.inference_model.mesh.shape)["data"] == (2 if mesh else 8)
     asked = {**GIVEN, "source_contrast": contrast}
     expected = alone.translate_nbest(LINES, **asked)
     assert len({translation.text for translation in expected}) > 3
@@ -56,7 +56,7 @@ def test_eight_devices_translate_with_int8_as_one(run):
     for mesh in (("Mesh.tensor=2",), ("Mesh.fsdp=2", "Mesh.tensor=2")):
         together = Translator.load(run, bindings=[*bindings, *mesh])
         assert_alike(together.translate_nbest(LINES, **GIVEN), expected)
-    layer = together.system.params["layer_0"]
+    layer = together.inference_model.params["layer_0"]
     for kernel, inputs in (
         (layer["mlp"]["wi"]["kernel"], 1),
         (layer["attention"]["query"]["kernel"], 1),
@@ -74,7 +74,7 @@ def test_eight_devices_translate_with_int8_as_one(run):
 def test_eight_devices_read_and_draw_text_as_one(layout, tmp_path):
     run = write_made_run(tmp_path / "run", made_language_model(layout))
     alone, together = LanguageModel.load(run, mesh=None), LanguageModel.load(run)
-    assert together.system.mesh.size == 8
+    assert together.inference_model.mesh.size == 8
     found, expected = (each.score(LINES[:3], language="en") for each in (together, alone))
     np.testing.assert_allclose(
         *([s.log_prob for s in each] for each in (found, expected)), rtol=1e-5
@@ -95,8 +95,8 @@ def test_parameters_are_split_where_a_device_has_no_room_for_them(run, monkeypat
     assert shapes == {10: (8, 1, 1), 11: (4, 1, 2), 21: (2, 1, 4), 1000: (2, 1, 4)}
     monkeypatch.setattr(local, "_room", lambda device: 1)
     split = Translator.load(run)
-    assert dict(split.system.mesh.shape) == {"data": 4, "fsdp": 1, "tensor": 2}
-    wi = split.system.params["layer_0"]["mlp"]["wi"]["kernel"]
+    assert dict(split.inference_model.mesh.shape) == {"data": 4, "fsdp": 1, "tensor": 2}
+    wi = split.inference_model.params["layer_0"]["mlp"]["wi"]["kernel"]
     assert wi.sharding.shard_shape(wi.shape)[1] == wi.shape[1] // 2
     expected = Translator.load(run, mesh=None).translate_nbest(LINES, **GIVEN)
     assert_alike(split.translate_nbest(LINES, **GIVEN), expected)
@@ -115,9 +115,9 @@ def test_sentences_take_turns_on_eight_devices(mesh, run):
     }
     alone = Translator.load(run, mesh=None, **given).translate_nbest(MANY, **INTO)
     together = Translator.load(run, **given)
-    before = continuous_batching._turn._cache_size()
+    before = continuous_batching._admit_and_search._cache_size()
     found = together.translate_nbest(MANY, **INTO)
-    assert continuous_batching._turn._cache_size() - before == 1
+    assert continuous_batching._admit_and_search._cache_size() - before == 1
     assert len({translation.text for translation in alone}) > 10
     hypotheses = [[h for each in all_ for h in each.hypotheses] for all_ in (found, alone)]
     assert [h.tokens for h in hypotheses[0]] == [h.tokens for h in hypotheses[1]]

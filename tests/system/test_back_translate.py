@@ -117,7 +117,7 @@ def test_stopped_while_translating_and_while_training_it_ends_the_same(
     with monkeypatch.context() as patch:
         stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
         assert call(patch, made, "--workdir", folder, "--rounds=1") == 128 + signal.SIGTERM
-    assert "goes on after 40 lines translated before" in capfd.readouterr().err
+    assert "resumes after 40 lines" in capfd.readouterr().err
     assert not call(monkeypatch, made, "--workdir", folder, "--rounds=1")
     assert content(folder / "round_1" / "cache") == content(straight / "round_1" / "cache")
     (step,) = Checkpoints(folder / "round_1" / "run" / "checkpoints").steps()[-1:]
@@ -149,11 +149,11 @@ def test_processes_that_train_together_share_the_sentences(made, straight):
         two.wait_for(lambda: parts[1].is_file() and parts[1].read_text().count("\n") > 8)
         os.kill(grandchild(two.children[1]), signal.SIGKILL)
         (said,) = two.finish((0,), LOST_STATUS)
-    assert "another process has ended or does not answer; start the same command" in said
+    assert "another process has exited or does not respond; start the same command" in said
     assert not (folder / "round_1" / "cache").exists()
     with Processes("back_translate.py", 2, lambda number: given, devices=2) as two:
         said = two.finish((0, 1), 0)
-    assert "goes on after" in said[1]
+    assert "resumes after" in said[1]
     assert ["round 2 of 2" in each for each in said] == [True, False]
     assert content(folder / "round_1" / "cache") == content(straight / "round_1" / "cache")
     runs = [each / "round_1" / "run" for each in (folder, straight)]
@@ -191,18 +191,18 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--output=x", "--rounds=2"), "--rounds trains, in a folder of its own: give --workdir"),
-        (("--workdir=x", "--round=2"), "--round is for --output"),
+        (("--output=x", "--rounds=2"), "--rounds needs --workdir, not --output"),
+        (("--workdir=x", "--round=2"), "--round needs --output"),
         (("--workdir=x", "--num_processes=2"), "--coordinator_address is missing beside the other"),
-        (("--output=x", "--distributed"), "processes that share --output do not meet; give"),
-        (("--workdir={straight}", "--seed=2"), "rounds are made with other settings .seed.; give"),
-        (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; give"),
+        (("--output=x", "--distributed"), "not needed with --output; give only"),
+        (("--workdir={straight}", "--seed=2"), "rounds were made with other settings .seed.; use"),
+        (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; use"),
         (
             ("--workdir={straight}", "--gin.Decode.max_length=5", "--gin.Optimizer.eps=1e-4"),
-            "other settings .Optimizer.eps, max_length.; give",
+            "other settings .Optimizer.eps, max_length.; use",
         ),
-        (("--output=x", "--gin.Train.steps=3"), "--output trains nothing; leave it out"),
-        (("--workdir={made}",), "--workdir=.*: is there already; choose another folder"),
+        (("--output=x", "--gin.Train.steps=3"), "--output does not train; omit the flag"),
+        (("--workdir={made}",), "--workdir=.*: already exists; choose another folder"),
         (("--workdir=x", "--run=nowhere"), "nowhere/config.gin: no such file; name a run"),
         (("--workdir=gs://bucket/x",), "gs://bucket/x"),
     ],

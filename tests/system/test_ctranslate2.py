@@ -21,7 +21,7 @@ KINDS = {
 
 def prompt(translator: Translator, line: str) -> tuple[list[str], list[str]]:
     """Source and target prefix as the instruction lays them out, by name."""
-    instruction = translator.system.instruction
+    instruction = translator.inference_model.instruction
     tag = {"source": [f"__{SOURCE}__"], "target": [f"__{TARGET}__"], None: []}
     pieces = names(translator, translator.vocabulary.encode(line))
     starts = instruction.trigger == "tag"
@@ -55,7 +55,7 @@ def test_ctranslate2_finds_and_scores_what_we_do(kind, instruction, tmp_path):
         [sources[number] for number, _ in rows],
         [[*prefixes[n], *names(translator, h.tokens[:-1])] for n, h in rows],
     )
-    own = len(prefixes[0]) - (translator.system.instruction.trigger == "tag")
+    own = len(prefixes[0]) - (translator.inference_model.instruction.trigger == "tag")
     for (_, hypothesis), score in zip(rows, scored, strict=True):
         assert len(score.log_probs) == own + len(hypothesis.tokens)
         np.testing.assert_allclose(sum(score.log_probs[own:]), hypothesis.score, rtol=1e-4)

@@ -173,7 +173,7 @@ def test_languages_get_copies_of_the_pieces_they_share(shared_words, tmp_path):
     assert facts["left_shared_by_their_characters"] == facts["flagged_pieces"] - len(split) > 0
     assert facts["rule"] == "code" and facts["threshold"] == 59
     done = run("train_vocabulary.py", *flags[:-1], 60, "--output", tmp_path / "higher")
-    assert done.returncode == 2 and "is more than 60 times" in done.stderr
+    assert done.returncode == 2 and "occurs more than 60 times" in done.stderr
     done = run(
         "cache_tasks.py", *shared_words[:-1], tmp_path / "split", "--output", tmp_path / "cache"
     )

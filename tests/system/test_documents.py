@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 
+import jax
 import numpy as np
 import pytest
 from lxml import etree
@@ -244,7 +245,7 @@ def test_guide(root):
 
 def test_methods(root, request):
     """The page's methods are the files that its commands import, and its test passes."""
-    own, described, loss, _, test, *_ = (
+    own, described, loss, _, kind, test, *_ = (
         one for one in commands("docs/methods.md") if not one.listed
     )
     made_pages.cache(root, "runs/quickstart/cache")
@@ -257,6 +258,11 @@ def test_methods(root, request):
     printed = run_page("docs/methods.md", root)
     exec(test.text, namespace := {})
     namespace["test_the_named_layer_has_no_feed_forward"]()
+    exec(kind.text, namespace := {"__name__": "own_kind"})
+    scale, states = namespace["Scale"](), np.ones((1, 2, 3), np.float32)
+    params = scale.init(jax.random.key(0), states, None, method="change")
+    doubled = jax.tree.map(lambda weight: 2 * weight, params)
+    np.testing.assert_array_equal(scale.apply(doubled, states, None, method="change"), 2 * states)
     metrics = (root / "runs/state_norm/metrics.jsonl").read_text(encoding="utf-8")
     assert json.loads(metrics.splitlines()[0])["state_norm"] > 0
     assert Method.registered["attention_only"].__module__ == sys.modules.pop("own_method").__name__
@@ -269,9 +275,9 @@ def test_methods(root, request):
     assert branches.languages == made_text.LANGUAGES and (cut.layer, cut.sublayer) == (2, "mlp")
     layout = get_layout("encoder_decoder", (2, 2))
     middle = dataclasses.replace(cut, layer=0)  # what the page says of it
-    models = (dataclasses.replace(trained, methods=(branches, each)) for each in (cut, middle))
-    given, chosen = (make_plan(model, layout) for model in models)
-    assert given == chosen
+    plan = make_plan(dataclasses.replace(trained, methods=(branches,)), layout)
+    given, chosen = (each.edit(plan, trained) for each in (cut, middle))
+    assert given == chosen != plan
 
 
 def test_recipes(root):

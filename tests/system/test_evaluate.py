@@ -68,7 +68,7 @@ def test_a_run_is_evaluated_and_continued(folder):
     where = ("--run", folder / "tiny", "--task", "mine", "--output", folder / "out")
     done = _run(*where, *files)
     assert done.returncode == 0, done.stderr
-    assert "not in the model, left out: cs" in done.stderr
+    assert "skipped languages that the model does not have: cs" in done.stderr
     assert done.stderr.count("chrF++") == 6 and "6/6 " in done.stderr
     table = done.stdout.splitlines()
     assert table[0].startswith("| model ") and len(table) == 4
@@ -118,7 +118,10 @@ def test_several_processes_evaluate_as_one(folder, tmp_path):
     shared = (*where, "--output", tmp_path / "shared", "--num_processes=2")
     first = _run(*shared, "--process_id=1")
     assert first.returncode == 0 and first.stdout == ""
-    assert "3/3 " in first.stderr and "of 2 has done its directions, 3 are left" in first.stderr
+    assert (
+        "3/3 " in first.stderr
+        and "of 2 has finished its directions, other processes have 3 left" in first.stderr
+    )
     assert not (tmp_path / "shared" / "scores.json").exists()
     last = _run(*shared, "--process_id=0")
     assert last.returncode == 0 and "6 of 6 directions had been translated before" in last.stderr

@@ -190,11 +190,11 @@ def test_problems_leave_nothing_behind(tmp_path):
 def test_nothing_is_overwritten(tmp_path):
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
     path = tmp_path / "fs" / "checkpoint.pt"
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         import_checkpoint("fairseq", path, tmp_path / "fs")
     (tmp_path / "run").mkdir()  # empty: may be used
     import_checkpoint("fairseq", path, tmp_path / "run")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         export_checkpoint("fairseq", tmp_path / "run", tmp_path / "fs")
 
 

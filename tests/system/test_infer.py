@@ -179,7 +179,7 @@ def test_the_input_is_not_replaced(infer, tmp_path, kind):
         output.hardlink_to(source)
     status, out, error = infer(*_languages("nowhere"), "--input", source, "--output", output)
     assert (status, out) == (2, "") and source.read_text() == "one\n"
-    assert error.startswith(f"error: --output={output}: {output} is what --input reads")
+    assert error.startswith(f"error: --output={output}: {output} is the file of --input")
     assert error.count("\n") == 1
 
 
@@ -274,11 +274,11 @@ def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
         status, out, error = infer(*arguments)
     kept = folder / f"{name}.unfinished"
     assert (status, out) == (130, "") and (folder / name).read_bytes() == b"old"
-    assert f"13 translated lines kept in {kept}: the same command goes on" in error
+    assert f"13 translated lines kept in {kept}: run the same command again to resume" in error
     with monkeypatch.context() as patch:
         rest = _stop_after(-1, KeyboardInterrupt(), patch)
         status, out, error = infer(*arguments)
-    assert status == 0 and "goes on after 13 lines" in error and "7 lines in" in error
+    assert status == 0 and "resumes after 13 lines" in error and "7 lines in" in error
     assert sorted(first + rest) == list(range(20))
     read = gzip.decompress if name == "out.gz" else bytes
     assert read((folder / name).read_bytes()) == read(expected)
@@ -309,7 +309,7 @@ def test_what_a_pivot_or_contrast_cannot_do_is_said(run, infer):
     plain = infer(*_languages(run), stdin=text)[1]
     status, out, error = infer(*_languages(run), "--gin.Decode.source_contrast=0.5", stdin=text)
     assert (status, out) == (0, plain)
-    assert "warning: 1 line without another to contrast with" in error and "(line 2)" in error
+    assert "warning: 1 line without another line to contrast with" in error and "(line 2)" in error
     for pivot, role in (("en", "source"), ("de", "target")):
         status, out, error = infer(*_languages(run), f"--pivot={pivot}", stdin=text)
         assert (status, out) == (0, plain)
@@ -330,7 +330,7 @@ def test_a_stopped_command_with_pivot_and_contrast_goes_on(run, infer, folder, m
     status, _, error = infer(*arguments)
     assert status == 2 and "made with other settings (pivot)" in error
     status, _, error = infer(*arguments, "--pivot=fr")
-    assert status == 0 and "goes on after 13 lines" in error
+    assert status == 0 and "resumes after 13 lines" in error
     assert (folder / "out").read_bytes() == expected
     # Another line in the input: what was contrasted with others than it would be now is not used.
     with monkeypatch.context() as patch:
@@ -354,8 +354,8 @@ def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
     assert error.splitlines()[-1].startswith(f"error: {folder / 'in'}, line 18: not UTF-8 (byte 5)")
     assert "--on_bad_line=drop" in error and not (folder / "out").exists()
     status, _, error = infer(*_languages(run), *_files(folder), "--on_bad_line=drop")
-    assert status == 0 and "goes on after 16 lines" in error
-    assert "warning: 1 line not UTF-8, taken as blank (line 18)" in error
+    assert status == 0 and "resumes after 16 lines" in error
+    assert "warning: 1 line not UTF-8, treated as blank (line 18)" in error
     texts = [*TEXTS[:17], "", *TEXTS[18:]]
     expected = Translator.load(run).translate(texts, source="en", target="de")
     assert (folder / "out").read_text().split("\n") == [*expected, ""]
@@ -386,7 +386,7 @@ def test_only_what_is_whole_and_of_the_same_input_is_used(run, infer, folder, mo
         same = [number for number in range(len(texts)) if number not in changed]
         assert [found[n] for n in same] == [expected[n] for n in same] and len(same) > 11
         if going_on is not None and len(texts) > 12:
-            assert f"goes on after {going_on} lines" in error
+            assert f"resumes after {going_on} lines" in error
 
 
 def test_other_settings_are_refused_while_something_is_kept(run, infer, folder, monkeypatch):
@@ -397,7 +397,7 @@ def test_other_settings_are_refused_while_something_is_kept(run, infer, folder, 
     content = kept.read_bytes()
     status, _, error = infer(*_languages(run), *_files(folder), "--beam_size=1")
     assert status == 2 and error.count("\n") == 1
-    assert "out.unfinished: keeps translations made with other settings (beam_size, met" in error
+    assert "out.unfinished: has translations made with other settings (beam_size, met" in error
     assert kept.read_bytes() == content and not (folder / "out").exists()
     kept.write_bytes(content.splitlines(keepends=True)[0])  # killed before the first line was done
     assert infer(*_languages(run), *_files(folder), "--beam_size=1")[0] == 0
@@ -455,12 +455,15 @@ def test_several_processes_write_what_one_does(run, infer, folder, monkeypatch):
     for number in (2, 0):
         status, _, error = process(number)
         assert status == 0 and "warning" not in error
-        assert f"process {number} of 3 has done its lines; the last one to end writes" in error
+        assert (
+            f"process {number} of 3 has finished its lines; the last process to finish writes"
+            in error
+        )
         assert not (folder / "out").exists()
     with monkeypatch.context() as patch:
         rest = _stop_after(-1, KeyboardInterrupt(), patch)
         status, _, error = process(1)
-    assert status == 0 and "goes on after 4 lines" in error and "at the length limit" in error
+    assert status == 0 and "resumes after 4 lines" in error and "at the length limit" in error
     assert (folder / "out").read_bytes() == expected
     assert len(rest) == 3 and {number % 3 for number in rest} == {1}
     assert set(folder.iterdir()) == {folder / "in", folder / "out"}
@@ -471,8 +474,8 @@ def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
     kept = folder / "out.unfinished"
     kept.write_text('{"notes": "mine"}\n')
     for arguments, message in (
-        (_files(folder), f"error: {kept}: is not of mnmt-jax"),
-        (("--input", kept, *_files(folder)[2:]), f"{kept} is what --input reads"),
+        (_files(folder), f"error: {kept}: was not written by mnmt-jax"),
+        (("--input", kept, *_files(folder)[2:]), f"{kept} is the file of --input"),
     ):
         status, _, error = infer(*_languages("nowhere"), *arguments)
         assert status == 2 and message in error and error.count("\n") == 1

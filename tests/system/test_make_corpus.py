@@ -79,7 +79,7 @@ def test_files_in_the_way_are_kept_unless_told_otherwise(tmp_path):
     (tmp_path / "test.de").write_text("mine\n")
     result = run("--output", tmp_path, "--train", 5)
     assert result.returncode == 2
-    assert "test.de: exists, choose another --output or say --overwrite" in result.stderr
+    assert "test.de: exists; choose another --output or pass --overwrite" in result.stderr
     assert contents(tmp_path) == {"test.de": b"mine\n"}
     assert run("--output", tmp_path, "--train", 5, "--overwrite").returncode == 0
     assert contents(tmp_path)["test.de"] != b"mine\n"

@@ -135,7 +135,7 @@ def test_the_others_end_when_one_is_gone_and_the_command_continues(
         processes.wait_for(lambda: step_of(run) >= 6)
         os.kill(grandchild(processes.children[victim]), number)
         (said,) = processes.finish((1 - victim,), LOST_STATUS, NOTICE)
-    assert "error: another process has ended or does not answer; start the same command" in said
+    assert "error: another process has exited or does not respond; start the same command" in said
     assert steps_of(run)[-1] >= 4
     with start(gin_file, run, 2) as processes:
         processes.finish((0, 1), 0)

@@ -55,7 +55,7 @@ def test_every_mixture_is_registered_with_its_directions():
 
 def test_a_task_without_files_says_what_to_put_where(data):
     task = seqio.TaskRegistry.get("ec40_en_kab")
-    with pytest.raises(UserError, match=f"corpus 'ec40' is not in {data}/ec40: put there"):
+    with pytest.raises(UserError, match=f"corpus 'ec40' is not in {data}/ec40; put there"):
         task.get_dataset(sequence_length=None, split="train")
     with pytest.raises(UserError, match=f"vocabulary of corpus 'ec40' is not in {data}/vocabular"):
         published.load_vocabulary(PUBLISHED["ec40"])

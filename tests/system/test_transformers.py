@@ -134,7 +134,7 @@ def test_files_of_torch_are_read(tmp_path):
     assert found["model"]["weight"].storage == found["model"]["tied"].storage
     assert found["args"].encoder_layers == 2
     torch.save(module, tmp_path / "module.pt")
-    with pytest.raises(ValueError, match="nothing was run"):
+    with pytest.raises(ValueError, match="nothing was executed"):
         read_torch(tmp_path / "module.pt")
 
 

@@ -19,7 +19,7 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
     device = topology_devices("v5e:2x2")[0]
     import jax
 
-    from mnmt_jax.model.attention.kernel_parts import Reading
+    from mnmt_jax.model.attention.kernel_parts import KernelSettings
     from mnmt_jax.model.attention.tpu_kernel import attend
 
     def shape(*sizes: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
@@ -28,12 +28,12 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
 
     def both(numbers, queries, query_ids, keys, values, key_ids, outward):
         def read(*states):
-            return attend(reading, numbers, states, (query_ids, key_ids))
+            return attend(settings, numbers, states, (query_ids, key_ids))
 
         found, back = jax.vjp(read, queries, keys, values)
         return found, back(outward)
 
-    reading = Reading(sees, HEADS, 0.9)
+    settings = KernelSettings(sees, HEADS, 0.9)
     queries = shape(ROWS, length, HEADS, HEAD_DIM)
     spans = tuple(shape(ROWS, each, HEADS, HEAD_DIM) for each in keys)
     ids = tuple(shape(ROWS, each, dtype="int32") for each in (length, *keys))

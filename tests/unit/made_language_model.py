@@ -52,14 +52,16 @@ def made_language_model(
 def write_made_run(folder: Path, model: PretrainedModel) -> Path:
     """Writes a model as a run at step 0."""
     RunDirectory(folder).prepare(model.config, model.vocabulary, has_checkpoint=False)
-    arrays = jax.tree.map(lambda array: LazyArray.of(np.asarray(array)), model.system.params)
+    arrays = jax.tree.map(
+        lambda array: LazyArray.of(np.asarray(array)), model.inference_model.params
+    )
     write_params(folder, arrays)
     return folder
 
 
 def logits_of(model: LanguageModel, rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Returns float64 logits [rows, LONGEST, vocab] of tokens, one forward pass, laid out here."""
-    role = model.system.model.layout.generated
+    role = model.inference_model.model.layout.generated
     tokens = np.zeros((len(rows), LONGEST), np.int32)
     present = np.zeros_like(tokens)
     for number, row in enumerate(rows):
@@ -68,7 +70,7 @@ def logits_of(model: LanguageModel, rows: Sequence[Sequence[int]]) -> np.ndarray
     positions = np.arange(LONGEST, dtype=np.int32)[None] * present
     batch = {"tokens": tokens, "positions": positions, "segment_ids": present}
     batch = {f"{role}_{name}": array for name, array in batch.items()}
-    found = _logits(model.system.model, model.system.params, batch)
+    found = _logits(model.inference_model.model, model.inference_model.params, batch)
     return np.asarray(found, np.float64)
 
 

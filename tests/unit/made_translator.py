@@ -79,17 +79,19 @@ def forced_log_probs(
     translator: Translator, line: str, source: str, target: str
 ) -> Callable[[Sequence[int]], np.ndarray]:
     """Returns next-token log-probabilities by teacher forcing, laid out as training does."""
-    vocab, system = translator.vocabulary, translator._system
+    vocab, inference_model = translator.vocabulary, translator._inference_model
     longest = Lengths(BUCKETS[-1], BUCKETS[-1] + 2)
-    converter = dataclasses.replace(system.converter(BUCKETS[-1]), lengths=longest)
-    forced = system.instruction.target_extra - 1
+    converter = dataclasses.replace(inference_model.converter(BUCKETS[-1]), lengths=longest)
+    forced = inference_model.instruction.target_extra - 1
     pieces = np.array(vocab.encode(line))
     languages = vocab.language_index(source), vocab.language_index(target)
 
     def log_probs(tokens: Sequence[int]) -> np.ndarray:
         segments = segments_from_rows([[Example(pieces, np.array(tokens, int), *languages)]])
         batch = model_inputs(converter.batch(segments, 1))
-        logits = _logits(system.model, system.params, batch)[0, len(tokens) + forced]
+        logits = _logits(inference_model.model, inference_model.params, batch)[
+            0, len(tokens) + forced
+        ]
         return np.asarray(jax.nn.log_softmax(logits))
 
     return log_probs

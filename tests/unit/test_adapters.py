@@ -183,7 +183,7 @@ def test_what_is_no_run_with_lora_is_refused(runs, tmp_path):
     make_run(tmp_path / "more", LORA, frozen=("embedding",))
     refuse("more than its LoRA was trained", save_adapter, tmp_path / "more", out, absent=out)
     merge_adapter(tmp_path / "more", out)
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         merge_adapter(tmp_path / "more", out)
 
 

@@ -180,7 +180,9 @@ def test_a_page_has_what_the_file_has_and_replaces_nothing_of_others(tmp_path):
     for name in ("analysis.json", "analysis.html"):
         kept = (tmp_path / name).read_text("utf-8")
         (tmp_path / name).write_text("mine", encoding="utf-8")
-        with pytest.raises(UserError, match=f"{name}: is there already and is not of mnmt-jax"):
+        with pytest.raises(
+            UserError, match=f"{name}: already exists and was not written by mnmt-jax"
+        ):
             check_analysis_folder(tmp_path)
         (tmp_path / name).write_text(kept, encoding="utf-8")
 
@@ -228,7 +230,7 @@ def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
         ("attention", [TASK, "--layers=0"], "--layers=0: '0' must be a whole number"),
         ("attention", [TASK, "--layers=9"], "--layers: the model has 3 layers, not 9"),
         ("attribution", [TASK, "--layers=1"], "--layers: layer 1 has no branches .* from 2, 3"),
-        ("attention", [TASK, "--run=x"], "analyse attention is of one --run; leave the others out"),
+        ("attention", [TASK, "--run=x"], "analyse attention accepts only one --run"),
         ("attention", [TASK, "--updates=3"], "--updates does not apply to analyse attention"),
         ("states", [TASK, "--targets=output"], "--targets does not apply to analyse states"),
         (
@@ -236,9 +238,9 @@ def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
             [TASK, "--roles=register"],
             "--roles: layout 'encoder_decoder' has no register;",
         ),
-        ("states", [TASK, "--step=0,0"], "--step=0,0: analyse states is of one checkpoint"),
+        ("states", [TASK, "--step=0,0"], "--step=0,0: analyse states accepts only one checkpoint"),
         ("probe", ["--input=x"], "--input does not apply to analyse probe"),
-        ("probe", [TASK], "--directions=zero_shot: the run does not say .* --trained_on=test"),
+        ("probe", [TASK], "--directions=zero_shot: the run does not record .* --trained_on=test"),
         (
             "probe",
             [TASK, "--layers=3", "--directions=all"],
@@ -369,6 +371,6 @@ def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
 def test_blank_lines_alone_are_refused(runs, tmp_path):
     (tmp_path / "lines").write_text("\n \n", encoding="utf-8")
     flags = ["--input", tmp_path / "lines", "--source=en", "--target=de"]
-    with pytest.raises(UserError, match="lines: no sentence that is not blank$"):
+    with pytest.raises(UserError, match="lines: all sentences are blank$"):
         command("analyse", "attention", "--run", runs / "plain", "--output", tmp_path / "x", *flags)
     assert not (tmp_path / "x").exists()

@@ -30,7 +30,7 @@ def case(name: str):
 def test_maps_are_what_the_model_attends_with_and_what_is_drawn(name, monkeypatch):
     model, params, batch, pictures, edges = case(name)
     places = attention_specs(model.plan)
-    found = jax.tree.map(np.asarray, attention_weights(params, batch, model=model, places=places))
+    found = jax.tree.map(np.asarray, attention_weights(params, batch, model=model, specs=places))
     own = list(weights_of_forward(model, params, batch, monkeypatch))
     maps = dict(zip(places, found, strict=True))
     compared = number = 0
@@ -92,7 +92,7 @@ def test_the_first_layer_is_a_softmax_by_hand():
     model, params = make(small_config("encoder_decoder", stage_layers=(1, 1), **changes), batch)
     first = attention_specs(model.plan)[0]
     assert (first.title, first.query, first.layer) == ("encoder self-attention", "source", 1)
-    (found,) = attention_weights(params, batch, model=model, places=(first,))
+    (found,) = attention_weights(params, batch, model=model, specs=(first,))
     of, vectors = params["layer_0"]["attention"], np.asarray(params["embedding"], np.float64)
     states = vectors[batch["source_tokens"][0]]
     queries, keys = (

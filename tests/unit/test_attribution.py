@@ -41,7 +41,7 @@ def taken_apart(request):
     """A block with its second language's branch, its parameters, states, and the activation."""
     model, batch, params = case("encoder_decoder")
     config = dataclasses.replace(model.config, activation=request.param)
-    model = model.clone(config=config)
+    model = build_model(config, model.vocab_size)
     (layer, *_) = branch_layers(model)
     states = np.random.default_rng(1).normal(size=(TOKENS, EMBED)).astype(np.float32)
     block = BranchedBlock(model, params, layer, jnp.asarray(1))
@@ -148,7 +148,9 @@ def test_f_is_the_block_of_the_model_and_x_what_enters_it():
         passes = ForwardPasses(model, params, batch, reads=(tap, after))
         entered = passes.read(tap)
         changes = []
-        for row, slot in enumerate(jnp.asarray(layer.kind.slots)[batch["target_lang"][:, 0]]):
+        for row, slot in enumerate(
+            jnp.asarray(layer.kind.settings.slots)[batch["target_lang"][:, 0]]
+        ):
             block = BranchedBlock(model, params, layer, slot)
             inner = block.inner()
             shared, own = inner["ffn2"](entered[row]), block.scale * inner["lsl2"](entered[row])
@@ -170,7 +172,7 @@ def test_f_is_the_block_of_the_model_and_x_what_enters_it():
 def test_a_language_without_a_branch_has_rows_of_zero():
     model, _, params = case("encoder_decoder")
     (layer, *_) = branch_layers(model)
-    assert layer.kind.slots[0] == -1
+    assert layer.kind.settings.slots[0] == -1
     states = jnp.ones((2, EMBED))
     block = BranchedBlock(model, params, layer, jnp.asarray(-1))
     found = jax.jit(lambda at: attribute_block(block, at, 8))(states)

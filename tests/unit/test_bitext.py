@@ -172,7 +172,9 @@ def test_the_language_of_a_po_file(tmp_path):
     write(tmp_path, de_po=header + '\nmsgid "Oui"\nmsgstr "Ja"\n')
     assert list(corpus(tmp_path / "de.po").pairs("train", ("fr", "de"))) == [("Oui", "Ja")]
     write(tmp_path, messages_po='msgid "Yes"\nmsgstr "Ja"\n')
-    with pytest.raises(UserError, match=r"messages\.po: which language\?.*call the file de\.po"):
+    with pytest.raises(
+        UserError, match=r"messages\.po: the header names no known.*name the file de\.po"
+    ):
         corpus(tmp_path / "messages.po")
 
 
@@ -219,7 +221,11 @@ def test_the_tag_of_a_language_is_looked_up_file_by_file(tmp_path):
         ("en-GB", "de"),
     ]
     for paths, languages, message in [
-        ((us, two), ("en", "de"), r"two\.tmx: has en-us, en-gb for 'en'; say with --languages"),
+        (
+            (us, two),
+            ("en", "de"),
+            r"two\.tmx: has en-us, en-gb for 'en'; choose one with --languages",
+        ),
         ((us, two), (), r"two\.tmx: has en-us, en-gb for 'en'; .*, e\.g\. en-us$"),
         ((us, en), (), r"en\.tmx: has en, en-gb, en-au for 'en'"),  # what is lost must be said
         ((us, en), ("en-US", "de", "en_us"), r"--languages: 'en_us' is named twice; leave one"),
@@ -275,23 +281,31 @@ ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
     [
         ("a.tmx", ONE.format("x"), r"a\.tmx: no texts in two languages, but in en"),
         ("a.tmx", "<tmx/>", r"a\.tmx: no texts in two languages, but in none"),
-        ("a.tmx", ONE.format("x")[:-9], r"a\.tmx:1: expected '>'.*; mend the file"),
+        ("a.tmx", ONE.format("x")[:-9], r"a\.tmx:1: expected '>'.*; repair the file"),
         ("a.tmx", "<tmx>\n<a></b></tmx>", r"a\.tmx:2: Opening and ending tag mismatch"),
         ("a.tmx", "<xliff/>", r"a\.tmx: begins with <xliff>, not with <tmx>"),
         ("a.tmx", "", r"a\.tmx: has no element at its beginning; this is no XML"),
         ("a.tmx", "One.\n", r"a\.tmx:1: Start tag expected"),
         ("a.xlf", "<tmx/>", r"a\.xlf: begins with <tmx>, not with <xliff>"),
         ("a.txt", "One.\n", r"a\.txt: must end in \.tmx, \.xlf, \.xliff, \.po, XLIFF"),
-        ("a.tmx", "<tmx>\n<a>\n</b>", r"a\.tmx:3: Opening[^,]*: a line 2 and b; mend the file"),
-        ("a.po", 'msgid "a "b" c"\n', r'a\.po:1: text behind the closing quote; .* \\"; mend'),
-        ("a.po", 'msgid "a"\nmsgid "b"\n', r"a\.po:2: a line that does not belong behind .*; mend"),
+        ("a.tmx", "<tmx>\n<a>\n</b>", r"a\.tmx:3: Opening[^,]*: a line 2 and b; repair the file"),
+        ("a.po", 'msgid "a "b" c"\n', r'a\.po:1: text after the closing quote; .* \\"; repair'),
+        (
+            "a.po",
+            'msgid "a"\nmsgid "b"\n',
+            r"a\.po:2: unexpected after the lines before it; repair",
+        ),
         ("a.po", "x\0", r"a\.po:1: neither a comment"),
         (
             "a.xlf",
             XLIFF1.replace('version="1.2"', 'version="9"'),
             r'a\.xlf: version="9" of XLIFF; export it as XLIFF 1\.2 or 2$',
         ),
-        ("a.po", 'msgid ""\nmsgstr "Language: xx\\n"\n', r"a\.po: which language\?"),
+        (
+            "a.po",
+            'msgid ""\nmsgstr "Language: xx\\n"\n',
+            r"a\.po: the header names no known language",
+        ),
         ("a.tmx", ONE.format("x").replace('"en"', '"xx"'), r"unknown language 'xx'.*--languages"),
         (
             "a.xlf",
@@ -360,7 +374,7 @@ def test_a_place_beyond_the_lines_that_the_parser_counts_says_so(tmp_path):
     parts = ('<xliff><file source-language="en" target-language="de">', unit, "\n" * 70_000, unit)
     write(tmp_path, a_xlf="\n".join((*parts, "</file></xliff>")))
     units = read_units(str(tmp_path / "a.xlf"))
-    assert [unit.place.rpartition(":")[2] for unit in units] == ["2", "65535+"]
+    assert [unit.location.rpartition(":")[2] for unit in units] == ["2", "65535+"]
 
 
 def test_a_dtd_that_is_named_is_not_read(tmp_path):

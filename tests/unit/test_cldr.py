@@ -455,7 +455,7 @@ def test_a_split_that_runs_out_of_meanings_says_so(monkeypatch):
         (lambda: CldrCorpus(["en", "en"]), "name each language once"),
         (lambda: CldrCorpus(["en", "en-US"]), "'en' and 'en-US' are one language"),
         (lambda: CldrCorpus([]), "at least one"),
-        (lambda: CldrCorpus(["en", "wa"]), "leave out the language"),
+        (lambda: CldrCorpus(["en", "wa"]), "remove the language"),
         (lambda: CldrCorpus(["en"], inventory="huge"), "one of small large"),
         (lambda: CldrCorpus(["en"]).meanings("dev", 1), "one of train validation test"),
         (lambda: CldrCorpus(["en"]).pairs("test", ("en", "de"), 1), "'de' is not among"),

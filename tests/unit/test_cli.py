@@ -95,7 +95,7 @@ def test_what_is_wrong_in_a_module_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     for text, remedy in {
         "from mnmt_jax.design.method import Methd\n": "cannot import name 'Methd'.*; correct it",
-        "import mnmt_jax.nowhere\n": "mnmt_jax/__init__.py lists the rooms",
+        "import mnmt_jax.nowhere\n": "mnmt_jax/__init__.py lists the packages",
         "def\n": "invalid syntax.*; correct it",
     }.items():
         (tmp_path / "wrong_here.py").write_text(text)
@@ -110,7 +110,7 @@ def test_what_is_wrong_in_a_module_is_told(tmp_path, monkeypatch):
         (["nonsense"], "nonsense: no such command; mnmt --help lists them"),
         (["average", "--run=x", "--last=-3"], "argument --last: '-3' must be a whole number"),
         (["average", "--run=x", "--best=0"], "argument --best: '0' must be a whole number"),
-        (["train", "--workdir=x", "--initialize_from="], "--initialize_from= names no run"),
+        (["train", "--workdir=x", "--initialize_from="], "--initialize_from= is empty"),
     ],
 )
 def test_slips_are_named(arguments, said, monkeypatch):

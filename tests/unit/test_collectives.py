@@ -102,8 +102,8 @@ def test_rounds_are_read_from_the_conditions_of_nested_loops():
     (found,) = find_collectives(NESTED, MESH)
     assert (found.count, found.bytes) == (48, 48 * 32)
     found = estimate_cycles(NESTED)
-    assert (found.once, found.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
-    assert found.absent == {"all-reduce": 48, "scalar": 16 + 48}
+    assert (found.counted_once, found.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
+    assert found.without_cycles == {"all-reduce": 48, "scalar": 16 + 48}
 
 
 SPREAD = """\

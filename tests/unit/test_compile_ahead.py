@@ -115,7 +115,7 @@ def test_gpus_have_a_number(topology):
 
 @pytest.mark.parametrize("topology", ["b200:8", "h1oo:4", "H100:8", ""])
 def test_what_is_not_known_is_told_with_what_is(topology):
-    with pytest.raises(UserError, match="v5e:4x4, nor of GPUs, which are a100, h100, h200"):
+    with pytest.raises(UserError, match="v5e:4x4, or of GPUs \\(a100, h100, h200"):
         topology_devices(topology)
 
 

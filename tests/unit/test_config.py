@@ -268,9 +268,7 @@ def test_gin_files_import_nothing_themselves(module, line):
 def test_the_configuration_of_a_run_holds_values_alone(module, line):
     Path("other.gin").write_text("Train.steps = 4\n")
     Path("config.gin").write_text(f"Train.steps = 3\n{line}\n")
-    with pytest.raises(
-        UserError, match=rf"config\.gin:2: {line}: .* values alone; remove the line"
-    ):
+    with pytest.raises(UserError, match=rf"config\.gin:2: {line}: .* only values; remove the line"):
         RunDirectory(Path.cwd()).config()
     assert not module.exists()
     Path("config.gin").write_text("Train.steps = 3\n")
@@ -296,11 +294,11 @@ def test_a_value_cannot_be_a_call(tmp_path, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("include 'a.gin'\n", r"^a\.gin:1: include 'a\.gin': .* in a circle"),
-        ("\ninclude 'b.gin'\n", r"^b\.gin:1: include 'a\.gin': .* in a circle"),
+        ("include 'a.gin'\n", r"^a\.gin:1: include 'a\.gin': .* in a cycle"),
+        ("\ninclude 'b.gin'\n", r"^b\.gin:1: include 'a\.gin': .* in a cycle"),
         ("include 'c.gin'\n", r"^a\.gin:1: include 'c\.gin': no such file"),
-        ("A = %A\nTrain.steps = %A\n", r"^a\.gin:2: macros .* in a circle \(%A\)"),
-        ("A = %B\nB = (%A, 1)\nTrain.steps = %B\n", r"^a\.gin:3: macros .* in a circle \(%B %A\)"),
+        ("A = %A\nTrain.steps = %A\n", r"^a\.gin:2: macros .* in a cycle \(%A\)"),
+        ("A = %B\nB = (%A, 1)\nTrain.steps = %B\n", r"^a\.gin:3: macros .* in a cycle \(%B %A\)"),
         ("Train.steps = " + "(" * 5000 + "\n", r"^a\.gin"),
         ("Model.norm = 'middle'\n", r"^a\.gin:1: Model\.norm='middle' must be one of"),
         ("\nA = 'middle'\nModel.norm = %A\n", r"^a\.gin:3: Model\.norm='middle' must be one of"),
@@ -352,6 +350,6 @@ def test_inclusions_within_each_other_have_a_limit(tmp_path, monkeypatch):
     for number in range(5000):
         (tmp_path / f"{number}.gin").write_text(f"include '{number + 1}.gin'\n")
     (tmp_path / "5000.gin").write_text("Train.seed = 3\n")
-    with pytest.raises(UserError, match=r"50\.gin:1: include '51.gin': .*50 within each other"):
+    with pytest.raises(UserError, match=r"50\.gin:1: include '51.gin': .*50 nested"):
         load_config(["0.gin"])
     assert load_config(["4951.gin"]).train.seed == 3

@@ -1,4 +1,4 @@
-"""Sentences that take turns in the rows of a batch: who stood there before changes nothing."""
+"""Continuous batching: a sentence does not depend on the previous one in its slot."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding import continuous_batching as turns_module
+from mnmt_jax.decoding import continuous_batching
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
 from mnmt_jax.decoding.encoded_lines import encode_lines, make_batch
@@ -30,29 +30,34 @@ KINDS = {
 }
 
 
-def _turn(lines, chunk, system, decode, readings, size=2):
-    """Lays some lines out as a turn, with room for all of their tokens."""
-    chosen = [(lines[i].number, readings[i]) for i in chunk]
+def _admission(lines, chunk, inference_model, decode, encoded, size=2):
+    """Return the admission of some lines, with room for all of their tokens."""
+    chosen = [(lines[i].number, encoded[i]) for i in chunk]
     laid_out = make_batch(
-        system, chosen, decode, bucket=BUCKETS[-1], steps=decode.max_length + 1, size=size
+        inference_model, chosen, decode, bucket=BUCKETS[-1], steps=decode.max_length + 1, size=size
     )
     return Admission(chunk, *laid_out)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_stood_in_a_row_before_changes_no_bit(kind):
+def test_results_do_not_depend_on_the_previous_sentence_of_a_slot(kind):
     instruction, layout, settings = KINDS[kind]
     translator = made_translator(instruction, layout, **settings, **ENDS)
-    decode, system = translator.config.decode, translator.system
+    decode, inference_model = translator.config.decode, translator.inference_model
     lines = list(TranslationJob.create(translator).number_lines(TEXTS * 2, **INTO_FRENCH))
-    readings = encode_lines(system, dict(enumerate(lines)), decode)
+    encoded = encode_lines(inference_model, dict(enumerate(lines)), decode)
     search = make_search(decode)
 
     def searched(order):
         chunks = [order[start : start + 2] for start in range(0, len(order), 2)]
-        turns = (_turn(lines, chunk, system, decode, readings) for chunk in chunks)
-        ended = search_continuously(system, search, turns, 6)
-        return [(end.number, decode_hypotheses(system, end.hypotheses, end.row)) for end in ended]
+        admissions = (
+            _admission(lines, chunk, inference_model, decode, encoded) for chunk in chunks
+        )
+        ended = search_continuously(inference_model, search, admissions, 6)
+        return [
+            (end.number, decode_hypotheses(inference_model, end.hypotheses, end.row))
+            for end in ended
+        ]
 
     straight = searched(list(range(14)))
     assert sorted(number for number, _ in straight) == list(range(14))
@@ -63,20 +68,20 @@ def test_who_stood_in_a_row_before_changes_no_bit(kind):
     assert len({found[0].text for found in expected.values()}) > 3
     for order in (range(13, -1, -1), [5, 9, 1, 12, 6, 0, 7], [3]):
         assert dict(searched(list(order))) == {i: expected[i] for i in order}
-    together = _turn(lines, list(range(14)), system, decode, readings, size=14)
-    whole = search_continuously(system, search, [together], 14)
+    together = _admission(lines, list(range(14)), inference_model, decode, encoded, size=14)
+    whole = search_continuously(inference_model, search, [together], 14)
     for each in whole:
-        alone = decode_hypotheses(system, each.hypotheses, each.row)
+        alone = decode_hypotheses(inference_model, each.hypotheses, each.row)
         assert [h.tokens for h in alone] == [h.tokens for h in expected[each.number]]
         scores = ([h.score for h in found] for found in (alone, expected[each.number]))
         np.testing.assert_allclose(*scores, rtol=1e-4)
 
 
-def test_what_is_left_in_a_row_is_of_no_account(monkeypatch):
-    """It is written anew: where a mask hides keys their weight is 0, and 0 times NaN is NaN."""
+def test_nan_left_in_a_slot_does_not_leak(monkeypatch):
+    """A slot is overwritten: masked keys have weight 0, but 0 times NaN is NaN."""
     translator = made_translator(beam_size=2, batch=8, **ENDS)
     expected = translator.translate_nbest(TEXTS * 2, **INTO_FRENCH)
-    whole, poisoned = turns_module._turn, []
+    whole, poisoned = continuous_batching._admit_and_search, []
 
     def watched(*given, **static):
         ((state, request), found, ended, done) = whole(*given, **static)
@@ -91,15 +96,15 @@ def test_what_is_left_in_a_row_is_of_no_account(monkeypatch):
         cache = jax.tree.map(spoilt, state.cache)
         return (dataclasses.replace(state, cache=cache), request), found, ended, done
 
-    monkeypatch.setattr(turns_module, "_turn", watched)
+    monkeypatch.setattr(continuous_batching, "_admit_and_search", watched)
     assert translator.translate_nbest(TEXTS * 2, **INTO_FRENCH) == expected
     assert len(poisoned) > 7 and max(poisoned[:-8]) > 0
 
 
-def test_a_batch_is_handed_over_and_ends_when_as_many_are_free(monkeypatch):
-    """What a turn leaves is the next one's to write in: it is never held twice."""
+def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkeypatch):
+    """The state is donated to the next program, so it is never in memory twice."""
     handed_over, standing = [], []
-    whole = turns_module._turn
+    whole = continuous_batching._admit_and_search
 
     def watched(params, batch, request, seated, places, enough, **static):
         found = whole(params, batch, request, seated, places, enough, **static)
@@ -107,7 +112,7 @@ def test_a_batch_is_handed_over_and_ends_when_as_many_are_free(monkeypatch):
         standing.append((int(enough), int(np.sum(~np.asarray(found[2])))))
         return found
 
-    monkeypatch.setattr(turns_module, "_turn", watched)
+    monkeypatch.setattr(continuous_batching, "_admit_and_search", watched)
     translator = made_translator(beam_size=1, batch=8, **ENDS)
     translator.translate(TEXTS[:4] * 6, **INTO_FRENCH)
     assert all(handed_over)
@@ -117,7 +122,7 @@ def test_a_batch_is_handed_over_and_ends_when_as_many_are_free(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{"beam_size": 2}, {"temperature": 1.0, "beam_size": 1}])
-def test_what_has_no_room_is_searched_again(settings, monkeypatch):
+def test_sentences_without_room_are_searched_again(settings, monkeypatch):
     translator = made_translator(batch=4, **settings, **ENDS)
     lines = [*TEXTS, LINES[0] + " " + LINES[1]]
     expected = translator.translate_nbest(lines, **INTO_FRENCH)
@@ -132,29 +137,31 @@ def test_what_has_no_room_is_searched_again(settings, monkeypatch):
     lengths = [len(each.hypotheses[0].tokens) for each in expected]
     assert min(lengths) <= ROOM < max(lengths) and len(set(steps)) == 2
     numbered = list(TranslationJob.create(translator).number_lines(lines, **INTO_FRENCH))
-    again = dict(translate_lines(translator.system, numbered, translator.config.decode))
-    rest = translate_lines(translator.system, numbered, translator.config.decode, {0, 2, 3, 7})
+    again = dict(translate_lines(translator.inference_model, numbered, translator.config.decode))
+    rest = translate_lines(
+        translator.inference_model, numbered, translator.config.decode, {0, 2, 3, 7}
+    )
     assert dict(rest) == {i: again[i] for i in (1, 4, 5, 6)}
 
 
 @pytest.mark.parametrize(
     ("instruction", "layout"), [("register", "register"), ("3", "encoder_decoder")]
 )
-def test_a_file_needs_a_program_for_each_bucket_and_one_more(instruction, layout, monkeypatch):
-    """However long its lines and translations are."""
+def test_a_file_compiles_one_program_per_bucket_and_one_more(instruction, layout, monkeypatch):
+    """The number does not depend on the lengths of lines and translations."""
     programs = set()
 
     def watched(name):
-        function = getattr(turns_module, name)
+        function = getattr(continuous_batching, name)
 
         def call(params, given, request, *others, **static):
             programs.add((name, _shapes(given), _shapes(request), request.max_steps))
             return function(params, given, request, *others, **static)
 
-        monkeypatch.setattr(turns_module, name, call)
+        monkeypatch.setattr(continuous_batching, name, call)
         return function
 
-    compiled = [watched(name) for name in ("_turn", "search_batch")]
+    compiled = [watched(name) for name in ("_admit_and_search", "search_batch")]
     before = sum(function._cache_size() for function in compiled)
     translator = made_translator(
         instruction, layout, beam_size=2, max_length=60, buckets=(5, 9, 14), batch=2

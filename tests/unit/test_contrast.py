@@ -1,4 +1,4 @@
-"""Contrastive decoding of text: which inputs are contrasted, and that a line is read under them."""
+"""Contrastive decoding of text: the choice of inputs, and scores under them."""
 
 import itertools
 import re
@@ -30,9 +30,13 @@ INTO_FRENCH = {"source": "en", "target": "fr"}
 def _expected(translator, line, decode):
     """Searches slowly what the line, its others and the other languages say."""
     limit = decode.max_length
-    inputs = [(line.text, "fr"), *((text, "fr") for text in line.others), (line.text, "de")]
+    inputs = [
+        (line.text, "fr"),
+        *((text, "fr") for text in line.contrast_sources),
+        (line.text, "de"),
+    ]
     each = [forced_log_probs(translator, text, "en", target) for text, target in inputs]
-    weights = [0.6] * len(line.others) + [0.1]
+    weights = [0.6] * len(line.contrast_sources) + [0.1]
     return slow_beam_search(
         contrasted(each, weights, limit), beam=decode.beam_size, max_length=limit
     )
@@ -42,7 +46,7 @@ def _expected(translator, line, decode):
     ("layout", "instruction", "limit"),
     [("register", "register", 13), ("prefix_trigger", "2", 4), ("encoder_decoder", "3", 4)],
 )
-def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatch):
+def test_hypotheses_are_scored_under_every_contrast_input(layout, instruction, limit, monkeypatch):
     """Where the tag stands in the source, is forced, or is the trigger, and searched again."""
     translator = made_translator(
         instruction, layout, buckets=(9,), max_length=limit, beam_size=2, batch=3, **BOTH
@@ -50,7 +54,7 @@ def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatc
     decode = translator.config.decode
     monkeypatch.setattr(lines_module, "initial_step_limit", lambda _, steps: steps - 1)
     lines = list(TranslationJob.create(translator).number_lines(LINES[:3], **INTO_FRENCH))
-    assert [len(line.others) for line in lines] == [1] * 3
+    assert [len(line.contrast_sources) for line in lines] == [1] * 3
     found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
     for line, translation in zip(lines, found, strict=True):
         expected = _expected(translator, line, decode)
@@ -62,20 +66,20 @@ def test_a_line_is_read_under_every_input(layout, instruction, limit, monkeypatc
 
 
 @pytest.mark.parametrize("search", [{}, {"beam_size": 1}, {"temperature": 1.0}])
-def test_a_line_depends_on_no_batch(search):
+def test_contrastive_results_do_not_depend_on_the_batch(search):
     """Nor, bit for bit, on what is done already."""
     translator = made_translator(**BOTH, **search)
     decode = translator.config.decode
     lines = list(
         TranslationJob.create(translator).number_lines(["", *LINES, "two " * 30], **INTO_FRENCH)
     )
-    together = dict(translate_lines(translator._system, lines, decode))
+    together = dict(translate_lines(translator._inference_model, lines, decode))
     assert len({translation.text for translation in together.values()}) > 2
     for i, line in enumerate(lines):
-        ((_, alone),) = translate_lines(translator._system, [line], decode)
+        ((_, alone),) = translate_lines(translator._inference_model, [line], decode)
         assert_alike([alone], [together[i]])
     done = {line.number for line in lines[:5]}
-    rest = dict(translate_lines(translator._system, lines, decode, done))
+    rest = dict(translate_lines(translator._inference_model, lines, decode, done))
     assert rest == {i: together[i] for i in range(5, len(lines))}
     again = translator.translate_nbest(["", *LINES, "two " * 30], **INTO_FRENCH)
     assert again == [together[i] for i in range(len(lines))]
@@ -95,7 +99,7 @@ def test_weights_of_zero_are_plain_search():
     np.testing.assert_allclose(*scores, atol=SCORE_ATOL)
 
 
-def test_others_are_of_the_window_the_language_and_another_text():
+def test_contrast_sources_are_other_texts_of_the_window_and_language():
     texts = ["a", "b", "b", "c", "d", "", " ", "e"]
     languages = ["en"] * 4 + ["de", "de", "en", "en"]
     rows = list(zip(itertools.count(10), languages, texts, strict=False))
@@ -119,15 +123,15 @@ def test_lines_are_drawn_window_by_window(monkeypatch):
     lines = list(TranslationJob.create(translator).number_lines(iter(LINES), **INTO_FRENCH))
     for line in lines:
         window = LINES[line.number // 3 * 3 :][:3]
-        assert len(line.others) == min(1, len(window) - 1)
-        assert set(line.others) <= set(window) - {line.text}
+        assert len(line.contrast_sources) == min(1, len(window) - 1)
+        assert set(line.contrast_sources) <= set(window) - {line.text}
     assert [
-        line.others
+        line.contrast_sources
         for line in TranslationJob.create(made_translator()).number_lines(LINES, **INTO_FRENCH)
     ] == [()] * 7
 
 
-def test_languages_that_are_wanted_or_named_twice_do_not_count():
+def test_the_target_and_repeated_contrast_languages_are_ignored():
     weights = language_contrast_weights(
         ("en", "source", "de", "fr", "de"), 0.1, source_lang="en", target_lang="fr"
     )
@@ -153,10 +157,10 @@ def test_languages_that_are_wanted_or_named_twice_do_not_count():
             "Decode.contrast_languages=('en', 'xx'): the model has no 'xx'; name some of source, "
             "en, de, fr",
         ),
-        ({"contrast": 0.1}, "contrast=0.1: no setting of a search; beam_size, "),
+        ({"contrast": 0.1}, "contrast=0.1: not a search setting; the settings are beam_size, "),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(settings, message):
+def test_invalid_contrast_settings_are_one_error_line(settings, message):
     with pytest.raises(UserError, match=re.escape(message)):
         made_translator().translate(LINES[:1], **settings, **INTO_FRENCH)
 

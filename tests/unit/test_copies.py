@@ -158,7 +158,7 @@ def test_the_cache_holds_each_sides_copies(tmp_path):
 
 
 @pytest.fixture
-def system() -> InferenceModel:
+def inference_model() -> InferenceModel:
     """A model without parameters: what it is fed is looked at, and nothing is computed."""
     config = Model(layout="prefix", stage_layers=(1,), embed=8, mlp=8, heads=2)
     vocabulary = split()
@@ -169,12 +169,12 @@ class _Seen(Exception):
     """A batch that reached the model."""
 
 
-def test_translation_and_scoring_encode_each_line_in_its_languages(system, monkeypatch):
+def test_translation_and_scoring_encode_each_line_in_its_languages(inference_model, monkeypatch):
     texts = [("eins zwei", "de", "en"), ("eins zwei", "en", "de"), ("eins zwei", "fr", "de")]
     lines = [Line(number, *line) for number, line in enumerate(texts)]
     fed = []
 
-    def search(system, search, turns, rows):
+    def search(inference_model, search, turns, rows):
         raise _Seen(next(turns).batch)
 
     def score(params, batch, **settings):
@@ -185,9 +185,9 @@ def test_translation_and_scoring_encode_each_line_in_its_languages(system, monke
     monkeypatch.setattr(lines_module, "score_batch", score)
     decode = Decode(batch=3, buckets=(40,), max_length=4)
     with pytest.raises(_Seen) as seen:
-        list(translate_lines(system, lines, decode))
-    score_lines(system, lines, ["trois"] * 3, decode)
-    encode = system.vocabulary.encode
+        list(translate_lines(inference_model, lines, decode))
+    score_lines(inference_model, lines, ["trois"] * 3, decode)
+    encode = inference_model.vocabulary.encode
     sources = [encode(text, source) for text, source, _ in texts]
     assert len(set(map(tuple, sources))) == 3
     order = sorted(range(3), key=lambda row: (-len(sources[row]), row))

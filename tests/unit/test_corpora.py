@@ -120,7 +120,7 @@ FLAWS = [
         "blank",
         b"One.\n  \nThree.\n",
         DE,
-        r"train\.en:2: blank line; mend it, or leave such lines out",
+        r"train\.en:2: blank line; fix it, or drop such lines",
     ),
     ("blank", EN, b"\nZwei.\nDrei.\n", r"train\.de:1: blank line"),
     ("bad_utf8", b"One.\nTw\xffo.\nThree.\n", DE, r"train\.en:2: not UTF-8 \(byte 3\)"),
@@ -130,13 +130,13 @@ FLAWS = [
         "unpaired",
         EN + b"Four.\n",
         DE,
-        r"train\.en:4: \S*train\.de has 3 lines only; if one is missing",
+        r"train\.en:4: \S*train\.de has only 3 lines; if an earlier line is missing",
     ),
     (
         "unpaired",
         EN,
         DE + b"Vier.\n",
-        r"train\.de:4: \S*train\.en has 3 lines only; if one is missing",
+        r"train\.de:4: \S*train\.en has only 3 lines; if an earlier line is missing",
     ),
 ]
 
@@ -230,8 +230,8 @@ def test_tsv_columns_by_header_or_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"en\tde\nOne.\tEins.\nTwo.\n", r"train\.tsv:3: 1 columns where 2 belong"),
-        (b"en\tde\nOne.\tEins.\tUn.\n", r"train\.tsv:2: 3 columns where 2 belong"),
+        (b"en\tde\nOne.\tEins.\nTwo.\n", r"train\.tsv:3: 1 columns, but the header has 2"),
+        (b"en\tde\nOne.\tEins.\tUn.\n", r"train\.tsv:2: 3 columns, but the header has 2"),
         (b"en\tde\nOne.\t\n", r"train\.tsv:2: blank line"),
         (b"en\tde\n\xff\tEins.\n", r"train\.tsv:2: not UTF-8 \(byte 1\)"),
         (b"One.\tEins.\n", r"train\.tsv:1: unknown language 'One\.'.*the header must name"),

@@ -73,7 +73,7 @@ DAMAGE = {
         _edit("config.gin", "Model.norm = 'pre'", "Model.norm = 'mid'"),
         r"config\.gin:\d+: ",
     ),
-    "circle": (_edit("config.gin", "Model.heads = 2", "Model.heads = %A\nA = %A"), "in a circle"),
+    "circle": (_edit("config.gin", "Model.heads = 2", "Model.heads = %A\nA = %A"), "in a cycle"),
     "facts": (_write("vocabulary/vocabulary.json", b"{"), r"vocabulary\.json: is damaged"),
     "facts list": (_write("vocabulary/vocabulary.json", b"[1]"), r"vocabulary\.json: is damaged"),
     "model": (_flip("vocabulary/spm.model"), r"vocabulary\.json: .*one of them is damaged"),

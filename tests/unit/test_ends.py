@@ -17,6 +17,7 @@ from mnmt_jax.decoding.translate_lines import score_lines, translate_lines
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.model.context import Context, PositionInfo
 from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.sublayers import FeedForward
@@ -34,21 +35,24 @@ def test_gelu_is_the_exact_one():
     np.testing.assert_allclose(ACTIVATIONS["gelu"](points), expected, atol=1e-6, rtol=0)
 
 
+GELU = Model(embed=4, heads=2, activation="gelu")
+
+
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (FeedForward(3), "gelu"),
-        (FeedForward(3, activation="relu"), "relu"),
-        (Adaption(3)._kind("input"), "relu"),
+        (FeedForward(GELU, 3), "gelu"),
+        (FeedForward(GELU, 3, activation="relu"), "relu"),
+        (Adaption(3)._kind(GELU, "input"), "relu"),
     ],
 )
 def test_a_feed_forward_has_the_model_s_activation_or_its_own(kind, expected):
-    config = Model(embed=4, heads=2, activation="gelu")
-    module, states = kind.module(config), np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
-    params = module.init(jax.random.key(0), states, True)
+    place = PositionInfo(Context({}, {}, {}), ("source",))
+    states = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+    params = kind.init(jax.random.key(0), states, place, method="change")
     wi, wo = (jax.tree.map(np.asarray, params["params"][name]) for name in ("wi", "wo"))
     inner = np.asarray(ACTIVATIONS[expected](states @ wi["kernel"] + wi["bias"]))
-    found = module.apply(params, states, True)
+    found = kind.apply(params, states, place, method="change")
     np.testing.assert_allclose(found, inner @ wo["kernel"] + wo["bias"], atol=1e-6)
 
 
@@ -59,9 +63,8 @@ def test_every_plain_layer_has_the_model_s_activation():
         (dataclasses.replace(config, activation="relu"), "relu"),
     ):
         layers = [layer for _, layer in build_model(model, VOCAB).plan.layers()]
-        found = {
-            each.kind.module(model).activation for each in sum(layers, ()) if each.name == "mlp"
-        }
+        kinds = [each.kind for each in sum(layers, ()) if each.name == "mlp"]
+        found = {kind.activation or kind.config.activation for kind in kinds}
         assert found == {expected}
 
 
@@ -135,10 +138,10 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     model = build_model(config, vocabulary.size)
     params = jax.jit(model.init)(jax.random.key(0), batch)["params"]
-    system = InferenceModel(model, params, vocabulary, instruction)
+    inference_model = InferenceModel(model, params, vocabulary, instruction)
     lines = [Line(n, text, "en", "de") for n, text in enumerate(["", made_text.sentence(0, "en")])]
     fits = Decode(max_length=ROWS - instruction.target_extra, buckets=(ROWS,), batch=1, beam_size=1)
-    assert len(list(translate_lines(system, lines, fits))) == 2
+    assert len(list(translate_lines(inference_model, lines, fits))) == 2
     longer = dataclasses.replace(fits, max_length=fits.max_length + 1)
     wider = dataclasses.replace(fits, buckets=(4, ROWS + 1))
     for decode, message in (
@@ -146,10 +149,10 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
         (wider, "source span has 12"),
     ):
         with pytest.raises(UserError, match=message):
-            next(translate_lines(system, lines, decode))
+            next(translate_lines(inference_model, lines, decode))
     with pytest.raises(UserError, match="source span has 12"):
-        score_lines(system, lines[1:], ["x"], wider)
-    score_lines(system, lines[1:], ["x"], longer)
+        score_lines(inference_model, lines[1:], ["x"], wider)
+    score_lines(inference_model, lines[1:], ["x"], longer)
 
 
 def test_a_cache_longer_than_the_rows_is_refused():

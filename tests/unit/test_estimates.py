@@ -79,7 +79,7 @@ def found() -> CycleEstimates:
 
 
 def test_rounds_of_loops_count(found):
-    assert (found.once, found.executed) == (168, 3 * 100 + 68)
+    assert (found.counted_once, found.executed) == (168, 3 * 100 + 68)
 
 
 def test_random_bits_are_found_in_what_is_fused(found):
@@ -92,7 +92,7 @@ def test_random_bits_are_found_in_what_is_fused(found):
 
 def test_what_has_no_estimate_is_counted_by_kind(found):
     """Not what names or awaits others: parameters, tuples, the end of a copy."""
-    assert found.absent == {
+    assert found.without_cycles == {
         "random bits": 3 + 1,
         "copy": 3,
         "reduce-scatter": 3,
@@ -102,7 +102,7 @@ def test_what_has_no_estimate_is_counted_by_kind(found):
         "fusion g": 1,
         "all-reduce": 1,
     }
-    assert next(iter(found.absent)) == "random bits"
+    assert next(iter(found.without_cycles)) == "random bits"
 
 
 def test_kernels_state_cycles_and_bytes_of_themselves(found):

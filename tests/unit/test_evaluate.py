@@ -329,16 +329,16 @@ def test_a_finished_evaluation_is_not_reduced(benchmark, corpus, tmp_path, limit
     translate.calls.clear()
     fewer = Benchmark("phrases", corpus, limit=limit)
     with pytest.raises(UserError, match=rf"holds a finished evaluation .* \({told}\); choose"):
-        evaluate(_subject(translate), fewer, tmp_path, which=which)
+        evaluate(_subject(translate), fewer, tmp_path, subset=which)
     assert _contents(tmp_path) == kept and not translate.calls
-    result = evaluate(_subject(translate), fewer, tmp_path, which=which, overwrite=True)
+    result = evaluate(_subject(translate), fewer, tmp_path, subset=which, overwrite=True)
     assert read_result(tmp_path).directions == result.directions
     assert len(result.directions) == (12 if which == "all" else 6)
 
 
 def test_a_finished_evaluation_gains_directions(benchmark, tmp_path):
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
-    evaluate(_subject(translate), benchmark, tmp_path, which="supervised")
+    evaluate(_subject(translate), benchmark, tmp_path, subset="supervised")
     translate.calls.clear()
     assert len(evaluate(_subject(translate), benchmark, tmp_path).directions) == 12
     assert len(translate.calls) == 6
@@ -415,7 +415,7 @@ def test_what_an_overwriting_evaluation_began_goes_on(benchmark, tmp_path):
 def test_limit_and_choice_of_directions(corpus, tmp_path):
     benchmark = Benchmark("phrases", corpus, languages=("de", "fr", "en"), limit=7)
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
-    result = evaluate(_subject(translate), benchmark, tmp_path, which="zero_shot")
+    result = evaluate(_subject(translate), benchmark, tmp_path, subset="zero_shot")
     assert [item.direction for item in result.directions] == [("de", "fr"), ("fr", "de")]
     assert {item.sentences for item in result.directions} == {7}
     texts = benchmark.texts(("de", "fr"))
@@ -434,7 +434,7 @@ def test_choosing_directions():
     assert choose_directions(pairs, "all", None) == pairs
     assert set(choose_directions(pairs, "supervised", SUPERVISED)) == SUPERVISED
     assert len(choose_directions(pairs, "zero_shot", SUPERVISED)) == 6
-    with pytest.raises(UserError, match="does not say which directions"):
+    with pytest.raises(UserError, match="does not record its training directions"):
         choose_directions(pairs, "supervised", None)
     with pytest.raises(UserError, match="must be one of all, supervised, zero_shot"):
         choose_directions(pairs, "some", SUPERVISED)
@@ -472,7 +472,7 @@ def test_files_of_ones_own(tmp_path):
     assert first.off_target_nearest is None and first.supervised is None and first.empty == 1
     assert first.notes == ("1 sources were too long and were cut",)
     assert result.averages["chrf"].supervised is None
-    assert "does not say which directions it was trained on" in result.notes[0]
+    assert "does not record its training directions" in result.notes[0]
     assert any("1 sources were too long and were cut (en-de)" == note for note in result.notes)
 
 

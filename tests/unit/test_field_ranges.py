@@ -166,7 +166,7 @@ def test_a_beam_is_at_most_the_vocabulary():
 
 
 def test_a_batch_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
-    system = types.SimpleNamespace(
+    inference_model = types.SimpleNamespace(
         vocabulary=types.SimpleNamespace(size=50_000),
         model=types.SimpleNamespace(config=Model(embed=16, heads=2, stage_layers=(3, 1))),
         mesh=None,
@@ -178,13 +178,13 @@ def test_a_batch_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
             "mnmt_jax.decoding.search_limits.device_bytes", lambda device, most=available: most
         )
         if available == needed:
-            check_memory(system, decode, rows=64, steps=10)
+            check_memory(inference_model, decode, rows=64, steps=10)
             continue
         told = r"^64 sentences .*beam_size=32 need at least 0\.4 GiB .*; lower Decode"
         with pytest.raises(UserError, match=told):
-            check_memory(system, decode, rows=64, steps=10)
-    system.mesh = types.SimpleNamespace(size=2)
-    check_memory(system, decode, rows=64, steps=10)
+            check_memory(inference_model, decode, rows=64, steps=10)
+    inference_model.mesh = types.SimpleNamespace(size=2)
+    check_memory(inference_model, decode, rows=64, steps=10)
 
 
 def test_devices_have_memory():

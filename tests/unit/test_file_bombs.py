@@ -99,7 +99,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_pickles_that_grow_are_refused(tmp_path, name):
     program, message = BOMBS[name]
-    refused(write_pickle(tmp_path / "x.pt", program), f"{message}.*nothing was run")
+    refused(write_pickle(tmp_path / "x.pt", program), f"{message}.*nothing was executed")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_pickles_that_grow_are_refused(tmp_path, name):
     [(b"(S'true'\nios\nsystem\n.", "INST"), (b"(cos\nsystem\nS'true'\no.", "OBJ|names os.system")],
 )
 def test_operations_that_weights_do_not_need_are_named(tmp_path, program, operation):
-    told = rf"({operation}), which weights do not need; refused, nothing was run"
+    told = rf"({operation}), which weights do not need; refused, nothing was executed"
     refused(write_pickle(tmp_path / "x.pt", program), told)
 
 

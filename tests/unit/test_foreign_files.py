@@ -44,7 +44,7 @@ def test_training_refuses_a_folder_with_files_of_others(tmp_path, name):
     """Before anything else: the cache is not even looked for."""
     file = tmp_path / name
     file.write_text("Model.embed = 5\n")
-    with pytest.raises(UserError, match=f"{name}: is there already.*choose another --workdir"):
+    with pytest.raises(UserError, match=f"{name}: already exists.*choose another --workdir"):
         train(make_config("no/cache"), tmp_path)
     assert file.read_text() == "Model.embed = 5\n" and list(tmp_path.iterdir()) == [file]
 
@@ -89,7 +89,7 @@ def test_an_evaluation_goes_on_in_its_folder(evaluated, result):
 @pytest.mark.parametrize("content", [b"# notes\n", b'{"format": "mine"}', b"\xff\xfe"])
 def test_an_evaluation_refuses_files_of_others(evaluated, name, content):
     (evaluated / name).write_bytes(content)
-    with pytest.raises(UserError, match=f"{name}: is there already and is not of mnmt-jax"):
+    with pytest.raises(UserError, match=f"{name}: already exists and was not written by mnmt-jax"):
         command("evaluate", "--run=nowhere", "--task=cldr", "--output", evaluated)
     assert (evaluated / name).read_bytes() == content
 
@@ -97,16 +97,16 @@ def test_an_evaluation_refuses_files_of_others(evaluated, name, content):
 def test_an_evaluation_refuses_a_folder_of_other_translations(evaluated):
     stamp = evaluated / "translations" / "made_by.json"
     stamp.unlink()
-    with pytest.raises(UserError, match=r"en-de.jsonl: is there already"):
+    with pytest.raises(UserError, match=r"en-de.jsonl: already exists"):
         check_folder(evaluated)
     stamp.write_text("[1]")
-    with pytest.raises(UserError, match=r"made_by.json: is there already"):
+    with pytest.raises(UserError, match=r"made_by.json: already exists"):
         check_folder(evaluated)
 
 
 def test_a_comparison_replaces_a_report_alone(evaluated):
     command("compare", evaluated, "--output", evaluated / "report.html")
-    with pytest.raises(UserError, match=r"scores.json: is there already"):
+    with pytest.raises(UserError, match=r"scores.json: already exists"):
         command("compare", evaluated, "--output", evaluated / "scores.json")
     assert is_result((evaluated / "scores.json").read_text())
 
@@ -116,7 +116,7 @@ def test_a_vocabulary_replaces_a_vocabulary_alone(tmp_path):
     adopt = "--sentencepiece", tmp_path / "old" / "spm.model", "--languages=en,de", "--output"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "languages.txt").write_text("mine\n")
-    with pytest.raises(UserError, match="mine: is there already"):
+    with pytest.raises(UserError, match="mine: already exists"):
         command("train_vocabulary", *adopt, tmp_path / "mine")
     assert (tmp_path / "mine" / "languages.txt").read_text() == "mine\n"
     for _ in range(2):
@@ -150,12 +150,12 @@ def test_a_vocabulary_that_is_there_is_replaced_if_asked(tmp_path):
         command("train_vocabulary", *asked["split"], "--output", tmp_path / "old", "--overwrite")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "spm.model").write_text("mine")
-    with pytest.raises(UserError, match="mine: is there already"):
+    with pytest.raises(UserError, match="mine: already exists"):
         command("train_vocabulary", *asked["trained"], "--output", tmp_path / "mine", "--overwrite")
 
 
 def test_an_average_replaces_an_average_alone(tmp_path):
     (tmp_path / "average").mkdir()
-    with pytest.raises(UserError, match="average: is there already"):
+    with pytest.raises(UserError, match="average: already exists"):
         command("average_checkpoints", "--run", tmp_path, "--steps", "1")
     assert (tmp_path / "average").is_dir()

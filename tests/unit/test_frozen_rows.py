@@ -126,7 +126,7 @@ def test_a_new_run_freezes_nothing_that_is_drawn(tmp_path):
     cache = make_cache(tmp_path / "cache")
     languages = ("en", "de", "fr")
     model = {"methods": (LanguageLayers(languages, mlp=6, frozen=("de",)),)}
-    with pytest.raises(UserError, match="LanguageLayers freezes .* name the model's run, or") as e:
+    with pytest.raises(UserError, match="LanguageLayers freezes .* name a trained run, or") as e:
         train(make_config(cache, model=model), tmp_path / "run")
     assert "\n" not in str(e.value) and not (tmp_path / "run" / "checkpoints" / "0").exists()
 

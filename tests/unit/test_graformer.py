@@ -60,13 +60,13 @@ def test_a_run_of_its_kind_is_taken_whole(of, tmp_path):
 
 def test_a_run_of_another_kind_is_not(tmp_path):
     write_random_run(tmp_path, Model("encoder_decoder", (2, 1), **SIZES))
-    with pytest.raises(UserError, match="parameters are taken from mlm, lm; give --init"):
+    with pytest.raises(UserError, match="parameters are copied from mlm, lm; give --init"):
         start(tmp_path, TINY)
 
 
 def test_what_else_takes_from_runs_is_not_passed_over(tmp_path):
     write_random_run(tmp_path, TINY)
-    with pytest.raises(UserError, match="parameters are taken from other; give --init"):
+    with pytest.raises(UserError, match="parameters are copied from other; give --init"):
         start(tmp_path, TINY, (Graft((("other", "embedding", "embedding"),)),))
 
 
@@ -91,7 +91,7 @@ GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **EN
     [
         (
             {"mlm": ("causal_lm", (2,)), "lm": ("masked_lm", (2,))},
-            r"mlm=\S*mlm: its Model.layout is 'causal_lm', .* layers of a 'masked_lm'; name such",
+            r"mlm=\S*mlm: its Model.layout is 'causal_lm', .* layers of a 'masked_lm' are copied",
         ),
         (
             {"mlm": ("encoder_decoder", (2, 2)), "lm": ("causal_lm", (2,))},
@@ -103,11 +103,11 @@ GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **EN
         ),
         (
             {"mlm": ("masked_lm", (1,)), "lm": ("causal_lm", (2,))},
-            r"mlm=\S*mlm: has 1 layer, of which Graformer.encoder_layers=2 takes 2; lower that",
+            r"mlm=\S*mlm: has 1 layer, but Graformer.encoder_layers=2 copies 2; lower that",
         ),
         (
             {"mlm": ("masked_lm", (2,)), "lm": ("causal_lm", (1,))},
-            r"lm=\S*lm: has 1 layer, of which Model.stage_layers=\(3, 2, 1\) in the middle takes 2",
+            r"lm=\S*lm: has 1 layer, but Model.stage_layers=\(3, 2, 1\) in the middle copies 2",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_the_layers_that_a_deeper_model_gives_are_told(tmp_path):
     taken, left = mlm.split("; not used ")
     assert "layer_{0-1}/mlp, " in taken and "layer_{2-3}/mlp, " in left
     assert "layer_{0-1}/mlp, " in lm and "; not used layer_2/attention, " in lm
-    assert new.startswith("freshly drawn layer_2/attention, layer_5/attention, ")
+    assert new.startswith("initialized at random layer_2/attention, layer_5/attention, ")
 
 
 @pytest.mark.parametrize("layout", ["register", "two_stage", "prefix", "encoder_decoder"])

@@ -111,7 +111,9 @@ def test_every_array_is_the_named_one_or_as_drawn(given):
     # Of its second layer, the decoder's, nothing was asked; of the norm, the scale alone.
     assert "not used layer_1/attention" in mlm and mlm.endswith("stage_1_norm/scale")
     assert lm.startswith("'lm' ") and lm.endswith("not used embedding")
-    assert "layer_{1-3}/memory_attention" in new and new.startswith("freshly drawn layer_3/attent")
+    assert "layer_{1-3}/memory_attention" in new and new.startswith(
+        "initialized at random layer_3/attent"
+    )
 
 
 def test_ranges_are_moved_in_order():
@@ -125,7 +127,7 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
     (block,) = re.findall(r"^```gin\n(Train.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "graft.gin").write_text(block)
     moves = load_config([str(tmp_path / "graft.gin")]).train.methods[0].param_mappings(Model())
-    assert {move.origin for move in moves} == {"enc", "lm"}
+    assert {move.run_name for move in moves} == {"enc", "lm"}
     shapes = parameter_shapes(dataclasses.replace(NEW, stage_layers=(12, 12)), 80)
     for move in moves:
         for _, put in move.expand():
@@ -138,12 +140,12 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
         ("('lm', 'a', 'b')", r"Graft.parts=.* a tuple of tuples, such as \(\('lm', 'a', 'b'\),\)"),
         ("(('lm', 'a'),)", r"Graft.parts=\('lm', 'a'\) must be an origin, what is taken and"),
         ("(('lm', 'a', 3),)", "Graft.parts=.* must be a string in quotes"),
-        ("(('l=m', 'a', 'b'),)", "'l=m' is no name of an origin"),
+        ("(('l=m', 'a', 'b'),)", "'l=m' is not a valid name of a source run"),
         ("(('lm', 'layer_*', 'b'),)", "'layer_.' must be a path such as 'layer_0/mlp', with one"),
         ("(('lm', 'a_{1-0}', 'b_{1-0}'),)", "'a_{1-0}' must be a path"),
         ("(('lm', 'a_{0-1}/b_{0-1}', 'b_{0-1}'),)", "'a_{0-1}/b_{0-1}' must be a path"),
-        ("(('lm', 'a_{0-5}', 'b_{6-8}'),)", "takes 6 and puts 3; make both ranges equally long"),
-        ("(('lm', 'a', 'b_{6-8}'),)", "takes 1 and puts 3"),
+        ("(('lm', 'a_{0-5}', 'b_{6-8}'),)", "maps 6 paths to 3; make both ranges equally long"),
+        ("(('lm', 'a', 'b_{6-8}'),)", "maps 1 paths to 3"),
     ],
 )
 def test_parts_that_are_none_are_refused_where_they_stand(parts, message, tmp_path):
@@ -187,14 +189,18 @@ def test_a_graft_is_saved_and_forbids_no_continuing(tmp_path):
         (
             (("lm", "layer_0", "layer_0"), ("mlm", "layer_1/mlp", "layer_0/mlp")),
             {},
-            r"\('mlm', .*: 'layer_0/mlp/wi/bias' is put by \('lm', .* already; leave one out",
+            r"\('mlm', .*: 'layer_0/mlp/wi/bias' is already the target of \('lm', .*; remove one",
         ),
-        (PARTS, {"x": "RUN"}, "--initialize_from=x=RUN: parameters are taken from mlm, lm; give"),
-        (PARTS, {"lm": None}, "takes from a run that is not named; give --initialize_from=lm=RUN"),
+        (PARTS, {"x": "RUN"}, "--initialize_from=x=RUN: parameters are copied from mlm, lm; give"),
+        (PARTS, {"lm": None}, "copies from a run that is not named; give --initialize_from=lm=RUN"),
         (PARTS, {"lm": None, "mlm": None}, r"\('mlm', .*give --initialize_from=mlm=RUN"),
-        (PARTS, {"": "RUN"}, "--initialize_from=RUN: parameters are taken from mlm, lm"),
-        ((), {"lm": None}, "mlm: no method takes anything from 'mlm'.*or say in Graft.parts what"),
-        ((), {"mlm": None}, "--initialize_from=lm=.*no method takes"),
+        (PARTS, {"": "RUN"}, "--initialize_from=RUN: parameters are copied from mlm, lm"),
+        (
+            (),
+            {"lm": None},
+            "mlm: no method copies parameters from 'mlm'.*or name parts in Graft.parts",
+        ),
+        ((), {"mlm": None}, "--initialize_from=lm=.*no method copies"),
     ],
 )
 def test_what_does_not_fit_is_one_line(given, parts, changes, message):
@@ -210,7 +216,7 @@ def test_what_does_not_fit_is_one_line(given, parts, changes, message):
 def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
     config = config_with(NEW)
     twice = [SourceRunSpec(folder, name="lm") for folder in given[0].values()]
-    with pytest.raises(UserError, match="lm: not the only one of its name; give each name once"):
+    with pytest.raises(UserError, match="lm: its name is not unique; give each name once"):
         read_initial_params(twice, {}, config, made_vocabulary())
     with pytest.raises(UserError, match="several runs need NAME=RUN each"):
         read_initial_params([SourceRunSpec("a"), SourceRunSpec("b")], {}, config, made_vocabulary())
@@ -252,7 +258,7 @@ def test_no_weight_is_taken_without_its_lora(tmp_path):
     shapes = parameter_shapes(model, made_vocabulary().size)
     write_params(folder, jax.tree.map(lambda a: LazyArray.of(np.ones(a.shape, a.dtype)), shapes))
     for part in ("layer_0", "layer_0/attention/query/kernel"):
-        with pytest.raises(UserError, match=r"lm=.*no place for its LoRA; merge it.*lora_rank=2"):
+        with pytest.raises(UserError, match=r"lm=.*new model has no LoRA; merge.*lora_rank=2"):
             start({"lm": folder}, (("lm", part, part),))
     assert start({"lm": folder}, (("lm", "layer_0/mlp", "layer_0/mlp"),))
     same = dataclasses.replace(NEW, lora_rank=2, lora=("query",))
@@ -286,7 +292,9 @@ def test_the_command_makes_the_same_run_on_any_mesh(given, cache, tmp_path, capf
     assert "'lm' started from" in told.out + told.err
     origin = json.loads((tmp_path / "one" / "origin.json").read_text(encoding="utf-8"))
     assert origin["origin"] == f"mlm={folders['mlm']}, lm={folders['lm']}"
-    assert "; freshly drawn " in origin["report"] and "not used embedding" in origin["report"]
+    assert (
+        "; initialized at random " in origin["report"] and "not used embedding" in origin["report"]
+    )
     assert origin["moves"] == [list(part) for part in PARTS]
 
 
@@ -356,7 +364,7 @@ def test_the_command_line_names_runs_and_steps(given_flags, wanted, tmp_path, mo
         (["--initialize_from=a=A", "--initialize_step=b=3"], "b=3: needs --initialize_from=b=RUN"),
         (
             ["--initialize_from=a=A", "--initialize_step=1", "--initialize_step=2"],
-            "--initialize_step=2: not the only one of its name",
+            "--initialize_step=2: this name has two steps",
         ),
     ],
 )

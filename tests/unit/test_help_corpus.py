@@ -304,22 +304,22 @@ def refused(tmp_path, message, *flags):
 
 
 def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
-    remedy = "or give the packages' files, libreoffice-help-en-us .* with --from FOLDER"
+    remedy = "or give a folder with the package files libreoffice-help-en-us .* with --from FOLDER"
     (debian / f"{help_package('it')}_7.4_all.deb").unlink()
     refused(tmp_path, rf"apt-get failed \(E: no libreoffice-help-it\); 'apt-get update' .*{remedy}")
     refused(tmp_path, "archive: no pages of libreoffice-help-it, packed or", f"--from={debian}")
     (debian / f"{help_package('it')}_8_all.deb").write_bytes(b"no package")
     refused(tmp_path, r"-it_8_all\.deb: dpkg-deb failed \(.*; copy or", f"--from={debian}")
     (debian / f"{help_package('it')}_9_all.deb").write_bytes(b"no package")
-    refused(tmp_path, "-it_8_all.deb and libreoffice-help-it_9_all.deb; leave", f"--from={debian}")
+    refused(tmp_path, "-it_8_all.deb and libreoffice-help-it_9_all.deb; remove", f"--from={debian}")
     refused(tmp_path, "absent: no such folder", f"--from={tmp_path / 'absent'}")
     file = debian / f"{help_package('it')}_9_all.deb"
     refused(tmp_path, "_9_all.deb: is a file, not a folder; .*--from FOLDER", f"--from={file}")
     for path in debian.glob(f"{help_package('it')}_*"):
         path.unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    refused(tmp_path, f"apt-get is not on this machine.*{remedy}")
-    refused(tmp_path, "dpkg-deb is not on this machine", f"--from={debian}")
+    refused(tmp_path, f"apt-get is not installed.*{remedy}")
+    refused(tmp_path, "dpkg-deb is not installed", f"--from={debian}")
 
 
 def test_pages_without_sentences_leave_nothing(tree, tmp_path):
@@ -327,12 +327,12 @@ def test_pages_without_sentences_leave_nothing(tree, tmp_path):
         path.unlink()
     for path in tree.rglob(f"page{TEST[1]}.html"):
         path.write_text("<p>Of another form</p>")
-    refused(tmp_path, "no test sentence that all languages have", f"--from={tree}")
+    refused(tmp_path, "no test sentence exists in all languages", f"--from={tree}")
 
 
 def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path):
     before = (fetched / "train.de").read_bytes()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         command("fetch_corpus", "libreoffice_help", "--from", tree)
     (fetched / "train.de").write_text("damaged")
     command("fetch_corpus", "libreoffice_help", "--from", tree, "--overwrite")
@@ -341,7 +341,7 @@ def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path
         command("fetch_corpus", "libreoffice_help", "--from", fetched, "--overwrite")
     assert (fetched / "train.de").read_bytes() == before
     (fetched / "corpus.json").unlink()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         command("fetch_corpus", "libreoffice_help", "--from", tree, "--overwrite")
 
 
@@ -416,14 +416,14 @@ def test_a_page_that_is_a_link_out_of_its_folder_is_not_read(tree, tmp_path):
     page = tree / HELP_PATH / "fr" / "text" / name_of(0)
     page.unlink()
     page.symlink_to(secret)
-    refused(tmp_path, "page0.html: a link leads out of .*replace the link", f"--from={tree}")
+    refused(tmp_path, "page0.html: is a link to .*replace the link", f"--from={tree}")
     page.unlink()
     page.write_text("x" * (MAX_PAGE_BYTES + 1))
     refused(tmp_path, "page0.html: is larger than 4 MiB", f"--from={tree}")
     pages = tree / HELP_PATH / "fr"
     pages.rename(tmp_path / "french")
     pages.symlink_to(tmp_path / "french")
-    refused(tmp_path, "fr/text: a link leads out of .*tree", f"--from={tree}")
+    refused(tmp_path, "fr/text: is a link to .*outside of .*tree", f"--from={tree}")
 
 
 def test_what_a_killed_fetch_left_is_removed(debian, tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ def start_from(folder, drawn: dict, model: Model) -> tuple[dict, str]:
 def test_the_same_structure_gives_everything(given):
     _, started, report = start(given, ENCODER_DECODER)
     assert_same(started, given[1])
-    assert "freshly drawn" not in report and "not used" not in report
+    assert "initialized at random" not in report and "not used" not in report
 
 
 @pytest.mark.parametrize("layout", ["two_stage", "two_stage_trigger", "two_stage_causal"])
@@ -77,7 +77,7 @@ def test_two_stages_take_the_decoder(given, layout):
     np.testing.assert_array_equal(started["embedding"], old["embedding"])
     for module in ("adaption_input", "adaption_output"):
         assert_same(started[module], jax.tree.map(np.asarray, drawn[module]))
-    assert "freshly drawn adaption_input/wi, adaption_input/wo" in report
+    assert "initialized at random adaption_input/wi, adaption_input/wo" in report
     assert "/memory_attention" in report.split("not used")[1]
 
 
@@ -86,7 +86,7 @@ def test_decoder_only_takes_the_decoder(given, layout):
     _, started, report = start(given, Model(layout=layout, stage_layers=(4,), **SIZES))
     assert_same(started["layer_3"]["mlp"], given[1]["layer_5"]["mlp"])
     assert_same(started["stage_0_norm"], given[1]["stage_1_norm"])
-    assert "freshly drawn" not in report
+    assert "initialized at random" not in report
 
 
 def test_a_smaller_encoder_decoder_takes_both_halves_of_the_decoder(given):
@@ -127,7 +127,7 @@ def test_lora_is_drawn_beside_what_is_given(given, layout):
     own, base = split_lora(started)
     assert_same(base, expected)
     assert_same(own, split_lora(drawn)[0])
-    assert f"freshly drawn LoRA of layer_{{0-{sum(stages) - 1}}}/attention" in report
+    assert f"initialized at random LoRA of layer_{{0-{sum(stages) - 1}}}/attention" in report
 
 
 def test_lora_is_given_to_lora_but_never_lost(tmp_path):
@@ -143,7 +143,7 @@ def test_lora_is_given_to_lora_but_never_lost(tmp_path):
 
     assert_same(take(model), old)
     for changes in ({"lora_rank": 0}, {"lora": ("query",)}):
-        with pytest.raises(UserError, match=r"no place for its LoRA; merge it.*Model.lora_rank=2"):
+        with pytest.raises(UserError, match=r"new model has no LoRA; merge.*Model.lora_rank=2"):
             take(dataclasses.replace(model, **changes))
     with pytest.raises(UserError, match=r"lora_a' is \(16, 2\) there, \(16, 3\) here"):
         take(dataclasses.replace(model, lora_rank=3))
@@ -223,5 +223,5 @@ def test_an_imported_run_cannot_be_continued(small):
     changes = {"data": {"tasks": tuple(TokenCache.open(cache).tasks_with("train"))}}
     config = make_config(cache, model=dataclasses.asdict(before.model), **changes)
     RunDirectory(folder).prepare(config, made_vocabulary(), has_checkpoint=False)
-    with pytest.raises(UserError, match="holds parameters but no training.*--initialize_from"):
+    with pytest.raises(UserError, match="has parameters but no training state.*--initialize_from"):
         train(config, folder)

@@ -334,7 +334,7 @@ def test_half_precision_becomes_float32(tmp_path):
 def test_fairseq_settings(tmp_path, kind):
     made_foreign.fairseq_checkpoint(tmp_path / "x", kind)
     foreign = open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
-    fitted = foreign.fit(LANGUAGES) if foreign.fit else foreign.model
+    fitted = foreign.build_model(LANGUAGES) if foreign.build_model else foreign.model
     assert fitted == made_foreign.FAIRSEQ_MODELS[kind]
     instructions = {"mitre": "register"} | dict.fromkeys(made_foreign.GRAFORMERS, "3")
     assert foreign.instruction == instructions.get(kind, "1")
@@ -353,7 +353,7 @@ def test_fairseq_settings(tmp_path, kind):
         ({"attention_position_bias": 2}, "attention_position_bias=2"),
         ({"encoder_langtok": "src"}, "no instruction of ours"),
         ({"encoder_langtok": None}, "do not say where language tags are; add encoder_langtok"),
-        ({"decoder_layers": None}, "holds no model settings"),
+        ({"decoder_layers": None}, "has no model settings"),
     ],
 )
 def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatch):

@@ -88,7 +88,9 @@ def training_batch(model: LanguageModel, texts, rows: int):
         for text in texts
     ]
     data = Data(instruction="3", source_length=40, target_length=40, max_segments=2)
-    converter = make_converter(model.vocabulary, model.system.model.layout, data, BatchExtras())
+    converter = make_converter(
+        model.vocabulary, model.inference_model.model.layout, data, BatchExtras()
+    )
     pairs = [examples[start : start + 2] for start in range(0, len(examples), 2)]
     return converter.batch(segments_from_rows(pairs), rows)
 
@@ -96,7 +98,9 @@ def training_batch(model: LanguageModel, texts, rows: int):
 def test_scores_are_the_loss_that_training_reports():
     model = made_language_model()
     batch = training_batch(model, TEXTS, 8)
-    sums = jax.jit(lambda p, b: batch_loss(learner_of(model), p, b)[1])(model.system.params, batch)
+    sums = jax.jit(lambda p, b: batch_loss(learner_of(model), p, b)[1])(
+        model.inference_model.params, batch
+    )
     scores = model.score(TEXTS, language="de")
     assert sum(score.tokens for score in scores) == sums["tokens"]
     assert -sum(score.log_prob for score in scores) == pytest.approx(float(sums["nll"]), abs=ATOL)
@@ -116,7 +120,9 @@ def test_a_masked_score_is_the_loss_of_what_training_would_ask_for():
     batch["source_segment_ids"][:, : len(whole)] = 1
     batch["source_segment_ids"][:, len(whole) :] = 0
     batch["source_positions"][:, : len(whole)] = place
-    sums = jax.jit(lambda p, b: batch_loss(learner_of(model), p, b)[1])(model.system.params, batch)
+    sums = jax.jit(lambda p, b: batch_loss(learner_of(model), p, b)[1])(
+        model.inference_model.params, batch
+    )
     (score,) = model.score([text], language="de")
     assert score.tokens == sums[NLL_TOKENS] == len(whole)
     assert score.log_prob == pytest.approx(-float(sums["nll"]), abs=ATOL)
@@ -255,7 +261,7 @@ def test_a_draw_depends_on_its_own_prompt_number_and_seed_alone():
         (lambda m: m.sample("zwei", language="de"), r"write \[text\]"),
         (lambda m: m.sample(["", "zwei " * 20], language="de"), "line 2 needs .* larger bucket"),
         (lambda m: m.score(["", "zwei " * 20], language="de"), "line 2 needs .* larger bucket"),
-        (lambda m: m.score(["", None], language="de"), "line 2 is no text"),
+        (lambda m: m.score(["", None], language="de"), "line 2 must be a text"),
         (lambda m: m.score(["", ""], language=["de"]), "line 2 has no language"),
     ],
 )
@@ -266,7 +272,7 @@ def test_what_cannot_be_is_one_clear_line(call, message):
 
 def test_a_masked_model_continues_nothing():
     model = made_language_model("masked_lm")
-    with pytest.raises(UserError, match="'masked_lm' fills masks and continues no text; score"):
+    with pytest.raises(UserError, match="'masked_lm' fills masks and cannot continue text; score"):
         model.sample(language="de")
     with pytest.raises(UserError, match="line 2 needs .* larger bucket"):
         model.score(["", "zwei " * 20], language="de")
@@ -275,12 +281,12 @@ def test_a_masked_model_continues_nothing():
 def test_a_translator_is_no_language_model_nor_the_other_way_round():
     translator, model = made_translator(), made_language_model()
     with pytest.raises(UserError, match=r"'register' translates .*'mnmt score --source --target"):
-        LanguageModel(translator.config, vocabulary(), translator.system.params)
+        LanguageModel(translator.config, vocabulary(), translator.inference_model.params)
     with pytest.raises(UserError, match=r"'mnmt score --language', .*'mnmt sample --language'"):
-        Translator(model.config, vocabulary(), model.system.params)
+        Translator(model.config, vocabulary(), model.inference_model.params)
     masked = made_language_model("masked_lm")
     with pytest.raises(UserError, match="'masked_lm' is a language model .*--language', graft it"):
-        Translator(masked.config, vocabulary(), masked.system.params)
+        Translator(masked.config, vocabulary(), masked.inference_model.params)
 
 
 @pytest.mark.parametrize("name", ["sample", "translate"])
@@ -345,16 +351,16 @@ def test_score_of_translations(runs, tmp_path, capsys):
     mean = -sum(each["log_prob"] for each in found) / sum(tokens)
     assert f"perplexity {math.exp(mean):.4f} " in printed.err
     write(sides[1], references[:3])
-    with pytest.raises(UserError, match=r"--reference=.*: has 3 lines, the input 7"):
+    with pytest.raises(UserError, match=r"--reference=.*: has 3 lines, but the input has 7"):
         command("score", *flags)
-    with pytest.raises(UserError, match="is what --reference reads and would be replaced"):
+    with pytest.raises(UserError, match="is the file of --reference and would be overwritten"):
         command("score", *flags, "--output", sides[1])
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--language=de", "--target=de"), "--language is for a language model, --target"),
+        (("--language=de", "--target=de"), "--language needs a language model, --target"),
         (("--source=en", "--target=de"), "--reference missing; a language model needs --language"),
         ((), "is missing; name --language for a language model, --source, --target and --ref"),
         (("--language=de", "--input=no.de"), "^--input=no.de: no such file; name a file of text"),

@@ -34,7 +34,9 @@ def test_as_many_as_the_authors_ask_for(path):
 
 def masked(counts, keys, shares=MaskShares()):  # noqa: B008
     tokens = np.arange(sum(counts), dtype=np.int32) % 50 + 100  # none of those drawn
-    return tokens, *mask(tokens, np.array(counts), keys, shares=shares, symbol=SYMBOL, drawn=DRAWN)
+    return tokens, *mask(
+        tokens, np.array(counts), keys, mask_shares=shares, symbol=SYMBOL, random_ids=DRAWN
+    )
 
 
 def test_shares_are_those_asked_for_and_every_place_is_equally_likely():
@@ -62,9 +64,9 @@ def test_masks_follow_from_the_key_of_the_sentence_alone():
             np.split(masked(counts, keys)[0], ends)[number],
             np.array(counts[number : number + 1]),
             key[None],
-            shares=MaskShares(),
+            mask_shares=MaskShares(),
             symbol=SYMBOL,
-            drawn=DRAWN,
+            random_ids=DRAWN,
         )
         np.testing.assert_array_equal(alone[0], np.split(hidden, ends)[number])
         np.testing.assert_array_equal(alone[1], np.split(chosen, ends)[number])

@@ -99,7 +99,7 @@ def test_detokenized_text_stays(moses):
 
 def test_without_sacremoses_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match="Moses' scripts first; pip install sacremoses"):
+    with pytest.raises(UserError, match="needs the scripts of Moses; pip install sacremoses"):
         PaperScorer(PROCEDURES["ted30"], made_text.vocabulary(), None)
 
 

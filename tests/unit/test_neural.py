@@ -124,7 +124,7 @@ def test_bert_score(models, bert_score):
     ],
 )
 def test_models_of_the_two_scripts(models, bert_score, own_models, names):
-    scorer = BertScore(models, own_models=own_models)
+    scorer = BertScore(models, language_specific_models=own_models)
     names |= {"en": "roberta-large", "de": "bert-base-multilingual-cased"}
     assert {code: scorer.model(code) for code in names} == names
     assert set(names.values()) <= set(BERT_SCORE_LAYERS)
@@ -143,5 +143,5 @@ def test_what_is_not_installed_is_said(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"--bert_score=.*none: no such folder; it holds"):
         BertScore(tmp_path / "none")
     (tmp_path / "t5").mkdir()
-    with pytest.raises(UserError, match="takes every path with 't5' in it for a T5 model"):
+    with pytest.raises(UserError, match="takes a path that contains 't5' for a T5 model"):
         BertScore(tmp_path / "t5")

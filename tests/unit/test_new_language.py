@@ -76,13 +76,13 @@ def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.nd
         return np.zeros(len(languages))
 
     monkeypatch.setattr(lines_module, "score_batch", score)
-    system = Translator.load(run)._system
+    inference_model = Translator.load(run)._inference_model
     lines = [
         Line(number, made_text.sentence(number + 4, source), source, target)
         for number, (source, target) in enumerate(languages)
     ]
     references = [made_text.sentence(n + 4, target) for n, (_, target) in enumerate(languages)]
-    score_lines(system, lines, references, Decode(batch=len(lines), buckets=(32,)))
+    score_lines(inference_model, lines, references, Decode(batch=len(lines), buckets=(32,)))
     (logits,) = found
     return logits
 
@@ -164,8 +164,8 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
     drawn = new()
     assert len(drawn) == len(vocabulary.added_pieces) + 1 > 8
     np.testing.assert_allclose(drawn.std(), 0.1 / 16, rtol=0.05)
-    np.testing.assert_allclose(new(noise=2.0, law="uniform").std(), 2 / 16, rtol=0.05)
-    assert np.abs(new(noise=2.0, law="uniform")).max() <= 2 / 16 * 3**0.5 + 1e-5
+    np.testing.assert_allclose(new(noise=2.0, distribution="uniform").std(), 2 / 16, rtol=0.05)
+    assert np.abs(new(noise=2.0, distribution="uniform")).max() <= 2 / 16 * 3**0.5 + 1e-5
     assert np.abs(new(noise=2.0)).max() > 2 / 16 * 3**0.5
     np.testing.assert_array_equal(new(), drawn)
     assert np.abs(new(seed=1) - drawn).min(axis=1).max() > 0
@@ -174,7 +174,9 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
 def test_a_method_that_does_not_say_how_it_grows_is_refused(tmp_path, monkeypatch):
     run, new = make_run(tmp_path / "run", MODELS["branches"]), tmp_path / "new"
     monkeypatch.setattr(LanguageLayers, "resize_param", Method.resize_param)
-    with pytest.raises(UserError, match=r"layer_1/mlp/branch.*language_layers.*Method.grown"):
+    with pytest.raises(
+        UserError, match=r"layer_1/mlp/branch.*language_layers.*Method.resize_param"
+    ):
         add_language(run, new, grown())
     assert not new.exists()
 
@@ -287,7 +289,7 @@ def test_the_command_and_the_caches(folder, tmp_path, capsys):
     english, own = both.pair("dutch_en_nl", "train", 5)
     assert english.tolist() == made_text.vocabulary().encode(made_text.sentence(6, "en"))
     assert own.tolist() == vocabulary.encode(TEXT[5], "nl")
-    with pytest.raises(UserError, match="both: its vocabulary is another"):
+    with pytest.raises(UserError, match="both: its vocabulary is neither"):
         next(reused_tasks(both, old.vocabulary))
     with pytest.raises(UserError, match="'corpus_en_de' occurs twice"):
         cache("twice", *text, "--vocabulary", new / "vocabulary", "--also", tmp_path / "old")
@@ -302,7 +304,7 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
     tsv = tmp_path / "train.tsv"
     lines = zip(made_text.sentences("en", 300), TEXT, strict=True)
     tsv.write_text("en\tit\n" + "".join(f"{one}\t{two}\n" for one, two in lines), "utf-8")
-    with pytest.raises(UserError, match="no training text in it; it has en nl"):
+    with pytest.raises(UserError, match="no training text in this language; it has en nl"):
         command("add_language", *further, *text)
     command("add_language", *further, "--tsv", tsv, "--vocab_size", 33)
     vocabulary = Vocabulary.load(tmp_path / "two" / "vocabulary")
@@ -319,7 +321,10 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
         (["--language=n l", "--keep_pieces"], "--language=n l: unknown language"),
         (["--language=nl", "--keep_pieces", "--vocab_size=9"], "--vocab_size does not apply"),
         (["--language=nl", "--keep_pieces", "--mixture=x"], "--mixture does not apply"),
-        (["--language=nl", "--mixture=cldr_quickstart"], "no training text in it; it has en de"),
+        (
+            ["--language=nl", "--mixture=cldr_quickstart"],
+            "no training text in this language; it has en de",
+        ),
         (["--language=nl", "--keep_pieces", "--noise=-1"], "--noise=-1 must be at least 0"),
         (["--language=nl", "--keep_pieces", "--step=7"], "no checkpoint 7"),
         (["--language=nl", "--keep_pieces", "--run=nowhere"], "nowhere/config.gin: no such file"),
@@ -333,7 +338,7 @@ def test_mistakes_are_one_line(folder, tmp_path, flags, message):
 
 def test_an_output_that_is_there_stays(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is there already; choose another --output"):
+    with pytest.raises(UserError, match="already exists; choose another --output"):
         given = ("--run", folder / "run", "--language", "nl", "--keep_pieces")
         command("add_language", *given, "--output", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -54,7 +54,7 @@ def test_validation_files_by_another_word_are_hinted_at_before(data, no_training
     error = capsys.readouterr().err
     flag = f"train=train,validation={word},test=test"
     assert error.startswith(
-        f"warning: no validation text is read; for your files '{word}': --splits {flag}"
+        f"warning: no validation text is read; if your files call it '{word}', give --splits {flag}"
     )
     with pytest.raises(ZeroDivisionError):
         _cache(data, "", f"--splits={flag}")
@@ -117,8 +117,8 @@ def test_a_corpus_of_one_split_needs_no_word_for_it(tmp_path, capsys):
     ("name", "text", "message"),
     [
         ("validation.de", "eins\n\ndrei\n", r"validation.de:2: blank line"),
-        ("validation.de", "eins\nzwei\n", r"validation.en:3: .*validation.de has 2 lines only"),
-        ("validation.en", "", r"validation.de:1: .*validation.en has 0 lines only"),
+        ("validation.de", "eins\nzwei\n", r"validation.en:3: .*validation.de has only 2 lines"),
+        ("validation.en", "", r"validation.de:1: .*validation.en has only 0 lines"),
         ("train.en", "one\n \nthree\n", r"train.en:2: blank line"),
     ],
 )
@@ -133,7 +133,7 @@ def test_empty_files_are_named_before_a_vocabulary_is_trained(data, no_training)
     for split in ("validation", "train"):
         for code in ("en", "de"):
             (data / f"{split}.{code}").write_text("")
-        with pytest.raises(UserError, match=rf"{split}.de, .*{split}.en: no sentence pair; give"):
+        with pytest.raises(UserError, match=rf"{split}.de, .*{split}.en: no sentence pair; add"):
             _cache(data)
 
 
@@ -181,7 +181,7 @@ def test_training_files_without_a_line_are_named(data, kind):
         (data / f"train.{code}").write_text("")
     flags = f"--{kind}={data}", "--languages=de,en", f"--vocabulary={data / 'vocabulary'}"
     what = "sentence" if kind == "text" else "sentence pair"
-    with pytest.raises(UserError, match=rf"mine': \S*/train\.de.*: no {what}; give text, or leave"):
+    with pytest.raises(UserError, match=rf"mine': \S*/train\.de.*: no {what}; add text, or remove"):
         command("cache_tasks", *flags, "--name=mine", "--overwrite", f"--output={data / 'cache'}")
     assert (data / "cache" / "cache.json").is_file()
 
@@ -195,7 +195,10 @@ def test_a_folder_of_text_that_is_not_there_is_named(data):
 @pytest.mark.parametrize(
     ("directions", "message"),
     [
-        ("de-de", "--directions: 'de-de' is none of pairs; name with --monolingual those whose"),
+        (
+            "de-de",
+            "--directions: 'de-de' is not a translation direction; with --monolingual, name",
+        ),
         ("en-de,de-fr", "no training text for de-fr .no file .*train.fr.; it has en-de, de-en; "),
     ],
 )

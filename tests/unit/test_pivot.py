@@ -55,10 +55,10 @@ def test_what_is_done_changes_nothing(settings, monkeypatch):
     shapes = set()
     search = lines_module.search_continuously
 
-    def watched(system, how, turns, rows):
+    def watched(inference_model, how, turns, rows):
         turns = list(turns)
         shapes.update((rows, *turn.batch["source_tokens"].shape) for turn in turns)
-        return search(system, how, turns, rows)
+        return search(inference_model, how, turns, rows)
 
     monkeypatch.setattr(lines_module, "search_continuously", watched)
     translator = made_translator(batch=16)
@@ -82,7 +82,7 @@ def test_what_is_done_changes_nothing(settings, monkeypatch):
             r"--pivot=english: the model has no such language; did you mean en\? it has en",
         ),
         ("", "--pivot=: the model has no such language"),
-        (["en"], r"pivot=\['en'\]: must be a language's code"),
+        (["en"], r"pivot=\['en'\]: must be a language code"),
     ],
 )
 def test_a_pivot_that_the_model_lacks_is_named(pivot, message):

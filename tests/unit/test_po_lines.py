@@ -21,7 +21,7 @@ def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
             lines[number - 1] = line[:end] + line[end + 1 :]
             write(tmp_path, de_po="\n".join(lines))
             with pytest.raises(
-                UserError, match=rf"de\.po:{number}: (no|neither|text) .*; mend the"
+                UserError, match=rf"de\.po:{number}: (no|neither|text) .*; repair the"
             ):
                 list(read_units(str(tmp_path / "de.po")))
             taken += 1
@@ -32,15 +32,15 @@ def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
     ("line", "flaw"),
     [
         ('msgstr "Speichern house 1', "no closing quote"),
-        ('msgstr Speichern red 0"', "no opening quote behind msgstr"),
-        ("msgid", "no opening quote behind msgid"),
-        ("msgstr[1] 'x'", r"no opening quote behind msgstr\[1\]"),
+        ('msgstr Speichern red 0"', "no opening quote after msgstr"),
+        ("msgid", "no opening quote after msgid"),
+        ("msgstr[1] 'x'", r"no opening quote after msgstr\[1\]"),
         ('msgstr "', "no closing quote"),
         (r'msgstr "C:\"', "no closing quote"),
-        (r'"a\\"b"', "text behind the closing quote"),
-        ('msgid "a" "b"', "text behind the closing quote"),
-        ('msgid_plurals "a"', "neither a comment, nor a keyword"),
-        ("house", "neither a comment, nor a keyword"),
+        (r'"a\\"b"', "text after the closing quote"),
+        ('msgid "a" "b"', "text after the closing quote"),
+        ('msgid_plurals "a"', "neither a comment nor a keyword"),
+        ("house", "neither a comment nor a keyword"),
         (r'msgid "say \"yes\" \\"', "^$"),
         (r'  "\"" ', "^$"),
         ('msgid\t""\r\n', "^$"),
@@ -89,7 +89,7 @@ HEADER = 'msgid ""\nmsgstr "Language: de\\n"\n'
 def test_an_entry_has_a_limit(tmp_path, more, said):
     """polib joins the lines of a text one by one: 400,000 took a minute."""
     write(tmp_path, de_po=HEADER + more)
-    with pytest.raises(UserError, match=rf"de\.po:\d+: .*{said}; mend the file"):
+    with pytest.raises(UserError, match=rf"de\.po:\d+: .*{said}; repair the file"):
         list(read_units(str(tmp_path / "de.po")))
 
 

@@ -224,16 +224,16 @@ def test_two_models_are_told_apart(tmp_path):
     test = features(tmp_path / "t", 200, 1)
     good = ProbedModel({"run": "good"}, features(tmp_path / "l", 600, 0), test)
     bad = ProbedModel({"run": "bad"}, features(tmp_path / "s", 600, 0, shuffled=True), test)
-    facts = run_probes([bad, good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")
+    facts = run_probes([bad, good], vocabulary(), probe=QUICK, min_count=5, folder=tmp_path / "p")
     accuracy = [[place["accuracy"] for place in each["places"]] for each in facts["subjects"]]
     assert accuracy[1][0] > 0.9 and max(accuracy[0] + accuracy[1][1:]) < 0.3
     layers = [(each["layer"], each["gained"], each["types"]) for each in facts["gains"]]
     assert layers[0] == (1, 5, 5)
     assert "gains" not in run_probes(
-        [good], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p"
+        [good], vocabulary(), probe=QUICK, min_count=5, folder=tmp_path / "p"
     )
-    out = ProbedModel({"run": "good"}, good.learned, None)
-    (subject,) = run_probes([out], vocabulary(), probe=QUICK, least=5, folder=tmp_path / "p")[
+    out = ProbedModel({"run": "good"}, good.train_features, None)
+    (subject,) = run_probes([out], vocabulary(), probe=QUICK, min_count=5, folder=tmp_path / "p")[
         "subjects"
     ]
     assert subject["places"][0]["accuracy"] == subject["places"][0]["held_out"] > 0.9
@@ -286,7 +286,7 @@ def test_the_table_of_probes_has_each_place_by_its_name():
         for run, places in (("a", first), ("b", second))
     ]
     (table,) = html.fromstring("".join(render_sections(page_of(subjects)))).xpath(
-        "(//h2[.='Positions told rightly']/following::table)[1]"
+        "(//h2[.='Accuracy of position prediction']/following::table)[1]"
     )
     rows = [[cell.text_content() for cell in row] for row in table.xpath(".//tbody/tr")]
     assert rows == [
@@ -305,8 +305,8 @@ def test_a_page_leaves_out_what_no_token_tells():
     ]
     assert "layer 1: 0.500" in "".join(render_sections(page_of(subjects)))
     told = page_of(subjects) | {"tested_texts": 7, "learned_texts": 2}
-    assert "2 of the 7 texts told are also learned from." in "".join(render_sections(told))
-    assert "also learned from" not in "".join(render_sections(told | {"learned_texts": 0}))
+    assert "2 of the 7 test texts are also in the training texts." in "".join(render_sections(told))
+    assert "also in the training texts" not in "".join(render_sections(told | {"learned_texts": 0}))
 
 
 def spoken(source, target, *texts):
@@ -318,7 +318,9 @@ def test_two_models_read_the_same_sentences():
     one = {"validation": [spoken("de", "en", "x")], "test": [spoken("de", "en", "y")]}
     check_same_sentences(one, {**one, "test": [spoken("de", "en", "y")]}, names)
     for other in (spoken("de", "fr", "y"), spoken("de", "en", "z")):
-        with pytest.raises(UserError, match=r"^--run: b \(step 3\) does not read the test .* a"):
+        with pytest.raises(
+            UserError, match=r"^--run: b \(step 3\) does not have the test sentences of a"
+        ):
             check_same_sentences(one, {**one, "test": [other]}, names)
 
 
@@ -350,7 +352,7 @@ def test_a_finished_analysis_of_other_directions_is_kept(tmp_path):
     [
         ("validation", ["x", "y"], ["y"], "^task 't': validation and test sentences are the same"),
         ("validation", ["x", "y"], ["y", "z"], None),
-        ("test", [], ["x", "x"], "^--trained_on=test: task 't' has one text to read"),
+        ("test", [], ["x", "x"], "^--trained_on=test: task 't' has a single text"),
         ("test", [], ["x", "y"], None),
     ],
 )
@@ -435,5 +437,7 @@ def test_a_seed_that_no_draw_takes_is_refused(text, capsys):
 
 def test_runs_of_one_name_are_refused(tmp_path):
     runs = ["--run", tmp_path / "a" / "run", "--run", tmp_path / "b" / "run"]
-    with pytest.raises(UserError, match="^--run=.*/b/run: is called 'run' like --run=.*/a/run"):
+    with pytest.raises(
+        UserError, match="^--run=.*/b/run: has the same name 'run' as --run=.*/a/run"
+    ):
         command("analyse", "probe", *runs, "--task=t", "--output", tmp_path / "x")

@@ -83,7 +83,7 @@ def supervised(work: str) -> subprocess.Popen:
     [
         ("return 3", 3, ""),
         ("from mnmt_jax.errors import UserError; raise UserError('no')", 2, "error: no"),
-        ("os.abort()", 75, "error: another process has ended or does not answer"),
+        ("os.abort()", 75, "error: another process has exited or does not respond"),
         ("os.kill(os.getpid(), 9)", 137, "error: SIGKILL ended this process; out of memory?"),
         (
             "import jax; raise jax.errors.JaxRuntimeError('Gloo all-reduce failed: reset by peer')",

@@ -166,7 +166,7 @@ def test_other_test_files_of_ec40_are_refused(data):
     corpus = get_corpus("ec40")
     assert corpus.size("validation", ("en", "de")) == 997
     with pytest.raises(
-        UserError, match=r"test\.en-de\.en, .*\.de: 1012 lines; test text .* 998 to"
+        UserError, match=r"test\.en-de\.en, .*\.de: 1012 lines, but test text .* 998 to"
     ):
         corpus.size("test", ("en", "de"))
 
@@ -324,7 +324,7 @@ def test_pairs_are_drawn_as_published(data):
     numbered(data, "x", "test", 50, ("it", "nl", "de"))
     (data / "x" / "train.de").write_text(lines("", *(f"de {n}" for n in range(1, 50))))
     patterns = {split: (f"{data}/x/{split}.{{language}}",) for split in ("train", "test")}
-    selection = Selection(drawn={("it", "nl"): 7, ("nl", "de"): 60, ("it", "de"): 7})
+    selection = Selection(sample_sizes={("it", "nl"): 7, ("nl", "de"): 60, ("it", "de"): 7})
     cleaning = Cleaning(on_bad_line="drop")
     corpus = PatternFiles("x", patterns, ("it", "nl", "de"), cleaning=cleaning, selection=selection)
     drawn = numbers(corpus, ("it", "nl"))
@@ -343,7 +343,7 @@ def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
     with pytest.raises(UserError, match=f"corpus '{name}' is not in {data}/") as caught:
         get_corpus(name)
     message = str(caught.value)
-    assert "\n" not in message and message.endswith("MNMT_JAX_DATA names the folder above")
+    assert "\n" not in message and message.endswith("MNMT_JAX_DATA sets the parent folder")
     PUBLISHED[name].path.mkdir()
     with pytest.raises(UserError, match="put there"):
         get_corpus(name)
@@ -352,7 +352,7 @@ def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
 def test_the_folder_defaults_to_data(monkeypatch):
     monkeypatch.delenv("MNMT_JAX_DATA")
     assert str(published.data_folder()) == "data"
-    with pytest.raises(UserError, match="is not in data/ted19: put there all_talks_train"):
+    with pytest.raises(UserError, match="is not in data/ted19; put there: all_talks_train"):
         published_corpus("ted19")
 
 
@@ -397,9 +397,9 @@ def test_numbers_of_directions():
     ("content", "message"),
     [
         ('{"text": "a"}\nno json\n', r"eng_Latn\.jsonl:2: not JSON"),
-        ('{"txt": "a"}\n', r"eng_Latn\.jsonl:1: field 'text' is not there"),
+        ('{"txt": "a"}\n', r"eng_Latn\.jsonl:1: field 'text' is missing"),
         ('{"text": "a\\ud83d"}\n', r"eng_Latn\.jsonl:1: half a character .*ud83d\) at 2"),
-        ('{"text": 3}\n', r"eng_Latn\.jsonl:1: field 'text' is not there or no text"),
+        ('{"text": 3}\n', r"eng_Latn\.jsonl:1: field 'text' is missing or not text"),
     ],
 )
 def test_damaged_tables_name_file_and_line(data, content, message):

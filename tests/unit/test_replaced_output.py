@@ -12,6 +12,6 @@ def test_a_replaced_file_is_named(before, told, tmp_path, capsys):
         path.write_text(before, encoding="utf-8")
     with open_output(str(path)) as file:
         file.write("new\n")
-    line = f"--output={path}: replaces the file that is there\n"
+    line = f"--output={path}: replaces the existing file\n"
     assert capsys.readouterr().err == (line if told else "")
     assert path.read_text(encoding="utf-8") == "new\n"

@@ -74,7 +74,9 @@ def test_an_output_that_is_being_written_is_refused(made, tmp_path, name):
 
 def test_an_output_that_appears_meanwhile_is_kept(tmp_path):
     output = tmp_path / "new"
-    told = f"^{output}: is there already, from another process; choose another --output or remove"
+    told = (
+        f"^{output}: already exists, written by another process; choose another --output or remove"
+    )
     with pytest.raises(UserError, match=told), new_folder(output) as partial:
         (partial / "file").write_text("second")
         output.mkdir()
@@ -117,7 +119,7 @@ def test_a_corpus_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
         (tmp_path / "new" / "train.en").write_text("first")
 
     monkeypatch.setattr("mnmt_jax.data.cldr_export.os.makedirs", write_first)
-    with pytest.raises(UserError, match=r"train.en: exists, choose another --output"):
+    with pytest.raises(UserError, match=r"train.en: exists; choose another --output"):
         export_cldr(corpus, str(tmp_path / "new"), file_format="parallel", sizes=sizes)
     assert (tmp_path / "new" / "train.en").read_text() == "first"
 

@@ -179,7 +179,7 @@ def test_a_share_of_another_cache_stays_one(data):
             ["--share=few"],
             "argument --share: 'few' must be a number above 0 and at most 1, such as 0.1",
         ),
-        (["--share_seed=0"], "^--share_seed=0 is of a draw that no --share asks for; give --share"),
+        (["--share_seed=0"], "^--share_seed=0 needs --share, such as --share=0.1"),
         (["--share=0.1", "--monolingual"], "--share does not apply to text of single languages"),
         (["--share_seed=1", "--monolingual"], "--share_seed does not apply to text of single"),
     ],

@@ -1,4 +1,4 @@
-"""Translations kept until they are complete, and several processes that share them."""
+"""Resumable output of one or several processes."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def lines(count: int):
 def work(
     output: Path, share: WorkShard, count: int = 21, made_by=None, seconds: float = 0.0
 ) -> bool:
-    """Translates a share of made lines; returns whether it wrote the output."""
+    """Translate the lines of a work shard; return whether it wrote the output."""
 
     def translate(window, /, *, done):
         left = [line for line in window if line.number not in done]
@@ -64,10 +64,12 @@ def test_the_last_process_writes_all_lines_in_order(count, order, tmp_path, capf
     assert wrote == [False, False, True] and output.read_text() == expected(count)
     assert list(tmp_path.iterdir()) == [output]
     told = capfd.readouterr().err
-    assert f"process {order[0]} of 3 has done its lines; the last one to end writes" in told
+    assert (
+        f"process {order[0]} of 3 has finished its lines; the last process to finish writes" in told
+    )
 
 
-def test_each_process_does_its_own_lines_once(tmp_path, monkeypatch):
+def test_each_process_translates_its_lines_once(tmp_path, monkeypatch):
     output, parts = tmp_path / "out", {}
     for process in (0, 1):
         work(output, WorkShard(process, 3))
@@ -83,33 +85,39 @@ def test_each_process_does_its_own_lines_once(tmp_path, monkeypatch):
     assert not work(output, WorkShard(1, 3)) and path.read_bytes() == before
 
 
-def test_what_does_not_belong_together_is_refused(tmp_path):
+def test_files_of_other_settings_or_inputs_are_refused(tmp_path):
     output = tmp_path / "out"
     work(output, WorkShard(0, 2))
     for share in (WorkShard(), WorkShard(2, 3)):
-        with pytest.raises(UserError, match="out.unfinished.0-of-2: is kept by another number"):
+        with pytest.raises(
+            UserError, match="out.unfinished.0-of-2: was written with another number"
+        ):
             work(output, share)
-    with pytest.raises(UserError, match="0-of-2: keeps translations made with other settings .a."):
+    with pytest.raises(UserError, match="0-of-2: has translations made with other settings .a."):
         work(output, WorkShard(1, 2), made_by={"a": 2})
     assert not (tmp_path / "out.unfinished.1-of-2").exists()  # found before anything was done
-    with pytest.raises(UserError, match="0-of-2: is of 21 lines, this process read 20; give every"):
+    with pytest.raises(
+        UserError, match="0-of-2: was made from 21 lines, but this process read 20; give every"
+    ):
         work(output, WorkShard(1, 2), count=20)
     kept = tmp_path / "out.unfinished.0-of-2"
     content = kept.read_bytes()
     kept.write_text("my own notes\n")
-    with pytest.raises(UserError, match="0-of-2: is not of mnmt-jax; move it, or choose another"):
+    with pytest.raises(
+        UserError, match="0-of-2: was not written by mnmt-jax; move it, or choose another"
+    ):
         work(output, WorkShard(1, 2))
     kept.write_bytes(content)
     assert not output.exists() and work(output, WorkShard(1, 2))
     assert output.read_text() == expected(21)
 
 
-def test_a_process_that_comes_after_the_end_does_nothing_again(tmp_path):
+def test_a_process_started_after_the_end_is_refused(tmp_path):
     output = tmp_path / "out"
     for process in (0, 1):
         work(output, WorkShard(process, 2))
     for process in (0, 1):
-        with pytest.raises(UserError, match="out: is there already, complete if it is of these"):
+        with pytest.raises(UserError, match="out: already exists, and is complete if these"):
             work(output, WorkShard(process, 2))
     assert list(tmp_path.iterdir()) == [output] and output.read_text() == expected(21)
 
@@ -121,17 +129,17 @@ def test_a_process_that_comes_after_the_end_does_nothing_again(tmp_path):
         (("--process_id=3",), "--num_processes is missing beside the other flag"),
         (("--num_processes=3", "--process_id=3"), "--process_id=3 must be from 0 to"),
         (("--num_processes=0", "--process_id=0"), "--num_processes=0 must be at least 1"),
-        (("--num_processes=3", "--process_id=0"), "--num_processes: the processes keep their li"),
-        (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "give --output"),
+        (("--num_processes=3", "--process_id=0"), "--num_processes needs --output, because each"),
+        (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "needs --output"),
     ],
 )
-def test_half_a_share_is_one_line(flags, message):
+def test_incomplete_process_flags_are_one_error_line(flags, message):
     done = fresh_process.run("infer.py", "--run=nowhere", "--source=en", "--target=de", *flags)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_every_line_that_is_done_is_on_the_disk_at_once(tmp_path):
-    """So a killed process, which can say nothing, loses none of them."""
+def test_finished_lines_are_flushed_to_disk_at_once(tmp_path):
+    """A killed process loses no finished line."""
     with ResumableOutput(str(tmp_path / "out"), {"a": 1}, WINDOW) as unfinished:
         unfinished._write(b"record\n")
         kept = (tmp_path / "out.unfinished").read_bytes()

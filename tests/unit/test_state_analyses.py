@@ -64,7 +64,11 @@ def test_sentences_are_aligned_by_their_references():
     (pair,) = found
     assert pair.languages == ("de", "fr") and pair.first is DE
     # D has the source of C, and the second A is a repetition.
-    assert dict(zip(pair.rows.tolist(), pair.others.tolist(), strict=True)) == {0: 1, 1: 3, 2: 0}
+    assert dict(zip(pair.first_rows.tolist(), pair.second_rows.tolist(), strict=True)) == {
+        0: 1,
+        1: 3,
+        2: 0,
+    }
     assert [(names, len(each)) for names, each in group_by_languages(found)] == [(("de", "fr"), 1)]
     with pytest.raises(UserError, match="^task 't': no two of the .* raise --limit"):
         check_has_parallel(align_by_reference([DE, BACK]), "t")
@@ -134,7 +138,7 @@ def test_svcca_does_not_see_rotations_and_sees_independence():
     assert svcca(states, 3 * states @ rotation(6, 1) + 4) == pytest.approx(1)
     assert svcca(states, RNG.normal(size=(400, 6))) < 0.15
     half = np.concatenate([states[:, :3] @ rotation(3, 2), RNG.normal(size=(400, 3))], axis=1)
-    assert 0.4 < svcca(states, half, kept=1.0) < 0.65
+    assert 0.4 < svcca(states, half, variance_fraction=1.0) < 0.65
     assert svcca(states, np.ones((400, 6))) is None
 
 
@@ -145,7 +149,7 @@ def test_svcca_is_cca_by_the_textbook():
     joint = np.cov(np.concatenate([one, other], axis=1).T)
     xx, xy, yy = joint[:3, :3], joint[:3, 3:], joint[3:, 3:]
     squares = np.linalg.eigvals(np.linalg.inv(xx) @ xy @ np.linalg.inv(yy) @ xy.T).real
-    assert svcca(one, other, kept=1.0) == pytest.approx(np.sqrt(squares).mean())
+    assert svcca(one, other, variance_fraction=1.0) == pytest.approx(np.sqrt(squares).mean())
 
 
 def test_subspaces_hold_the_variance_asked_for():

@@ -1,4 +1,4 @@
-"""Storage that takes no more: training goes on, and the end says what is not on disk."""
+"""Full storage: training continues, and the end reports what was not saved."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_network_damages_no_file_and_may_refuse_one(error):
     assert is_machine_error(error) and storage_error_reason(error) == one_line(error)
 
 
-def test_what_a_bucket_does_not_have_is_the_files_fault():
+def test_a_missing_bucket_object_is_a_file_error():
     missing = FileNotFoundError("gs://bucket/run/checkpoints/8")
     assert not is_machine_error(missing) and not storage_error_reason(missing)
 
@@ -95,7 +95,7 @@ def writing_on(folder):
         thread.join()
 
 
-def test_a_refused_save_that_writes_on_is_not_in_the_way(tmp_path):
+def test_a_refused_save_that_still_writes_does_not_block_the_next(tmp_path):
     folder, said = tmp_path / "checkpoints", []
     checkpoints = Checkpoints(folder, report=said.append)
     with writing_on(folder / "2.orbax-checkpoint-tmp"):
@@ -149,7 +149,7 @@ def test_full_storage_is_not_even_tried(tmp_path, monkeypatch):
         (ValueError("bad checksum"), False, False),
     ],
 )
-def test_whose_fault_it_is(error, storage, machine):
+def test_errors_are_classified_as_storage_or_machine(error, storage, machine):
     try:
         raise RuntimeError("outside") from error
     except RuntimeError as outside:

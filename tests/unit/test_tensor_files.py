@@ -209,7 +209,7 @@ def test_pickles_cannot_run_code(tmp_path):
     for name, program in programs.items():
         with pytest.raises(UserError) as refused:
             read_torch(write_pickle(tmp_path / "x.pt", program))
-        assert "nothing was run" in str(refused.value) and "\n" not in str(refused.value), name
+        assert "nothing was executed" in str(refused.value) and "\n" not in str(refused.value), name
         assert not marker.exists(), name
     assert not hasattr(argparse.Namespace, "evil")
     assert not hasattr(torch_files._tensor, "evil")
@@ -221,7 +221,7 @@ def test_pickles_cannot_run_code(tmp_path):
 
 def test_a_refusal_names_what_was_refused(tmp_path):
     program = pickle.dumps(Calling(os.system, "true"), 2)
-    with pytest.raises(UserError, match=r"names (posix|nt)\.system.*nothing was run"):
+    with pytest.raises(UserError, match=r"names (posix|nt)\.system.*nothing was executed"):
         read_torch(write_pickle(tmp_path / "x.pt", program))
 
 

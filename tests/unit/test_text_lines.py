@@ -13,7 +13,7 @@ from pyarrow import parquet
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import corpus as corpus_module
 from mnmt_jax.data.encodings import guess_narrow_encoding, guess_wide_encoding
-from mnmt_jax.data.file_columns import Place
+from mnmt_jax.data.file_columns import TextColumn
 from mnmt_jax.data.monolingual import MonolingualFiles
 from mnmt_jax.data.parallel_corpora import ParallelFiles, TsvFile
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES, Cleaning, Flaw, read_lines
@@ -160,7 +160,7 @@ def test_a_nul_in_a_corpus_is_a_flaw(tmp_path):
     (tmp_path / "train.en").write_bytes(b"One.\nTw\0o.\n")
     (tmp_path / "train.de").write_bytes(b"Eins.\nZwei.\n")
     pattern = f"{tmp_path}/{{split}}.{{language}}"
-    with pytest.raises(UserError, match=r"train\.en:2: a NUL character; mend it"):
+    with pytest.raises(UserError, match=r"train\.en:2: a NUL character; fix it"):
         list(ParallelFiles("x", pattern, ("en", "de")).pairs("train", ("en", "de")))
     dropping = ParallelFiles("x", pattern, ("en", "de"), cleaning=DROP)
     assert list(dropping.pairs("train", ("en", "de"))) == [("One.", "Eins.")]
@@ -174,7 +174,7 @@ def test_a_line_has_a_limit(tmp_path):
     with pytest.raises(UserError, match=r"a, line 2: more than 1048576 bytes; split the line, or"):
         list(input_lines(str(tmp_path / "a")))
     with pytest.raises(UserError, match=r"more than 1048576 bytes; split the line$"):
-        list(input_lines(str(tmp_path / "a"), droppable=False))
+        list(input_lines(str(tmp_path / "a"), has_on_bad_line=False))
     check_text("x" * MAX_LINE_BYTES, "line 1")
     with pytest.raises(UserError, match="line 1 has 1048577 bytes, more than 1048576; split"):
         check_text("x" * (MAX_LINE_BYTES + 1), "line 1")
@@ -226,7 +226,7 @@ ParallelFiles("x", pattern, ("en", "de"), cleaning=Cleaning("drop")).size("train
 def test_columns_that_cannot_be_read_are_one_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + "[" * 50_000 + "\n")
     with pytest.raises(UserError, match=r"a\.jsonl:2: not JSON \("):
-        list(Place(str(tmp_path / "a.jsonl"), "text").read(MAX_LINE_BYTES))
+        list(TextColumn(str(tmp_path / "a.jsonl"), "text").read(MAX_LINE_BYTES))
     rows = [{"text": f"sentence {number}"} for number in range(1000)]
     path = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path, compression="gzip")
@@ -234,7 +234,7 @@ def test_columns_that_cannot_be_read_are_one_line(tmp_path):
     content[100:2000] = bytes(1900)
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"a\.parquet: (unreadable after row 0|not a Parquet)"):
-        list(Place(str(path), "text").read(MAX_LINE_BYTES))
+        list(TextColumn(str(path), "text").read(MAX_LINE_BYTES))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])

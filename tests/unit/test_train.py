@@ -192,7 +192,7 @@ def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd
     with monkeypatch.context() as patch:
         stop_after(patch, 3, lambda: signal.raise_signal(number))
         assert train(make_config(cache), run) == number.name
-    assert f"{number.name}: {run} is at step 3 of 8; the same command continues" in (
+    assert f"{number.name}: {run} is at step 3 of 8; run the same command again to continue" in (
         capfd.readouterr().err
     )
     assert steps_of(run) == [3]
@@ -308,7 +308,7 @@ def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tm
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, attention="fused"))
     assert train(config, tmp_path / "run") is None
     said = capfd.readouterr().err
-    assert "compiling; the first figures come with step 2" in said
+    assert "compiling; the first metrics are logged at step 2" in said
     assert "Model.attention='fused' computes as 'split': there is no kernel for a CPU" in said
 
 
@@ -316,13 +316,13 @@ def test_training_without_tags_says_if_nothing_tells_the_target_language(cache, 
     config = make_config(cache, data={"instruction": "none"}, train={"steps": 0})
     assert train(config, tmp_path / "untold") is None
     said = capfd.readouterr().err
-    assert "Data.instruction='none': nothing tells the model which of de, en, fr" in said
+    assert "Data.instruction='none': the model cannot know which of de, en, fr" in said
     model = dataclasses.replace(config.model, methods=(LanguageLayers(mlp=8, without=("en",)),))
     assert train(dataclasses.replace(config, model=model), tmp_path / "told") is None
     data = {"instruction": "none", "tasks": ("made_de_en", "made_fr_en")}
     into_english = make_config(cache, data=data, train={"steps": 0})
     assert train(into_english, tmp_path / "one") is None
-    assert "nothing tells" not in capfd.readouterr().err
+    assert "the model cannot know" not in capfd.readouterr().err
 
 
 def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
@@ -372,9 +372,15 @@ def test_a_cache_that_was_changed_is_refused_with_the_run_named(straight, tmp_pa
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        ("causal_lm", "task 'made_en_de' is of pairs, and Model.layout='causal_lm' learns of text"),
-        ("masked_lm", "'masked_lm' learns of .* with 'mnmt cache --text' or --monolingual, or"),
-        ("prefix", "'made_en' and all others are text of single .*'prefix' translates; make a c"),
+        (
+            "causal_lm",
+            "task 'made_en_de' has sentence pairs, but Model.layout='causal_lm' is trained on mono",
+        ),
+        ("masked_lm", "'masked_lm' is trained on .* with 'mnmt cache --text' or --monolingual, or"),
+        (
+            "prefix",
+            "'made_en' and all others are monolingual, .*'prefix' is trained on pairs; make a c",
+        ),
     ],
 )
 def test_a_cache_of_the_wrong_kind_of_text_is_refused(layout, message, cache, tmp_path):

@@ -44,7 +44,7 @@ def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
 
 @pytest.mark.parametrize("layout", ["register", "prefix_trigger"])
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
-def test_translating_feeds_the_model_what_training_does(instruction: str, layout: str):
+def test_decoding_and_training_give_the_model_equal_inputs(instruction: str, layout: str):
     translator = made_translator(instruction, layout)
     found = translator.translate_nbest(LINES[:2], source="en", target="fr")
     for line, translation in zip(LINES, found, strict=False):
@@ -63,7 +63,7 @@ def test_without_tags_language_layers_still_tell_the_target(tmp_path):
     tagged = made_translator("1", "encoder_decoder", changes)
     run = write_made_run(tmp_path / "run", tagged)
     omitted = Translator.load(run, bindings=["Data.instruction='none'"])
-    spans = omitted.system.converter(BUCKETS[-1])
+    spans = omitted.inference_model.converter(BUCKETS[-1])
     segments = segments_from_rows([[Example(np.array([5, 6]), np.array([7]), 0, 2)]])
     batch = spans.static_batch(segments, 1)
     assert batch["source_tokens"][0, :4].tolist() == [5, 6, vocabulary().eos_id, 0]
@@ -92,7 +92,7 @@ def test_order_blank_lines_and_cut_lines():
         [vocabulary().decode(cut)], source="en", target="de"
     )
     assert_alike([found[5]], [dataclasses.replace(alone, truncated=True)])
-    with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags cut"):
+    with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags truncated"):
         texts = made_translator().translate(lines, source="en", target="de")
     assert texts == [translation.text for translation in found]
     for line, translation in zip(lines, found, strict=True):
@@ -130,16 +130,16 @@ def test_a_line_does_not_depend_on_the_others(search):
         assert_alike([mixed[place]], [together[place]])
 
 
-def test_few_lines_are_few_rows(monkeypatch):
+def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
     """One row, four, and so on up to a whole batch, by the lines that a bucket has, done or not."""
     seen = []
     whole = lines_module.search_continuously
 
-    def watched(system, search, turns, rows):
+    def watched(inference_model, search, turns, rows):
         turns = list(turns)
         for turn in turns:
             seen.append((turn.batch["source_tokens"].shape[1], len(turn.request.active), rows))
-        return whole(system, search, turns, rows)
+        return whole(inference_model, search, turns, rows)
 
     monkeypatch.setattr(lines_module, "search_continuously", watched)
     translator = made_translator(batch=8, buckets=(9, 40), beam_size=1, max_length=2)
@@ -218,22 +218,22 @@ def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["one", None], "line 2 is no text but NoneType; leave it out"),
-        (["one", b"two"], "line 2 is no text but bytes; decode it"),
-        ((x for x in ("one", "two", 3)), "line 3 is no text but int"),
+        (["one", None], "line 2 must be a text, not NoneType; leave it out"),
+        (["one", b"two"], "line 2 must be a text, not bytes; decode it"),
+        ((x for x in ("one", "two", 3)), "line 3 must be a text, not int"),
         (["one", "two \ud83d"], r"line 2 has half a character \(a surrogate, \\ud83d\) at 5"),
-        (b"one", "lines: a list of texts belongs here, not bytes"),
-        (None, "lines: a list of texts belongs here, not NoneType"),
+        (b"one", "lines: must be a list of texts, not bytes"),
+        (None, "lines: must be a list of texts, not NoneType"),
     ],
     ids=["none", "bytes", "generator", "surrogate", "bare bytes", "no list"],
 )
-def test_what_is_no_text_is_named_by_its_number(lines, message):
+def test_errors_name_the_line_that_is_not_text(lines, message):
     with pytest.raises(UserError, match=message):
         made_translator().translate(lines, source="en", target="de")
 
 
 @pytest.mark.parametrize("run", [None, 3, b"runs/mine"])
-def test_what_is_no_path_of_a_run_is_said(run):
+def test_an_invalid_run_path_is_an_error(run):
     with pytest.raises(UserError, match=f"run={run!r}: name the directory of a run"):
         Translator.load(run)
 
@@ -241,14 +241,14 @@ def test_what_is_no_path_of_a_run_is_said(run):
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
-        ({"target": b"de"}, "target=b'de': must be a language's code, or a list"),
-        ({"target": None}, "target=None: must be a language's code, or a list"),
-        ({"source": 5}, "source=5: must be a language's code"),
-        ({"target": ["de", None]}, "target of line 2 is None; give a language's code"),
+        ({"target": b"de"}, "target=b'de': must be a language code, or a list"),
+        ({"target": None}, "target=None: must be a language code, or a list"),
+        ({"source": 5}, "source=5: must be a language code"),
+        ({"target": ["de", None]}, "target of line 2 is None; give a language code"),
         ({"source": [["en"], "en"]}, "source of line 1 is"),
     ],
 )
-def test_what_is_no_language_is_named(languages, message):
+def test_errors_name_an_invalid_language(languages, message):
     with pytest.raises(UserError, match=message):
         made_translator().translate(LINES[:2], **({"source": "en", "target": "de"} | languages))
 
@@ -256,12 +256,12 @@ def test_what_is_no_language_is_named(languages, message):
 def test_references_are_checked_as_lines_are():
     translator, languages = made_translator(), {"source": "en", "target": "de"}
     for references, message in (
-        (["eins", None], "reference 2 is no text but NoneType"),
-        ("eins", r"references: one text where a list of lines belongs; write \[text\]"),
+        (["eins", None], "reference 2 must be a text, not NoneType"),
+        ("eins", r"references: must be a list of lines, not one text; write \[text\]"),
     ):
         with pytest.raises(UserError, match=message):
             translator.score(LINES[:2], references, **languages)
-    with pytest.raises(UserError, match="lines: a list of texts belongs here, not int"):
+    with pytest.raises(UserError, match="lines: must be a list of texts, not int"):
         translator.score(5, ["eins"], **languages)
 
 
@@ -293,7 +293,7 @@ def test_unknown_language_is_reported_before_any_line_is_read():
 
 def test_a_broken_model_is_reported_with_the_line():
     whole = made_translator()
-    broken = jax.tree.map(lambda array: array * np.float32("nan"), whole._system.params)
+    broken = jax.tree.map(lambda array: array * np.float32("nan"), whole._inference_model.params)
     translator = Translator(whole.config, vocabulary(), broken)
     with pytest.raises(UserError, match="line 2: the model's output is not a number"):
         translator.translate(["", LINES[0]], source="en", target="de")

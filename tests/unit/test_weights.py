@@ -120,7 +120,7 @@ def _with(model, weights):
     """Returns the same model with other weights."""
     decode = dataclasses.replace(model.config.decode, weights=weights)
     config = dataclasses.replace(model.config, decode=decode)
-    return type(model)(config, model.vocabulary, model.system.params)
+    return type(model)(config, model.vocabulary, model.inference_model.params)
 
 
 def _names(params, kept):
@@ -169,7 +169,7 @@ def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
 
 @pytest.mark.parametrize("weights", FEWER)
 def test_all_products_of_weights_and_nothing_else_are_rounded(weights):
-    params = _with(made_translator(layout="encoder_decoder"), weights).system.params
+    params = _with(made_translator(layout="encoder_decoder"), weights).inference_model.params
     kept, rounded = _names(params, kept=True), _names(params, kept=False)
     assert {name.rpartition("/")[2] for name in kept} == {"bias", "scale"}
     assert {name.rpartition("/")[2] for name in rounded} == {"kernel", "embedding"}
@@ -189,7 +189,7 @@ def test_branches_of_languages_and_lora_stay_as_they_are(weights):
     changes = (("methods", (method,)), ("lora_rank", 2))
     stored = made_translator(changes=changes)
     fewer = _with(stored, weights)
-    kept = {name for name in _names(fewer.system.params, kept=True) if "bias" not in name}
+    kept = {name for name in _names(fewer.inference_model.params, kept=True) if "bias" not in name}
     assert any("branch" in name and name.endswith("kernel") for name in kept)
     assert any(name.endswith("lora_a") for name in kept)
     assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
@@ -217,12 +217,12 @@ def test_a_run_is_translated_with_weights(weights, run):
 def test_weights_are_chosen_when_a_model_is_loaded(run):
     translator = Translator.load(run, bindings=["Decode.weights='int8'"])
     assert TranslationJob.create(translator, beam_size=2, weights="int8").decode.weights == "int8"
-    with pytest.raises(UserError, match="weights: chosen when a model is loaded"):
+    with pytest.raises(UserError, match="weights: set when a model is loaded"):
         translator.translate(LINES[:1], source="en", target="fr", weights="stored")
     with pytest.raises(UserError, match="Decode.weights"):
         Translator.load(run, bindings=["Decode.weights='int4'"])
     with pytest.raises(UserError, match="analysed with its weights as they are stored"):
-        to_float32(translator.system)
-    to_float32(Translator.load(run).system)
+        to_float32(translator.inference_model)
+    to_float32(Translator.load(run).inference_model)
     with pytest.raises(UserError):
         LanguageModel.load(run, bindings=["Decode.weights='int8'"])

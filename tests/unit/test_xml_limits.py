@@ -57,5 +57,5 @@ def test_what_is_between_units_is_freed(tmp_path):
 def test_an_entity_that_is_not_declared_names_its_line(tmp_path, text):
     text = ONE.format("x").replace("<tu>", f"\n<note>{text}</note><tu>")
     (tmp_path / "a.tmx").write_text(text)
-    with pytest.raises(UserError, match=r"a\.tmx:2: Entity 'e' not defined; mend the file"):
+    with pytest.raises(UserError, match=r"a\.tmx:2: Entity 'e' not defined; repair the file"):
         list(read_units(str(tmp_path / "a.tmx")))

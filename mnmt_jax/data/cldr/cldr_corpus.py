@@ -46,8 +46,8 @@ class CldrCorpus:
         self.inventory: Inventory = load_inventory(inventory, self.languages)
         if missing := missing_phrase_groups(self.inventory):
             raise UserError(
-                f"languages {' '.join(self.languages)}: no {' and no '.join(missing)} that all of "
-                "them have in CLDR, leave out the language CLDR says least of"
+                f"languages {' '.join(self.languages)}: CLDR has no {' and no '.join(missing)} in "
+                "all of them; remove the language with the least data"
             )
 
     def iter_meanings(self, split: str, direction: Direction | None = None) -> Iterator[Meaning]:

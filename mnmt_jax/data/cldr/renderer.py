@@ -211,7 +211,7 @@ class Renderer:
     def _pattern(self, kind: str) -> Pattern:
         pattern = self._dates[kind]
         if pattern is None:
-            raise KeyError(f"{self.language} owns no pattern for {kind!r}")
+            raise KeyError(f"{self.language} has no pattern for {kind!r}")
         return pattern
 
     def _date(self, style: str, year: int, month: int, day: int) -> str:
@@ -260,7 +260,7 @@ class Renderer:
     def _interval(self, key: tuple[str, bool], start: dict[str, int], end: dict[str, int]) -> str:
         halves = self._intervals[key]
         if halves is None:
-            raise KeyError(f"{self.language} owns no interval pattern for {key!r}")
+            raise KeyError(f"{self.language} has no interval pattern for {key!r}")
         return halves[0](start) + halves[1](end)
 
     def _relative(self, unit: str, steps: int) -> str:
@@ -301,7 +301,7 @@ class Renderer:
     def _list(self, style: str, *items: Meaning) -> str:
         separators = self._separators[style]
         if separators is None:
-            raise KeyError(f"{self.language} owns no pattern for 'list'")
+            raise KeyError(f"{self.language} has no pattern for 'list'")
         texts = [self.render(item) for item in items]
         text = texts[0]
         for number, item in enumerate(texts[1:], start=2):

@@ -26,12 +26,12 @@ class _GinBindings:
         except ValueError:
             return default
 
-    def place(self, title: str, field: str) -> str:
+    def location(self, title: str, field: str) -> str:
         del title, field
         return ""
 
-    def section(self, section: type, further: Mapping[str, Any] | None = None) -> Any:
-        return gin.get_configurable(section)(**dict(further or {}))
+    def section(self, section: type, overrides: Mapping[str, Any] | None = None) -> Any:
+        return gin.get_configurable(section)(**dict(overrides or {}))
 
 
 def register_methods() -> None:

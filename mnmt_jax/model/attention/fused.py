@@ -22,7 +22,7 @@ from mnmt_jax.distributed.per_device import by_rows_and_heads, splits_rows_and_h
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.model.attention import split
 from mnmt_jax.model.attention.core import Dropout, Spans, by_role
-from mnmt_jax.model.attention.kernel_parts import Reading
+from mnmt_jax.model.attention.kernel_parts import KernelSettings
 
 # Metadata of a TPU kernel call for `mnmt_jax.cost`: cycles without waiting for memory, and bytes
 # moved between the chip's memory and the core's.
@@ -36,11 +36,11 @@ class Masks(NamedTuple):
     """Visibility masks of a stage.
 
     Attributes:
-        of_roles: from `split.make_masks`; the compiler drops those of roles that a kernel computes.
+        by_role: from `split.make_masks`; the compiler drops those of roles that a kernel computes.
         segment_ids: role -> int32 [batch, length].
     """
 
-    of_roles: Mapping[str, Array]
+    by_role: Mapping[str, Array]
     segment_ids: Spans
 
 
@@ -80,7 +80,7 @@ def attend(
         dropout_mask, roles = dropout(), stage.key_roles(role)
         kernel = _kernel(role_queries, keys_values[0], dropout_mask)
         if kernel is None:
-            mask = masks.of_roles[role]
+            mask = masks.by_role[role]
             return split.attend_role(mask, role_queries, *keys_values, dropout=lambda: dropout_mask)
         sees = "".join(stage.visibility(role, key).value for key in roles)
         ids = masks.segment_ids[role], tuple(masks.segment_ids[key] for key in roles)
@@ -114,7 +114,7 @@ def _by_kernel(
         states: queries, then the keys and the values of the visible roles.
         ids: segments of the queries and of the keys.
     """
-    reading = Reading(sees, states[0].shape[2], 1 - dropout_mask.rate)
+    settings = KernelSettings(sees, states[0].shape[2], 1 - dropout_mask.rate)
     words = (
         hashed_words(dropout_mask.rng)
         if dropout_mask.rng is not None
@@ -123,7 +123,7 @@ def _by_kernel(
     key = jax.lax.bitcast_convert_type(jnp.stack([words[0], words[-1]]), jnp.int32)
 
     def local(key: Array, offsets: Array, states: Any, ids: Any) -> Array:
-        return kernel.attend(reading, jnp.concatenate([key, offsets]), states, ids)
+        return kernel.attend(settings, jnp.concatenate([key, offsets]), states, ids)
 
     run: Callable[..., Array] = by_rows_and_heads(local, states[0])
     return run(key, states, ids)

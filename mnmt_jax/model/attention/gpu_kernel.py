@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.model.attention.kernel_parts import HIDDEN, Reading, dropped, kept, product
+from mnmt_jax.model.attention.kernel_parts import HIDDEN, KernelSettings, dropped, kept, product
 
 _BLOCK = 64  # queries or keys
 _WIDTHS = (16, 32, 64, 128)  # head widths that Triton can multiply
@@ -59,39 +59,39 @@ def _is_recent(device: Any) -> bool:
 
 
 def attend(
-    reading: Reading, numbers: Array, states: tuple[Any, ...], ids: tuple[Any, ...]
+    settings: KernelSettings, numbers: Array, states: tuple[Any, ...], ids: tuple[Any, ...]
 ) -> Float[Array, "batch q heads head_dim"]:
     """Attend with one softmax over the keys of all visible roles.
 
     Args:
-        reading: visibility and dropout.
+        settings: visibility and dropout.
         numbers: int32 [4], as `kernel_parts.kept` takes them.
         states: queries, scaled, then the keys and the values of each visible role: [batch, length,
             heads, head_dim].
         ids: segments of the queries and of the keys, [batch, length]; 0 is padding. Every query
             that is not padding sees a key, since each role of a `Layout` sees itself.
     """
-    return _attended(reading, numbers, states, ids)
+    return _attended(settings, numbers, states, ids)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attended(reading: Reading, numbers: Array, states: Any, ids: Any) -> Array:
-    return _forward(reading, numbers, states, ids)[0]
+def _attended(settings: KernelSettings, numbers: Array, states: Any, ids: Any) -> Array:
+    return _forward(settings, numbers, states, ids)[0]
 
 
-def _forward(reading: Reading, numbers: Array, states: Any, ids: Any) -> tuple[Array, Any]:
+def _forward(settings: KernelSettings, numbers: Array, states: Any, ids: Any) -> tuple[Array, Any]:
     queries, *_ = states
     batch, length, heads, _ = queries.shape
     # float32 for the gradient, which is only rounding error where one key has all the weight.
     output_shape = jax.ShapeDtypeStruct(queries.shape, jnp.float32)
     log_shape = jax.ShapeDtypeStruct((batch, heads, length), jnp.float32)
     outputs, logs = _Call("forward", length, _attention, (output_shape, log_shape))(
-        reading, numbers, (states, ids)
+        settings, numbers, (states, ids)
     )
     return outputs.astype(queries.dtype), (numbers, states, ids, outputs, logs)
 
 
-def _backward(reading: Reading, residuals: Any, output_gradient: Array) -> tuple[Any, ...]:
+def _backward(settings: KernelSettings, residuals: Any, output_gradient: Array) -> tuple[Any, ...]:
     numbers, states, ids, outputs, logs = residuals
     queries, keys, values = states
     products = jnp.einsum(
@@ -99,13 +99,13 @@ def _backward(reading: Reading, residuals: Any, output_gradient: Array) -> tuple
     )
     inputs = (states, ids, output_gradient, logs, products)
     (query_gradient,) = _Call("to_queries", queries.shape[1], _query_gradients, (queries,))(
-        reading, numbers, inputs
+        settings, numbers, inputs
     )
     gradients = []
     for role, (role_keys, role_values) in enumerate(zip(keys, values, strict=True)):
         body = functools.partial(_key_gradients, role)
         call = _Call("to_keys", role_keys.shape[1], body, (role_keys, role_values))
-        gradients.append(call(reading, numbers, inputs))
+        gradients.append(call(settings, numbers, inputs))
     key_gradients, value_gradients = zip(*gradients, strict=True)
     return None, (query_gradient, key_gradients, value_gradients), (None, tuple(None for _ in keys))
 
@@ -119,7 +119,7 @@ class _Call(NamedTuple):
     Attributes:
         name: of the kernel.
         length: of the span.
-        body: takes a `Reading`, `numbers`, and references to its arguments and results.
+        body: takes `KernelSettings`, `numbers`, and references to its arguments and results.
         results: arrays of the shapes and dtypes of the results.
     """
 
@@ -128,13 +128,13 @@ class _Call(NamedTuple):
     body: Callable[..., None]
     results: Sequence[Any]
 
-    def __call__(self, reading: Reading, numbers: Array, arguments: Any) -> Sequence[Array]:
+    def __call__(self, settings: KernelSettings, numbers: Array, arguments: Any) -> Sequence[Array]:
         leaves, tree = jax.tree.flatten(arguments)
         batch, _, heads, _ = self.results[0].shape
 
         def kernel(numbers: Any, *refs: Any) -> None:
             inputs = jax.tree.unflatten(tree, refs[: len(leaves)])
-            self.body(reading, numbers, inputs, refs[len(leaves) :])
+            self.body(settings, numbers, inputs, refs[len(leaves) :])
 
         return pl.pallas_call(
             kernel,
@@ -157,17 +157,17 @@ def _spec(array: Any) -> pl.BlockSpec:
     return pl.BlockSpec(*kinds[array.ndim])
 
 
-def _attention(reading: Reading, numbers: Any, inputs: Any, outputs_and_logs: Any) -> None:
+def _attention(settings: KernelSettings, numbers: Any, inputs: Any, outputs_and_logs: Any) -> None:
     (queries, *_), (query_ids, _) = inputs
     outputs, logs = outputs_and_logs
     query_block = _span(pl.program_id(0), query_ids, queries)
-    draw_mask, shape = _mask_drawer(reading, numbers, queries), (_BLOCK,)
+    draw_mask, shape = _mask_drawer(settings, numbers, queries), (_BLOCK,)
     carry: Any = (
         jnp.full(shape, HIDDEN, jnp.float32),
         jnp.zeros(shape, jnp.float32),
         jnp.zeros((_BLOCK, outputs.shape[-1]), jnp.float32),
     )
-    for role in _roles(reading, inputs):
+    for role in _roles(settings, inputs):
 
         def add(block: Any, carry: Any, role: _Role = role) -> Any:
             largest, weight_sum, output = carry
@@ -186,23 +186,23 @@ def _attention(reading: Reading, numbers: Any, inputs: Any, outputs_and_logs: An
 
         carry = jax.lax.fori_loop(0, role.blocks, add, carry)
     largest, weight_sum, output = carry
-    _store(outputs, output / (weight_sum * reading.share)[:, None])
+    _store(outputs, output / (weight_sum * settings.keep_prob)[:, None])
     _store(logs, largest + jnp.log(weight_sum))
 
 
-def _query_gradients(reading: Reading, numbers: Any, inputs: Any, gradients: Any) -> None:
+def _query_gradients(settings: KernelSettings, numbers: Any, inputs: Any, gradients: Any) -> None:
     (queries, *_), (query_ids, _), *residual_refs = inputs
     query_block = _span(pl.program_id(0), query_ids, queries)
     residuals = _Residuals(*(_load(ref, pl.program_id(0)) for ref in residual_refs))
-    draw_mask = _mask_drawer(reading, numbers, queries)
+    draw_mask = _mask_drawer(settings, numbers, queries)
     query_gradient = jnp.zeros(query_block.states[0].shape, jnp.float32)
-    for role in _roles(reading, inputs):
+    for role in _roles(settings, inputs):
 
         def add(block: Any, query_gradient: Any, role: _Role = role) -> Any:
             key_block = role.span(block)
             keep = draw_mask(query_block, key_block, role.first)
             _, logit_gradients = _gradients(
-                reading, role.letter, query_block, key_block, residuals, keep
+                settings, role.letter, query_block, key_block, residuals, keep
             )
             return query_gradient + product(
                 logit_gradients.astype(queries.dtype), key_block.states[0], (1, 0)
@@ -213,20 +213,20 @@ def _query_gradients(reading: Reading, numbers: Any, inputs: Any, gradients: Any
 
 
 def _key_gradients(
-    number: int, reading: Reading, numbers: Any, inputs: Any, gradients: Any
+    number: int, settings: KernelSettings, numbers: Any, inputs: Any, gradients: Any
 ) -> None:
     (queries, *_), (query_ids, _), *residual_refs = inputs
-    role = list(_roles(reading, inputs))[number]
-    key_block, draw_mask = role.span(pl.program_id(0)), _mask_drawer(reading, numbers, queries)
+    role = list(_roles(settings, inputs))[number]
+    key_block, draw_mask = role.span(pl.program_id(0)), _mask_drawer(settings, numbers, queries)
 
     def add(block: Any, sums: Any) -> Any:
         query_block = _span(block, query_ids, queries)
         residuals = _Residuals(*(_load(ref, block) for ref in residual_refs))
         keep = draw_mask(query_block, key_block, role.first)
         weights, logit_gradients = _gradients(
-            reading, role.letter, query_block, key_block, residuals, keep
+            settings, role.letter, query_block, key_block, residuals, keep
         )
-        dropped_weights = (dropped(weights, keep) / reading.share).astype(queries.dtype)
+        dropped_weights = (dropped(weights, keep) / settings.keep_prob).astype(queries.dtype)
         logit_gradients = logit_gradients.astype(queries.dtype)
         terms = zip(
             sums,
@@ -281,10 +281,10 @@ class _Role(NamedTuple):
         return _span(block, self.ids, *self.states)
 
 
-def _roles(reading: Reading, inputs: Any) -> Iterator[_Role]:
+def _roles(settings: KernelSettings, inputs: Any) -> Iterator[_Role]:
     (_, keys, values), (_, key_ids), *_ = inputs
     first = 0
-    for letter, *refs, ids in zip(reading.sees, keys, values, key_ids, strict=True):
+    for letter, *refs, ids in zip(settings.sees, keys, values, key_ids, strict=True):
         yield _Role(letter, first, ids, (refs[0], refs[1]))
         first += ids.shape[0]
 
@@ -302,7 +302,7 @@ def _logits(letter: str, query_block: _SpanBlock, key_block: _SpanBlock) -> Floa
 
 
 def _gradients(
-    reading: Reading,
+    settings: KernelSettings,
     letter: str,
     query_block: _SpanBlock,
     key_block: _SpanBlock,
@@ -313,21 +313,23 @@ def _gradients(
     weights = jnp.exp(_logits(letter, query_block, key_block) - residuals.logs[:, None])
     weight_gradients = (
         dropped(product(residuals.output_gradient, key_block.states[1], (1, 1)), keep)
-        / reading.share
+        / settings.keep_prob
     )
     logit_gradients = weights * (weight_gradients - residuals.products[:, None])
     # A padding query has no gradient except for the values that it averages.
     return weights, jnp.where(query_block.ids[:, None] == 0, 0.0, logit_gradients)
 
 
-def _mask_drawer(reading: Reading, numbers: Any, queries: Any) -> Callable[..., Array | None]:
+def _mask_drawer(
+    settings: KernelSettings, numbers: Any, queries: Any
+) -> Callable[..., Array | None]:
     """Return a function from a block to the weights that dropout keeps; it returns None for all."""
     words_and_offsets = [numbers[i] for i in range(4)]
     program = pl.program_id(2), pl.program_id(1), queries.shape[0]
 
     def draw_mask(query_block: _SpanBlock, key_block: _SpanBlock, first: int) -> Array | None:
         return kept(
-            reading,
+            settings,
             words_and_offsets,
             program,
             query_block.position[:, None],

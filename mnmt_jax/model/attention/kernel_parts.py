@@ -16,39 +16,39 @@ HIDDEN = float(np.finfo(np.float32).min)  # logit of a hidden key, as in `core.m
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class KernelSettings:
     """Static parameters of a kernel call, the same for every row and head.
 
     Attributes:
         sees: a letter of `Sees` for each key role.
         heads: of the whole array, whatever the mesh.
-        share: fraction of the weights that dropout keeps; 1 disables dropout.
+        keep_prob: fraction of the weights that dropout keeps; 1 disables dropout.
     """
 
     sees: str
     heads: int
-    share: float
+    keep_prob: float
 
 
 def kept(
-    reading: Reading, numbers: Any, place: tuple[Any, Any, int], query: Array, key: Array
+    settings: KernelSettings, numbers: Any, offset: tuple[Any, Any, int], query: Array, key: Array
 ) -> Bool[Array, "_ _"] | None:
     """Return which weights dropout keeps, as `keep_by_hash` draws them; None keeps all.
 
     Args:
-        reading: static parameters of the call.
+        settings: static parameters of the call.
         numbers: int32 [4]: the two words of the dropout key, then the indices of the first row and
             the first head in the whole array.
-        place: row and head relative to those, and the number of queries.
+        offset: row and head relative to those, and the number of queries.
         query: positions of the queries, along one axis.
         key: positions of the keys among all visible keys, along the other axis.
     """
-    if reading.share == 1:
+    if settings.keep_prob == 1:
         return None
     word_0, word_1, row, head = (numbers[i].astype(jnp.uint32) for i in range(4))
-    row, head = row + place[0].astype(jnp.uint32), head + place[1].astype(jnp.uint32)
-    query = (row * reading.heads + head) * place[2] + query.astype(jnp.uint32)
-    return kept_at((word_0, word_1), query, key.astype(jnp.uint32), reading.share)
+    row, head = row + offset[0].astype(jnp.uint32), head + offset[1].astype(jnp.uint32)
+    query = (row * settings.heads + head) * offset[2] + query.astype(jnp.uint32)
+    return kept_at((word_0, word_1), query, key.astype(jnp.uint32), settings.keep_prob)
 
 
 def dropped(states: Array, left: Array | None) -> Array:

@@ -21,7 +21,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.model.attention.fused import KERNEL_METADATA
-from mnmt_jax.model.attention.kernel_parts import HIDDEN, Reading, dropped, kept, product
+from mnmt_jax.model.attention.kernel_parts import HIDDEN, KernelSettings, dropped, kept, product
 
 LANES = 128
 # Queries, and half of the keys, that are known to fit into the core's memory.
@@ -47,12 +47,12 @@ def fits(head_dim: int, queries: int, keys: Sequence[int]) -> bool:
 
 
 def attend(
-    reading: Reading, numbers: Array, states: tuple[Any, ...], ids: tuple[Any, ...]
+    settings: KernelSettings, numbers: Array, states: tuple[Any, ...], ids: tuple[Any, ...]
 ) -> Float[Array, "batch q heads head_dim"]:
     """Attend with one softmax over the keys of all visible roles.
 
     Args:
-        reading: visibility and dropout.
+        settings: visibility and dropout.
         numbers: as `kernel_parts.kept` takes them.
         states: queries, scaled, and tuples of keys and of values of each visible role, [batch,
             length, heads, head_dim].
@@ -60,13 +60,13 @@ def attend(
             padding.
     """
     queries, keys, values = jax.tree.map(lambda x: x.transpose(0, 2, 3, 1), states)
-    outputs = _attended(reading, numbers, queries, ids[0], keys, values, ids[1])
+    outputs = _attended(settings, numbers, queries, ids[0], keys, values, ids[1])
     return outputs.transpose(0, 3, 1, 2)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attended(
-    reading: Reading,
+    settings: KernelSettings,
     numbers: Array,
     queries: Float[Array, "batch heads head_dim q"],
     query_ids: Int[Array, "batch q"],
@@ -76,17 +76,17 @@ def _attended(
 ) -> Float[Array, "batch heads head_dim q"]:
     """Compute `attend` with positions last."""
     arguments = (numbers, queries, query_ids[:, None], *keys, *values, *_columns(key_ids))
-    return _call(_forward, reading, arguments, len(keys), (queries,))[0]
+    return _call(_forward, settings, arguments, len(keys), (queries,))[0]
 
 
-def _attend(reading: Reading, *arguments: Any) -> tuple[Array, tuple[Any, ...]]:
-    return _attended(reading, *arguments), arguments
+def _attend(settings: KernelSettings, *arguments: Any) -> tuple[Array, tuple[Any, ...]]:
+    return _attended(settings, *arguments), arguments
 
 
-def _gradients(reading: Reading, arguments: Any, outward: Array) -> tuple[Any, ...]:
+def _gradients(settings: KernelSettings, arguments: Any, outward: Array) -> tuple[Any, ...]:
     numbers, queries, query_ids, keys, values, key_ids = arguments
     inputs = (numbers, queries, query_ids[:, None], *keys, *values, *_columns(key_ids), outward)
-    gradients = _call(_backward, reading, inputs, len(keys), (queries, *keys, *values))
+    gradients = _call(_backward, settings, inputs, len(keys), (queries, *keys, *values))
     count = len(keys) + 1
     return None, gradients[0], None, tuple(gradients[1:count]), tuple(gradients[count:]), None
 
@@ -99,13 +99,17 @@ def _columns(key_ids: Sequence[Array]) -> list[Array]:
 
 
 def _call(
-    body: Any, reading: Reading, arguments: Sequence[Any], roles: int, results: Sequence[Array]
+    body: Any,
+    settings: KernelSettings,
+    arguments: Sequence[Any],
+    roles: int,
+    results: Sequence[Array],
 ) -> Sequence[Array]:
     """Run a kernel over rows and groups of heads.
 
     Args:
         body: `_forward` or `_backward`.
-        reading: passed to it.
+        settings: passed to it.
         arguments: `numbers`, then arrays: states [rows, heads, head_dim, length], and segments with
             an axis of length 1 beside the positions.
         roles: number of visible roles.
@@ -126,7 +130,7 @@ def _call(
     moved_bytes = sum(map(_bytes, (*arrays, *results)))
     cycles = rows * (heads // heads_per_program) * _cycles(body, heads_per_program, length, keys)
     return pl.pallas_call(
-        functools.partial(body, reading, roles),
+        functools.partial(body, settings, roles),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(rows, heads // heads_per_program),
@@ -181,28 +185,28 @@ def _parts(length: int, keys: int) -> Iterator[tuple[int, int]]:
 
 
 def _forward(
-    reading: Reading, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any
+    settings: KernelSettings, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any
 ) -> None:
     keys, values, key_ids, (outputs,) = (refs[i * roles : i * roles + roles] for i in range(4))
     heads, length = queries.shape[1], queries.shape[3]
     transposed_keys = [[jnp.transpose(array[0, head]) for array in keys] for head in range(heads)]
     for block in _parts(length, _total_length(keys)):
-        visible = list(_visible(reading, query_ids, key_ids, block))
+        visible = list(_visible(settings, query_ids, key_ids, block))
         for head in range(heads):
             head_queries = queries[0, head, :, slice(*block)]
             weights, sums = _softmax(transposed_keys[head], head_queries, visible)
-            keep = _keep_masks(reading, numbers, head, queries.shape, block, weights)
+            keep = _keep_masks(settings, numbers, head, queries.shape, block, weights)
             output = _sum(
                 product(head_values[0, head], dropped(w, mask).astype(head_values.dtype), (1, 0))
                 for head_values, w, mask in zip(values, weights, keep, strict=True)
             )
-            outputs[0, head, :, slice(*block)] = (output / (sums * reading.share)).astype(
+            outputs[0, head, :, slice(*block)] = (output / (sums * settings.keep_prob)).astype(
                 outputs.dtype
             )
 
 
 def _backward(
-    reading: Reading, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any
+    settings: KernelSettings, roles: int, numbers: Any, queries: Any, query_ids: Any, *refs: Any
 ) -> None:
     keys, values, key_ids = (refs[i * roles : i * roles + roles] for i in range(3))
     output_gradient, query_gradient, *key_value_gradients = refs[3 * roles :]
@@ -212,13 +216,13 @@ def _backward(
         )
         sums: list[Any] = [None] * (2 * roles)  # gradients of keys, then of values
         for block in _parts(queries.shape[3], _total_length(keys)):
-            visible = list(_visible(reading, query_ids, key_ids, block))
+            visible = list(_visible(settings, query_ids, key_ids, block))
             head_queries, head_gradient = (
                 array[0, head, :, slice(*block)] for array in (queries, output_gradient)
             )
             weights, total = _softmax(transposed_keys, head_queries, visible)
-            keep = list(_keep_masks(reading, numbers, head, queries.shape, block, weights))
-            scale = 1 / (total * reading.share)
+            keep = list(_keep_masks(settings, numbers, head, queries.shape, block, weights))
+            scale = 1 / (total * settings.keep_prob)
             # A padding query has no gradient except for the values that it averages.
             query_scale = jnp.where(query_ids[0, :, slice(*block)] != 0, scale, 0.0)
             weight_gradients = [
@@ -250,11 +254,11 @@ def _backward(
 
 
 def _visible(
-    reading: Reading, query_ids: Any, key_ids: Sequence[Any], block: tuple[int, int]
+    settings: KernelSettings, query_ids: Any, key_ids: Sequence[Any], block: tuple[int, int]
 ) -> Iterator[Array]:
     """Yield the mask of each role's keys as in `core.pair_mask`, [k, q]."""
     block_ids = query_ids[0, :, slice(*block)]
-    for letter, ids in zip(reading.sees, key_ids, strict=True):
+    for letter, ids in zip(settings.sees, key_ids, strict=True):
         mask = (ids[0] == block_ids) & (block_ids != 0)
         if letter == "c":
             query = block[0] + jax.lax.broadcasted_iota(jnp.int32, mask.shape, 1)
@@ -280,7 +284,7 @@ def _softmax(
 
 
 def _keep_masks(
-    reading: Reading,
+    settings: KernelSettings,
     numbers: Any,
     head: int,
     shape: tuple[int, ...],
@@ -290,7 +294,7 @@ def _keep_masks(
     """Yield which weights dropout keeps for each role; None keeps all.
 
     Args:
-        reading: static parameters of the call.
+        settings: static parameters of the call.
         numbers: as `kernel_parts.kept` takes them.
         head: index among the heads of the program.
         shape: of the queries of the program.
@@ -302,7 +306,7 @@ def _keep_masks(
     column = 0
     for role_weights in weights:
         key = column + jax.lax.broadcasted_iota(jnp.int32, (role_weights.shape[0], 1), 0)
-        yield kept(reading, numbers, program, query, key)
+        yield kept(settings, numbers, program, query, key)
         column += role_weights.shape[0]
 
 
