@@ -25,6 +25,7 @@ The rooms, each of which imports only rooms above it:
     analysis       what a trained model computes inside
     interop        other toolkits: fairseq, Hugging Face, CTranslate2, safetensors, seqio, t5x
     cost           parameters, FLOPs and memory of a configuration before it runs
+    papers         published tables as data, and the workflow that reproduces them
     commands       the command lines
 """
 

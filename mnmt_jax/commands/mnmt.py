@@ -30,6 +30,8 @@ COMMANDS = {
     "languages": "list known languages, or resolve language codes",
     "corpus": "write the built-in CLDR corpus to files",
     "fetch": "download a corpus from Debian packages",
+    "papers": "list the published tables and their numbers",
+    "reproduce": "run a published table from data to the page with both numbers",
     "describe": "print parameter count, FLOPs and memory of a configuration",
     "compile-ahead": "compile for TPUs or GPUs without the hardware; report memory and FLOPs",
     "import": "convert a checkpoint of another toolkit into a run",

@@ -109,9 +109,9 @@ class PatternFiles(FileCorpus):
         self._columns_by_split: dict[str, dict[Direction, tuple[TextColumn, TextColumn]]] = {}
         if not self.splits():
             places = " or ".join(dict.fromkeys(itertools.chain(*patterns.values())))
+            codes = " ".join(self.languages)
             raise NoFilesError(
-                f"corpus {name!r}: no files match {places} for languages {' '.join(self.languages)}",
-                self,
+                f"corpus {name!r}: no files match {places} for languages {codes}", self
             )
 
     def directions(self, split: str) -> tuple[Direction, ...]:

@@ -69,7 +69,7 @@ def write_miniature(row: PublishedCorpus, folder: Path) -> None:
         _write_news(row, folder)
         return
     try:
-        corpus: Corpus | None = row.make(folder, row.name)
+        corpus: Corpus | None = row.factory(folder, row.name)
     except NoFilesError as error:
         corpus = error.corpus
     if isinstance(corpus, PatternFiles):
@@ -80,7 +80,7 @@ def write_miniature(row: PublishedCorpus, folder: Path) -> None:
 
 
 def _write_pairs(row: PublishedCorpus, corpus: PatternFiles) -> None:
-    tested = row.tested or row.languages
+    tested = row.tested_languages or row.languages
     held_out = [*row.supervised, *itertools.permutations(tested, 2)]
     for split in corpus.expected_splits:
         for direction in row.supervised if split == "train" else held_out:

@@ -175,24 +175,31 @@ def load_papers(folder: Path = FOLDER) -> Mapping[str, Paper]:
     return {path.parent.name: _load_paper(path) for path in sorted(folder.glob("*/paper.toml"))}
 
 
+def find_paper(name: str) -> Paper:
+    """Return a paper by the name of its folder.
+
+    Raises:
+        UserError: if there is no such paper.
+    """
+    papers = load_papers()
+    if name not in papers:
+        hint = suggest(name, tuple(papers))
+        raise UserError(f"no paper '{name}'; {hint}there are {join_names(list(papers))}")
+    return papers[name]
+
+
 def find_table(name: str) -> Table:
     """Return a table by `PAPER/TABLE`.
 
     Raises:
         UserError: if there is no such paper or table.
     """
-    papers = load_papers()
-    paper, _, table = name.partition("/")
-    if paper not in papers:
-        hint = suggest(paper, tuple(papers))
-        raise UserError(f"'{name}': no paper '{paper}'; {hint}there are {join_names(list(papers))}")
-    tables = papers[paper].tables
-    if table not in tables:
-        hint = suggest(table, tuple(tables))
-        raise UserError(
-            f"'{name}': {paper} has no '{table}'; {hint}it has {join_names(list(tables))}"
-        )
-    return tables[table]
+    paper_name, _, table = name.partition("/")
+    paper = find_paper(paper_name)
+    if table not in paper.tables:
+        hint, names = suggest(table, tuple(paper.tables)), join_names(list(paper.tables))
+        raise UserError(f"{paper.name} has no table '{table}'; {hint}it has {names}")
+    return paper.tables[table]
 
 
 def _load_paper(path: Path) -> Paper:

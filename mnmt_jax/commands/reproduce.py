@@ -1,0 +1,85 @@
+"""Run a published table from data to a page with the published numbers and ours.
+
+The steps run under Snakemake: what is done is not repeated, and after any stop the same command
+continues. Arguments after `--` go to Snakemake, e.g. `-- --executor slurm --jobs 8`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mnmt_jax.commands.common_flags import CommandParser, positive_int
+
+
+def make_parser() -> CommandParser:
+    """Make the parser of the command line."""
+    parser = CommandParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", metavar="PAPER/TABLE", help="'mnmt papers' lists them")
+    parser.add_argument(
+        "--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of runs and tables, which several tables may share; default: runs/papers, or "
+        "runs/papers_tiny with --scale=tiny",
+    )
+    parser.add_argument("--rows", metavar="LIST", help="row numbers, e.g. 1,3; default: all")
+    parser.add_argument(
+        "--seeds", type=positive_int, metavar="N", help="seeds; default: the paper's"
+    )
+    parser.add_argument(
+        "--scale",
+        choices=("full", "tiny"),
+        default="full",
+        help="tiny: every step with tiny models on made text, in minutes; default: full",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print steps, cost and commands; run nothing"
+    )
+    parser.add_argument(
+        "--cores", type=positive_int, default=1, metavar="N", help="steps at a time; default: 1"
+    )
+    parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="arguments of Snakemake")
+    return parser
+
+
+def main() -> None:
+    """Run the command."""
+    flags = make_parser().parse_args()
+    from mnmt_jax.papers.engine import run_steps
+    from mnmt_jax.papers.listing import describe_plan
+    from mnmt_jax.papers.pages import write_pages
+    from mnmt_jax.papers.selection import select_rows
+    from mnmt_jax.papers.tables import find_table, load_papers
+    from mnmt_jax.papers.values import collect
+    from mnmt_jax.papers.workflow import SCALES, Workflow, trials
+
+    table, scale = find_table(flags.table), SCALES[flags.scale]
+    paper = load_papers()[table.paper]
+    rows = select_rows(paper, table, flags.rows)
+    selected = trials(paper, table, rows, flags.seeds or (1 if scale.miniature else None))
+    workflow = Workflow(paper, scale)
+    targets = [workflow.add(trial) for trial in selected]
+    if flags.dry_run:
+        print(describe_plan(table, selected, workflow.steps))
+        return
+    default = "runs/papers_tiny" if scale.miniature else "runs/papers"
+    output = flags.output or Path(default)
+    run_steps(
+        workflow.steps,
+        targets,
+        name=f"{table.paper}-{table.name}",
+        output=output,
+        data=output / "data" if scale.miniature else flags.data,
+        cores=flags.cores,
+        arguments=flags.snakemake,
+    )
+    reproduction = collect(table, selected, output)
+    page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
+    print(page.with_suffix(".md").read_text(encoding="utf-8"))
+    print(f"Page: {page}")

@@ -1,0 +1,43 @@
+"""Selection of the rows of a table that a command runs."""
+
+from __future__ import annotations
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.papers.experiments import experiments
+from mnmt_jax.papers.tables import Paper, Row, Table
+
+
+def select_rows(paper: Paper, table: Table, numbers: str | None) -> tuple[Row, ...]:
+    """Return the rows to run.
+
+    Args:
+        paper: paper of the table.
+        table: the table.
+        numbers: comma-separated numbers of rows, from 1; None for all rows that can be run.
+
+    Raises:
+        UserError: if a number is not of a row, a listed row cannot be run, or no row can be.
+    """
+    if numbers is None:
+        rows = tuple(row for row in table.rows if experiments(paper, table, row))
+        if not rows:
+            reason = table.values or next((r.unavailable for r in table.rows if r.unavailable), "")
+            raise UserError(
+                f"{table.paper}/{table.name}: no row of this table can be run"
+                f"{f' ({reason})' if reason else ''}"
+            )
+        return rows
+    rows = tuple(_row(table, word) for word in numbers.split(","))
+    for row in rows:
+        if not experiments(paper, table, row):
+            raise UserError(f"--rows: '{row.name}' cannot be run: {row.unavailable or 'no model'}")
+    return rows
+
+
+def _row(table: Table, word: str) -> Row:
+    if not word.strip().isdecimal() or not 1 <= int(word) <= len(table.rows):
+        raise UserError(
+            f"--rows: '{word}' is not a number from 1 to {len(table.rows)}; 'mnmt papers "
+            f"{table.paper}/{table.name}' lists the rows"
+        )
+    return table.rows[int(word) - 1]
