@@ -10,9 +10,10 @@ from types import MappingProxyType
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.cost.describe import describe
+from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.distributed.chips import chip_of
-from mnmt_jax.papers.experiments import Experiment
+from mnmt_jax.papers.experiments import Experiment, gin_files
 from mnmt_jax.vocabulary.language_codes import find_code
 
 UTILIZATION = 0.4
@@ -50,19 +51,12 @@ class Estimate:
     disk: int
 
 
-def gin_files(experiment: Experiment) -> list[str]:
-    """Return the gin files of a training, in the order in which they are read."""
-    files = [f"gin_configs/models/{experiment.model}.gin"]
-    names = (experiment.data.run, *(f"settings/{name}" for name in experiment.settings))
-    return files + [f"gin_configs/runs/{name}.gin" for name in names]
-
-
 def training_config(experiment: Experiment) -> Config:
     """Return the configuration of a training at full scale."""
     data = experiment.data
     steps = [f"Train.steps={data.steps}"] if data.steps else []
     config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
-    return config.bind_languages(PUBLISHED[data.corpus].languages, find_code)
+    return config.bind_languages(PUBLISHED[get_mixture(data.corpus).corpus].languages, find_code)
 
 
 @functools.cache
@@ -82,7 +76,7 @@ def estimate(experiment: Experiment) -> Estimate:
     kept = config.train.keep_last + config.train.keep_best
     return Estimate(
         parameters=parameters,
-        directions=len(PUBLISHED[experiment.data.corpus].supervised),
+        directions=len(get_mixture(experiment.data.corpus).directions),
         updates=config.train.steps,
         tokens=tokens,
         flops=figures["flops_per_target_token"]["train"] * float(tokens) * config.train.steps,

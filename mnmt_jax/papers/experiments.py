@@ -3,15 +3,18 @@
 The fields of a row that runs:
 
     model      model file of `gin_configs/models`; `{corpus}` stands for the corpus' `model`
+    pretrained model of the section `imports` that is evaluated as it is; instead of `model`
     corpus     corpus of a row whose columns name none; default: that of the table
     settings   files of `gin_configs/runs/settings` that are read after the run file
     bindings   gin bindings of the training
     decode     gin bindings of the evaluation
-    from       runs that give initial parameters, `MODEL on CORPUS` or `NAME=MODEL on CORPUS`
+    evaluate   flags of `mnmt evaluate`
+    from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
+               several, each `NAME=...`
     back_translation_rounds    rounds of back-translation after the training
 
-The section `corpora` of `paper.toml` has what all rows on a corpus share; `defaults` fills in what
-a corpus does not set.
+The section `corpora` of `paper.toml` has what all rows on a mixture share; `defaults` fills in what
+a corpus does not set. The section `imports` has the flags of `mnmt import` for released models.
 """
 
 from __future__ import annotations
@@ -26,10 +29,12 @@ from mnmt_jax.papers.tables import Paper, Row, Table
 
 _ROW_FIELDS = (
     "model",
+    "pretrained",
     "corpus",
     "settings",
     "bindings",
     "decode",
+    "evaluate",
     "from",
     "back_translation_rounds",
 )
@@ -40,7 +45,8 @@ class Data:
     """What the rows of a corpus share.
 
     Attributes:
-        corpus: name of the mixture and of the evaluated task.
+        corpus: name of the mixture.
+        task: evaluated task; empty for the mixture.
         model: what `{corpus}` stands for in the name of a model file.
         run: run file of `gin_configs/runs`.
         vocabulary: flags of `mnmt vocabulary`.
@@ -54,6 +60,7 @@ class Data:
     """
 
     corpus: str
+    task: str = ""
     model: str = ""
     run: str = ""
     vocabulary: tuple[str, ...] = ()
@@ -72,8 +79,8 @@ class Source:
 
     Attributes:
         name: name for `--initialize_from NAME=RUN`; empty for the only source.
-        model: its model file.
-        corpus: its corpus.
+        model: its model file, or the name of an import.
+        corpus: its corpus; empty for an import.
     """
 
     name: str
@@ -86,11 +93,14 @@ class Experiment:
     """A trained model and its evaluation, for one row and corpus of a table.
 
     Attributes:
-        model: model file of `gin_configs/models`, without `.gin`.
+        model: model file of `gin_configs/models`, without `.gin`; for a pretrained model, the
+            name of its import.
         data: corpus and what its rows share.
         settings: files of `gin_configs/runs/settings`.
         bindings: gin bindings of the training.
         decode: gin bindings of the evaluation.
+        evaluate: flags of the evaluation.
+        pretrained: whether the model is imported and not trained.
         sources: runs that give initial parameters.
         back_translation_rounds: rounds of back-translation after the training.
     """
@@ -100,18 +110,24 @@ class Experiment:
     settings: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
+    evaluate: tuple[str, ...] = ()
+    pretrained: bool = False
     sources: tuple[Source, ...] = ()
     back_translation_rounds: int = 0
 
     @property
     def run_name(self) -> str:
         """Name of the run's folder; experiments that train alike share it."""
+        if self.pretrained:
+            return self.model
         return "-".join([_slug(self.model), self.data.corpus, *map(_slug, self._changes())])
 
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
-        return "+".join([self.run_name, *map(_slug, self.decode)])
+        changes = ("".join(self.evaluate), *self.decode)
+        names = [self.run_name, *map(_slug, filter(None, changes))]
+        return "+".join([*names, self.data.corpus] if self.pretrained else names)
 
     def _changes(self) -> tuple[str, ...]:
         rounds = self.back_translation_rounds
@@ -126,7 +142,7 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     Raises:
         UserError: naming the table, row and field that is wrong.
     """
-    if row.unavailable or "model" not in row.facts:
+    if row.unavailable or not {"model", "pretrained"}.intersection(row.facts):
         return {}
     place = f"{table.paper}/{table.name}: row '{row.name}'"
     if unknown := [name for name in row.facts if name not in _ROW_FIELDS]:
@@ -151,12 +167,17 @@ def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
     facts = row.facts
     data = corpus_data(paper, corpus)
     sources = facts.get("from", ())
+    pretrained = facts.get("pretrained", "")
+    if pretrained and pretrained not in paper.imports:
+        raise UserError(f"{paper.name}: row '{row.name}': no import '{pretrained}' in paper.toml")
     return Experiment(
-        model=facts["model"].replace("{corpus}", data.model),
+        model=pretrained or facts["model"].replace("{corpus}", data.model),
         data=data,
         settings=tuple(facts.get("settings", ())),
         bindings=tuple(facts.get("bindings", ())),
         decode=tuple(facts.get("decode", ())),
+        evaluate=tuple(facts.get("evaluate", ())),
+        pretrained=bool(pretrained),
         sources=tuple(map(_source, [sources] if isinstance(sources, str) else sources)),
         back_translation_rounds=facts.get("back_translation_rounds", 0),
     )
@@ -181,8 +202,15 @@ def corpus_data(paper: Paper, corpus: str) -> Data:
     return Data(corpus, **values)
 
 
+def gin_files(experiment: Experiment) -> list[str]:
+    """Return the gin files of a training, in the order in which they are read."""
+    names = (experiment.data.run, *(f"settings/{name}" for name in experiment.settings))
+    files = [f"gin_configs/models/{experiment.model}.gin"]
+    return files + [f"gin_configs/runs/{name}.gin" for name in names]
+
+
 def _source(text: str) -> Source:
-    """Parse `MODEL on CORPUS` or `NAME=MODEL on CORPUS`."""
+    """Parse `[NAME=]MODEL on CORPUS`, or `[NAME=]IMPORT`."""
     where, _, corpus = text.partition(" on ")
     name, _, model = where.rpartition("=")
     return Source(name, model, corpus)

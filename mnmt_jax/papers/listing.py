@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers import estimates
 from mnmt_jax.papers.experiments import experiments
@@ -64,8 +65,12 @@ def describe_plan(table: Table, trials: Sequence[Trial], steps: Sequence[Step]) 
         trials: the trials of its rows.
         steps: all steps, in order.
     """
-    trained = {trial.experiment.run_name: trial.experiment for trial in trials}
-    runs = {(trial.experiment.run_name, trial.seed) for trial in trials}
+    trained = {
+        trial.experiment.run_name: trial.experiment
+        for trial in trials
+        if not trial.experiment.pretrained
+    }
+    runs = {(t.experiment.run_name, t.seed) for t in trials if not t.experiment.pretrained}
     costs = {name: estimates.estimate(item) for name, item in trained.items()}
     header = ["model", "corpus", "directions", "parameters", "updates", "tokens/update", "FLOPs"]
     rows = [
@@ -83,7 +88,9 @@ def describe_plan(table: Table, trials: Sequence[Trial], steps: Sequence[Step]) 
     flops, disk = estimates.total(costs[name] for name, _ in runs)
     hours = ", ".join(f"{name} {h:.3g}" for name, h in estimates.device_hours(flops).items())
     length = estimates.SENTENCE
-    corpora = dict.fromkeys(trial.experiment.data.corpus for trial in trials)
+    mixtures = dict.fromkeys(trial.experiment.data.corpus for trial in trials)
+    corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
+    data = dict.fromkeys(f"data: {_place(row)}: {row.required_files}" for row in corpora)
     return "\n".join(
         [
             f"{table.paper}/{table.name}: {table.number}, {table.title}",
@@ -94,18 +101,14 @@ def describe_plan(table: Table, trials: Sequence[Trial], steps: Sequence[Step]) 
             f"hours at {estimates.UTILIZATION:.0%} of the peak (assumed): {hours}",
             f"disk for checkpoints: {disk / 1e9:.3g} GB",
             "",
-            *(
-                f"data: {name} in {_place(name)}: {PUBLISHED[name].required_files}"
-                for name in corpora
-            ),
+            *data,
             "",
             *(shlex.join(step.command) for step in steps),
         ]
     )
 
 
-def _place(corpus: str) -> str:
-    row = PUBLISHED[corpus]
+def _place(row: PublishedCorpus) -> str:
     return f"DATA/{row.folder or row.name}"
 
 

@@ -151,6 +151,7 @@ class Paper:
         authors: authors; empty if the text does not state them.
         venue: where it was published; empty if unknown.
         corpora: what the rows of a corpus share, by corpus (`mnmt_jax.papers.experiments`).
+        imports: flags of `mnmt import` for released models, by name.
         defaults: values for what a corpus does not set.
         tables: its tables and figures, by name, tables first.
     """
@@ -161,6 +162,7 @@ class Paper:
     authors: tuple[str, ...]
     venue: str
     corpora: Mapping[str, Mapping[str, Any]]
+    imports: Mapping[str, str]
     defaults: Mapping[str, Any]
     tables: Mapping[str, Table]
 
@@ -213,6 +215,7 @@ def _load_paper(path: Path) -> Paper:
         authors=tuple(fields.get("authors", ())),
         venue=fields.get("venue", ""),
         corpora=fields.get("corpora", {}),
+        imports=fields.get("imports", {}),
         defaults=fields.get("defaults", {}),
         tables={table.name: table for table in ordered},
     )

@@ -14,13 +14,20 @@ Folders below the output folder, shared by all tables that are written there:
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
-from mnmt_jax.papers.experiments import Data, Experiment, Source, corpus_data, experiments
+from mnmt_jax.papers.experiments import (
+    Data,
+    Experiment,
+    Source,
+    corpus_data,
+    experiments,
+    gin_files,
+)
 from mnmt_jax.papers.tables import Paper, Row, Table
-
-_MODELS, _RUNS = "gin_configs/models", "gin_configs/runs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,14 +164,13 @@ class Workflow:
         self._steps.setdefault(name, Step(name, tuple(command), tuple(dict.fromkeys(inputs))))
         return name
 
-    def _data(self, corpus: str) -> tuple[str, ...]:
-        """Make the miniature of a corpus; return the step to wait for."""
+    def _data(self, mixture: str) -> tuple[str, ...]:
+        """Make the miniature of a mixture's corpus; return the step to wait for."""
         if not self._scale.miniature:
             return ()
-        row = PUBLISHED[corpus]
-        folder = row.folder or row.name
-        command = ("python", "-m", "mnmt_jax.papers.miniature", corpus, f"data/{folder}")
-        return (self._step(f"data/{corpus}", command),)
+        row = PUBLISHED[get_mixture(mixture).corpus]
+        command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
+        return (self._step(f"data/{row.name}", (*command, f"data/{row.folder or row.name}")),)
 
     def _vocabulary(self, data: Data) -> str:
         corpus = data.vocabulary_of or data.corpus
@@ -191,8 +197,7 @@ class Workflow:
             step, folder = self._source(source, seed)
             inputs.append(step)
             sources += ["--initialize_from", f"{source.name}={folder}".lstrip("=")]
-        files = [f"{_MODELS}/{experiment.model}.gin", f"{_RUNS}/{data.run}.gin"]
-        files += [f"{_RUNS}/settings/{name}.gin" for name in experiment.settings]
+        files = gin_files(experiment)
         bindings = [f"Data.cache='{_cache(data)}'", f"Train.seed={seed}"]
         bindings += [f"Train.steps={data.steps}"] if data.steps else []
         bindings += [*experiment.bindings, *self._scale.bindings]
@@ -209,12 +214,21 @@ class Workflow:
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
 
     def _source(self, source: Source, seed: int) -> tuple[str, str]:
-        """Add the training of a source run; return its step and folder."""
+        """Add a source run; return its step and folder."""
+        if not source.corpus:
+            return self._import(source.model), _imported(source.model)
         experiment = Experiment(source.model, corpus_data(self._paper, source.corpus))
         return self._train(experiment, seed), _run(experiment, seed)
 
+    def _import(self, name: str) -> str:
+        flags = shlex.split(self._paper.imports[name])
+        command = ("mnmt", "import", *flags, "--output", _imported(name))
+        return self._step(f"import/{name}", command)
+
     def _trained(self, experiment: Experiment, seed: int) -> str:
-        """Add the training and the average of its checkpoints; return the last step."""
+        """Add what makes the evaluated parameters; return the last step."""
+        if experiment.pretrained:
+            return self._import(experiment.model)
         trained = self._train(experiment, seed)
         if experiment.data.step != "average":
             return trained
@@ -223,9 +237,10 @@ class Workflow:
 
     def _evaluate(self, experiment: Experiment, seed: int) -> str:
         data = experiment.data
-        command = ["mnmt", "evaluate", "--run", _run(experiment, seed), "--task", data.corpus]
-        command += ["--step", data.step] if data.step else []
-        command += [*data.evaluate, *self._scale.evaluate]
+        task = data.task or data.corpus
+        command = ["mnmt", "evaluate", "--run", _run(experiment, seed), "--task", task]
+        command += ["--step", data.step] if data.step and not experiment.pretrained else []
+        command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
         command += [f"--gin.{binding}" for binding in (*experiment.decode, *self._scale.decode)]
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
@@ -236,5 +251,11 @@ def _cache(data: Data) -> str:
     return f"caches/{data.corpus}"
 
 
+def _imported(name: str) -> str:
+    return f"imports/{name}"
+
+
 def _run(experiment: Experiment, seed: int) -> str:
+    if experiment.pretrained:
+        return _imported(experiment.model)
     return f"runs/{experiment.run_name}/seed{seed}"
