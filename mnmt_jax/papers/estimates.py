@@ -56,7 +56,7 @@ def training_config(experiment: Experiment) -> Config:
     data = experiment.data
     steps = [f"Train.steps={data.steps}"] if data.steps else []
     config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
-    return config.bind_languages(PUBLISHED[get_mixture(data.corpus).corpus].languages, find_code)
+    return config.bind_languages(PUBLISHED[get_mixture(data.mixture).corpus].languages, find_code)
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def estimate(experiment: Experiment) -> Estimate:
     kept = config.train.keep_last + config.train.keep_best
     return Estimate(
         parameters=parameters,
-        directions=len(get_mixture(experiment.data.corpus).directions),
+        directions=len(get_mixture(experiment.data.mixture).directions),
         updates=config.train.steps,
         tokens=tokens,
         flops=figures["flops_per_target_token"]["train"] * float(tokens) * config.train.steps,

@@ -5,16 +5,19 @@ The fields of a row that runs:
     model      model file of `gin_configs/models`; `{corpus}` stands for the corpus' `model`
     pretrained model of the section `imports` that is evaluated as it is; instead of `model`
     corpus     corpus of a row whose columns name none; default: that of the table
+    trained_on corpus of the training, if the row is only evaluated on the corpus of its columns
+    run        run file; default: that of the corpus
     settings   files of `gin_configs/runs/settings` that are read after the run file
     bindings   gin bindings of the training
     decode     gin bindings of the evaluation
     evaluate   flags of `mnmt evaluate`
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
-               several, each `NAME=...`
+               several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
 
 The section `corpora` of `paper.toml` has what all rows on a mixture share; `defaults` fills in what
-a corpus does not set. The section `imports` has the flags of `mnmt import` for released models.
+a corpus does not set. The section `imports` has the flags of `mnmt import` for released models. A
+training that starts from an import uses its vocabulary. A row without numbers runs for all columns.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ _ROW_FIELDS = (
     "model",
     "pretrained",
     "corpus",
+    "trained_on",
+    "run",
     "settings",
     "bindings",
     "decode",
@@ -45,12 +50,14 @@ class Data:
     """What the rows of a corpus share.
 
     Attributes:
-        corpus: name of the mixture.
+        corpus: its name in the section `corpora`.
+        mixture: name of the mixture; default: `corpus`.
         task: evaluated task; empty for the mixture.
         model: what `{corpus}` stands for in the name of a model file.
         run: run file of `gin_configs/runs`.
         vocabulary: flags of `mnmt vocabulary`.
         vocabulary_of: corpus whose vocabulary is used; empty for its own.
+        cache: further flags of `mnmt cache`.
         step: evaluated checkpoint: `best`, `average` or empty for the newest.
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: number of seeds of the paper.
@@ -60,11 +67,13 @@ class Data:
     """
 
     corpus: str
+    mixture: str
     task: str = ""
     model: str = ""
     run: str = ""
     vocabulary: tuple[str, ...] = ()
     vocabulary_of: str = ""
+    cache: tuple[str, ...] = ()
     step: str = ""
     average: tuple[str, ...] = ()
     seeds: int = 1
@@ -103,6 +112,7 @@ class Experiment:
         pretrained: whether the model is imported and not trained.
         sources: runs that give initial parameters.
         back_translation_rounds: rounds of back-translation after the training.
+        evaluated: corpus of the columns, if the model was not trained on it; else empty.
     """
 
     model: str
@@ -114,6 +124,13 @@ class Experiment:
     pretrained: bool = False
     sources: tuple[Source, ...] = ()
     back_translation_rounds: int = 0
+    evaluated: str = ""
+
+    @property
+    def vocabulary_import(self) -> str:
+        """Name of the import whose vocabulary the training uses; empty for that of the corpus."""
+        names = [source.model for source in self.sources if not source.name and not source.corpus]
+        return names[0] if names else ""
 
     @property
     def run_name(self) -> str:
@@ -127,7 +144,7 @@ class Experiment:
         """Name of the evaluation's folder."""
         changes = ("".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(_slug, filter(None, changes))]
-        return "+".join([*names, self.data.corpus] if self.pretrained else names)
+        return "+".join([*names, self.evaluated] if self.evaluated else names)
 
     def _changes(self) -> tuple[str, ...]:
         rounds = self.back_translation_rounds
@@ -147,9 +164,8 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     place = f"{table.paper}/{table.name}: row '{row.name}'"
     if unknown := [name for name in row.facts if name not in _ROW_FIELDS]:
         raise UserError(f"{place}: unknown field '{unknown[0]}'")
-    prefixes = dict.fromkeys(
-        column.corpus for column in table.columns if column.key in row.published
-    )
+    scored = [column for column in table.columns if column.key in row.published]
+    prefixes = dict.fromkeys(column.corpus for column in scored or table.columns)
     return {
         prefix: _experiment(paper, row, prefix or _only_corpus(place, table, row))
         for prefix in prefixes
@@ -168,6 +184,14 @@ def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
     data = corpus_data(paper, corpus)
     sources = facts.get("from", ())
     pretrained = facts.get("pretrained", "")
+    trained_on = facts.get("trained_on", corpus)
+    if trained_on != corpus:
+        task = data.task or corpus
+        data = dataclasses.replace(
+            corpus_data(paper, trained_on), task=task, evaluate=data.evaluate
+        )
+    if "run" in facts:
+        data = dataclasses.replace(data, run=facts["run"])
     if pretrained and pretrained not in paper.imports:
         raise UserError(f"{paper.name}: row '{row.name}': no import '{pretrained}' in paper.toml")
     return Experiment(
@@ -178,8 +202,12 @@ def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
         decode=tuple(facts.get("decode", ())),
         evaluate=tuple(facts.get("evaluate", ())),
         pretrained=bool(pretrained),
-        sources=tuple(map(_source, [sources] if isinstance(sources, str) else sources)),
+        sources=tuple(
+            _source(text.replace("{corpus}", data.model))
+            for text in ([sources] if isinstance(sources, str) else sources)
+        ),
         back_translation_rounds=facts.get("back_translation_rounds", 0),
+        evaluated=corpus if pretrained or trained_on != corpus else "",
     )
 
 
@@ -192,12 +220,12 @@ def corpus_data(paper: Paper, corpus: str) -> Data:
     place = f"{paper.name}/paper.toml: corpora.{corpus}"
     if corpus not in paper.corpora:
         raise UserError(f"{place}: is missing")
-    values: dict[str, Any] = {"model": corpus, "run": corpus}
+    values: dict[str, Any] = {"model": corpus, "run": corpus, "mixture": corpus}
     values |= {**paper.defaults, **paper.corpora[corpus]}
     known = {field.name for field in dataclasses.fields(Data)} - {"corpus"}
     if unknown := sorted(set(values) - known):
         raise UserError(f"{place}: unknown field '{unknown[0]}'")
-    for name in ("vocabulary", "average", "new_language", "evaluate"):
+    for name in ("vocabulary", "cache", "average", "new_language", "evaluate"):
         values[name] = tuple(shlex.split(values.get(name, "")))
     return Data(corpus, **values)
 

@@ -88,7 +88,7 @@ def describe_plan(table: Table, trials: Sequence[Trial], steps: Sequence[Step]) 
     flops, disk = estimates.total(costs[name] for name, _ in runs)
     hours = ", ".join(f"{name} {h:.3g}" for name, h in estimates.device_hours(flops).items())
     length = estimates.SENTENCE
-    mixtures = dict.fromkeys(trial.experiment.data.corpus for trial in trials)
+    mixtures = dict.fromkeys(trial.experiment.data.mixture for trial in trials)
     corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
     data = dict.fromkeys(f"data: {_place(row)}: {row.required_files}" for row in corpora)
     return "\n".join(

@@ -4,7 +4,7 @@ Folders below the output folder, shared by all tables that are written there:
 
     data/CORPUS              made miniatures (scale tiny alone)
     vocabularies/CORPUS      from `mnmt vocabulary`
-    caches/CORPUS            from `mnmt cache`
+    caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`
     evaluations/RUN/seedN    from `mnmt evaluate`
     done/                    one empty file for every finished step
@@ -174,20 +174,28 @@ class Workflow:
 
     def _vocabulary(self, data: Data) -> str:
         corpus = data.vocabulary_of or data.corpus
-        flags = self._scale.vocabulary or corpus_data(self._paper, corpus).vocabulary
-        command = ("mnmt", "vocabulary", "--mixture", corpus, *flags)
+        described = corpus_data(self._paper, corpus)
+        flags = self._scale.vocabulary or described.vocabulary
+        command = ("mnmt", "vocabulary", "--mixture", described.mixture, *flags)
         name = f"vocabulary/{corpus}"
         return self._step(
-            name, (*command, "--output", f"vocabularies/{corpus}"), self._data(corpus)
+            name,
+            (*command, "--output", f"vocabularies/{corpus}"),
+            self._data(described.mixture),
         )
 
-    def _cache(self, data: Data) -> str:
-        vocabulary = data.vocabulary_of or data.corpus
-        command = ("mnmt", "cache", "--mixture", data.corpus)
+    def _cache(self, experiment: Experiment) -> str:
+        data, folder = experiment.data, _cache(experiment)
+        if name := experiment.vocabulary_import:
+            vocabulary, step = f"{_imported(name)}/vocabulary", self._import(name)
+        else:
+            vocabulary = f"vocabularies/{data.vocabulary_of or data.corpus}"
+            step = self._vocabulary(data)
+        command = ("mnmt", "cache", "--mixture", data.mixture, *data.cache)
         return self._step(
-            f"cache/{data.corpus}",
-            (*command, "--vocabulary", f"vocabularies/{vocabulary}", "--output", _cache(data)),
-            (self._vocabulary(data), *self._data(data.corpus)),
+            f"cache/{folder.removeprefix('caches/')}",
+            (*command, "--vocabulary", vocabulary, "--output", folder),
+            (step, *self._data(data.mixture)),
         )
 
     def _train(self, experiment: Experiment, seed: int) -> str:
@@ -198,7 +206,7 @@ class Workflow:
             inputs.append(step)
             sources += ["--initialize_from", f"{source.name}={folder}".lstrip("=")]
         files = gin_files(experiment)
-        bindings = [f"Data.cache='{_cache(data)}'", f"Train.seed={seed}"]
+        bindings = [f"Data.cache='{_cache(experiment)}'", f"Train.seed={seed}"]
         bindings += [f"Train.steps={data.steps}"] if data.steps else []
         bindings += [*experiment.bindings, *self._scale.bindings]
         command = [
@@ -210,7 +218,7 @@ class Workflow:
             "--workdir",
             _run(experiment, seed),
         ]
-        inputs.append(self._cache(data))
+        inputs.append(self._cache(experiment))
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
 
     def _source(self, source: Source, seed: int) -> tuple[str, str]:
@@ -237,7 +245,7 @@ class Workflow:
 
     def _evaluate(self, experiment: Experiment, seed: int) -> str:
         data = experiment.data
-        task = data.task or data.corpus
+        task = data.task or data.mixture
         command = ["mnmt", "evaluate", "--run", _run(experiment, seed), "--task", task]
         command += ["--step", data.step] if data.step and not experiment.pretrained else []
         command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
@@ -247,8 +255,11 @@ class Workflow:
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
 
 
-def _cache(data: Data) -> str:
-    return f"caches/{data.corpus}"
+def _cache(experiment: Experiment) -> str:
+    """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
+    data = experiment.data
+    parts = (*data.cache, *filter(None, [experiment.vocabulary_import]))
+    return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
 
 
 def _imported(name: str) -> str:
