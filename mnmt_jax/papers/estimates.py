@@ -52,11 +52,16 @@ class Estimate:
 
 
 def training_config(experiment: Experiment) -> Config:
-    """Return the configuration of a training at full scale."""
+    """Return the configuration of a training at full scale.
+
+    A model that grows by a language is that before it: its new pieces are known after training.
+    """
     data = experiment.data
     steps = [f"Train.steps={data.steps}"] if data.steps else []
     config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
-    return config.bind_languages(PUBLISHED[get_mixture(data.mixture).corpus].languages, find_code)
+    mixture = experiment.sources[0].corpus if data.new_language else data.mixture
+    corpus = PUBLISHED[get_mixture(mixture).corpus]
+    return config.bind_languages(corpus.languages, find_code)
 
 
 @functools.cache

@@ -43,6 +43,7 @@ _ROW_FIELDS = (
     "from",
     "back_translation_rounds",
 )
+_FLAGS = ("vocabulary", "cache", "average", "new_language", "back_translation", "evaluate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Data:
         seeds: number of seeds of the paper.
         steps: number of updates; 0 for that of the run file.
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
+        back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
     """
 
@@ -79,6 +81,7 @@ class Data:
     seeds: int = 1
     steps: int = 0
     new_language: tuple[str, ...] = ()
+    back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
 
 
@@ -225,7 +228,7 @@ def corpus_data(paper: Paper, corpus: str) -> Data:
     known = {field.name for field in dataclasses.fields(Data)} - {"corpus"}
     if unknown := sorted(set(values) - known):
         raise UserError(f"{place}: unknown field '{unknown[0]}'")
-    for name in ("vocabulary", "cache", "average", "new_language", "evaluate"):
+    for name in _FLAGS:
         values[name] = tuple(shlex.split(values.get(name, "")))
     return Data(corpus, **values)
 

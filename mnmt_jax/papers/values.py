@@ -96,13 +96,13 @@ def collect(table: Table, trials: Sequence[Trial], output: Path) -> Reproduction
             runs = results.get(row.name, {}).get(column.corpus, [])
             experiment = experiments.get((row.name, column.corpus))
             reference = plain.get(experiment.run_name, []) if experiment else []
-            ours = _summary(column, runs, reference)
+            ours = summarize_column(column, runs, reference)
             if published is not None or ours is not None:
                 cells[row.name, column.key] = Cell(published, ours)
     return Reproduction(table, cells, results)
 
 
-def _summary(
+def summarize_column(
     column: Column, runs: Sequence[RunResult], plain: Sequence[RunResult]
 ) -> SeedSummary | None:
     """Return a column's value over seeds; None if it cannot be computed.

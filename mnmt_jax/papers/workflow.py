@@ -4,8 +4,9 @@ Folders below the output folder, shared by all tables that are written there:
 
     data/CORPUS              made miniatures (scale tiny alone)
     vocabularies/CORPUS      from `mnmt vocabulary`
+    grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
-    runs/RUN/seedN           from `mnmt train`
+    runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
@@ -36,7 +37,8 @@ class Scale:
 
     Attributes:
         name: `full` or `tiny`.
-        vocabulary: flags of `mnmt vocabulary` that replace the paper's; empty for the paper's.
+        vocabulary: flags of `mnmt vocabulary` that replace the paper's on miniatures.
+        new_language: flags of `mnmt add-language` that replace the paper's; empty for those.
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
@@ -45,6 +47,7 @@ class Scale:
 
     name: str
     vocabulary: tuple[str, ...] = ()
+    new_language: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
@@ -54,7 +57,8 @@ class Scale:
 FULL = Scale("full")
 TINY = Scale(
     "tiny",
-    vocabulary=("--vocab_size", "420", "--text_normalization", "none"),
+    vocabulary=("--text_normalization", "none"),
+    new_language=("--language", "de", "--vocab_size", "300"),
     bindings=(
         "Model.embed=16",
         "Model.heads=2",
@@ -175,7 +179,9 @@ class Workflow:
     def _vocabulary(self, data: Data) -> str:
         corpus = data.vocabulary_of or data.corpus
         described = corpus_data(self._paper, corpus)
-        flags = self._scale.vocabulary or described.vocabulary
+        flags = described.vocabulary
+        if self._scale.miniature:
+            flags = ("--vocab_size", _miniature_pieces(described.mixture), *self._scale.vocabulary)
         command = ("mnmt", "vocabulary", "--mixture", described.mixture, *flags)
         name = f"vocabulary/{corpus}"
         return self._step(
@@ -199,26 +205,66 @@ class Workflow:
         )
 
     def _train(self, experiment: Experiment, seed: int) -> str:
-        data = experiment.data
+        if experiment.data.new_language:
+            return self._train_new_language(experiment, seed)
+        if experiment.back_translation_rounds:
+            return self._back_translate(experiment, seed)
         inputs, sources = [], []
         for source in experiment.sources:
             step, folder = self._source(source, seed)
             inputs.append(step)
             sources += ["--initialize_from", f"{source.name}={folder}".lstrip("=")]
-        files = gin_files(experiment)
-        bindings = [f"Data.cache='{_cache(experiment)}'", f"Train.seed={seed}"]
-        bindings += [f"Train.steps={data.steps}"] if data.steps else []
-        bindings += [*experiment.bindings, *self._scale.bindings]
-        command = [
-            "mnmt",
-            "train",
-            *(word for file in files for word in ("--gin_file", file)),
-            *(f"--gin.{binding}" for binding in bindings),
-            *sources,
-            "--workdir",
-            _run(experiment, seed),
-        ]
         inputs.append(self._cache(experiment))
+        flags = self._training_flags(experiment, seed, gin_files(experiment), _cache(experiment))
+        command = ("mnmt", "train", *flags, *sources, "--workdir", _run(experiment, seed))
+        return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
+
+    def _training_flags(
+        self, experiment: Experiment, seed: int, files: Iterable[str], cache: str
+    ) -> list[str]:
+        """Return the gin files and bindings of a training."""
+        steps = experiment.data.steps
+        bindings = [f"Data.cache='{cache}'", f"Train.seed={seed}"]
+        bindings += [f"Train.steps={steps}"] if steps else []
+        bindings += [*experiment.bindings, *self._scale.bindings]
+        flags = [word for file in files for word in ("--gin_file", file)]
+        return [*flags, *(f"--gin.{binding}" for binding in bindings)]
+
+    def _train_new_language(self, experiment: Experiment, seed: int) -> str:
+        """Add a language to the source run, and train on its text and the source run's."""
+        data, (source,) = experiment.data, experiment.sources
+        base = Experiment(source.model, corpus_data(self._paper, source.corpus))
+        name = f"{experiment.run_name}/seed{seed}"
+        grown, cache = f"grown/{name}", f"caches/{name}"
+        step = ("--step", base.data.step) if base.data.step else ()
+        pieces = self._scale.new_language or data.new_language
+        command = ("mnmt", "add-language", "--run", _run(base, seed), *step)
+        inputs = (self._trained(base, seed), *self._data(data.mixture))
+        flags = ("--mixture", data.mixture, *pieces, "--output", grown)
+        add = self._step(f"add-language/{name}", (*command, *flags), inputs)
+        command = ("mnmt", "cache", "--mixture", data.mixture)
+        flags = ("--vocabulary", f"{grown}/vocabulary", "--also", _cache(base), "--output", cache)
+        cached = self._step(f"cache/{name}", (*command, *flags), (add,))
+        settings = [f"gin_configs/runs/settings/{item}.gin" for item in experiment.settings]
+        files = [f"{grown}/config.gin", *settings]
+        training = self._training_flags(experiment, seed, files, cache)
+        command = ("mnmt", "train", *training, "--initialize_from", grown)
+        workdir = ("--workdir", _run(experiment, seed))
+        return self._step(f"train/{name}", (*command, *workdir), (cached,))
+
+    def _back_translate(self, experiment: Experiment, seed: int) -> str:
+        """Train rounds of back-translation from the run without them."""
+        data, rounds = experiment.data, experiment.back_translation_rounds
+        before = dataclasses.replace(experiment, back_translation_rounds=0)
+        command = (
+            *("mnmt", "back-translate", "--run", _run(before, seed)),
+            *(("--step", data.step) if data.step else ()),
+            *("--cache", _cache(before), *data.back_translation, "--rounds", str(rounds)),
+            *("--gin_file", "gin_configs/runs/settings/back_translation.gin"),
+            *(f"--gin.{binding}" for binding in self._scale.bindings),
+            *("--workdir", _run(experiment, seed).rpartition("/round_")[0]),
+        )
+        inputs = (self._trained(before, seed),)
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
 
     def _source(self, source: Source, seed: int) -> tuple[str, str]:
@@ -255,6 +301,11 @@ class Workflow:
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
 
 
+def _miniature_pieces(mixture: str) -> str:
+    """Return a vocabulary size that is neither too small nor too large for a miniature's text."""
+    return str(430 + 24 * len(PUBLISHED[get_mixture(mixture).corpus].languages))
+
+
 def _cache(experiment: Experiment) -> str:
     """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
     data = experiment.data
@@ -269,4 +320,6 @@ def _imported(name: str) -> str:
 def _run(experiment: Experiment, seed: int) -> str:
     if experiment.pretrained:
         return _imported(experiment.model)
-    return f"runs/{experiment.run_name}/seed{seed}"
+    folder = f"runs/{experiment.run_name}/seed{seed}"
+    rounds = experiment.back_translation_rounds
+    return f"{folder}/round_{rounds}/run" if rounds else folder

@@ -1,0 +1,326 @@
+"""Published tables: their files, plans, costs, cells and pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.cost.describe import describe
+from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.papers import estimates, pages, values, workflow
+from mnmt_jax.papers.experiments import experiments, gin_files
+from mnmt_jax.papers.listing import describe_plan, list_papers, show_table
+from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
+from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from tests.unit.made_results import made_result
+
+PAPERS = load_papers()
+TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
+RUNNABLE = [
+    table
+    for table in TABLES
+    if any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
+]
+
+
+def _name(table) -> str:
+    return f"{table.paper}/{table.name}"
+
+
+def test_all_tables_and_data_figures_of_five_papers_are_files():
+    assert list(PAPERS) == [
+        "graformer",
+        "language_layers",
+        "position_disentangling",
+        "registers",
+        "two_stage",
+    ]
+    numbered = {
+        paper.name: [n for n in paper.tables if n.startswith("table")] for paper in PAPERS.values()
+    }
+    assert {name: len(tables) for name, tables in numbered.items()} == {
+        "graformer": 13,
+        "language_layers": 12,
+        "position_disentangling": 8,
+        "registers": 14,
+        "two_stage": 6,
+    }
+    for name, tables in numbered.items():
+        assert tables == [f"table{n}" for n in range(1, len(tables) + 1)], name
+
+
+def test_every_table_has_numbers_or_says_why_not():
+    for table in TABLES:
+        assert bool(table.cells) or table.values, _name(table)
+        assert all(row.published or table.values or row.facts for row in table.rows), _name(table)
+
+
+def test_numbers_are_kept_as_printed():
+    row = find_table("registers/table4").rows[0]
+    assert next(iter(row.published.values())) == Decimal("24.00")
+    assert str(next(iter(row.published.values()))) == "24.00"
+
+
+@pytest.mark.parametrize("table", RUNNABLE, ids=_name)
+def test_plan_of_every_table(table, relaxed_dtypes):
+    paper = PAPERS[table.paper]
+    rows = select_rows(paper, table, None)
+    selected = trials(paper, table, rows)
+    plan = Workflow(paper, FULL)
+    targets = [plan.add(trial) for trial in selected]
+    known = set()
+    for step in plan.steps:
+        assert known.issuperset(step.inputs), step.name
+        known.add(step.name)
+        assert step.command[0] == "mnmt"
+    assert known.issuperset(targets)
+    text = describe_plan(table, selected, plan.steps)
+    assert all(shlex.join(step.command) in text for step in plan.steps)
+    for trial in selected:
+        if not trial.experiment.pretrained:
+            _check_cost(trial.experiment)
+
+
+def _check_cost(experiment) -> None:
+    """Compare the estimate with `describe` on the same gin files."""
+    cost = estimates.estimate(experiment)
+    steps = [f"Train.steps={experiment.data.steps}"] if experiment.data.steps else []
+    config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
+    assert cost.updates == config.train.steps
+    assert cost.directions == len(get_mixture(experiment.data.mixture).directions)
+    if all(not hasattr(method, "languages") for method in config.model.methods):
+        figures = describe(
+            config.model,
+            config.model.vocab_size,
+            source_length=32,
+            target_length=32,
+            beam=1,
+            optimizer=config.optimizer,
+        )
+        assert cost.parameters == figures["parameters"]["total"]
+        per_update = cost.flops / cost.updates / cost.tokens
+        assert per_update == pytest.approx(figures["flops_per_target_token"]["train"], rel=0.01)
+
+
+def test_plan_of_a_table_in_full(relaxed_dtypes):
+    """The commands of docs/recipes.md, for one model and two seeds."""
+    table = find_table("language_layers/table7")
+    paper = PAPERS["language_layers"]
+    plan = Workflow(paper, FULL)
+    for trial in trials(paper, table, select_rows(paper, table, "2"), 2):
+        plan.add(trial)
+    run, evaluation = "runs/fcll_iwslt17-iwslt17/seed", "evaluations/fcll_iwslt17-iwslt17/seed"
+    files = "--gin_file gin_configs/models/fcll_iwslt17.gin --gin_file gin_configs/runs/iwslt17.gin"
+    assert [" ".join(step.command) for step in plan.steps] == [
+        "mnmt vocabulary --mixture iwslt17 --vocab_size 40001 --model_type bpe --monolingual "
+        "--normalization nmt_nfkc --text_normalization none --no-byte_fallback "
+        "--output vocabularies/iwslt17",
+        "mnmt cache --mixture iwslt17 --vocabulary vocabularies/iwslt17 --output caches/iwslt17",
+        *(
+            command
+            for seed in (1, 2)
+            for command in (
+                f"mnmt train {files} --gin.Data.cache='caches/iwslt17' --gin.Train.seed={seed} "
+                f"--workdir {run}{seed}",
+                f"mnmt evaluate --run {run}{seed} --task iwslt17 --step best "
+                f"--output {evaluation}{seed}",
+            )
+        ),
+    ]
+    costs = estimates.estimate(trials(paper, table, table.rows[1:2])[0].experiment)
+    assert (costs.parameters, costs.directions, costs.updates) == (73_016_335, 6, 100_000)
+
+
+def test_rows_that_train_alike_share_a_run_and_differ_in_evaluations():
+    paper, table = PAPERS["language_layers"], find_table("language_layers/table8")
+    fcll, omitted = (trial.experiment for trial in trials(paper, table, table.rows[:2], 1))
+    trained = find_table("language_layers/table7").rows[4]  # trained without tags
+    (without,) = experiments(paper, find_table("language_layers/table7"), trained).values()
+    assert fcll.run_name == omitted.run_name != without.run_name
+    names = [item.evaluation_name for item in (fcll, omitted, without)]
+    assert len(set(names)) == 3
+
+
+def test_tiny_plans_make_their_data_first():
+    paper, table = PAPERS["language_layers"], find_table("language_layers/table2")
+    plan = Workflow(paper, TINY)
+    for trial in trials(paper, table, table.rows[:1], 1):
+        plan.add(trial)
+    kinds = [step.kind for step in plan.steps]
+    assert kinds[:5] == ["data", "vocabulary", "cache", "train", "evaluate"]
+    assert kinds.count("data") == 5
+
+
+@pytest.mark.parametrize(
+    "edit, message",
+    [
+        (lambda s: s.replace('kind = "ablation"', 'kind = "odd"'), "kind 'odd'"),
+        (lambda s: s.replace("zero_shot.bleu", "zero_shot.bleau"), "did you mean 'bleu'"),
+        (lambda s: s.replace("[32.57, 20.74, 1.67]", "[32.57, 20.74]"), "2 cells for 3 columns"),
+        (lambda s: s.replace("[32.57, 20.74, 1.67]", '[32.57, 20.74, "x"]'), "is not a number"),
+        (lambda s: s.replace('name = "FCLL"', 'name = "SD"'), "two rows are called 'SD'"),
+        (lambda s: s.replace("title = ", "titel = ", 1), "'title' is missing"),
+        (lambda s: s + "[", "is not TOML"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path, edit, message):
+    source = Path(workflow.__file__).parent / "language_layers" / "table7.toml"
+    file = tmp_path / "table7.toml"
+    file.write_text(edit(source.read_text("utf-8")), "utf-8")
+    with pytest.raises(UserError, match=message) as raised:
+        load_table(file)
+    assert str(file) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("register/table1", "did you mean 'registers'"),
+        ("registers/tabel1", "did you mean 'table1'"),
+        ("registers", "has no table ''"),
+    ],
+)
+def test_unknown_tables_are_named(name, message):
+    with pytest.raises(UserError, match=message):
+        find_table(name)
+
+
+def test_rows_that_cannot_run_are_refused_with_their_reason():
+    paper, table = PAPERS["language_layers"], find_table("language_layers/table2")
+    assert [row.name for row in select_rows(paper, table, None)] == [
+        "Baseline",
+        "Residual",
+        "SD",
+        "FCLL",
+    ]
+    with pytest.raises(UserError, match="adapters per language"):
+        select_rows(paper, table, "1,2")
+    with pytest.raises(UserError, match="'7' is not a number from 1 to 6"):
+        select_rows(paper, table, "7")
+    with pytest.raises(UserError, match="no row of this table can be run"):
+        select_rows(paper, find_table("language_layers/figure3"), None)
+
+
+RESULT = made_result("made", ("en", "de", "fr", "cs"), seed=3)
+BLEU = RESULT.values("bleu")
+
+
+@pytest.mark.parametrize(
+    "group, directions",
+    [
+        ("all", list(BLEU)),
+        ("supervised", [pair for pair in BLEU if "en" in pair]),
+        ("zero_shot", [pair for pair in BLEU if "en" not in pair]),
+        ("en_to_x", [("en", "de"), ("en", "fr"), ("en", "cs")]),
+        ("x_to_en", [("de", "en"), ("fr", "en"), ("cs", "en")]),
+        ("de-fr", [("de", "fr")]),
+        ("slavic_to_x", [("cs", "en"), ("cs", "de"), ("cs", "fr")]),
+        ("x_to_romance", [("en", "fr"), ("de", "fr"), ("cs", "fr")]),
+    ],
+)
+def test_groups_of_directions(group, directions):
+    score = values.group_score(RESULT, Column(f"{group}.bleu", ""))
+    assert score == pytest.approx(sum(BLEU[pair] for pair in directions) / len(directions))
+
+
+def test_groups_without_directions_have_no_score():
+    assert values.group_score(RESULT, Column("ja-ko.bleu", "")) is None
+    assert values.group_score(RESULT, Column("all.entropy", "")) is None
+
+
+def _scaled(factor: float):
+    """Return the made result with every BLEU multiplied."""
+    directions = tuple(
+        dataclasses.replace(item, bleu=item.bleu * factor) for item in RESULT.directions
+    )
+    return dataclasses.replace(RESULT, directions=directions)
+
+
+def _collected(tmp_path, name: str, rows: str, factors: dict[int, list[float]]):
+    """Write evaluations with scaled scores, by number of a row and seed, and collect them."""
+    table = find_table(name)
+    paper = PAPERS[table.paper]
+    selected = trials(paper, table, select_rows(paper, table, rows), 2)
+    numbers = [number for number in factors for _ in factors[number]]
+    scales = [factor for number in factors for factor in factors[number]]
+    assert len(selected) == len(numbers)
+    for trial, factor in zip(selected, scales, strict=True):
+        (tmp_path / trial.evaluation).mkdir(parents=True)
+        write_result(_scaled(factor), tmp_path / trial.evaluation / "scores.json")
+    return paper, table, values.collect(table, selected, tmp_path)
+
+
+def test_cells_have_mean_range_and_difference(tmp_path):
+    _, table, made = _collected(tmp_path, "language_layers/table7", "2", {2: [0.5, 1.0]})
+    cell = made.cells["FCLL", "zero_shot.bleu"]
+    one = values.group_score(RESULT, Column("zero_shot.bleu", ""))
+    assert cell.published == Decimal("21.00")
+    assert (cell.ours.low, cell.ours.high) == pytest.approx((one / 2, one))
+    assert cell.difference == pytest.approx(0.75 * one - 21)
+    assert made.cells["SD", "zero_shot.bleu"].ours is None
+    assert ("Residual without tags", "zero_shot.off_target") not in made.cells
+    assert len(table.rows) == 6
+
+
+def test_changes_are_against_the_same_runs_with_unchanged_decoding(tmp_path):
+    factors = {1: [0.5, 1.0], 2: [0.25, 0.5]}
+    _, _, made = _collected(tmp_path, "language_layers/table8", "1,2", factors)
+    assert made.cells["FCLL, tags omitted", "it-ro.bleu_change"].ours is None  # not in the result
+    table = find_table("language_layers/table8")
+    changed = dataclasses.replace(
+        table, columns=(Column("de-fr.bleu", ""), Column("de-fr.bleu_change", ""))
+    )
+    paper = PAPERS["language_layers"]
+    made = values.collect(changed, trials(paper, table, table.rows[:2], 2), tmp_path)
+    score = BLEU["de", "fr"]
+    change = made.cells["FCLL, tags omitted", "de-fr.bleu_change"].ours
+    assert change.mean == pytest.approx(-0.375 * score)
+    assert made.cells["FCLL", "de-fr.bleu"].ours.mean == pytest.approx(0.75 * score)
+
+
+def test_variance_is_over_seeds():
+    column = Column("zero_shot.variance", "")
+    runs = [_scaled(0.5), _scaled(1.0)]
+    score = values.group_score(RESULT, column)
+    assert values.summarize_column(column, runs, ()).mean == pytest.approx((score / 2) ** 2 / 2)
+    assert values.summarize_column(column, runs[:1], ()) is None
+
+
+def test_pages_show_published_ours_and_difference(tmp_path):
+    paper, table, made = _collected(tmp_path, "language_layers/table7", "2", {2: [0.5, 1.0]})
+    page = pages.write_pages(paper, made, TINY, tmp_path / "tables")
+    ours = made.cells["FCLL", "supervised.bleu"].ours
+    markdown = page.with_suffix(".md").read_text("utf-8")
+    row = next(line for line in markdown.splitlines() if line.startswith("| FCLL  "))
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        "FCLL",
+        "supervised BLEU",
+        "32.95",
+        f"{ours.mean:.2f}",
+        f"{ours.low:.2f} to {ours.high:.2f}",
+        "2",
+        f"{ours.mean - 32.95:+.2f}",
+    ]
+    assert pages.MEANINGLESS in markdown and pages.MEANINGLESS in page.read_text("utf-8")
+    latex = page.with_suffix(".tex").read_text("utf-8")
+    assert r"FCLL & 32.95 & 21.00 & 1.52 \\" in latex and r"off-target, \%" in latex
+    assert f"{ours.mean - 32.95:+.2f}" in page.read_text("utf-8")
+    full = pages.markdown_page(paper, made, FULL)
+    assert pages.MEANINGLESS not in full and "| iwslt17 |" not in full
+
+
+def test_lists_count_what_can_be_run():
+    text = list_papers([PAPERS["language_layers"]])
+    row = next(line for line in text.splitlines() if "language_layers/table2 " in line)
+    assert [cell.strip() for cell in row.split("|")[4:-1]] == ["6", "4", "36"]
+    shown = show_table(find_table("language_layers/table2"))
+    assert "not run here: Philip et al. (2020)" in shown and "32.93" in shown
+    assert "orders of growth only" in show_table(find_table("language_layers/table1"))
