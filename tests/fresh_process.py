@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ _IMPORTED = (
     "array_record.python.array_record_module",
     "google.cloud.storage",  # tensorboardX does, where it is installed
     "tqdm",
+    "grain.experimental",
 )
 # That the children's programs be those of the tests, which the cache of programs then has.
 _AS_HERE = [name for name in ("tests.unrolled_draws",) if name in sys.modules]
@@ -199,6 +201,7 @@ def _run_script(
     os.environ.clear()
     os.environ.update(environment)
     _read_variables_of_jax(environment)
+    _cache_programs_of_every_process()
     os.chdir(cwd)
     sys.argv = argv
     runpy.run_path(argv[0], run_name="__main__")
@@ -216,3 +219,20 @@ def _read_variables_of_jax(environment: Mapping[str, str]) -> None:
             except (SyntaxError, ValueError):
                 value = text
             jax.config.update(name, value)
+
+
+def _cache_programs_of_every_process() -> None:
+    """Let JAX cache the programs of a process that is not the first of a distributed run.
+
+    JAX writes those of process 0 alone, to spare shared storage; the others, whose devices and so
+    whose keys differ, would compile everything at every start.
+    """
+    from jax._src import compiler, distributed
+
+    class AsFirst:
+        process_id = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(distributed.global_state, name)
+
+    compiler.distributed = types.SimpleNamespace(global_state=AsFirst())
