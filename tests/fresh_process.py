@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,9 @@ _IMPORTED = (
     "grain.experimental",
 )
 # That the children's programs be those of the tests, which the cache of programs then has.
-_AS_HERE = [name for name in ("tests.unrolled_draws",) if name in sys.modules]
+_AS_HERE = [
+    name for name in ("tests.unrolled_draws", "tests.shared_programs") if name in sys.modules
+]
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([*_IMPORTED, *_AS_HERE, __name__])
 
@@ -201,7 +202,6 @@ def _run_script(
     os.environ.clear()
     os.environ.update(environment)
     _read_variables_of_jax(environment)
-    _cache_programs_of_every_process()
     os.chdir(cwd)
     sys.argv = argv
     runpy.run_path(argv[0], run_name="__main__")
@@ -219,20 +219,3 @@ def _read_variables_of_jax(environment: Mapping[str, str]) -> None:
             except (SyntaxError, ValueError):
                 value = text
             jax.config.update(name, value)
-
-
-def _cache_programs_of_every_process() -> None:
-    """Let JAX cache the programs of a process that is not the first of a distributed run.
-
-    JAX writes those of process 0 alone, to spare shared storage; the others, whose devices and so
-    whose keys differ, would compile everything at every start.
-    """
-    from jax._src import compiler, distributed
-
-    class AsFirst:
-        process_id = 0
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(distributed.global_state, name)
-
-    compiler.distributed = types.SimpleNamespace(global_state=AsFirst())
