@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 . scripts/environment.sh
 prepare_environment "[test]"
 bin=.venv/bin
-# Without bytecode every process would compile its imports, and pytest rewrite its asserts, anew.
+# Without cached bytecode every process compiles its imports again, and pytest every test file.
 unset PYTHONDONTWRITEBYTECODE
 code=(mnmt_jax tasks scripts tests benchmarks)
 $bin/ruff format --check "${code[@]}"
