@@ -39,9 +39,12 @@ _IMPORTED = (
     "array_record.python.array_record_module",
     "google.cloud.storage",  # tensorboardX does, where it is installed
     "tqdm",
+    "grain.experimental",
 )
 # That the children's programs be those of the tests, which the cache of programs then has.
-_AS_HERE = [name for name in ("tests.unrolled_draws",) if name in sys.modules]
+_AS_HERE = [
+    name for name in ("tests.unrolled_draws", "tests.shared_programs") if name in sys.modules
+]
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([*_IMPORTED, *_AS_HERE, __name__])
 
