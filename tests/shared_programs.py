@@ -1,7 +1,8 @@
 """Persistent cache entries shared by processes that have different numbers of devices.
 
 Both changes are to JAX's own rules for the cache, which are made for accelerators and for storage
-that many hosts write to. Importing this module makes them.
+that many hosts write to. Importing this module makes them, for speed alone: a JAX whose cache has
+other internals keeps its own rules.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from jax._src import cache_key, compiler, distributed
 
-_hash_topology = cache_key._hash_accelerator_config
+_hash_topology = getattr(cache_key, "_hash_accelerator_config", None)
 
 
 def hash_devices(hash_obj: Any, devices: np.ndarray) -> None:
@@ -45,4 +46,5 @@ def use() -> None:
     compiler.distributed = types.SimpleNamespace(global_state=_First())
 
 
-use()
+if _hash_topology and hasattr(cache_key, "_hash_devices") and hasattr(compiler, "distributed"):
+    use()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing
 from collections.abc import Mapping
@@ -109,6 +110,7 @@ class Checked:
             object.__setattr__(self, name, _checked(field, getattr(self, name), kind))
 
 
+@functools.cache
 def field_types(section: type) -> Mapping[str, Any]:
     """Return the declared type of each field, with its constraints."""
     types = typing.get_type_hints(section, include_extras=True)
