@@ -105,8 +105,9 @@ class Checked:
         Raises:
             UserError: if a value has the wrong type or is out of its range.
         """
-        for name, kind in field_types(type(self)).items():
-            field = f"{type(self).__name__}.{name}"
+        section: Any = type(self)  # mypy calls no class of dataclasses hashable
+        for name, kind in field_types(section).items():
+            field = f"{section.__name__}.{name}"
             object.__setattr__(self, name, _checked(field, getattr(self, name), kind))
 
 
