@@ -220,7 +220,7 @@ def load_reference(path: Path) -> Reference:
     sources = [[]] * len(values[given])
     if "source_lengths" in values:
         sources = rows_of(values["source_right_padded"], values["source_lengths"])
-    lengths = values["target_lengths" if layout.grows else "source_lengths"]
+    lengths = values["target_lengths" if layout.is_autoregressive else "source_lengths"]
     labels = rows_of(values["target_labels"], lengths)
     batch = spans_of(values, config, layout, list(zip(sources, labels, strict=True)))
     if "target_language" in values:  # theirs count from 1
@@ -228,7 +228,7 @@ def load_reference(path: Path) -> Reference:
     padded = np.zeros_like(batch[f"{layout.generated}_tokens"])
     for row, label in enumerate(labels):
         padded[row, : len(label)] = label
-    if not layout.grows:  # theirs have padding where nothing is asked for
+    if not layout.is_autoregressive:  # theirs have padding where nothing is asked for
         padded = np.where(padded == 0, -1, padded)
     return Reference(
         values, config, layout, read_parameters(state, config, layout), batch, padded, sources

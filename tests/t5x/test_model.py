@@ -149,7 +149,9 @@ def assert_same_step(config):
             np.testing.assert_array_equal(found[name], old[name])
     assert moved > 5
     moved_on, old_ones = (trainable.split(tree)[0] for tree in (theirs[0], before))
-    kept = trainable.with_rows(moved_on, old_ones)  # where rows are frozen, those of before
+    kept = trainable.restore_frozen_rows(
+        moved_on, old_ones
+    )  # where rows are frozen, those of before
     jax.tree.map(np.testing.assert_array_equal, moved_on, kept)
     return names
 

@@ -23,7 +23,7 @@ from mnmt_jax.analysis.branches import branch_layers
 from mnmt_jax.design.objective import Intermediate, States
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.forward_passes import ForwardPasses
-from mnmt_jax.model.intermediates import ENTERED
+from mnmt_jax.model.intermediates import BRANCH_INPUT
 from mnmt_jax.model.network import build_model
 from tests.property.test_contrastive_model import make_batch
 from tests.property.test_language_layers import MOMENTS, case, make
@@ -141,11 +141,11 @@ def test_f_is_the_block_of_the_model_and_x_what_enters_it():
     params = random_params(model, batch, moments=MOMENTS)
     layer = branch_layers(model)[-1]
     assert (layer.number, layer.path) == (4, ("layer_3", "mlp"))
-    tap, after = Intermediate(f"layer_3/mlp/{ENTERED}", "target"), States(4, "target")
+    tap, after = Intermediate(f"layer_3/mlp/{BRANCH_INPUT}", "target"), States(4, "target")
 
     @jax.jit
     def run(params, batch):
-        passes = ForwardPasses(model, params, batch, reads=(tap, after))
+        passes = ForwardPasses(model, params, batch, requests=(tap, after))
         entered = passes.read(tap)
         changes = []
         for row, slot in enumerate(

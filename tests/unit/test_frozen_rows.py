@@ -39,18 +39,21 @@ TREE = {
 
 
 def test_rows_of_gradients_are_zero_and_rows_of_parameters_come_back():
-    flat = traverse_util.flatten_dict(RULE.without_rows(TREE), sep="/")
+    flat = traverse_util.flatten_dict(RULE.zero_frozen_rows(TREE), sep="/")
     for name in ("kernel", "bias"):
         found = np.asarray(flat[f"mlp/branch/first/{name}"]).reshape(3, -1)
         np.testing.assert_array_equal(found.any(axis=1), [False, True, False])
     np.testing.assert_array_equal(flat["mlp/scale"], [1.0, 0.0, 3.0])
     moved = jax.tree.map(lambda leaf: leaf * 0.5 + 0.0, TREE)
-    flat = traverse_util.flatten_dict(RULE.with_rows(moved, TREE), sep="/")
+    flat = traverse_util.flatten_dict(RULE.restore_frozen_rows(moved, TREE), sep="/")
     np.testing.assert_array_equal(flat["mlp/branch/first/bias"], [[1, 1], [0.5, 0.5], [1, 1]])
     np.testing.assert_array_equal(flat["mlp/scale"], [0.5, 0.0, 1.5])
     assert np.signbit(flat["mlp/scale"][1]) and float(flat["other"]) == 1
     assert RULE.count(TREE) == 4 + 2 + 2 + 1 and Trainable().count(TREE) == 12 + 6 + 3 + 1
-    assert Trainable().without_rows(TREE) is TREE and Trainable().with_rows(moved, TREE) is moved
+    assert (
+        Trainable().zero_frozen_rows(TREE) is TREE
+        and Trainable().restore_frozen_rows(moved, TREE) is moved
+    )
 
 
 def test_whose_rows_are_frozen():

@@ -138,7 +138,7 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
     ("parts", "message"),
     [
         ("('lm', 'a', 'b')", r"Graft.parts=.* a tuple of tuples, such as \(\('lm', 'a', 'b'\),\)"),
-        ("(('lm', 'a'),)", r"Graft.parts=\('lm', 'a'\) must be an origin, what is taken and"),
+        ("(('lm', 'a'),)", r"Graft.parts=\('lm', 'a'\) must be the name of a source run"),
         ("(('lm', 'a', 3),)", "Graft.parts=.* must be a string in quotes"),
         ("(('l=m', 'a', 'b'),)", "'l=m' is not a valid name of a source run"),
         ("(('lm', 'layer_*', 'b'),)", "'layer_.' must be a path such as 'layer_0/mlp', with one"),
@@ -221,7 +221,7 @@ def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
     with pytest.raises(UserError, match="several runs need NAME=RUN each"):
         read_initial_params([SourceRunSpec("a"), SourceRunSpec("b")], {}, config, made_vocabulary())
     empty = dataclasses.replace(config, train=Train(methods=(Graft(),)))
-    with pytest.raises(UserError, match=r"Graft.parts=\(\) takes nothing"):
+    with pytest.raises(UserError, match=r"Graft.parts=\(\) names no parameters"):
         read_initial_params([], {}, empty, made_vocabulary())
 
 

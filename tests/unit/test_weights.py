@@ -15,7 +15,7 @@ from mnmt_jax.decoding.weight_precision import compute_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.quantized_weights import (
-    FEWER_BITS,
+    QUANTIZED_TYPES,
     Bfloat16,
     Int8,
     affine,
@@ -124,9 +124,11 @@ def _with(model, weights):
 
 
 def _names(params, kept):
-    flat = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, FEWER_BITS))
+    flat = jax.tree_util.tree_leaves_with_path(
+        params, is_leaf=lambda x: isinstance(x, QUANTIZED_TYPES)
+    )
     names = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
-    return {name for name, leaf in names.items() if isinstance(leaf, FEWER_BITS) != kept}
+    return {name for name, leaf in names.items() if isinstance(leaf, QUANTIZED_TYPES) != kept}
 
 
 def _off(found, expected):
