@@ -34,14 +34,14 @@ def measurements(tmp_path_factory):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", FACTS)
-def test_everything_can_be_read(measurements, page, width):
+def test_no_text_is_cut_off_or_overlaps(measurements, page, width):
     found = measurements[page][str(width)]
     assert found["cells"] > 5 and found["width"] <= width
     assert found["outside"] == found["broken"] == found["hidden"] == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_text_of_one_kind_has_one_size(measurements, width):
+def test_text_of_one_kind_has_one_font_size(measurements, width):
     for found in (measurements[page][str(width)] for page in FACTS):
         assert {name: sizes for name, sizes in found["sizes"].items() if len(sizes) > 1} == {}
         assert len(found["chart_fonts"]) < 2

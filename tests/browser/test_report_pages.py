@@ -43,7 +43,7 @@ def measurements(tmp_path_factory):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", ["eight", "two", "one"])
-def test_everything_can_be_read(measurements, page, width):
+def test_no_text_is_cut_off_or_overlaps(measurements, page, width):
     found = measurements[page][str(width)]
     assert found["viewport"] == width and found["cells"] > 80
     assert found["width"] <= width
@@ -52,7 +52,7 @@ def test_everything_can_be_read(measurements, page, width):
     assert found["hidden"] == []
 
 
-def test_models_have_colours_that_differ(measurements):
+def test_models_have_distinct_colours(measurements):
     for found in measurements["eight"].values():
         colours = [_hexadecimal(colour) for colour in found["colours"]]
         assert len(colours) == 8
@@ -67,12 +67,12 @@ def test_titles_are_short(measurements):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_charts_have_one_legible_size_of_text(measurements, width):
+def test_chart_text_has_one_legible_font_size(measurements, width):
     sizes = measurements["eight"][str(width)]["chart_fonts"]
     assert sizes and min(sizes) >= 10 and max(sizes) <= 17
 
 
-def test_the_measurements_see_faults(tmp_path):
+def test_measurements_detect_layout_faults(tmp_path):
     style = "th {position:sticky; left:0; background:#fff; overflow-wrap:anywhere}"
     row = '<tr><th style="min-width:350px">name</th><td>12.3</td><td>45.6</td></tr>'
     faults = {

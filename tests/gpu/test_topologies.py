@@ -56,7 +56,7 @@ def test_data_parallel_sums_the_gradient_once(tmp_path):
 
 
 @pytest.mark.parametrize("topology", ["a100:1", "h100:2"])
-def test_attention_by_a_kernel_is_compiled_and_holds_no_scores(topology):
+def test_the_attention_kernel_compiles_without_storing_scores(topology):
     more = "--gin.Model.dtype='bfloat16'", "--gin.Model.attention_dropout=0.1"
     more += "--gin.Data.rows=256", "--gin.Model.remat=True"
     split, fused = (
@@ -71,7 +71,7 @@ def test_attention_by_a_kernel_is_compiled_and_holds_no_scores(topology):
     assert fused["collectives"] == split["collectives"]
 
 
-def test_what_does_not_fit_is_told_with_a_remedy():
+def test_a_program_too_large_for_memory_is_reported_with_a_remedy():
     step = compile_ahead("a100:1", "--gin.Data.rows=131072")
     sizes = step["bytes"]
     assert not step["fits"] and sizes["over"] == sizes["peak"] - CHIP > 0

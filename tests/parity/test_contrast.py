@@ -78,7 +78,7 @@ def _assert_same(found, expected):
 
 
 @pytest.mark.parametrize("eos", [-2.0, 2.0])
-def test_beam_and_greedy_are_the_slow_transcriptions(eos):
+def test_beam_and_greedy_search_equal_slow_transcriptions(eos):
     spared, request, differs = [], _request(WEIGHTS), 0
     for seed in range(4):
         tables = _tables(seed, len(LIMITS), eos=eos)
@@ -94,7 +94,7 @@ def test_beam_and_greedy_are_the_slow_transcriptions(eos):
 
 
 @pytest.mark.parametrize("weights", [(0.7, 0.1), (0.9, 0.0)])
-def test_a_beam_of_all_sequences_is_exhaustive(weights):
+def test_a_beam_as_large_as_the_search_space_is_exhaustive(weights):
     vocab, length, spared = 5, 3, []
     tables = _tables(7, 2, vocab=vocab)
     given = np.tile(np.float32(weights), (2, 1))
@@ -109,7 +109,7 @@ def test_a_beam_of_all_sequences_is_exhaustive(weights):
     assert spared
 
 
-def test_weights_of_zero_are_plain_search():
+def test_zero_contrast_weights_equal_plain_search():
     """Bit for bit, but for how XLA orders the sums of another program where samples are drawn."""
     tables, request = _tables(1, len(LIMITS)), _request(np.zeros_like(WEIGHTS))
     for name, atol in {"beam": 0.0, "greedy": 0.0, "sample": 2e-6}.items():
@@ -120,7 +120,7 @@ def test_weights_of_zero_are_plain_search():
         np.testing.assert_allclose(found.scores, plain.scores, rtol=0, atol=atol)
 
 
-def test_a_sentence_held_against_itself_loses_the_weight_at_each_token():
+def test_contrast_with_the_same_source_subtracts_the_weight_per_token():
     tables = np.repeat(_tables(2, len(LIMITS), inputs=1), INPUTS, axis=1)
     weights = np.tile(np.float32([0.5, 0.2]), (len(LIMITS), 1))
     request = _request(weights)
@@ -132,7 +132,7 @@ def test_a_sentence_held_against_itself_loses_the_weight_at_each_token():
     np.testing.assert_allclose(np.asarray(found.scores)[kept], expected, atol=SCORE_ATOL)
 
 
-def test_samples_are_drawn_of_what_is_left_and_scored_by_it():
+def test_samples_are_drawn_from_and_scored_by_the_contrasted_distribution():
     tables, request = _tables(5, len(LIMITS), eos=-1.0), _request(WEIGHTS)
     found, top, greedy = (_run(name, tables, request) for name in ("sample", "top", "greedy"))
     drawn = set()
@@ -149,7 +149,7 @@ def test_samples_are_drawn_of_what_is_left_and_scored_by_it():
     assert len(drawn) > 100
 
 
-def test_a_contrast_has_a_weight_per_sentence():
+def test_contrast_weights_are_per_sentence():
     """And rows do not mix: each is as by itself."""
     tables, request = _tables(6, len(LIMITS)), _request(WEIGHTS)
     together = _run("beam", tables, request)
@@ -159,7 +159,7 @@ def test_a_contrast_has_a_weight_per_sentence():
         np.testing.assert_array_equal(np.asarray(one)[order], other)
 
 
-def test_what_is_not_a_number_is_not_spared():
+def test_nan_logits_give_no_contrastive_hypotheses():
     tables = np.full((1, INPUTS, STATES, 5), np.nan, np.float32)
     for name in ("beam", "greedy"):
         assert _listed(_run(name, tables, _request(WEIGHTS[:1], [3])), 0) == []

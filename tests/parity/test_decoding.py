@@ -110,7 +110,7 @@ def _hypotheses(found, row):
     ]
 
 
-def test_step_is_teacher_forcing_under_reordering():
+def test_step_equals_teacher_forcing_under_reordering():
     """Beams hold different prefixes and change places; the next test does this for every row."""
     case = _case("register")
     rng = np.random.default_rng(0)
@@ -138,7 +138,7 @@ def test_step_is_teacher_forcing_under_reordering():
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_beam_search_is_the_slow_one_on_teacher_forced_logits(name):
+def test_beam_search_equals_slow_search_on_teacher_forced_logits(name):
     case, found = _case(name), _found(name)
     for row, limit in enumerate(LIMITS):
         expected = slow_beam_search(case.log_probs_of(row), beam=BEAM, max_length=limit)
@@ -151,7 +151,7 @@ def test_beam_search_is_the_slow_one_on_teacher_forced_logits(name):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_score_is_the_search_score(name):
+def test_scoring_gives_the_score_of_the_search(name):
     case, found = _case(name), _found(name)
     compared = 0
     for rank in range(BEAM):
@@ -170,7 +170,7 @@ def test_score_is_the_search_score(name):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_rows_mates_and_empty_rows_change_no_bit(name):
+def test_other_and_empty_rows_do_not_change_results(name):
     case, found = _case(name), _found(name)
     order = [2, 0, 3, 1]
     search = BeamSearch(BEAM, reorder)
@@ -186,7 +186,7 @@ def test_rows_mates_and_empty_rows_change_no_bit(name):
     )
 
 
-def test_room_for_fewer_steps_ends_some_alike_and_says_of_the_others():
+def test_a_smaller_step_limit_keeps_finished_results_and_marks_the_others():
     case, found = _case("register"), _found("register")
     room = int(np.median(found.lengths.max(axis=1)))
     request = _request().replace(max_steps=room)

@@ -70,7 +70,7 @@ def started(values):
     return model, jax.tree_util.tree_map_with_path(taken, before)
 
 
-def test_each_parameter_is_the_one_that_theirs_is(transfer):
+def test_each_parameter_is_the_one_in_the_authors_model(transfer):
     model, params = started(transfer)
     found = write_parameters(params, model, get_layout(model.layout, model.stage_layers))
     after, before = state(transfer, "after/"), state(transfer, "before/")
@@ -81,7 +81,7 @@ def test_each_parameter_is_the_one_that_theirs_is(transfer):
     assert sum(not np.array_equal(after[name], before[name]) for name in after) > 60
 
 
-def test_the_new_model_says_what_theirs_says(transfer):
+def test_the_grafted_model_gives_the_authors_logits(transfer):
     model, params = started(transfer)
     sources = rows_of(transfer["source_right_padded"], transfer["source_lengths"])
     labels = rows_of(transfer["target_labels"], transfer["target_lengths"])
@@ -114,7 +114,7 @@ TIED = "decoder.lm_output_projection.weight"  # W1 once more, which theirs list 
 
 @pytest.mark.parametrize("encoder", RULES)
 @pytest.mark.parametrize("path", files("graft_[fn]*fusion*.npz"), ids=lambda path: path.stem)
-def test_what_does_not_train_is_what_does_not_in_theirs(path, encoder):
+def test_frozen_parameters_are_those_of_the_authors(path, encoder):
     values = read(path)
     expected = json.loads(str(values[RULES[encoder]]))
     assert frozen_names(graft_model(values), encoder) - {TIED} == set(expected)
@@ -122,7 +122,7 @@ def test_what_does_not_train_is_what_does_not_in_theirs(path, encoder):
 
 @pytest.mark.parametrize("encoder", RULES)
 @pytest.mark.parametrize("path", files("graft_frozen_names*.json"), ids=lambda path: path.stem)
-def test_what_does_not_train_of_the_published_size(path, encoder):
+def test_frozen_parameters_at_the_published_size(path, encoder):
     expected = json.loads(path.read_text())[RULES[encoder]]
     sizes = {"embed": 4, "mlp": 4, "heads": 1, "positions": ("learned", 2), "norm": "pre"}
     model = Model("grafted", (12, 6, 6), methods=(Graformer(),), **sizes)

@@ -53,7 +53,7 @@ class Case:
         return pack(spans, lengths)
 
 
-def test_there_are_directories():
+def test_reference_directories_exist():
     assert DIRECTORIES, f"no directory with expected.npz in {FOLDER}"
 
 
@@ -139,7 +139,7 @@ def next_log_probs(case, source):
     return log_probs
 
 
-def test_beam_search_by_their_rules(case):
+def test_beam_search_by_the_rules_of_transformers(case):
     """Their hypotheses follow from our log-probabilities by their rules, token for token."""
     compared = 0
     for number, source in enumerate(case.sources):
@@ -161,7 +161,7 @@ def test_beam_search_by_their_rules(case):
     assert compared == sum(len(case.values[f"beam/{n}/tokens"]) for n in range(len(case.sources)))
 
 
-def test_our_score_is_theirs_but_for_the_tag(case):
+def test_scores_equal_those_of_transformers_except_for_the_tag(case):
     """Same sum of log-probabilities; they divide by one token more, the forced tag."""
     numbers = range(len(case.sources))
     scores = np.concatenate([case.values[f"beam/{n}/scores"] for n in numbers])

@@ -16,12 +16,12 @@ from tests.parity.reference import FOLDER, SHIPPED
 FILES = sorted([*FOLDER.glob("lavs*.json"), *FOLDER.glob("methods/lavs*.json")])
 
 
-def test_the_authors_figures_are_there():
+def test_reference_figures_exist():
     assert FILES or FOLDER != SHIPPED
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_rule_of_the_code(path):
+def test_lavs_equals_the_authors_code(path):
     known = json.loads(path.read_text(encoding="utf-8"))
     languages, shared, corpora = known["languages"], known["shared_vocab"], known["corpora"]
     files = {language: _files_of(language, corpora, languages) for language in languages}

@@ -113,7 +113,7 @@ def test_losses_and_gradients(values, dtype, form):
                 )  # fmt: skip
 
 
-def test_information_is_of_each_position(values):
+def test_the_information_bound_is_per_position(values):
     """Equation 1 fixes the position and averages contents; the other order differs by token."""
     with jax.enable_x64(True):
         given = jax.tree.map(jnp.asarray, inputs(values, "float64", "padded"))

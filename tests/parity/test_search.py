@@ -55,7 +55,7 @@ def _assert_same(found: list, expected: list) -> None:
 @pytest.mark.parametrize("beam", [1, 2, 5])
 @pytest.mark.parametrize("length_penalty", [1.0, 0.6])
 @pytest.mark.parametrize("eos", [-2.0, 0.0, 3.0])
-def test_beam_search_is_the_slow_transcription(beam: int, length_penalty: float, eos: float):
+def test_beam_search_equals_the_slow_transcription(beam: int, length_penalty: float, eos: float):
     request = make_request([1, 2, 5, 8, 11, 11])
     seen_lengths = set()
     for seed in range(6):
@@ -73,7 +73,7 @@ def test_beam_search_is_the_slow_transcription(beam: int, length_penalty: float,
     assert len(seen_lengths) > 3
 
 
-def test_an_eos_below_the_first_beam_is_dropped():
+def test_an_eos_ranked_below_the_beam_does_not_finish():
     """Worked by hand: beam 1, eos ranked second must not finish."""
     tables = np.full((1, 4096, 5), -10.0, np.float32)
     tables[:, :, 3], tables[:, :, EOS] = 1.0, 0.9
@@ -82,7 +82,7 @@ def test_an_eos_below_the_first_beam_is_dropped():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_beam_one_is_greedy(seed: int):
+def test_beam_size_one_equals_greedy(seed: int):
     tables = make_tables(seed, BATCH, VOCAB, eos=1.0)
     request = make_request([1, 3, 6, 10, 10, 10])
     one, chain = _beam(tables, request, 1), _greedy(tables, request)
@@ -93,7 +93,7 @@ def test_beam_one_is_greedy(seed: int):
 
 
 @pytest.mark.parametrize("length_penalty", [1.0, 0.3])
-def test_a_beam_of_all_sequences_is_exhaustive(length_penalty: float):
+def test_a_beam_as_large_as_the_search_space_is_exhaustive(length_penalty: float):
     vocab, length = 5, 3
     tables = make_tables(0, 3, vocab, sharpness=1.0)
     found = _beam(tables, make_request([length] * 3), vocab**length, length_penalty)
@@ -114,7 +114,7 @@ def test_forced_tokens_are_neither_scored_nor_counted():
         _assert_same(_listed(found, row), expected)
 
 
-def test_inactive_rows_find_nothing_and_do_not_prolong_the_search():
+def test_inactive_rows_have_no_hypotheses_and_do_not_prolong_the_search():
     tables = make_tables(4, 3, VOCAB, eos=2.0)
     tables[1, :, EOS], tables[2, :, EOS] = -50.0, 50.0
     request = make_request([30] * 3).replace(active=jnp.asarray([True, False, False]))

@@ -41,7 +41,7 @@ def names(translator: Translator, ids) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "instruction"), [("pre", "5"), ("gelu", "register"), ("base", "2")]
 )
-def test_ctranslate2_finds_and_scores_what_we_do(kind, instruction, tmp_path):
+def test_ctranslate2_gives_the_same_translations_and_scores(kind, instruction, tmp_path):
     translator = made_translator(instruction, "encoder_decoder", KINDS[kind])
     run = write_made_run(tmp_path / "run", translator)
     export_checkpoint("ctranslate2", run, tmp_path / "ct2")
@@ -82,7 +82,7 @@ def test_ctranslate2_finds_and_scores_what_we_do(kind, instruction, tmp_path):
         ("encoder_decoder", (("positions", ("learned", 32)),), "Model.positions"),
     ],
 )
-def test_what_ctranslate2_does_not_have_is_one_line(layout, changes, message, tmp_path):
+def test_models_unsupported_by_ctranslate2_are_one_error_line(layout, changes, message, tmp_path):
     run = write_made_run(tmp_path / "run", made_translator("5", layout, changes))
     with pytest.raises(UserError, match=message):
         export_checkpoint("ctranslate2", run, tmp_path / "ct2")

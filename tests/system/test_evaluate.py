@@ -61,7 +61,7 @@ def _run(*arguments: object) -> subprocess.CompletedProcess:
     return fresh_process.run("evaluate.py", *arguments)
 
 
-def test_a_run_is_evaluated_and_continued(folder):
+def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr,cs")
     # A language that the model does not know.
     (folder / "test.cs").write_text("x\n" * SENTENCES, encoding="utf-8")
@@ -111,7 +111,7 @@ def test_a_run_is_evaluated_and_continued(folder):
     assert "As published" in (folder / "out/report.html").read_text(encoding="utf-8")
 
 
-def test_several_processes_evaluate_as_one(folder, tmp_path):
+def test_several_processes_give_the_evaluation_of_one(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
     where = ("--run", folder / "tiny", "--task", "mine", *files)
     assert _run(*where, "--output", tmp_path / "alone").returncode == 0
@@ -152,7 +152,7 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     assert sizes == [{1}, {1}, {3}]
 
 
-def test_contrast_and_pivot_are_recorded_and_told_apart(folder, tmp_path):
+def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
     where = ("--run", folder / "tiny", "--task", "mine", "--directions", "zero_shot")
     asked = {"plain": [], "other": ["--pivot=en", "--gin.Decode.source_contrast=0.5"]}
@@ -180,14 +180,14 @@ def test_contrast_and_pivot_are_recorded_and_told_apart(folder, tmp_path):
     assert names == ["tiny (register)", "tiny, source_contrast=0.5, pivot=en (register)"]
 
 
-def test_a_pivot_that_the_model_lacks_is_refused_before_anything_is_written(folder, tmp_path):
+def test_an_unknown_pivot_is_refused_before_anything_is_written(folder, tmp_path):
     where = ("--run", folder / "tiny", "--task", "cldr_quickstart", "--output", tmp_path / "none")
     done = _run(*where, "--pivot=xx")
     assert done.returncode == 2 and "--pivot=xx: the model has no such language" in done.stderr
     assert not (tmp_path / "none").exists()
 
 
-def test_the_search_is_described_as_it_is_done(folder):
+def test_the_recorded_search_settings_are_those_used(folder):
     config = Translator.load(folder / "tiny").config.decode
     assert (config.method, config.beam_size) == ("greedy", 1)
     assert describe_search(config)["beam_size"] == 1
@@ -201,7 +201,7 @@ def test_the_search_is_described_as_it_is_done(folder):
     assert (sampled.method, sampled.beam_size) == ("sample", 3)
 
 
-def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
+def test_the_fingerprint_covers_parameters_vocabulary_and_instruction(folder):
     subject, _ = load_evaluated_model(folder / "tiny")
     other, _ = load_evaluated_model(folder / "tiny", bindings=["Data.instruction='2'"])
     extra = json.loads(next((folder / "tiny/checkpoints/2/extra").iterdir()).read_text())
@@ -213,7 +213,7 @@ def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
     assert other.identity == subject.identity | {"instruction": "2"}
 
 
-def test_tags_omitted_in_decoding_are_recorded_and_told_apart(folder, tmp_path):
+def test_decoding_without_tags_is_recorded_and_named(folder, tmp_path):
     """Table 8 of the language-specific layers paper: trained with tags, decoded without."""
     corpus = ParallelFiles("mine", str(folder / "{split}.{language}"), ("de", "fr"))
     benchmark = Benchmark("mine", corpus, limit=2)
@@ -243,7 +243,7 @@ def test_tags_omitted_in_decoding_are_recorded_and_told_apart(folder, tmp_path):
         (["--task", "cldr", "--directions", "best"], "or write all, supervised, zero_shot"),
     ],
 )
-def test_mistakes_are_one_line(folder, tmp_path, arguments, message):
+def test_invalid_arguments_are_one_error_line(folder, tmp_path, arguments, message):
     done = _run("--run", folder / "tiny", "--output", tmp_path / "out", *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr

@@ -84,7 +84,7 @@ def _languages(run: Path) -> tuple:
     return "--run", run, "--source", "en", "--target", "de"
 
 
-def test_a_pipe_gives_one_line_per_line(run):
+def test_a_pipe_gives_one_output_line_per_input_line(run):
     """The real thing: a process of its own."""
     command = [sys.executable, str(SCRIPT), *map(str, _languages(run))]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
@@ -121,7 +121,7 @@ def test_files_gzip_and_json(run, infer, tmp_path):
     assert set(tmp_path.iterdir()) == {source, output}
 
 
-def test_a_translator_says_which_run_it_is(run):
+def test_repr_of_a_translator_names_the_run(run):
     expected = f"Translator('{run}', step=7, layout='prefix', languages=3)"
     assert repr(Translator.load(run)) == expected
 
@@ -149,7 +149,7 @@ def test_bindings_and_step_reach_the_search(run, infer):
         ({"--format": "xml"}, "invalid choice"),
     ],
 )
-def test_mistakes_are_one_line(run, infer, changed, message):
+def test_invalid_arguments_are_one_error_line(run, infer, changed, message):
     flags = {"--run": run, "--source": "en", "--target": "de"} | changed
     arguments = [argument for pair in flags.items() for argument in pair]
     status, out, error = infer(*arguments, stdin=LINES[0].encode())
@@ -167,7 +167,7 @@ def test_bad_text_names_its_line_and_leaves_no_output(run, infer, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["same", "symbolic", "hard", "gzip"])
-def test_the_input_is_not_replaced(infer, tmp_path, kind):
+def test_the_input_file_is_not_overwritten(infer, tmp_path, kind):
     """Found before the run is looked for."""
     source, output = tmp_path / "in", tmp_path / ("in.gz" if kind == "gzip" else "out")
     source.write_text("one\n")
@@ -183,7 +183,7 @@ def test_the_input_is_not_replaced(infer, tmp_path, kind):
     assert error.count("\n") == 1
 
 
-def test_an_output_that_cannot_be_is_known_before(infer, tmp_path):
+def test_an_invalid_output_path_is_refused_before_loading(infer, tmp_path):
     """Before the run is looked for; in the user's own words."""
     for output, why in (
         (tmp_path, "is a folder"),
@@ -194,7 +194,7 @@ def test_an_output_that_cannot_be_is_known_before(infer, tmp_path):
         assert error.startswith(f"error: --output={output}: {why}")
 
 
-def test_devices_pipes_and_links_are_written_as_they_are(run, infer, tmp_path):
+def test_devices_pipes_and_links_are_written_in_place(run, infer, tmp_path):
     text = LINES[0].encode()
     expected = infer(*_languages(run), stdin=text)[1]
     assert infer(*_languages(run), "--output=/dev/fd/1", stdin=text)[:2] == (0, expected)
@@ -263,7 +263,7 @@ def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
+def test_an_interrupted_translation_is_resumed(run, infer, folder, monkeypatch, name):
     """By Ctrl-C; sampling, so that every line has a draw of its own; nothing is done twice."""
     arguments = *_languages(run), *_files(folder, name), SAMPLED, "--format=jsonl"
     assert infer(*arguments)[0] == 0
@@ -285,7 +285,7 @@ def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
     assert set(folder.iterdir()) == {folder / "in", folder / name}
 
 
-def test_pivot_and_others_stand_in_the_records(run, infer):
+def test_records_include_pivot_and_contrast(run, infer):
     contrast = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_languages": ("en",)}
     flags = [f"--gin.Decode.{name}={value}" for name, value in contrast.items()]
     text = "\n".join(LINES).encode()
@@ -304,7 +304,7 @@ def test_pivot_and_others_stand_in_the_records(run, infer):
     assert "pivot" not in records[1] and "others" not in records[1]
 
 
-def test_what_a_pivot_or_contrast_cannot_do_is_said(run, infer):
+def test_unsupported_pivot_and_contrast_settings_are_refused(run, infer):
     text = f"\n{LINES[0]}\n".encode()
     plain = infer(*_languages(run), stdin=text)[1]
     status, out, error = infer(*_languages(run), "--gin.Decode.source_contrast=0.5", stdin=text)
@@ -319,7 +319,7 @@ def test_what_a_pivot_or_contrast_cannot_do_is_said(run, infer):
     assert "--pivot=xx: the model has no such language" in error
 
 
-def test_a_stopped_command_with_pivot_and_contrast_goes_on(run, infer, folder, monkeypatch):
+def test_an_interrupted_pivot_or_contrast_translation_is_resumed(run, infer, folder, monkeypatch):
     contrast = "--gin.Decode.source_contrast=0.5", "--format=jsonl"
     arguments = *_languages(run), *_files(folder), *contrast
     assert infer(*arguments, "--pivot=fr")[0] == 0
@@ -344,7 +344,7 @@ def test_a_stopped_command_with_pivot_and_contrast_goes_on(run, infer, folder, m
     assert infer(*arguments)[0] == 0 and (folder / "out").read_bytes() == found
 
 
-def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
+def test_translations_before_a_bad_line_are_kept(run, infer, folder):
     good = (folder / "in").read_bytes()
     lines = good.split(b"\n")
     lines[17] = b"two \xff"
@@ -361,7 +361,7 @@ def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
     assert (folder / "out").read_text().split("\n") == [*expected, ""]
 
 
-def test_only_what_is_whole_and_of_the_same_input_is_used(run, infer, folder, monkeypatch):
+def test_only_complete_translations_of_the_same_input_are_reused(run, infer, folder, monkeypatch):
     assert infer(*_languages(run), *_files(folder))[0] == 0
     expected = (folder / "out").read_text().splitlines()
     with monkeypatch.context() as patch:
@@ -389,7 +389,7 @@ def test_only_what_is_whole_and_of_the_same_input_is_used(run, infer, folder, mo
             assert f"resumes after {going_on} lines" in error
 
 
-def test_other_settings_are_refused_while_something_is_kept(run, infer, folder, monkeypatch):
+def test_other_settings_are_refused_while_translations_are_kept(run, infer, folder, monkeypatch):
     with monkeypatch.context() as patch:
         _stop_after(9, KeyboardInterrupt(), patch)
         infer(*_languages(run), *_files(folder))
@@ -405,13 +405,13 @@ def test_other_settings_are_refused_while_something_is_kept(run, infer, folder, 
     assert (folder / "out").read_text().split("\n") == [*expected, ""]
 
 
-def test_nothing_done_leaves_nothing(run, infer, folder, monkeypatch):
+def test_no_files_remain_if_no_line_was_translated(run, infer, folder, monkeypatch):
     _stop_after(0, KeyboardInterrupt(), monkeypatch)
     assert infer(*_languages(run), *_files(folder))[0] == 130
     assert list(folder.iterdir()) == [folder / "in"]
 
 
-def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
+def test_a_full_disk_keeps_finished_translations(run, infer, folder, monkeypatch):
     """Full after some lines, and full when the whole is written at the end."""
 
     def full(self):
@@ -431,14 +431,14 @@ def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
     assert status == 0 and "0 lines in" in error and not kept.exists()
 
 
-def test_two_processes_do_not_write_one_output(run, infer, folder):
+def test_two_processes_cannot_write_one_output(run, infer, folder):
     with ResumableOutput(str(folder / "out"), {}, WINDOW):
         status, _, error = infer(*_languages(run), *_files(folder))
     assert status == 2 and "another process is writing it" in error
     assert "Traceback" not in error
 
 
-def test_several_processes_write_what_one_does(run, infer, folder, monkeypatch):
+def test_several_processes_write_the_output_of_one(run, infer, folder, monkeypatch):
     """One of them is stopped and started again; sampling, so that every line has its own draw."""
     contrast = "--gin.Decode.source_contrast=0.5", "--pivot=fr"
     arguments = *_languages(run), *_files(folder), SAMPLED, *contrast, "--format=jsonl"
@@ -469,7 +469,7 @@ def test_several_processes_write_what_one_does(run, infer, folder, monkeypatch):
     assert set(folder.iterdir()) == {folder / "in", folder / "out"}
 
 
-def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
+def test_foreign_and_input_files_are_not_used_as_partial_output(infer, folder):
     """Before the run is looked for."""
     kept = folder / "out.unfinished"
     kept.write_text('{"notes": "mine"}\n')
@@ -482,7 +482,7 @@ def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
     assert kept.read_text() == '{"notes": "mine"}\n'
 
 
-def test_standard_output_gets_each_line_when_it_is_done(run, infer, folder, monkeypatch):
+def test_standard_output_gets_each_line_at_once(run, infer, folder, monkeypatch):
     seen = []
 
     class Watched:

@@ -76,7 +76,7 @@ def run(installed: Path, folder: Path, *command: str, text: str = "") -> str:
     return done.stdout
 
 
-def test_the_wheel_holds_the_package_alone(wheel):
+def test_the_wheel_contains_only_the_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {
         "mnmt_jax",
@@ -96,7 +96,7 @@ def test_the_wheel_holds_the_package_alone(wheel):
     assert len(required) > 15 and not any("git+" in line or "://" in line for line in required)
 
 
-def test_the_package_is_not_the_checkout(installed, tmp_path):
+def test_the_installed_package_is_imported(installed, tmp_path):
     printed = run(installed, tmp_path, "python", "-c", "import mnmt_jax; print(mnmt_jax.__file__)")
     assert Path(printed.strip()).is_relative_to(installed.parent)
     assert run(installed, tmp_path, "mnmt", "--version").startswith(f"mnmt-jax {__version__}, jax ")
@@ -108,13 +108,13 @@ def test_help_lists_the_commands(installed, tmp_path):
     assert "usage: mnmt train" in run(installed, tmp_path, "mnmt", "train", "--help")
 
 
-def test_pages_that_messages_name_are_installed(installed, tmp_path):
+def test_pages_named_in_messages_are_installed(installed, tmp_path):
     code = "from mnmt_jax.errors import docs_page; print(docs_page('graft.md'))"
     page = Path(run(installed, tmp_path, "python", "-c", code).strip())
     assert page.is_file() and page.is_relative_to(installed.parent)
 
 
-def test_bash_completes_commands_flags_and_files(installed, tmp_path):
+def test_bash_completion_of_commands_flags_and_files(installed, tmp_path):
     (tmp_path / "some.gin").touch()
     script = run(installed, tmp_path, "mnmt", "--completion", "bash")
     words = {"tr": {"train", "translate"}, "train --work": {"--workdir"}}
@@ -126,7 +126,7 @@ def test_bash_completes_commands_flags_and_files(installed, tmp_path):
         assert {*done.stdout.split()} == expected, typed
 
 
-def test_the_readme_from_an_empty_folder(installed, tmp_path):
+def test_readme_commands_in_an_empty_folder(installed, tmp_path):
     """Its three commands of "Train on your own text" and its lines of Python, as they stand."""
     made_pages.own_text(tmp_path)
     page = commands("README.md")

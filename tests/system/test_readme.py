@@ -68,7 +68,7 @@ def test_the_readme_translates_with_the_quickstart(readme):
     assert found.startswith("[") and found.count("\n") == 1
 
 
-def test_the_readme_trains_on_files_of_ones_own(readme):
+def test_the_readme_trains_on_user_files(readme):
     root, printed = readme
     table = printed_by(printed, "--task=mine").splitlines()
     assert "supervised (4)" in table[-2] and "zero-shot (2)" in table[-1]

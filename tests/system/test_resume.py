@@ -67,7 +67,7 @@ def complete(run: Path) -> list[int]:
     return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit())
 
 
-def test_stopped_by_sigterm_and_by_kill_inside_a_save(gin_file, tmp_path):
+def test_runs_stopped_by_sigterm_or_killed_in_a_save_resume_identically(gin_file, tmp_path):
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     assert "complete" in finish(start(gin_file, straight, f"--gin.Train.save_every={STEPS}"), 0)
 
@@ -105,7 +105,9 @@ def damage(run: Path, step: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
-def test_damaged_newest_checkpoint(how, undisturbed, tmp_path, capfd):
+def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(
+    how, undisturbed, tmp_path, capfd
+):
     """Falls back to the one before, says so, and still ends as the undisturbed run."""
     from mnmt_jax.training.train import train
 

@@ -53,7 +53,7 @@ def test_every_mixture_is_registered_with_its_directions():
     assert tested.name == "ted30_fr_en"
 
 
-def test_a_task_without_files_says_what_to_put_where(data):
+def test_a_task_without_files_names_the_missing_files(data):
     task = seqio.TaskRegistry.get("ec40_en_kab")
     with pytest.raises(UserError, match=f"corpus 'ec40' is not in {data}/ec40; put there"):
         task.get_dataset(sequence_length=None, split="train")
@@ -84,7 +84,7 @@ def test_tasks_read_the_corpus(data, monkeypatch):
     assert [vocabulary.decode(pair[1]) for pair in pairs] == made_text.sentences("fr", 5, 100)
 
 
-def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch):
+def test_monolingual_tasks_give_the_same_cache_as_files(data, monkeypatch):
     folder = data / "newscrawl"
     folder.mkdir()
     for code in ("en", "de"):

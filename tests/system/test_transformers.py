@@ -101,7 +101,7 @@ def test_transformers_reads_the_vocabulary(run, exported):
     assert compared == 20
 
 
-def test_the_safetensors_package_reads_what_is_written(exported):
+def test_the_safetensors_package_reads_written_files(exported):
     path = exported / "model.safetensors"
     theirs, ours = safetensors.numpy.load_file(path), read_safetensors(path)
     assert theirs.keys() == ours.keys() and len(theirs) > 20
@@ -109,7 +109,7 @@ def test_the_safetensors_package_reads_what_is_written(exported):
         np.testing.assert_array_equal(ours[name].read(), value)
 
 
-def test_files_of_torch_are_read(tmp_path):
+def test_torch_files_are_read(tmp_path):
     weight = torch.randn(3, 4)
     state = collections.OrderedDict(
         weight=weight,
@@ -138,7 +138,7 @@ def test_files_of_torch_are_read(tmp_path):
         read_torch(tmp_path / "module.pt")
 
 
-def test_torch_reads_what_is_written(tmp_path):
+def test_torch_reads_written_files(tmp_path):
     tensors = made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "run")
     export_checkpoint("fairseq", tmp_path / "run", tmp_path / "out")

@@ -62,7 +62,7 @@ def t5x(mode: str, model: str, settings: Mapping[str, object] = {}, **bindings: 
     )
 
 
-def test_train_eval_infer_and_back(tmp_path):
+def test_train_eval_infer_and_conversion_back(tmp_path):
     model = "two_stage_tiny"
     t5x("train", model, MIXTURE_OR_TASK_NAME="t5x_made", MODEL_DIR=str(tmp_path / "model"))
     checkpoint = str(tmp_path / "model" / "checkpoint_4")

@@ -169,18 +169,18 @@ def test_both_trainers_take_the_same_step_with_methods(name):
     assert ("sentence_contrast" in names) == bool(objectives)
 
 
-def test_branches_may_be_split_over_t5x_axes():
+def test_branches_can_be_sharded_over_t5x_axes():
     changes = METHODS["language layers and a cut residual"]
     mesh = {"tensor": 2, "fsdp": 2}
     assert_same_step(make_config("encoder_decoder", model=changes, mesh=mesh))
 
 
-def test_micro_batches_weigh_by_their_tokens():
+def test_micro_batches_are_weighted_by_tokens():
     """Every third row has one pair, so no two micro-batches have the same number of tokens."""
     assert_same_step(make_config("register", optimizer={"accumulate": 3, "weight_decay": 0.1}))
 
 
-def test_the_contrastive_term_is_trained_on_and_not_validated():
+def test_the_contrastive_term_is_used_in_training_only():
     config = make_config("register", train={"methods": (InstruCL(1),)})
     assert "contrastive" in assert_same_step(config)
     model, params, batch = make_model(config), make_params(config, 0.3), as_t5x(make_batch(config))
@@ -192,13 +192,13 @@ def test_the_contrastive_term_is_trained_on_and_not_validated():
     assert "contrastive" not in metrics and float(trained) > float(validated) + 1
 
 
-def test_lora_trains_and_the_rest_stays():
+def test_only_lora_parameters_train():
     """The norm that is clipped is that of LoRA's gradients alone."""
     lora, clip = {"lora_rank": 2, "lora": ("attention",)}, {"clip_norm": 0.05}
     assert_same_step(make_config("two_stage", model=lora, optimizer=clip))
 
 
-def test_parameters_may_be_split_over_t5x_axes():
+def test_parameters_can_be_sharded_over_t5x_axes():
     """61 + 3 ids: the vocabulary is odd or even, heads and widths are split in two."""
     config = make_config("two_stage", mesh={"tensor": 2, "fsdp": 2})
     rules = dict(logical_axis_rules(config))
@@ -228,7 +228,7 @@ def t5x_batch(config, source="de", target="fr", references=None):
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, *METHODS])
-def test_t5x_finds_the_translations_that_translator_finds(layout):
+def test_t5x_gives_the_translations_of_translator(layout):
     """Of every layout, and of methods whose layers ask for the language at every step."""
     own, changes = ("encoder_decoder", METHODS[layout]) if layout in METHODS else (layout, {})
     config = make_config(own, model=changes, decode={"max_length_per_source": 1.1})
@@ -252,7 +252,7 @@ def test_t5x_finds_the_translations_that_translator_finds(layout):
     np.testing.assert_array_equal(best, decodes[:, -1])
 
 
-def test_scores_are_those_of_translator_without_its_length_penalty():
+def test_scores_equal_translator_without_length_penalty():
     config = make_config("register", decode={"length_penalty": 0.0})
     references = ["un maison", "deux et trois", "petit", "vert vert vert"]
     model, batch = t5x_batch(config, references=references)
@@ -292,7 +292,7 @@ def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
         assert layer.growing_kv.values.shape == (len(LINES), 2, 3 * 14, 8)
 
 
-def test_batches_made_inside_the_update_are_refused():
+def test_generated_batches_are_refused():
     methods = {"methods": (BackTranslation(),)}
     config = make_config("register", train=methods, data={"max_segments": 1})
     with pytest.raises(UserError, match="'back_translation' makes batches with the model inside"):
@@ -314,7 +314,7 @@ def test_contrast_is_refused():
         ({"copy_unknown": True}, "Decode.copy_unknown must be False for t5x"),
     ],
 )
-def test_settings_that_need_more_than_t5x_gives_are_refused(setting, message):
+def test_settings_unsupported_by_t5x_are_refused(setting, message):
     config = make_config("prefix", decode=setting)
     model, batch = t5x_batch(config)
     with pytest.raises(UserError, match=message):

@@ -59,14 +59,14 @@ def test_it_trains_evaluates_and_translates(root):
     assert ours.split("\n")[:-1] == [record["prediction"] for record in records]
 
 
-def test_parameters_come_and_go(root):
+def test_parameters_are_converted_in_both_directions(root):
     found, _ = load_params(root / "RUN")
     for other in (params(root / "runs/t5x/register"), params(root / "DIR")):
         jax.tree.map(np.testing.assert_array_equal, other, found)
 
 
 @pytest.mark.parametrize("with_lora", [True, False])
-def test_a_training_starts_from_parameters(root, with_lora):
+def test_training_starts_from_converted_parameters(root, with_lora):
     """With LoRA as the page's command ran; without it, LoRA's pattern would match nothing."""
     if not with_lora:
         [start] = (one.text for one in commands(PAGE) if "start_from.gin" in one.text)

@@ -57,7 +57,7 @@ def test_data_parallel_sums_the_gradient_once(tmp_path):
     assert found["programs"]["prefill"]["collectives"] == []
 
 
-def test_sharded_parameters_are_gathered_and_fewer_bytes_are_held():
+def test_sharded_parameters_are_gathered_and_use_less_memory():
     more = "--programs=train_step", "--gin.Data.rows=16"
     whole, parts = (
         compile_ahead("v5e:4x4", "two_stage_tiny", *more, *mesh)["programs"]["train_step"]
@@ -70,7 +70,7 @@ def test_sharded_parameters_are_gathered_and_fewer_bytes_are_held():
     assert parts["bytes"]["arguments"] < whole["bytes"]["arguments"] / 8
 
 
-def test_a_loop_of_layers_collects_each_parameter_once_for_all_roles():
+def test_a_layer_scan_gathers_each_parameter_once_for_all_roles():
     """Three passes (remat has two forward); the CPU compiler merges the roles without help."""
     more = "--gin.Model.stage_layers=(12,)", "--gin.Model.remat=True", "--gin.Data.rows=16"
     found = compile_ahead(
@@ -82,14 +82,14 @@ def test_a_loop_of_layers_collects_each_parameter_once_for_all_roles():
     assert gathered < 4.5 * kernels  # and the embedding; 6.1 if each role collects them
 
 
-def test_dropout_spends_cycles_on_random_bits():
+def test_random_bits_of_dropout_are_counted_in_cycles():
     more = "--programs=train_step", "--gin.Model.dropout=0.1", "--gin.Model.stage_layers=(1,)"
     step = compile_ahead("v5e:2x2", "register_tiny", *more)["programs"]["train_step"]
     assert 0.1 < step["random_bits_share"] < 1
     assert step["without_estimate"]["random bits"] > 0  # of the keys, folded in
 
 
-def test_what_does_not_fit_is_told_with_a_remedy():
+def test_a_program_too_large_for_memory_is_reported_with_a_remedy():
     large = "--gin.Data.rows=131072", "--gin.Data.source_length=512", "--gin.Data.target_length=512"
     found = compile_ahead("v5e:2x2", "prefix_tiny", "--programs=train_step", *large)
     step = found["programs"]["train_step"]
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_told_with_a_remedy():
     ("spans", "least"),
     [("256 f 256", 1), ("272 ff 256 272", 1), ("256 fc 272 256", 1), ("544 ff 544 544", 0.9)],
 )
-def test_kernels_state_the_cycles_that_are_scheduled(spans, least, tmp_path):
+def test_kernels_declare_the_cycles_that_libtpu_schedules(spans, least, tmp_path):
     """MITRE's source, registers and target, and the longest spans that are taken."""
     dump = f"--xla_jf_dump_to={tmp_path} --xla_jf_dump_llo_text=true"
     done = subprocess.run(
@@ -118,7 +118,7 @@ def test_kernels_state_the_cycles_that_are_scheduled(spans, least, tmp_path):
         assert least * each["bundles"] <= each["stated"] < 1.3 * each["bundles"]
 
 
-def test_attention_by_a_kernel_is_counted():
+def test_the_attention_kernel_is_counted_in_the_cycle_estimate():
     """It exchanges nothing of its own, and its cycles are among the step's."""
     more = "--programs=train_step", "--gin.Model.dtype='bfloat16'", "--gin.Data.max_segments=16"
     more += "--gin.Model.attention_dropout=0.1", "--gin.Mesh.tensor=2", "--gin.Data.rows=16"
@@ -155,7 +155,7 @@ def loads_libtpu(topology: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def test_two_processes_compile_at_one_time():
+def test_two_processes_compile_concurrently():
     """Also beside one that holds libtpu's lock, as a process that uses the chips does."""
     with loads_libtpu("v5e:2x2", ALLOW_MULTIPLE_LIBTPU_LOAD="0") as first:
         assert first.stdout.readline() == "4\n"

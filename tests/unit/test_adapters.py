@@ -72,7 +72,7 @@ def runs(tmp_path_factory):
     return folder, base, tuned
 
 
-def test_an_adapter_holds_lora_alone(runs):
+def test_an_adapter_contains_only_lora(runs):
     folder, _, tuned = runs
     assert {p.name for p in (folder / "adapter").iterdir()} == {
         "adapter.json",
@@ -94,7 +94,7 @@ def test_an_adapter_holds_lora_alone(runs):
     assert facts["base"]["origin"] == "runs/base" and facts["base"]["fingerprint"] > 0
 
 
-def test_loaded_onto_its_base_it_is_the_run_again(runs, tmp_path):
+def test_an_adapter_loaded_onto_its_base_equals_the_run(runs, tmp_path):
     folder, _, tuned = runs
     load_adapter(folder / "base", folder / "adapter", tmp_path / "again")
     assert_same(load_params(tmp_path / "again")[0], tuned)
@@ -104,7 +104,7 @@ def test_loaded_onto_its_base_it_is_the_run_again(runs, tmp_path):
     assert again.trained_tasks() == TASKS and not (folder / "base" / "tasks.json").exists()
 
 
-def test_the_adapter_brings_the_place_of_the_tags(runs, tmp_path):
+def test_the_adapter_sets_the_instruction(runs, tmp_path):
     """A base may have been fine-tuned with another instruction than it was trained with."""
     folder, _, _ = runs
     shutil.copytree(folder / "tuned", tmp_path / "tuned")
@@ -174,7 +174,7 @@ def test_another_base_is_refused(runs, tmp_path):
     refuse("has LoRA already", *load, absent=out)
 
 
-def test_what_is_no_run_with_lora_is_refused(runs, tmp_path):
+def test_runs_without_lora_are_refused(runs, tmp_path):
     folder, _, _ = runs
     out = tmp_path / "out"
     for action in (save_adapter, merge_adapter):

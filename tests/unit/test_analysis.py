@@ -107,7 +107,7 @@ def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tm
     assert facts["rows"][2]["zero_shot"]["directions"] == 1
 
 
-def test_ablation_takes_references_by_the_source_text(benchmark, tmp_path):
+def test_ablation_looks_up_references_by_source_text(benchmark, tmp_path):
     """Test sets of two directions need not have one order; a source without one is refused."""
 
     class Turned(Benchmark):
@@ -138,7 +138,7 @@ def model(**changes) -> Model:
     return Model(layout="encoder_decoder", methods=(method,), **sizes)
 
 
-def test_scales_are_of_the_languages_in_their_order():
+def test_scales_follow_the_order_of_the_languages():
     config = model(layers=(2, 3), without=("de",))
     network = build_model(config, 60)
     params = {
@@ -154,7 +154,7 @@ def test_scales_are_of_the_languages_in_their_order():
     assert list(facts["mean"]) == ["en", "fr"]
 
 
-def test_a_page_has_what_the_file_has_and_replaces_nothing_of_others(tmp_path):
+def test_a_page_shows_its_file_and_overwrites_no_foreign_files(tmp_path):
     scales = [{"layer": 2, "scale": {"de": -0.2, "fr": np.float32(0.1)}}]
     facts = {"analysis": "scales", "run": "<run>", "layout": "x", "checkpoint": "step 1"}
     facts |= {"without": ["en"], "layers": scales, "mean": {"de": -0.2, "fr": np.float32(0.1)}}
@@ -204,7 +204,7 @@ TASK = "--task=cldr_quickstart"
 
 
 @pytest.mark.parametrize("kind", ["attribution", "ablation", "scales"])
-def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
+def test_a_run_without_language_layers_is_an_error(kind, runs, tmp_path):
     flags = [] if kind == "scales" else [TASK]
     with pytest.raises(UserError, match="^the run's model has no language-specific") as caught:
         command("analyse", kind, "--run", runs / "plain", "--output", tmp_path, *flags)
@@ -261,7 +261,7 @@ def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
+def test_invalid_arguments_are_one_error_line(kind, flags, message, runs, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         command("analyse", kind, "--run", runs / "layers", "--output", tmp_path, *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
@@ -271,13 +271,13 @@ def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
     "word,kind",
     [("tsne", "states"), ("t-SNE", "states"), ("cca", "svcca"), ("probing", "probe"), ("xyz", "")],
 )
-def test_another_word_for_a_kind_is_answered_with_the_kind(word, kind, tmp_path):
+def test_a_synonym_of_an_analysis_is_answered_with_its_name(word, kind, tmp_path):
     with pytest.raises(UserError, match=f"^argument kind: invalid choice: '{word}'") as caught:
         command("analyse", word, "--run=r", "--output", tmp_path)
     assert (f"did you mean '{kind}'?" in str(caught.value)) == bool(kind)
 
 
-def test_a_probe_is_not_tested_on_what_it_learned(runs, tmp_path):
+def test_a_probe_is_tested_on_held_out_texts(runs, tmp_path):
     for code in ("en", "de"):
         (tmp_path / f"lines.{code}").write_text(f"one {code}\ntwo {code}\n", encoding="utf-8")
     own = [f"--parallel={tmp_path}/lines.{{language}}", "--languages=en,de", "--task=mine"]
@@ -287,7 +287,7 @@ def test_a_probe_is_not_tested_on_what_it_learned(runs, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_probe_of_checkpoints_is_drawn_by_step():
+def test_probes_of_checkpoints_are_plotted_by_step():
     """Figure 1 (right) of the TPDM paper; one of two runs is not."""
     found = {"tokens": 9, "micro": 0.5, "types": 0, "macro": None}
 
@@ -305,7 +305,7 @@ def test_a_probe_of_checkpoints_is_drawn_by_step():
     assert "Accuracy by step" not in "".join(render_sections(facts))
 
 
-def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
+def test_a_finished_analysis_of_other_inputs_is_kept(runs, tmp_path, monkeypatch):
     """And a page calls lines by their file's name."""
     monkeypatch.setattr(
         teacher_forcing,
@@ -336,7 +336,7 @@ def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypat
     command(*scales, tmp_path / "other", "--overwrite")
 
 
-def test_an_analysis_is_known_by_its_facts(tmp_path):
+def test_an_analysis_is_identified_by_its_facts(tmp_path):
     facts = {"analysis": "attention", "run": "r", "parameters_fingerprint": 2**32 - 1, "task": "t"}
     facts["others"] = [{"run": "s", "step": "newest"}]
     check_same_analysis(tmp_path, facts)
@@ -357,7 +357,7 @@ def test_an_analysis_is_known_by_its_facts(tmp_path):
     check_same_analysis(tmp_path, {**facts, "parameters_fingerprint": 3})
 
 
-def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
+def test_fingerprints_of_earlier_versions_are_compared(tmp_path):
     """It was called `parameters`."""
     earlier = {"analysis": "svcca", "run": "r", "parameters": 7}
     write_analysis(tmp_path, {**earlier, "others": [{"run": "s", "parameters": 8}]}, "t", [])
@@ -368,7 +368,7 @@ def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
         check_same_analysis(tmp_path, {**facts, "parameters_fingerprint": 9})
 
 
-def test_blank_lines_alone_are_refused(runs, tmp_path):
+def test_input_of_blank_lines_only_is_refused(runs, tmp_path):
     (tmp_path / "lines").write_text("\n \n", encoding="utf-8")
     flags = ["--input", tmp_path / "lines", "--source=en", "--target=de"]
     with pytest.raises(UserError, match="lines: all sentences are blank$"):

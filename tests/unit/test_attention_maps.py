@@ -27,7 +27,7 @@ def case(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_maps_are_what_the_model_attends_with_and_what_is_drawn(name, monkeypatch):
+def test_maps_equal_the_attention_weights_of_the_model(name, monkeypatch):
     model, params, batch, pictures, edges = case(name)
     places = attention_specs(model.plan)
     found = jax.tree.map(np.asarray, attention_weights(params, batch, model=model, specs=places))
@@ -83,7 +83,7 @@ def cut(joined, stage, place, batch):
     return joined[:, :, list(spans[place.query])][..., columns]
 
 
-def test_the_first_layer_is_a_softmax_by_hand():
+def test_the_first_layer_equals_a_softmax_by_hand():
     """In NumPy from the parameters: without sines and scale it reads the embeddings."""
     stages, _ = read_pictures("encoder_decoder")
     layout = LAYOUTS["encoder_decoder"].with_layers((1, 1))
@@ -108,7 +108,7 @@ def test_the_first_layer_is_a_softmax_by_hand():
     np.testing.assert_allclose(np.asarray(found)[0][:, real], expected[:, real], atol=1e-5)
 
 
-def test_every_map_says_which_attention_it_is():
+def test_every_map_is_titled():
     titles = {}
     for name in ("encoder_decoder", "register", "two_stage_trigger"):
         model, *_ = case(name)

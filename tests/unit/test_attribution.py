@@ -67,7 +67,7 @@ def test_a_linear_function_is_attributed_exactly():
     np.testing.assert_allclose(units, (states @ inner) * outer[None], atol=1e-6)
 
 
-def test_it_is_what_a_brute_force_sum_gives(taken_apart):
+def test_attributions_equal_a_brute_force_riemann_sum(taken_apart):
     """A Riemann sum of 2,000 steps in float64 with derivatives by hand, for every unit."""
     block, params, states, name = taken_apart
     nodes = MANY if name == "relu" else DEFAULT_NODES
@@ -134,7 +134,7 @@ def test_sums_are_complete(taken_apart):
         assert (found["absolute"][output] >= np.abs(found["signed"][output]) - 1e-5).all()
 
 
-def test_f_is_the_block_of_the_model_and_x_what_enters_it():
+def test_the_attributed_function_is_the_block_of_the_model():
     """With norms after, what leaves a layer is the norm of x and its change."""
     model = make("encoder_decoder", norm="post")
     batch = make_batch(model.layout, [[pair] for pair in pairs(6)])
@@ -181,6 +181,6 @@ def test_a_language_without_a_branch_has_rows_of_zero():
     assert np.all(found["absolute"]["ffn1"] > 0)
 
 
-def test_a_model_without_branches_is_told():
+def test_a_model_without_branches_is_an_error():
     with pytest.raises(UserError, match="no language-specific layers, which this analysis needs"):
         branch_layers(build_model(small_config("encoder_decoder"), 60))

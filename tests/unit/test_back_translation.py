@@ -100,7 +100,7 @@ def padded(array: np.ndarray, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("layout", "instruction"), CASES)
-def test_the_pairs_are_those_that_translating_outside_gives(layout, instruction):
+def test_generated_pairs_equal_offline_translations(layout, instruction):
     """By the project's converter and search, after the languages that were drawn."""
     config, learner, params, given, batch, made = setting(layout, instruction)
     drawn = made["source_lang"][:-1, 0]
@@ -131,7 +131,7 @@ def test_the_pairs_are_those_that_translating_outside_gives(layout, instruction)
         np.testing.assert_array_equal(padded(made[name], width), padded(array, width), name)
 
 
-def test_the_longest_translation_is_a_multiple_of_the_sentence():
+def test_the_length_limit_is_a_multiple_of_the_sentence():
     lengths = {}
     for factor in (1.0, 0.5):
         *_, given, _, made = setting(max_length=factor)
@@ -142,7 +142,7 @@ def test_the_longest_translation_is_a_multiple_of_the_sentence():
     assert lengths[0.5] < lengths[1.0]
 
 
-def test_draws_are_uniform_and_never_a_sentences_own_language():
+def test_drawn_languages_are_uniform_and_differ_from_the_sentences_language():
     rows, pool = 6000, np.array([4, 0, 2], np.int32)
     own = jnp.asarray(np.arange(rows) % 4)  # 1 and 3 are not in the pool
     drawn, chosen = map(np.asarray, jax.jit(lambda r: draw(r, own, pool, 1.0))(jax.random.key(1)))
@@ -161,7 +161,7 @@ def test_draws_are_uniform_and_never_a_sentences_own_language():
     assert none.tolist() == [False, True] and alone[1] == 4
 
 
-def test_only_the_languages_named_are_translated_and_only_into_the_pool():
+def test_only_the_given_languages_are_translated_into_the_pool():
     *_, given, _, made = setting(languages=("de", "fr"), pool=("en", "fr"))
     targets, drawn = made["target_lang"][:-1, 0], made["source_lang"][:-1, 0]
     for pair, target, language in zip(given, targets, drawn, strict=True):
@@ -175,7 +175,7 @@ def test_only_the_languages_named_are_translated_and_only_into_the_pool():
     assert not made["target_segment_ids"][empty].any() and not made["target_labels"][empty].any()
 
 
-def test_the_gradient_is_that_of_real_and_made_pairs_in_one_batch():
+def test_the_gradient_equals_that_of_real_and_generated_pairs_in_one_batch():
     """As one batch of twice the rows, without the method; and by the tokens of both."""
     config, learner, params, _, batch, _ = setting()
     turn, rng = learner.player_updates[-1], jax.random.key(7)
@@ -238,7 +238,7 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device):
     assert_same_training(broken, whole, 6)
 
 
-def test_a_mesh_makes_and_learns_what_one_device_does():
+def test_a_mesh_gives_the_same_update_as_one_device():
     config, learner, params, _, batch, _ = setting()
     stacked = {name: np.asarray(array)[None] for name, array in batch.items()}
     turn, rng, found = learner.player_updates[-1], jax.random.key(7), []
@@ -271,13 +271,13 @@ def test_a_mesh_makes_and_learns_what_one_device_does():
         ({"languages": ("de",)}, {}, "pool=.'de',. has no language to translate de into"),
     ],
 )
-def test_mistakes_are_one_line(method, changes, message):
+def test_invalid_arguments_are_one_error_line(method, changes, message):
     with pytest.raises(UserError, match=message) as caught:
         learner_of(configure(method=BackTranslation(**method), data=changes))
     assert "\n" not in str(caught.value)
 
 
-def test_it_needs_the_languages_of_its_vocabulary():
+def test_the_languages_of_the_vocabulary_are_required():
     config = dataclasses.replace(configure(method=None))
     bare = dataclasses.replace(config.train, methods=(BackTranslation(),))
     with pytest.raises(UserError, match=r"BackTranslation.vocabulary=\(\): name the vocabulary's"):
@@ -286,7 +286,7 @@ def test_it_needs_the_languages_of_its_vocabulary():
         BackTranslation(vocabulary=("en",)).bind_languages(CODES, find_code)
 
 
-def test_the_counted_operations_are_those_of_both_batches():
+def test_flops_include_both_batches():
     from mnmt_jax.model.flops import Sentence, forward_flops
 
     _, learner, *_ = setting()

@@ -178,7 +178,7 @@ def test_the_language_of_a_po_file(tmp_path):
         corpus(tmp_path / "messages.po")
 
 
-def test_files_of_all_kinds_are_one_corpus(tmp_path):
+def test_files_of_all_formats_form_one_corpus(tmp_path):
     write(tmp_path, a_tmx=TMX, b_xlf=XLIFF1, c_xliff=XLIFF2, d_po=PO)
     with gzip.open(tmp_path / "a.tmx.gz", "wt", encoding="utf-8") as file:
         file.write((tmp_path / "a.tmx").read_text(encoding="utf-8"))
@@ -201,7 +201,7 @@ def tmx_in(*tags):
     return f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>"
 
 
-def test_the_tag_of_a_language_is_looked_up_file_by_file(tmp_path):
+def test_language_tags_are_looked_up_per_file(tmp_path):
     write(tmp_path, us_tmx=tmx_in("en-US de"), en_tmx=tmx_in("en de", "en-GB de", "en-AU de"))
     write(tmp_path, two_tmx=tmx_in("en-US de-DE", "en_GB de-DE"), fr_tmx=tmx_in("en fr"))
     us, en, two, fr = (tmp_path / f"{name}.tmx" for name in ("us", "en", "two", "fr"))
@@ -235,7 +235,7 @@ def test_the_tag_of_a_language_is_looked_up_file_by_file(tmp_path):
             corpus(*paths, languages=languages)
 
 
-def test_no_file_vanishes(tmp_path):
+def test_files_without_the_requested_languages_are_refused(tmp_path):
     write(tmp_path, us_tmx=tmx_in("en-US de"), en_tmx=tmx_in("en de"), one_tmx=tmx_in("en", "de"))
     write(tmp_path, none_tmx=tmx_in(), fr_tmx=tmx_in("en fr"))
     us, en, one, none, fr = (tmp_path / f"{name}.tmx" for name in "us en one none fr".split())
@@ -315,7 +315,7 @@ ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
         ),
     ],
 )
-def test_what_cannot_be_read_is_one_line(tmp_path, name, text, message):
+def test_unreadable_files_are_one_error_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message) as caught:
         corpus(tmp_path / name)
@@ -369,7 +369,7 @@ def test_entities_are_refused(tmp_path, kind):
     assert "\n" not in str(caught.value) and "a secret" not in str(caught.value)
 
 
-def test_a_place_beyond_the_lines_that_the_parser_counts_says_so(tmp_path):
+def test_a_location_beyond_the_parsers_line_limit_is_marked(tmp_path):
     unit = "<trans-unit><source>A</source></trans-unit>"
     parts = ('<xliff><file source-language="en" target-language="de">', unit, "\n" * 70_000, unit)
     write(tmp_path, a_xlf="\n".join((*parts, "</file></xliff>")))
@@ -377,13 +377,13 @@ def test_a_place_beyond_the_lines_that_the_parser_counts_says_so(tmp_path):
     assert [unit.location.rpartition(":")[2] for unit in units] == ["2", "65535+"]
 
 
-def test_a_dtd_that_is_named_is_not_read(tmp_path):
+def test_external_dtds_are_not_read(tmp_path):
     (tmp_path / "tmx14.dtd").write_text("<!ELEMENT this is no DTD")
     assert len(list(read_units(write(tmp_path, a_tmx=TMX)))) == 4
 
 
 @pytest.mark.parametrize("around", ["", "group"])
-def test_xml_is_read_unit_by_unit(tmp_path, around):
+def test_xml_is_streamed_by_unit(tmp_path, around):
     """Units that were read are not kept; some are parsed ahead, a block of the file."""
     unit = "<trans-unit><source>A</source></trans-unit>"
     unit = f"<{around}>{unit}</{around}>\n" if around else f"{unit}\n"
@@ -401,7 +401,7 @@ def test_xml_is_read_unit_by_unit(tmp_path, around):
 @pytest.mark.parametrize(
     ("text", "said"), [("x" * 10_100_000, "too long"), ("<hi>" * 300, "depth")]
 )
-def test_nothing_in_xml_is_of_any_size(tmp_path, text, said):
+def test_all_parts_of_xml_have_size_limits(tmp_path, text, said):
     with gzip.open(tmp_path / "a.tmx.gz", "wt", compresslevel=1) as file:
         file.write(ONE.format(text))
     with pytest.raises(UserError, match=rf"(?i)a\.tmx\.gz:1: .*{said}") as caught:
@@ -410,7 +410,7 @@ def test_nothing_in_xml_is_of_any_size(tmp_path, text, said):
 
 
 @pytest.mark.parametrize("damage", ["cut off", "other bytes"])
-def test_a_damaged_gzip_file_is_one_line(tmp_path, damage):
+def test_a_damaged_gzip_file_is_one_error_line(tmp_path, damage):
     packed = gzip.compress(TMX.encode())
     damaged = packed[: len(packed) // 2] if damage == "cut off" else packed[:-8] + bytes(8)
     (tmp_path / "a.tmx.gz").write_bytes(damaged)
@@ -422,7 +422,7 @@ def tmx_of_made_text(count):
     return tmx({"en-GB": made_text.sentences("en", count), "de": made_text.sentences("de", count)})
 
 
-def test_commands_read_them(tmp_path, capsys):
+def test_commands_read_bitext_files(tmp_path, capsys):
     write(tmp_path, train_tmx=tmx_of_made_text(30), dev_tmx=tmx_of_made_text(4))
     flags = ["--bitext", f"{tmp_path}/{{split}}.tmx", "--splits=train=train,validation=dev"]
     command(
@@ -442,7 +442,7 @@ def test_commands_read_them(tmp_path, capsys):
     assert cache.vocabulary.decode(source) == made_text.sentence(3, "en")
 
 
-def test_they_are_test_text_for_an_evaluation(tmp_path):
+def test_bitext_files_are_evaluated(tmp_path):
     parser = evaluate.make_parser()
     path = write(tmp_path, a_tmx=TMX)
     flags = parser.parse_args(["--run=x", "--task=mine", "--output=y", "--bitext", path])
@@ -466,7 +466,7 @@ def test_they_are_test_text_for_an_evaluation(tmp_path):
         ),
     ],
 )
-def test_mistakes_in_flags(tmp_path, flags, message):
+def test_invalid_flags_are_refused(tmp_path, flags, message):
     path = write(tmp_path, a_tmx=TMX, train1_tmx=TMX)
     path = tmp_path / "a.tmx"
     given = [flag.format(a=path, b=tmp_path) for flag in flags]

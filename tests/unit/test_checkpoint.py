@@ -72,7 +72,7 @@ DAMAGE = {
 }
 
 
-def test_what_was_saved_is_restored(folder):
+def test_checkpoints_are_restored(folder):
     restored, said = restore(folder, shapes_of(make_state(0)))
     jax.tree.map(np.testing.assert_array_equal, restored.state, make_state(2))
     assert restored.extra == {"data": {"chunk": 2}} and not said
@@ -88,7 +88,7 @@ def test_damaged_files_are_set_aside(how, folder):
     assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
 
 
-def test_no_read_is_left_behind_when_another_fails(tmp_path, monkeypatch, caplog):
+def test_all_reads_finish_when_one_fails(tmp_path, monkeypatch, caplog):
     """A loop that is closed before gets answers of tensorstore's threads: tracebacks."""
     many = {f"array_{n:02}": jnp.full((4,), n, jnp.float32) for n in range(40)}
     state = TrainState(jnp.asarray(1, jnp.int32), many, many, Window.empty(("source",)))
@@ -127,7 +127,7 @@ def test_translating_from_a_damaged_step_names_the_others(how, folder):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_trouble_of_the_machine_moves_nothing(error, folder, monkeypatch):
+def test_machine_errors_keep_the_checkpoint(error, folder, monkeypatch):
     def fail(*_, **__):
         raise error
 
@@ -138,7 +138,7 @@ def test_trouble_of_the_machine_moves_nothing(error, folder, monkeypatch):
     assert not folder.with_name("checkpoints_damaged").exists()
 
 
-def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatch):
+def test_memory_errors_on_the_second_read_keep_the_checkpoint(folder, monkeypatch):
     def fail(*_, **__):
         raise MemoryError("no room")
 
@@ -149,7 +149,7 @@ def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatc
     assert (folder / "2").is_dir()
 
 
-def test_another_model_is_refused_by_its_arrays(folder):
+def test_checkpoints_of_another_model_are_refused(folder):
     for like, named in (
         (make_state(0, width=6), r"'embedding' is float32\[60, 4\] there, float32\[60, 6\] now"),
         (
@@ -162,7 +162,7 @@ def test_another_model_is_refused_by_its_arrays(folder):
     assert (folder / "2").is_dir()
 
 
-def test_nothing_but_damage_is_said(folder):
+def test_no_readable_checkpoint_is_an_error(folder):
     for step in ("1", "2"):
         shutil.rmtree(folder / step / "params")
     with pytest.raises(UserError, match=r"none of the checkpoints \[1, 2\] can be read"):

@@ -24,7 +24,7 @@ ENTRY %main.9 (p: f32[4,8]) -> f32[] {
 """
 
 
-def test_kinds_axes_rounds_and_bytes():
+def test_kinds_axes_iterations_and_bytes():
     assert find_collectives(PROGRAM, MESH) == (
         Collective("all-reduce", ("data",), 3, 3 * 4 * 8 * 4),
         Collective("all-gather", ("fsdp",), 3, 3 * 4 * 8 * 2),
@@ -63,7 +63,7 @@ def test_axes_of_groups(groups, axes):
         ("(f32[2]{0}, bf16[3]{0})", "all-reduce", 14),
     ],
 )
-def test_bytes_of_started_exchanges_are_those_of_their_results(result, kind, size):
+def test_bytes_of_asynchronous_collectives_are_those_of_their_results(result, kind, size):
     (found,) = find_collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
     assert found.bytes == size
 
@@ -98,7 +98,7 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 """
 
 
-def test_rounds_are_read_from_the_conditions_of_nested_loops():
+def test_iterations_are_read_from_conditions_of_nested_loops():
     (found,) = find_collectives(NESTED, MESH)
     assert (found.count, found.bytes) == (48, 48 * 32)
     found = estimate_cycles(NESTED)
@@ -127,12 +127,12 @@ ENTRY %main (p: f32[4,8]) -> f32[] {
 """
 
 
-def test_an_exchange_that_is_spread_over_fusions_counts_once():
+def test_a_collective_spread_over_fusions_counts_once():
     (found,) = find_collectives(SPREAD, MESH)
     assert (found.count, found.bytes) == (3 * 2, 3 * 2 * 64)
 
 
-def test_a_loop_until_its_work_is_done_counts_one_round():
+def test_a_loop_of_unknown_length_counts_one_iteration():
     """It compares how many rows have ended with how many there are."""
     counter = "%i = s32[] get-tuple-element(%state), index=0\n  ROOT %lt.2"
     assert counter in NESTED
@@ -143,7 +143,7 @@ def test_a_loop_until_its_work_is_done_counts_one_round():
     assert found.count == 16
 
 
-def test_a_program_without_exchange_has_none():
+def test_a_program_without_collectives_has_none():
     assert (
         find_collectives("ENTRY %main (p: f32[]) -> f32[] {\n ROOT %a = f32[] add(%p, %p)\n}", MESH)
         == ()

@@ -37,13 +37,13 @@ def test_an_error_of_the_compiler_becomes_bytes():
     assert found["bytes"]["over"] == int(1536 * gib - 15.75 * gib)
 
 
-def test_other_errors_are_not_taken_for_it():
+def test_other_errors_are_not_memory_errors():
     with pytest.raises(RuntimeError, match="something else"):
         compile_ahead._does_not_fit(RuntimeError("something else"))
 
 
 @pytest.mark.parametrize(("is_tpu", "temporaries"), [(True, 40), (False, 90)])
-def test_bytes_of_tpus_are_those_alive_at_one_time(is_tpu, temporaries):
+def test_tpu_memory_counts_buffers_alive_at_once(is_tpu, temporaries):
     memory = types.SimpleNamespace(
         argument_size_in_bytes=100,
         output_size_in_bytes=80,
@@ -57,7 +57,7 @@ def test_bytes_of_tpus_are_those_alive_at_one_time(is_tpu, temporaries):
     assert found.pop("peak") == sum(found.values()) == 115 + temporaries
 
 
-def test_kernels_compute_and_wait_one_after_the_other():
+def test_kernel_compute_and_copy_cycles_are_added():
     chip = chip_of("TPU v5 lite")
     stated = {"core_cycles": 4000, "moved_bytes": 819_000}
     assert compile_ahead._kernel_cycles(stated, chip) == 4000 + 1500
@@ -85,7 +85,7 @@ def test_remedies_keep_the_tokens_of_an_update():
     assert tried[-1][1].data.rows == 64
 
 
-def test_rows_that_cannot_be_split_are_no_remedy():
+def test_unsplittable_rows_are_not_suggested():
     config = load_config(FILES, ["Data.rows=4"])
     assert not compile_ahead.AheadOfTimeCompilation(config, 20, jax.devices()).fits()
 
@@ -93,7 +93,7 @@ def test_rows_that_cannot_be_split_are_no_remedy():
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is not None, reason="libtpu is there: see tests/tpu"
 )
-def test_without_libtpu_one_line_says_so():
+def test_missing_libtpu_is_one_error_line():
     flags = [f"--gin_file={path}" for path in FILES]
     done = subprocess.run(
         [sys.executable, "scripts/compile_ahead.py", "--topology=v5e:2x2", *flags],
@@ -108,13 +108,13 @@ def test_without_libtpu_one_line_says_so():
 
 
 @pytest.mark.parametrize("topology", ["h100", "h100:", "a100:0", "h200:two"])
-def test_gpus_have_a_number(topology):
+def test_a_number_of_gpus_is_required(topology):
     with pytest.raises(UserError, match=f"--topology={topology}: needs a number of GPUs"):
         topology_devices(topology)
 
 
 @pytest.mark.parametrize("topology", ["b200:8", "h1oo:4", "H100:8", ""])
-def test_what_is_not_known_is_told_with_what_is(topology):
+def test_unknown_topologies_are_reported_with_known_ones(topology):
     with pytest.raises(UserError, match="v5e:4x4, or of GPUs \\(a100, h100, h200"):
         topology_devices(topology)
 
@@ -130,7 +130,7 @@ def test_rows_must_be_split_evenly(rows, message):
 @pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is not None, reason="it is there: see tests/gpu"
 )
-def test_without_the_plugin_one_line_says_so():
+def test_a_missing_plugin_is_one_error_line():
     with pytest.raises(UserError, match=r"--topology=h100:8 needs .*mnmt-jax\[gpu\]"):
         topology_devices("h100:8")
 
@@ -153,7 +153,7 @@ class _Compiled:
         return self
 
 
-def test_what_gpus_have_no_room_for_does_not_fit(monkeypatch):
+def test_programs_beyond_gpu_memory_do_not_fit(monkeypatch):
     device = types.SimpleNamespace(device_kind="NVIDIA H100", platform="gpu")
     ahead = compile_ahead.AheadOfTimeCompilation(load_config(FILES), 1504, [device])
     monkeypatch.setattr(
@@ -196,7 +196,7 @@ def test_refusals_of_libtpu_are_explained(monkeypatch, text, told):
     assert "rm " not in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_users_own_choice_about_the_lock_is_kept(monkeypatch):
+def test_the_users_libtpu_lock_setting_is_kept(monkeypatch):
     environment = {"TPU_LIBRARY_PATH": "libtpu.so", "ALLOW_MULTIPLE_LIBTPU_LOAD": "0"}
     devices = types.SimpleNamespace(devices=["a device"])
     fake = types.SimpleNamespace(environ=environment)

@@ -85,7 +85,7 @@ def test_contrastive_results_do_not_depend_on_the_batch(search):
     assert again == [together[i] for i in range(len(lines))]
 
 
-def test_weights_of_zero_are_plain_search():
+def test_zero_contrast_weights_equal_plain_search():
     plain = made_translator().translate_nbest(LINES, **INTO_FRENCH)
     off = made_translator().translate_nbest(
         LINES, source_contrast=0.0, language_contrast=0.0, **INTO_FRENCH
@@ -117,7 +117,7 @@ def test_contrast_sources_are_other_texts_of_the_window_and_language():
     assert draw_contrast_sources(rows[:4] + rows[6:], 2, 4) == drawn[4][:4] + drawn[4][6:]
 
 
-def test_lines_are_drawn_window_by_window(monkeypatch):
+def test_contrast_lines_are_drawn_per_window(monkeypatch):
     monkeypatch.setattr(job_module, "WINDOW_SIZE", 3)
     translator = made_translator(source_contrast=0.5)
     lines = list(TranslationJob.create(translator).number_lines(iter(LINES), **INTO_FRENCH))
@@ -165,7 +165,7 @@ def test_invalid_contrast_settings_are_one_error_line(settings, message):
         made_translator().translate(LINES[:1], **settings, **INTO_FRENCH)
 
 
-def test_a_search_is_described_with_its_contrast_alone():
+def test_a_search_description_includes_only_its_contrast():
     plain, source = describe_search(Decode()), describe_search(Decode(source_contrast=0.7))
     assert not {"source_contrast", "language_contrast", "seed"} & plain.keys()
     assert source.keys() - plain.keys() == {"source_contrast", "seed"}

@@ -69,13 +69,13 @@ def test_two_instances_of_two_languages_by_hand():
     )
 
 
-def test_one_language_is_zero():
+def test_a_batch_of_one_language_has_zero_loss():
     anchors, positives, _, _ = drawn(1)
     assert float(term(anchors, positives, [3] * 9)) == 0.0
     assert all(float(term(anchors, positives, [3] * 9, form=form)) > 1 for form in FORMS[1:])
 
 
-def test_one_instance_and_none_are_zero():
+def test_batches_of_one_or_no_instance_have_zero_loss():
     one = np.ones((1, 4), np.float32)
     for form in FORMS:
         assert float(term(one, -one, [3], form=form)) == 0.0
@@ -102,7 +102,7 @@ def test_formula(seed, form):
     assert float(found) == pytest.approx(expected, rel=RTOL)
 
 
-def test_what_is_not_valid_plays_no_part():
+def test_invalid_instances_are_ignored():
     anchors, positives, tags, valid = drawn(0)
     other = np.where(valid[:, None], anchors, 1e4).astype(np.float32)
     nothing = np.where(valid[:, None], positives, 0).astype(np.float32)
@@ -127,7 +127,7 @@ def test_gradients_flow_through_anchors_and_positives():
     )
 
 
-def test_lengths_of_states_do_not_matter_and_their_type_little():
+def test_the_norm_of_states_does_not_matter_and_their_dtype_little():
     anchors, positives, tags, _ = drawn(5)
     expected = float(term(anchors, positives, tags))
     assert float(term(7 * anchors, positives / 9, tags)) == pytest.approx(expected, rel=RTOL)

@@ -253,7 +253,7 @@ def test_rows_that_do_not_fit_are_refused():
         Lengths(3, 3, 0)
 
 
-def test_unknown_instruction_and_bad_fields():
+def test_unknown_instructions_and_invalid_fields_are_refused():
     with pytest.raises(UserError, match="Data.instruction='6'"):
         get_instruction("6")
     with pytest.raises(ValueError, match="source_tag"):

@@ -55,7 +55,7 @@ def test_a_language_without_copies_encodes_as_before():
         assert vocabulary.encode(text, "de") != plain.encode(text)
 
 
-def test_text_without_a_language_is_refused():
+def test_encoding_needs_a_language():
     vocabulary = split()
     for encode in (vocabulary.encode, lambda text: vocabulary.encode_lines([text])):
         with pytest.raises(UserError, match="say which language"):
@@ -128,14 +128,14 @@ def test_bad_copies_are_refused(copies, message):
         made_text.vocabulary().with_copies(copies)
 
 
-def test_a_copy_of_what_no_text_has_is_refused():
+def test_a_copy_of_a_piece_that_text_cannot_contain_is_refused():
     listed = Vocabulary(made_text.vocabulary().model, LANGUAGES, ("<mask>", "e"))
     assert listed.with_copies([("e", "de")]).encode("e", "de")[-1] == listed.first_tag
     with pytest.raises(UserError, match="'<mask>' has a copy"):
         listed.with_copies([("<mask>", "de")])
 
 
-def test_the_cache_holds_each_sides_copies(tmp_path):
+def test_the_cache_contains_the_copies_of_each_side(tmp_path):
     for code in LANGUAGES:
         text = "\n".join(made_text.sentences(code, 9)) + "\n"
         (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
@@ -169,7 +169,7 @@ class _Seen(Exception):
     """A batch that reached the model."""
 
 
-def test_translation_and_scoring_encode_each_line_in_its_languages(inference_model, monkeypatch):
+def test_translation_and_scoring_encode_each_line_in_its_language(inference_model, monkeypatch):
     texts = [("eins zwei", "de", "en"), ("eins zwei", "en", "de"), ("eins zwei", "fr", "de")]
     lines = [Line(number, *line) for number, line in enumerate(texts)]
     fed = []
@@ -200,7 +200,7 @@ def test_translation_and_scoring_encode_each_line_in_its_languages(inference_mod
         assert np.asarray(fed[0]["target_labels"])[row, : len(ids)].tolist() == ids
 
 
-def test_published_procedures_see_text_without_copies():
+def test_published_procedures_get_text_without_copies():
     pairs = ["three Ω house", "one two"], ["drei  Ω Haus", "eins  zwei"]
     plain, copied = (
         PaperScorer(PROCEDURES["mitre"], vocabulary, None).texts(
@@ -211,7 +211,7 @@ def test_published_procedures_see_text_without_copies():
     assert plain == copied and plain.references[0] == "drei <<unk>> Haus"
 
 
-def test_other_toolkits_are_refused(tmp_path):
+def test_exports_to_other_toolkits_are_refused(tmp_path):
     for tags_last in (False, True):
         with pytest.raises(UserError, match="40 copies .* --format t5x"):
             rows_of_vocabulary(split(), tags_last=tags_last)

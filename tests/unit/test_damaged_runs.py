@@ -99,7 +99,7 @@ def test_an_undamaged_run_is_opened(run):
     assert export_checkpoint("t5x", run, run.parent / "out")
 
 
-def test_files_beside_the_parameters_are_named_too(run):
+def test_damaged_files_beside_the_parameters_are_named(run):
     (run / "average").mkdir()
     for text in ("{", "[]", "{}"):
         (run / "average" / "facts.json").write_text(text)

@@ -45,7 +45,7 @@ def test_flops_equal_what_the_compiler_executes(name, methods):
 @pytest.mark.parametrize(
     ("lora_rank", "frozen"), [(0, ()), (0, ("embedding", "attention")), (8, ())]
 )
-def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, frozen):
+def test_training_flops_exclude_gradients_of_frozen_parameters(lora_rank, frozen):
     config = small_config(
         "register", embed=64, mlp=128, heads=4, stage_layers=(3,), lora_rank=lora_rank
     )
@@ -67,7 +67,7 @@ def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, 
     )
 
 
-def test_register_decoding_keeps_no_source():
+def test_register_decoding_caches_no_source():
     config = small_config("register", embed=64, heads=4, register_factor=2.0)
     layout = LAYOUTS["register"].with_layers((3,))
     sizes = cache_bytes(config, layout, Sentence(source=10, target=7), beam=5)
@@ -91,7 +91,7 @@ def test_description_is_json():
 
 
 @pytest.mark.parametrize("layout", LANGUAGE_MODELS)
-def test_a_language_model_has_no_beams_and_a_masked_one_no_keys(layout):
+def test_cache_sizes_of_language_models(layout):
     """What is continued has a hypothesis: 3 layers of keys and values of 4 positions."""
     config = Model(layout, (3,), embed=64, mlp=128, heads=4)
     found = describe(config, VOCAB, source_length=8, target_length=4, beam=5)

@@ -28,7 +28,7 @@ def z(values: np.ndarray) -> float:
     return float(values.sum() / np.sqrt(values.size))
 
 
-def test_as_many_are_kept_as_asked_for():
+def test_the_fraction_of_kept_elements_is_one_minus_the_rate():
     for share in (0.5, 0.9, 0.999):
         keep = np.concatenate([keep_by_hash(jax.random.key(i), share, SHAPE) for i in range(8)])
         deviation = np.sqrt(share * (1 - share) / keep.size)
@@ -39,7 +39,7 @@ def test_as_many_are_kept_as_asked_for():
         assert np.abs(sums).max() < 5 and sums.var() < 2.5
 
 
-def test_no_two_places_and_no_two_layers_agree():
+def test_masks_of_positions_and_layers_are_independent():
     own, other = drawn(0), drawn(1)
     assert abs(z(own * other)) < 5
     for axis, size in enumerate(SHAPE):
@@ -62,7 +62,7 @@ def test_a_mesh_changes_nothing():
     np.testing.assert_array_equal(run(placed, jax.random.key(3)), run(states, jax.random.key(3)))
 
 
-def test_what_is_kept_is_scaled_and_what_is_dropped_has_no_gradient():
+def test_kept_elements_are_scaled_and_dropped_ones_have_no_gradient():
     states, rng = jax.random.normal(jax.random.key(0), (32, 48)), jax.random.key(1)
     found, gradient = jax.value_and_grad(lambda x: jnp.sum(apply(x, rng)))(states)
     left = apply(states, rng)
@@ -76,7 +76,7 @@ def test_what_is_kept_is_scaled_and_what_is_dropped_has_no_gradient():
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-def test_keys_may_be_raw_and_of_the_device(impl):
+def test_raw_keys_and_device_generators_are_supported(impl):
     """Raw keys are t5x's; those of `rbg` draw by the device's generator."""
     states = jnp.ones((64, 128))
     key = jax.random.key(5, impl=impl)

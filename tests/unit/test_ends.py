@@ -72,7 +72,7 @@ ROWS = 11
 
 
 @pytest.mark.parametrize("scale", [True, False])
-def test_a_learned_position_is_a_row_of_its_own(scale):
+def test_each_learned_position_has_its_own_row(scale):
     """Positions restart in every segment; sqrt(16) is 4."""
     layout = LAYOUTS["register"]
     config = small_config("register", positions=("learned", 20), embedding_scale=scale)
@@ -98,7 +98,7 @@ def test_learned_positions_are_drawn_as_fairseq_draws_them():
     assert abs(rows.std() - 1 / 8) < 0.002 and abs(rows.mean()) < 0.003
 
 
-def test_without_positions_order_is_known_to_the_mask_alone():
+def test_without_positions_only_the_mask_encodes_order():
     config = small_config("prefix", positions=())
     model, params = make(config, batch := unpacked(LAYOUTS["prefix"], random_pairs(2)))
     found = apply(model, params, batch, ["source"], method="_embed_spans")["source"]

@@ -65,7 +65,7 @@ class _MadeTranslator:
         return [TranslatedSentence(answer[self._index[direction[0]][line]]) for line in lines]
 
 
-def test_oracle_is_perfect(benchmark, tmp_path):
+def test_an_oracle_has_perfect_scores(benchmark, tmp_path):
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     result = evaluate(_subject(translate), benchmark, tmp_path)
     assert [item.direction for item in result.directions] == list(
@@ -114,7 +114,7 @@ def test_wrong_languages_are_counted_exactly(benchmark, tmp_path, choose, wrong)
         assert result.averages["off_target_nearest"].zero_shot.mean > 90
 
 
-def test_written_files_and_reading_back(benchmark, tmp_path):
+def test_written_files_are_read_back(benchmark, tmp_path):
     log = tmp_path / "metrics.jsonl"
     records = [
         {"step": 5, "nll": 2.5, "loss": 3.0, "seconds": 9.5},
@@ -167,7 +167,7 @@ def test_complete_translations_are_reused(benchmark, tmp_path):
     assert after == before
 
 
-def test_another_language_detector_is_named_and_not_mixed(tmp_path):
+def test_results_of_different_language_detectors_are_not_mixed(tmp_path):
     texts = {"en": "The weather was much better than we had expected.", "de": "Das Wetter war gut."}
     for code, line in texts.items():
         (tmp_path / f"test.{code}").write_text(f"{line}\n" * 2)
@@ -207,7 +207,7 @@ def test_another_language_detector_is_named_and_not_mixed(tmp_path):
     ],
     ids=["step", "parameters", "vocabulary", "instruction"],
 )
-def test_translations_of_another_model_are_replaced_if_asked(benchmark, tmp_path, capsys, changed):
+def test_overwriting_replaces_translations_of_another_model(benchmark, tmp_path, capsys, changed):
     before = {"identity": {"parameters": 1, "vocabulary": "v", "instruction": "1"}}
     english = _MadeTranslator(benchmark, lambda pair: "en")
     evaluate(_subject(english, **before), benchmark, tmp_path)
@@ -231,7 +231,7 @@ def test_translations_of_another_model_are_replaced_if_asked(benchmark, tmp_path
     assert _contents(tmp_path) == kept
 
 
-def test_what_another_command_has_replaced_meanwhile_is_not_mixed(benchmark, tmp_path):
+def test_translations_replaced_by_another_command_are_not_mixed(benchmark, tmp_path):
     right = _MadeTranslator(benchmark, lambda direction: direction[1])
 
     def translate(lines, direction):
@@ -244,7 +244,7 @@ def test_what_another_command_has_replaced_meanwhile_is_not_mixed(benchmark, tmp
     assert len(right.calls) == 3 and not list(tmp_path.glob("translations/*.jsonl"))
 
 
-def test_stages_called_one_by_one_write_the_same_files(benchmark, tmp_path, capsys):
+def test_separate_stages_write_the_same_files(benchmark, tmp_path, capsys):
     folders = tmp_path / "stages", tmp_path / "evaluate"
     subject = _subject(_MadeTranslator(benchmark, lambda direction: direction[1]))
     written = []
@@ -322,7 +322,7 @@ def test_a_finished_evaluation_of_another_task_is_kept(benchmark, corpus, tmp_pa
         (0, "supervised", "directions: 6 of its 12 would be lost"),
     ],
 )
-def test_a_finished_evaluation_is_not_reduced(benchmark, corpus, tmp_path, limit, which, told):
+def test_a_finished_evaluation_loses_no_directions(benchmark, corpus, tmp_path, limit, which, told):
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     evaluate(_subject(translate), benchmark, tmp_path)
     kept = _contents(tmp_path)
@@ -344,7 +344,7 @@ def test_a_finished_evaluation_gains_directions(benchmark, tmp_path):
     assert len(translate.calls) == 6
 
 
-def test_other_sentences_of_the_same_number_are_refused(tmp_path):
+def test_different_sentences_of_equal_number_are_refused(tmp_path):
     """Also where the evaluation has not ended; results of earlier versions have no fingerprint."""
 
     def translate(lines, direction):
@@ -395,7 +395,7 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=same)
 
 
-def test_what_an_overwriting_evaluation_began_goes_on(benchmark, tmp_path):
+def test_an_interrupted_overwriting_evaluation_is_continued(benchmark, tmp_path):
     """Killed before its scores, it is continued by itself and refused to the one before."""
     subjects = [
         _subject(_MadeTranslator(benchmark, lambda direction: direction[1]), step)
@@ -453,7 +453,7 @@ def test_trained_directions_come_from_the_run_not_from_names(tmp_path):
         run.trained_directions()
 
 
-def test_files_of_ones_own(tmp_path):
+def test_user_files_are_evaluated(tmp_path):
     texts = {"en": ["one", "two", "three"], "de": ["eins", "zwei", "drei"]}
     for code, lines in texts.items():
         (tmp_path / f"test2016.{code}").write_text("\n".join(lines) + "\n")
@@ -485,7 +485,7 @@ def test_unknown_task_and_missing_languages(corpus):
         Benchmark("phrases", corpus, languages=("en", "ja"))
 
 
-def test_a_translator_that_loses_lines_is_refused(benchmark, tmp_path):
+def test_a_translator_that_drops_lines_is_refused(benchmark, tmp_path):
     with pytest.raises(UserError, match="59 translations of 60 sentences"):
         evaluate(
             _subject(lambda lines, _: [TranslatedSentence(line) for line in lines[1:]]),
@@ -504,7 +504,7 @@ def test_samples_come_from_few_directions_of_all_kinds():
     assert sampled_directions(pairs[:5], None) == set(pairs[:5])
 
 
-def test_directions_may_be_listed():
+def test_directions_can_be_listed():
     benchmark = Benchmark("cldr_quickstart", find_corpus("cldr_quickstart")[0], limit=2)
     kept, which = _listed(benchmark, "fra-de,de-cs")
     assert kept.directions == (("fr", "de"), ("de", "cs")) and which == "all"

@@ -27,14 +27,14 @@ def by_hand(array):
 
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.int8, np.uint32])
 @pytest.mark.parametrize("shape", [(), (7,), (0, 4), (3, 0), (5, 3), (4, 5, 6), (2, 3, 2, 5)])
-def test_host_and_devices_find_what_a_loop_does(shape, dtype, monkeypatch):
+def test_host_and_device_fingerprints_equal_a_loop(shape, dtype, monkeypatch):
     monkeypatch.setattr(fingerprint, "_WORDS", 8)  # several parts of each
     array = drawn(shape, dtype)
     found = int(array_fingerprint(array)), int(fingerprint._of_devices(jnp.asarray(array)))
     assert found == (by_hand(array),) * 2
 
 
-def test_strided_and_split_arrays_are_those_they_show():
+def test_strided_and_sharded_arrays_have_the_fingerprint_of_their_values():
     array = drawn((8, 6), np.float32)
     wanted = array_fingerprint(array)
     assert array_fingerprint(np.asfortranarray(array)) == wanted

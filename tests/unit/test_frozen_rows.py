@@ -38,7 +38,7 @@ TREE = {
 }
 
 
-def test_rows_of_gradients_are_zero_and_rows_of_parameters_come_back():
+def test_frozen_rows_have_zero_gradients_and_are_restored():
     flat = traverse_util.flatten_dict(RULE.zero_frozen_rows(TREE), sep="/")
     for name in ("kernel", "bias"):
         found = np.asarray(flat[f"mlp/branch/first/{name}"]).reshape(3, -1)
@@ -56,7 +56,7 @@ def test_rows_of_gradients_are_zero_and_rows_of_parameters_come_back():
     )
 
 
-def test_whose_rows_are_frozen():
+def test_rows_of_frozen_languages():
     def rows(**settings) -> dict:
         method = LanguageLayers(CODES, mlp=6, **settings)
         model = Model("prefix", (1,), methods=(method,))
@@ -107,7 +107,7 @@ def trained(scales: bool):
 
 
 @pytest.mark.parametrize("scales", [True, False])
-def test_frozen_branches_stay_bit_for_bit_and_the_others_move(scales):
+def test_frozen_branches_are_bit_identical_and_others_change(scales):
     _, _, states, _ = trained(scales)
     first, last = (
         traverse_util.flatten_dict(state.params["layer_0"]["mlp"]["branch"], sep="/")
@@ -125,7 +125,7 @@ def test_frozen_branches_stay_bit_for_bit_and_the_others_move(scales):
         assert (np.asarray(kernels[0]) != np.asarray(kernels[1])).all()
 
 
-def test_a_new_run_freezes_nothing_that_is_drawn(tmp_path):
+def test_a_new_run_freezes_no_random_parameters(tmp_path):
     cache = make_cache(tmp_path / "cache")
     languages = ("en", "de", "fr")
     model = {"methods": (LanguageLayers(languages, mlp=6, frozen=("de",)),)}
@@ -134,7 +134,7 @@ def test_a_new_run_freezes_nothing_that_is_drawn(tmp_path):
     assert "\n" not in str(e.value) and not (tmp_path / "run" / "checkpoints" / "0").exists()
 
 
-def test_their_gradient_counts_for_nothing():
+def test_frozen_rows_do_not_count_in_the_gradient_norm():
     learner, batch, states, norms = trained(True)
     gradient = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))(states[0].params, batch)
     tokens = float((batch["target_segment_ids"] != 0).sum())

@@ -49,7 +49,7 @@ def start(folder, model: Model, train=()):
 
 
 @pytest.mark.parametrize("of", [Graformer(encoder_layers=1), Graformer(True, "none", "none")])
-def test_a_run_of_its_kind_is_taken_whole(of, tmp_path):
+def test_a_graformer_run_is_copied_completely(of, tmp_path):
     """Also one that was imported, whose own beginning is not known."""
     given = write_random_run(tmp_path, dataclasses.replace(TINY, methods=(of,)))
     taken = start(tmp_path, TINY)
@@ -58,13 +58,13 @@ def test_a_run_of_its_kind_is_taken_whole(of, tmp_path):
     assert_same(taken.replace(drawn), given)
 
 
-def test_a_run_of_another_kind_is_not(tmp_path):
+def test_a_run_of_another_model_needs_source_runs(tmp_path):
     write_random_run(tmp_path, Model("encoder_decoder", (2, 1), **SIZES))
     with pytest.raises(UserError, match="parameters are copied from mlm, lm; give --init"):
         start(tmp_path, TINY)
 
 
-def test_what_else_takes_from_runs_is_not_passed_over(tmp_path):
+def test_source_runs_of_other_methods_are_still_required(tmp_path):
     write_random_run(tmp_path, TINY)
     with pytest.raises(UserError, match="parameters are copied from other; give --init"):
         start(tmp_path, TINY, (Graft((("other", "embedding", "embedding"),)),))
@@ -111,13 +111,13 @@ GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **EN
         ),
     ],
 )
-def test_a_run_of_the_wrong_kind_or_depth_is_named(given, message, tmp_path):
+def test_a_source_run_of_wrong_layout_or_depth_is_named(given, message, tmp_path):
     with pytest.raises(UserError, match=f"^--initialize_from={message}") as caught:
         grafted(tmp_path, config_with(GRAFT), given)
     assert "\n" not in str(caught.value)
 
 
-def test_the_layers_that_a_deeper_model_gives_are_told(tmp_path):
+def test_the_layers_copied_from_a_deeper_model_are_reported(tmp_path):
     given = {"mlm": ("masked_lm", (4,)), "lm": ("causal_lm", (3,))}
     mlm, lm, new = grafted(tmp_path, config_with(GRAFT), given).report
     taken, left = mlm.split("; not used ")
@@ -127,7 +127,7 @@ def test_the_layers_that_a_deeper_model_gives_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["register", "two_stage", "prefix", "encoder_decoder"])
-def test_the_source_may_be_any_translators(layout, tmp_path):
+def test_a_translation_model_can_be_the_source(layout, tmp_path):
     """Ours, not the paper's: layers that read the source alone compute in the graft what they did.
 
     Of a model of one stack these are its layers, whose other roles the source does not see.
@@ -170,7 +170,7 @@ def test_the_source_may_be_any_translators(layout, tmp_path):
         ("grafted", (2, 1, 1), Graformer(), "encoder_layers=6, but the source passes 2 layers"),
     ],
 )
-def test_what_it_needs_is_said(layout, layers, method, message):
+def test_unsupported_models_are_refused(layout, layers, method, message):
     with pytest.raises(UserError, match=re.escape(message)):
         build_model(Model(layout, layers, methods=(method,), **SIZES), VOCAB)
 
@@ -205,13 +205,13 @@ def flops():
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_is_frozen_costs_no_gradient(rule, flops):
+def test_frozen_parameters_cost_no_gradient(rule, flops):
     """The models below new layers pass forward alone: the compiler agrees with the count."""
     executed, counted = flops[rule]
     assert 1 < executed / counted < 1.10
 
 
-def test_frozen_models_save_what_they_cost(flops):
+def test_frozen_models_save_their_gradient_flops(flops):
     """Two thirds of 2 of 4 target layers and of their table's products, by the paper's rule."""
     (all_executed, _), (paper, _), (released, _) = (flops[rule] for rule in RULES)
     assert 0.70 < paper / all_executed < 0.85
@@ -286,6 +286,6 @@ READERS = {name for number in range(12, 18) for name in inside(number, *READING)
         ),
     ],
 )
-def test_published_models_take_what_their_rows_say(files, new):
+def test_published_models_copy_the_parameters_in_their_table(files, new):
     """All but layers above those of the language models, and what these do not have."""
     assert freshly_drawn(files) == new

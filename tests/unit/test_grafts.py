@@ -96,7 +96,7 @@ def start(folders, parts, model: Model = NEW, **changes):
     return read_initial_params(origins(folders, **changes), like, config, made_vocabulary())
 
 
-def test_every_array_is_the_named_one_or_as_drawn(given):
+def test_every_array_is_copied_or_randomly_initialised(given):
     folders, arrays = given
     drawn = read_all(random_params(NEW, made_vocabulary().size, seed=1))
     drawn = jax.device_put(drawn, tree_sharding(make_mesh(Mesh(fsdp=2, tensor=2)), drawn))
@@ -116,13 +116,13 @@ def test_every_array_is_the_named_one_or_as_drawn(given):
     )
 
 
-def test_ranges_are_moved_in_order():
+def test_ranges_are_mapped_in_order():
     move = ParamMapping("lm", "layer_{0-2}/mlp", "layer_{9-11}/mlp")
     assert list(move.expand()) == [(f"layer_{n}/mlp", f"layer_{n + 9}/mlp") for n in range(3)]
     assert list(ParamMapping("lm", "embedding", "table").expand()) == [("embedding", "table")]
 
 
-def test_the_parts_of_the_page_are_moves(tmp_path):
+def test_the_mappings_in_the_documentation_are_valid(tmp_path):
     page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```gin\n(Train.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "graft.gin").write_text(block)
@@ -148,7 +148,7 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
         ("(('lm', 'a', 'b_{6-8}'),)", "maps 1 paths to 3"),
     ],
 )
-def test_parts_that_are_none_are_refused_where_they_stand(parts, message, tmp_path):
+def test_invalid_mappings_are_refused_with_their_location(parts, message, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(f"Train.methods = ('graft',)\nGraft.parts = {parts}\n")
     with pytest.raises(UserError, match=rf"own.gin:2: .*{message}") as caught:
@@ -156,7 +156,7 @@ def test_parts_that_are_none_are_refused_where_they_stand(parts, message, tmp_pa
     assert "\n" not in str(caught.value)
 
 
-def test_a_graft_is_saved_and_forbids_no_continuing(tmp_path):
+def test_a_graft_is_saved_and_can_be_resumed(tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(f"WHERE = 'embedding'\nTrain.methods = ('graft',)\nGraft.parts = {PARTS!r}\n")
     config = load_config([str(file)], ["Graft.parts=[['lm', 'embedding', %WHERE]]"])
@@ -203,7 +203,7 @@ def test_a_graft_is_saved_and_forbids_no_continuing(tmp_path):
         ((), {"mlm": None}, "--initialize_from=lm=.*no method copies"),
     ],
 )
-def test_what_does_not_fit_is_one_line(given, parts, changes, message):
+def test_mismatched_parameters_are_one_error_line(given, parts, changes, message):
     folders = {name: folder for name, folder in (given[0] | changes).items() if folder}
     used = {part[0] for part in parts}
     if not changes:
@@ -225,7 +225,7 @@ def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
         read_initial_params([], {}, empty, made_vocabulary())
 
 
-def test_what_no_shape_tells_is_compared_where_it_matters(given, tmp_path):
+def test_settings_invisible_in_shapes_are_compared(given, tmp_path):
     """Norms before and after have the same shapes; an embedding is the same under both."""
     folders = {"lm": given[0]["lm"]}
     other = dataclasses.replace(NEW, norm="post", positions=("sinusoidal", 100.0))
@@ -240,7 +240,7 @@ def test_what_no_shape_tells_is_compared_where_it_matters(given, tmp_path):
     assert start(folders, (("lm", "layer_0/attention", "layer_0/attention"),), wider)
 
 
-def test_a_table_needs_the_vocabulary_and_a_layer_does_not(given, tmp_path):
+def test_copying_a_table_needs_the_same_vocabulary(given, tmp_path):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     write_random_run(tmp_path / "other", GIVERS["lm"], vocabulary=other)
     folders = {"lm": tmp_path / "other"}
@@ -250,7 +250,7 @@ def test_a_table_needs_the_vocabulary_and_a_layer_does_not(given, tmp_path):
     assert start(folders, (("lm", "layer_0", "layer_0"),))
 
 
-def test_no_weight_is_taken_without_its_lora(tmp_path):
+def test_no_weight_is_copied_without_its_lora(tmp_path):
     """The LoRA of what is left behind is not missed."""
     model = dataclasses.replace(GIVERS["lm"], lora_rank=2, lora=("query",))
     folder = tmp_path / "tuned"
@@ -298,7 +298,7 @@ def test_the_command_makes_the_same_run_on_any_mesh(given, cache, tmp_path, capf
     assert origin["moves"] == [list(part) for part in PARTS]
 
 
-def test_continuing_does_not_graft_again(given, cache, tmp_path):
+def test_resuming_does_not_copy_again(given, cache, tmp_path):
     """An origin that is another one then, one that is gone, and settings without the graft."""
     folders = {name: tmp_path / name for name in given[0]}
     for name, folder in given[0].items():
@@ -368,6 +368,6 @@ def test_the_command_line_names_runs_and_steps(given_flags, wanted, tmp_path, mo
         ),
     ],
 )
-def test_a_step_of_nobody_is_refused(given_flags, message):
+def test_invalid_steps_of_source_runs_are_refused(given_flags, message):
     with pytest.raises(UserError, match=message):
         command("train", "--workdir=new", *given_flags)

@@ -94,7 +94,7 @@ def lines(path):
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_text_of_paragraphs_is_what_a_reader_sees(tmp_path):
+def test_paragraph_text_is_the_rendered_text(tmp_path):
     texts = [
         (
             "par_id1",
@@ -138,7 +138,7 @@ def test_sentences(parts):
     assert sentences(" ".join(parts)) == list(parts)
 
 
-def test_pages_are_dealt_by_the_digest_of_their_names():
+def test_pages_are_split_by_the_hash_of_their_names():
     """Pinned: another deal would mix what is trained on with what results were tested on."""
     dealt = {
         "sbasic/shared/03020403.html": "test",
@@ -151,7 +151,7 @@ def test_pages_are_dealt_by_the_digest_of_their_names():
     assert shares == pytest.approx({"train": 0.9, "validation": 0.05, "test": 0.05}, abs=0.01)
 
 
-def test_lines_that_all_languages_have_are_written_side_by_side(fetched):
+def test_lines_in_all_languages_are_parallel(fetched):
     for split, numbers in (("validation", VALIDATION), ("test", TEST)):
         for code in HELP_LANGUAGES:
             assert set(lines(fetched / f"{split}.{code}")) == {plain(code, n) for n in numbers}
@@ -169,7 +169,7 @@ def test_lines_that_all_languages_have_are_written_side_by_side(fetched):
     assert found[f"{name_of(0)}\tpar_id1\t0"] == (plain("en", 0), plain("pt", 0))
 
 
-def test_pairs_with_english_have_what_the_two_languages_have(fetched):
+def test_pairs_with_english_contain_all_common_lines(fetched):
     special = "{}: nobody has done this."
     for code in HELP_LANGUAGES[1:]:
         english, other = (lines(fetched / f"train.en-{code}.{side}") for side in ("en", code))
@@ -218,7 +218,7 @@ def test_the_corpora_and_their_mixtures(fetched):
     assert len(disjoint.directions("train")) == 12
 
 
-def test_the_record_names_what_the_files_hold(fetched, capsys):
+def test_the_record_lists_the_contents_of_the_files(fetched, capsys):
     record = json.loads((fetched / "corpus.json").read_text(encoding="utf-8"))
     assert record["corpus"] == "libreoffice_help" and record["packages"] == []
     names = {path.name for path in fetched.iterdir()} - {"corpus.json"}
@@ -303,7 +303,7 @@ def refused(tmp_path, message, *flags):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
+def test_failed_downloads_are_one_error_line(debian, tmp_path, monkeypatch):
     remedy = "or give a folder with the package files libreoffice-help-en-us .* with --from FOLDER"
     (debian / f"{help_package('it')}_7.4_all.deb").unlink()
     refused(tmp_path, rf"apt-get failed \(E: no libreoffice-help-it\); 'apt-get update' .*{remedy}")
@@ -322,7 +322,7 @@ def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
     refused(tmp_path, "dpkg-deb is not installed", f"--from={debian}")
 
 
-def test_pages_without_sentences_leave_nothing(tree, tmp_path):
+def test_pages_without_sentences_are_skipped(tree, tmp_path):
     for path in tree.rglob(f"page{TEST[0]}.html"):
         path.unlink()
     for path in tree.rglob(f"page{TEST[1]}.html"):
@@ -330,7 +330,7 @@ def test_pages_without_sentences_leave_nothing(tree, tmp_path):
     refused(tmp_path, "no test sentence exists in all languages", f"--from={tree}")
 
 
-def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path):
+def test_an_existing_folder_is_overwritten_only_on_request(fetched, tree, tmp_path):
     before = (fetched / "train.de").read_bytes()
     with pytest.raises(UserError, match="already exists"):
         command("fetch_corpus", "libreoffice_help", "--from", tree)
@@ -380,7 +380,7 @@ PAGES = f"./{HELP_PATH}/en-US/text"
         (f"{PAGES}/a\nb.html", None, "has control characters"),
     ],
 )
-def test_a_package_cannot_lead_out_of_its_tree(debian, tmp_path, name, target, message):
+def test_a_package_cannot_write_outside_its_tree(debian, tmp_path, name, target, message):
     if target:
         add_link(package(debian, "en"), name, target)
     else:
@@ -388,7 +388,7 @@ def test_a_package_cannot_lead_out_of_its_tree(debian, tmp_path, name, target, m
     refused(tmp_path, rf"-en-us_7.4_all.deb: .*{message}.*; do not use", f"--from={debian}")
 
 
-def test_packages_share_no_tree(debian, tmp_path):
+def test_each_package_has_its_own_tree(debian, tmp_path):
     """A link that the first package makes does not lead what the second one holds elsewhere."""
     (tmp_path / "elsewhere").mkdir()
     add_link(package(debian, "en"), "./link", "usr")
@@ -401,7 +401,7 @@ def test_packages_share_no_tree(debian, tmp_path):
     assert not (tmp_path / "out" / "packages").exists()
 
 
-def test_a_package_that_grows_is_refused(debian, tmp_path, monkeypatch):
+def test_an_oversized_package_is_refused(debian, tmp_path, monkeypatch):
     monkeypatch.setattr(debian_packages, "MAX_UNPACKED_BYTES", 1 << 20)
     add_file(package(debian, "de"), "./zeros", bytes(1 << 20))
     refused(tmp_path, r"-de_7.4_all.deb: holds more than .* 1 MiB", f"--from={debian}")
@@ -410,7 +410,7 @@ def test_a_package_that_grows_is_refused(debian, tmp_path, monkeypatch):
     refused(tmp_path, r"_7.4_all.deb: holds more than 10 files", f"--from={debian}")
 
 
-def test_a_page_that_is_a_link_out_of_its_folder_is_not_read(tree, tmp_path):
+def test_a_link_out_of_the_folder_is_not_read(tree, tmp_path):
     secret = tmp_path / "secret.html"
     secret.write_text("<p id='par_id1'>A local secret that nobody should read here.</p>")
     page = tree / HELP_PATH / "fr" / "text" / name_of(0)
@@ -426,7 +426,7 @@ def test_a_page_that_is_a_link_out_of_its_folder_is_not_read(tree, tmp_path):
     refused(tmp_path, "fr/text: is a link to .*outside of .*tree", f"--from={tree}")
 
 
-def test_what_a_killed_fetch_left_is_removed(debian, tmp_path, monkeypatch):
+def test_files_of_a_killed_download_are_removed(debian, tmp_path, monkeypatch):
     """Downloads and trees are beside the output, and nothing is in the system's folder."""
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -443,7 +443,7 @@ def test_packages_are_found_by_a_relative_path(debian, tmp_path, monkeypatch):
     assert len(lines(tmp_path / "out" / "test.en")) == len(TEST)
 
 
-def test_a_page_that_repeats_itself_is_read_in_linear_time(tmp_path):
+def test_repetitive_pages_are_parsed_in_linear_time(tmp_path):
     """Of equal ids, ends of elements that are not open, and abbreviations there may be many."""
     count = 100_000
     texts = [("par_id1", "<i>x</b>")] * count + [("par_id2", "See e.g. A " * (2 * count))]

@@ -144,7 +144,7 @@ def test_token_lists_of_huggingface(tmp_path, name):
     assert fuzz_json(folder / name, open_huggingface, folder) > 10
 
 
-def test_values_that_are_accepted_make_a_run_or_a_refusal(tmp_path):
+def test_accepted_values_give_a_run_or_an_error(tmp_path):
     """The whole import, for the fields that sizes and memory depend on."""
     folder = tmp_path / "model"
     m2m100_directory(folder)

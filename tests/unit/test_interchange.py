@@ -115,7 +115,7 @@ def test_all_problems_are_one_list():
     assert f"{total:,} expected" in message
 
 
-def test_a_learned_position_table_is_unexpected():
+def test_an_unexpected_learned_position_table_is_refused():
     good = made_foreign.random_tensors(MODELS["encoder_decoder"], M2M100, 17)
     message = problems_of(good | {"model.decoder.embed_positions.weight": np.zeros((9, 16))})
     assert "unexpected model.decoder.embed_positions.weight [9, 16]" in message
@@ -130,7 +130,7 @@ def test_two_tensors_for_one_name_are_refused():
 
 @pytest.mark.parametrize("prefix", ["", "model.", "model.decoder.", "transformer.h."])
 @pytest.mark.parametrize("embedding", ["embed_tokens.weight", "shared.weight"])
-def test_mitre_is_found_by_suffix(prefix, embedding):
+def test_mitre_tensors_are_found_by_suffix(prefix, embedding):
     model = MODELS["register"]
     layout = get_layout(model.layout, model.stage_layers)
     table = entries(model, layout, MITRE, plain_rows(17))
@@ -216,7 +216,7 @@ def test_listed_pieces_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["pieces", "pieces and tags", "none"])
-def test_mitre_vocabulary_is_the_models_own(tmp_path, form):
+def test_mitre_ids_follow_from_its_sentencepiece_model(tmp_path, form):
     """Whatever the list of tokens holds, ids follow from the model and MITRE's languages."""
     made_foreign.mitre_directory(tmp_path / "mitre")
     path = tmp_path / "mitre" / "vocab.json"
@@ -366,7 +366,7 @@ def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["two_stage_trigger", "prefix", "encoder_decoder", "register"])
-def test_the_settings_of_an_export_are_those_of_its_import(name):
+def test_exported_settings_are_read_back(name):
     """With adaption modules where the layout has them, and without; with other ends."""
     model = dataclasses.replace(MODELS[name], norm="post")
     instruction = "register" if name == "register" else "1"
@@ -379,7 +379,7 @@ def test_the_settings_of_an_export_are_those_of_its_import(name):
         assert found == dataclasses.replace(one, vocab_size=found.vocab_size)
 
 
-def test_a_model_without_tags_is_exported_unless_fairseqs_text_has_them():
+def test_models_without_tags_are_exported_if_fairseq_supports_them():
     """What is read back is what was written, or it is not written."""
     config = load_config([], ["Data.instruction='none'"])
     branches = LanguageLayers(LANGUAGES, LANGUAGES[:1], (3, 4), 12)
@@ -398,7 +398,7 @@ def test_a_model_without_tags_is_exported_unless_fairseqs_text_has_them():
     assert fairseq._export_arguments(tagged)["arch"] == "transformer_sd_merged"
 
 
-def test_positions_that_others_do_not_have_are_refused():
+def test_exports_with_unsupported_positions_are_refused():
     model = dataclasses.replace(MODELS["prefix"], positions=("learned", 8))
     with pytest.raises(UserError, match="Model.positions=.*'embedding' has positions for both"):
         entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
@@ -411,7 +411,7 @@ def test_positions_that_others_do_not_have_are_refused():
 
 
 @pytest.mark.parametrize("layout", ["encoder_decoder", "register"])
-def test_the_bindings_that_an_export_asks_for_make_it_possible(tmp_path, layout):
+def test_the_bindings_suggested_by_an_export_error_work(tmp_path, layout):
     """The quickstart's models: base 100, and registers' place of tags for all of them."""
     files = [f"gin_configs/models/{layout}_tiny.gin", "gin_configs/runs/cldr_quickstart.gin"]
     bindings = ["Model.embed=16", "Model.mlp=24", "Data.instruction='register'"]
@@ -436,7 +436,7 @@ def test_the_bindings_that_an_export_asks_for_make_it_possible(tmp_path, layout)
 
 
 @pytest.mark.parametrize("name", ["encoder_decoder", "two_stage_trigger"])
-def test_a_model_that_fairseq_does_not_have_is_no_stock_one(name):
+def test_a_model_unknown_to_fairseq_is_not_exported_as_a_standard_one(name):
     """A cut connection leaves the same parameters: only the settings could tell."""
     model = dataclasses.replace(MODELS[name], methods=(CutResidual(),))
     config = dataclasses.replace(load_config([]), model=model)

@@ -24,13 +24,13 @@ def run(main: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_what_is_printed_stays_and_nothing_runs_after():
+def test_printed_output_stays_and_no_code_runs_afterwards():
     """At Python's own end, threads that compile crash: there is none."""
     done = run("atexit.register(print, 'end')\nprint('done')\nraise KeyboardInterrupt")
     assert (done.returncode, done.stdout, done.stderr) == (130, "done\n", "interrupted\n")
 
 
-def test_one_that_a_hook_swallows_comes_again():
+def test_an_interrupt_swallowed_by_a_hook_is_raised_again():
     """As JAX's does, which runs at each garbage collection."""
     interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
     done = run(f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')")
@@ -38,7 +38,7 @@ def test_one_that_a_hook_swallows_comes_again():
     assert done.stderr == "interrupted\n"
 
 
-def test_many_at_once_do_not_swallow_each_other():
+def test_repeated_interrupts_are_not_lost():
     """A second one may come while the first is being told of: the hook cannot be interrupted."""
     interrupt = "gc.callbacks.extend([lambda *_: os.kill(os.getpid(), signal.SIGINT)] * 200)"
     busy = "end = time.monotonic() + 5\nwhile time.monotonic() < end:\n    pass"
@@ -46,7 +46,7 @@ def test_many_at_once_do_not_swallow_each_other():
     assert (done.returncode, done.stdout) == (130, "")
 
 
-def test_one_in_a_process_that_was_forked_comes_again():
+def test_an_interrupt_in_a_forked_process_is_raised_again():
     interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
     work = f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')"
     parent = "os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
@@ -54,7 +54,7 @@ def test_one_in_a_process_that_was_forked_comes_again():
     assert (done.returncode, done.stdout) == (130, "")
 
 
-def test_other_errors_of_hooks_are_shown_as_ever():
+def test_other_errors_of_hooks_are_shown():
     done = run("gc.callbacks.append(lambda *_: 1 / 0)\ngc.collect()\ngc.callbacks.clear()")
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
     assert done.stderr.startswith("Exception ignored in: <function")

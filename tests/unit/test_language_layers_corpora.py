@@ -21,7 +21,7 @@ def data(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_all_of_opus100(data):
+def test_all_languages_of_opus100(data):
     """Five languages have training text alone; both corpora share a folder."""
     for pair in ("en-fr", "de-en", "an-en", "en-hy"):
         opus_files(data, pair, "train", ["A"], ["a"])
@@ -115,7 +115,7 @@ def test_europarl_without_a_centre(data, form):
         assert [corpus.size(split, min(others)) for split in corpus.splits()] == [5, 2, 3]
 
 
-def test_the_directions_of_europarl_are_drawn(data, asked):
+def test_europarl_pairs_are_sampled(data, asked):
     for code in ("it", "nl", "de", "fr", "es"):
         numbered(data, "europarl", "train", 4, [code])
     for name, drawn in (("europarl_triangle", 200_000), ("europarl_square", 1_000_000)):

@@ -43,7 +43,7 @@ def before(model: LanguageModel, language: str, instruction: str) -> list[int]:
 
 
 @pytest.mark.parametrize("instruction", ["3", "4"])
-def test_a_causal_score_is_the_sum_of_each_next_token(instruction):
+def test_a_causal_score_is_the_sum_of_next_token_log_probs(instruction):
     model = made_language_model(instruction=instruction)
     found = model.score(TEXTS, language="de")
     given = before(model, "de", instruction)
@@ -108,7 +108,7 @@ def test_scores_are_the_loss_that_training_reports():
     assert model.perplexity(TEXTS, language="de") == pytest.approx(math.exp(mean), rel=1e-5)
 
 
-def test_a_masked_score_is_the_loss_of_what_training_would_ask_for():
+def test_a_masked_score_equals_the_training_loss_of_the_masked_tokens():
     model, text = made_language_model("masked_lm"), TEXTS[0]
     whole = np.array([*model.vocabulary.encode(text), EOS])
     batch = training_batch(model, [""] * (2 * len(whole)), len(whole))
@@ -139,7 +139,7 @@ def test_a_score_does_not_depend_on_the_other_lines(layout):
     assert (mixed[1] == together[1]) == (layout == "masked_lm")  # whose text has no tag
 
 
-def test_training_reports_the_perplexity_that_scoring_finds(tmp_path, capfd):
+def test_training_and_scoring_give_the_same_perplexity(tmp_path, capfd):
     """From text to a cache to a run of two updates to scores of its checkpoint."""
     held = {code: [sentence(n, code)[:24] for n in range(40, 44)] for code in ("de", "fr")}
 
@@ -198,7 +198,7 @@ def greedy(model: LanguageModel, prompt: str, max_length: int) -> tuple[list[int
     return drawn, total
 
 
-def test_the_most_probable_token_each_time_is_greedy_by_whole_passes():
+def test_greedy_sampling_equals_full_forward_passes():
     """Of prompts of several lengths, and longer than the cache is at first: it grows."""
     longest = BUCKETS[0] + BUCKETS[0] // 2 + 3
     model = made_language_model(max_length=longest)
@@ -214,7 +214,7 @@ def test_the_most_probable_token_each_time_is_greedy_by_whole_passes():
     assert max(len(one.tokens) for one in found) == longest + 1
 
 
-def test_draws_follow_the_models_distribution():
+def test_samples_follow_the_models_distribution():
     """Pairs of tokens after a prompt, by chi-square against products of whole passes."""
     model, draws = made_language_model(max_length=2, batch=500), 4000
     found = model.continuations(["zwei"], language="de", count=draws)
@@ -235,7 +235,7 @@ def test_draws_follow_the_models_distribution():
     assert statistic < freedom + 3.1 * math.sqrt(2 * freedom)  # one seed in a thousand is above
 
 
-def test_a_draw_depends_on_its_own_prompt_number_and_seed_alone():
+def test_a_sample_depends_only_on_its_prompt_number_and_seed():
     model = made_language_model()
     whole = list(model.continuations(PROMPTS, language="de", count=3))
     assert [(one.prompt, one.draw) for one in whole] == [(p, d) for p in range(5) for d in range(3)]
@@ -265,12 +265,12 @@ def test_a_draw_depends_on_its_own_prompt_number_and_seed_alone():
         (lambda m: m.score(["", ""], language=["de"]), "line 2 has no language"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(call, message):
+def test_invalid_requests_are_one_error_line(call, message):
     with pytest.raises(UserError, match=message):
         call(made_language_model())
 
 
-def test_a_masked_model_continues_nothing():
+def test_a_masked_model_cannot_continue_text():
     model = made_language_model("masked_lm")
     with pytest.raises(UserError, match="'masked_lm' fills masks and cannot continue text; score"):
         model.sample(language="de")
@@ -278,7 +278,7 @@ def test_a_masked_model_continues_nothing():
         model.score(["", "zwei " * 20], language="de")
 
 
-def test_a_translator_is_no_language_model_nor_the_other_way_round():
+def test_translators_and_language_models_are_not_interchangeable():
     translator, model = made_translator(), made_language_model()
     with pytest.raises(UserError, match=r"'register' translates .*'mnmt score --source --target"):
         LanguageModel(translator.config, vocabulary(), translator.inference_model.params)
@@ -290,7 +290,7 @@ def test_a_translator_is_no_language_model_nor_the_other_way_round():
 
 
 @pytest.mark.parametrize("name", ["sample", "translate"])
-def test_a_file_that_is_not_there_is_named_by_its_flag(name):
+def test_a_missing_file_is_named_with_its_flag(name):
     sides = ["--language=de"] if name == "sample" else ["--source=en", "--target=de"]
     script = {"translate": "infer"}.get(name, name)
     with pytest.raises(UserError, match="^--input=no.de: no such file"):
@@ -319,7 +319,7 @@ def write(path, lines):
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
-def test_score_writes_a_line_each_and_tells_the_perplexity(name, runs, tmp_path, capsys):
+def test_score_writes_one_line_per_text_and_the_perplexity(name, runs, tmp_path, capsys):
     model = LanguageModel.load(runs[name])
     texts, output = write(tmp_path / "text.de", TEXTS), tmp_path / "scores"
     flags = ("--run", runs[name], "--language", "de", "--input", texts, "--output", output)
@@ -370,7 +370,7 @@ def test_score_of_translations(runs, tmp_path, capsys):
         ),
     ],
 )
-def test_score_needs_the_flags_of_one_kind(flags, message):
+def test_score_refuses_mixed_flags(flags, message):
     with pytest.raises(UserError, match=message):
         command("score", "--run=nowhere", *flags)
 

@@ -53,7 +53,7 @@ def kinds(fake: Path) -> list[str]:
     return [kind for line in lines for word, kind in words.items() if word in line]
 
 
-def test_a_loop_goes_through_preemption_and_loss(fake):
+def test_a_loop_survives_preemption_and_loss(fake):
     (fake / "statuses").write_text("75\n255\n143\n0\n")
     done = run(fake, "scripts/tpu/pod.sh", "loop", "--gin_file=a b.gin", "--workdir=/mnt/bucket/x")
     assert done.returncode == 0, done.stderr
@@ -69,21 +69,21 @@ def test_a_loop_goes_through_preemption_and_loss(fake):
     assert "gcsfuse --implicit-dirs b /mnt/bucket" in calls and "--spot" in calls
 
 
-def test_a_loop_ends_with_an_error_of_the_command(fake):
+def test_a_loop_ends_on_an_error_of_the_command(fake):
     (fake / "state").write_text("READY\n")
     (fake / "statuses").write_text("2\n0\n")
     assert run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x").returncode == 2
     assert kinds(fake) == ["state", "setup", "train"]
 
 
-def test_a_loop_gives_up(fake):
+def test_a_loop_stops_after_repeated_failures(fake):
     (fake / "statuses").write_text("75\n" * 5)
     done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x", TRIES="3")
     assert done.returncode == 75 and "gave up after 3 tries" in done.stderr
     assert kinds(fake).count("train") == 3
 
 
-def test_an_unknown_word_is_one_line(fake):
+def test_an_unknown_argument_is_one_error_line(fake):
     done = run(fake, "scripts/tpu/pod.sh", "fly")
     assert done.returncode == 2 and done.stderr.startswith("error: fly: must be create, setup")
 
@@ -91,7 +91,7 @@ def test_an_unknown_word_is_one_line(fake):
 @pytest.mark.parametrize(
     ("status", "requeued"), [(0, False), (75, True), (137, True), (143, True), (2, False)]
 )
-def test_a_slurm_job_is_queued_again_for_what_that_mends(status, requeued, fake):
+def test_a_slurm_job_is_requeued_after_recoverable_errors(status, requeued, fake):
     (fake / "srun").write_text(
         f'#!/bin/sh\necho "$XLA_FLAGS $*" > "$FAKE/srun.txt"\nexit {status}\n'
     )

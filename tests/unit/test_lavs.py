@@ -50,7 +50,7 @@ def test_the_rule_of_the_code_is_strict_and_needs_two_languages(threshold):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("number", [1, 2, 7, 30, 10_000])
-def test_the_published_rule_takes_the_most_shared(seed, number):
+def test_the_published_rule_selects_the_most_shared_pieces(seed, number):
     counts = random_counts(seed)
     shared = [
         (-min(counts[one].get(piece, 0), counts[other].get(piece, 0)), i, (j, k), piece)
@@ -87,7 +87,7 @@ def test_the_published_rule_takes_the_most_shared(seed, number):
         ("<0x0A>", False),
     ],
 )
-def test_which_pieces_the_code_splits(piece, expected):
+def test_pieces_split_by_the_authors_code(piece, expected):
     assert is_splittable(piece) == expected
     assert splittable_pieces({"en": ["aa", piece]}) == {
         "en": ("aa", piece) if expected else ("aa",)

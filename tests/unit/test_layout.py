@@ -17,7 +17,7 @@ from tests.drawn_masks import MASKS, labelled, read_pictures
 ROWS = LAYOUTS | LANGUAGE_MODELS
 
 
-def test_every_row_has_a_picture():
+def test_every_layout_has_a_drawn_mask():
     assert {path.stem for path in MASKS.glob("*.txt")} == set(ROWS)
 
 
@@ -113,12 +113,12 @@ def named_layouts(source: str) -> list[str]:
         "match x:\n  case 'two_stage' | 'z':\n    pass",
     ],
 )
-def test_a_comparison_is_found_however_it_is_spelt(source):
+def test_comparisons_with_layout_names_are_found_in_any_form(source):
     assert len(named_layouts(source)) == 1
     assert not named_layouts("x = 'prefix'\nf(layout='prefix')\ny == 'something'")
 
 
-def test_layouts_are_named_nowhere_else():
+def test_layout_names_are_compared_only_in_layouts():
     """Outside the table nobody compares a layout's name: structure is read from the row."""
     root = Path(__file__).parent.parent.parent
     looked_at = 0

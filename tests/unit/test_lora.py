@@ -58,7 +58,7 @@ def random(config, batch):
     ("name", "dtype"),
     [("register", "float32"), ("register", "bfloat16"), ("encoder_decoder", "float32")],
 )
-def test_a_fresh_lora_changes_no_bit(name, dtype, relaxed_dtypes):
+def test_a_new_lora_leaves_the_model_unchanged(name, dtype, relaxed_dtypes):
     """Neither the other parameters as drawn nor any logit; so B is zero, and adds nothing else."""
     batch, found = batch_of(name), []
     for changes in ({}, EVERYWHERE):
@@ -75,7 +75,7 @@ def test_a_fresh_lora_changes_no_bit(name, dtype, relaxed_dtypes):
         assert np.asarray(leaf).any() == (path[-1].key == "lora_a"), path
 
 
-def test_a_is_gaussian_as_wide_as_its_inputs():
+def test_a_is_gaussian_with_variance_one_over_inputs():
     """For `wi` and for `out`, whose inputs are two axes."""
     config = small_config("prefix", lora_rank=64, lora=("*",))
     for axis, sizes in ((-1, (64,)), ((-2, -1), (4, 16))):
@@ -100,7 +100,7 @@ def test_a_is_gaussian_as_wide_as_its_inputs():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("remat", [False, True])
-def test_the_patterns_choose_the_projections(patterns, carrying, remat):
+def test_patterns_select_the_projections(patterns, carrying, remat):
     config = config_of("encoder_decoder", lora_rank=2, lora=patterns, remat=remat)
     params = shapes_of(config, batch_of("encoder_decoder"))
     found = {n.split("/", 1)[1].rpartition("/")[0] for n in names_of(params) if is_lora(n)}
@@ -166,7 +166,7 @@ def test_every_parameter_of_lora_has_a_row_in_the_sharding_table():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_tolerance_is_that_of_rounding(name):
+def test_the_tolerance_is_the_rounding_error(name):
     """Moving each weight by half a unit in its last place moves the logits about as much.
 
     How much depends on the compiler's version: the tolerance is within a factor of ten of it.

@@ -45,7 +45,7 @@ def test_smoothed_loss_is_cross_entropy_with_eps_over_v_minus_1():
     np.testing.assert_allclose(sums.nll, -log_probs[1], rtol=VALUE_RTOL)
 
 
-def test_older_fairseq_smooths_by_the_share_that_the_label_gets_too():
+def test_older_fairseq_label_smoothing_includes_the_label():
     """Graformer's: (1 - eps) nll + eps / V of every entry's; ours with eps (1 - 1 / V) is that."""
     log_probs, eps = np.log([0.5, 0.2, 0.2, 0.1]), 0.1
     older = -((1 - eps) * log_probs[1] + eps / 4 * log_probs.sum())
@@ -135,7 +135,7 @@ def shapes_of(jaxpr):
                 yield from shapes_of(inner)
 
 
-def test_no_more_than_a_chunk_of_logits_exists():
+def test_at_most_one_chunk_of_logits_is_in_memory():
     features, embedding, labels, valid = make_case(rows=4, length=16)
 
     def loss(f, e):
@@ -166,7 +166,7 @@ def test_each_logit_is_computed_once():
 
 
 @pytest.mark.parametrize("chunk", [4, 16])
-def test_the_gradient_of_a_frozen_embedding_is_not_formed(chunk):
+def test_the_gradient_of_a_frozen_embedding_is_not_computed(chunk):
     """Nor is that of the features changed by it."""
     features, embedding, labels, valid = make_case()
 
@@ -222,7 +222,7 @@ def test_the_logits_of_two_heads_are_their_sum(dtype, chunk):
 
 
 @pytest.mark.parametrize("frozen", [(), (0,), (1,), (0, 1)])
-def test_two_heads_hold_a_chunk_of_logits_and_no_gradient_of_a_frozen_table(frozen):
+def test_two_heads_compute_one_chunk_and_no_gradient_of_a_frozen_table(frozen):
     """Two products for the logits, two for the features, one for each table that trains."""
     heads, labels, valid = two_heads()
 

@@ -90,7 +90,7 @@ def test_every_special_tokenizer_has_a_remedy():
     assert special == set(SACREBLEU_EXTRAS) == {"ja-mecab", "ko-mecab"}
 
 
-def test_clear_errors():
+def test_invalid_arguments_of_metrics_are_refused():
     with pytest.raises(UserError, match="1 hypotheses for 2 references"):
         corpus_scores(["x"], ["x", "y"], "de")
     with pytest.raises(UserError, match="nothing to score"):

@@ -132,7 +132,7 @@ def test_models_of_the_two_scripts(models, bert_score, own_models, names):
     assert ("bert-base-chinese is not there; download" in scorer.missing("zh")) == own_models
 
 
-def test_what_is_not_installed_is_said(tmp_path, monkeypatch):
+def test_missing_packages_are_reported(tmp_path, monkeypatch):
     (tmp_path / "model.ckpt").touch()
     for package in ("comet", "bert_score"):
         monkeypatch.setitem(sys.modules, package, None)

@@ -88,7 +88,7 @@ def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.nd
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_old_directions_have_the_logits_they_had(kind, tmp_path, monkeypatch):
+def test_logits_of_old_directions_are_unchanged(kind, tmp_path, monkeypatch):
     run, new = make_run(tmp_path / "run", MODELS[kind]), tmp_path / "new"
     before = Vocabulary.load(run / "vocabulary")
     add_language(run, new, grown(before))
@@ -101,7 +101,7 @@ def test_old_directions_have_the_logits_they_had(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_is_of_no_language_is_the_runs(kind, tmp_path):
+def test_language_independent_parameters_are_copied(kind, tmp_path):
     run, new = make_run(tmp_path / "run", MODELS[kind]), tmp_path / "new"
     vocabulary = grown()
     add_language(run, new, vocabulary)
@@ -142,7 +142,7 @@ def test_what_is_of_no_language_is_the_runs(kind, tmp_path):
     assert "language 'nl' added" in RunDirectory(new).origin_file.read_text()
 
 
-def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
+def test_new_rows_are_drawn_around_the_mean_embedding():
     before, vocabulary = listed(), grown(listed())
     rng = np.random.default_rng(0)
     table = rng.normal(0, 1, (before.size, 256)).astype(np.float32)
@@ -171,7 +171,7 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
     assert np.abs(new(seed=1) - drawn).min(axis=1).max() > 0
 
 
-def test_a_method_that_does_not_say_how_it_grows_is_refused(tmp_path, monkeypatch):
+def test_a_method_without_resize_param_is_refused(tmp_path, monkeypatch):
     run, new = make_run(tmp_path / "run", MODELS["branches"]), tmp_path / "new"
     monkeypatch.setattr(LanguageLayers, "resize_param", Method.resize_param)
     with pytest.raises(
@@ -199,7 +199,7 @@ def imported(kind: str, folder: Path) -> tuple[str, Path, Vocabulary]:
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "mitre"])
-def test_imported_checkpoints_grow(kind, tmp_path):
+def test_languages_are_added_to_imported_checkpoints(kind, tmp_path):
     format_, run, before = imported(kind, tmp_path)
     new, out = tmp_path / "new", tmp_path / "out"
     add_language(run, new, grown(before, "qq"))
@@ -221,7 +221,7 @@ def test_imported_checkpoints_grow(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["nllb", "transformer_cll"])
-def test_without_pieces_of_its_own_they_go_out_again(kind, tmp_path):
+def test_without_new_pieces_the_model_can_be_exported(kind, tmp_path):
     """There is one SentencePiece model then, which the toolkits have too."""
     format_, run, before = imported(kind, tmp_path)
     new, out = tmp_path / "new", tmp_path / "out"
@@ -254,7 +254,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_command_and_the_caches(folder, tmp_path, capsys):
+def test_the_command_and_its_caches(folder, tmp_path, capsys):
     new, dutch = tmp_path / "new", ("--parallel", folder / "dutch", "--languages", "en,nl")
     given = ("--run", folder / "run", "--language", "nl", "--output", new)
     command("add_language", *given, *dutch, "--vocab_size", 33, "--noise", 0)
@@ -295,7 +295,7 @@ def test_the_command_and_the_caches(folder, tmp_path, capsys):
         cache("twice", *text, "--vocabulary", new / "vocabulary", "--also", tmp_path / "old")
 
 
-def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
+def test_a_second_language_can_be_added(folder, tmp_path):
     given = ("--run", folder / "run", "--keep_pieces", "--language")
     command("add_language", *given, "nl", "--output", tmp_path / "one")
     assert load_params(tmp_path / "one")[0]["output_embedding"].shape == (64, 16)
@@ -330,13 +330,13 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
         (["--language=nl", "--keep_pieces", "--run=nowhere"], "nowhere/config.gin: no such file"),
     ],
 )
-def test_mistakes_are_one_line(folder, tmp_path, flags, message):
+def test_invalid_arguments_are_one_error_line(folder, tmp_path, flags, message):
     with pytest.raises(UserError, match=message) as caught:
         command("add_language", "--run", folder / "run", "--output", tmp_path / "new", *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
-def test_an_output_that_is_there_stays(folder, tmp_path):
+def test_an_existing_output_is_kept(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="already exists; choose another --output"):
         given = ("--run", folder / "run", "--language", "nl", "--keep_pieces")

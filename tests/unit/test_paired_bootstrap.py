@@ -42,7 +42,7 @@ def folders(tmp_path):
     return one, other
 
 
-def test_a_clear_difference_is_told_from_chance(folders):
+def test_a_clear_difference_is_significant(folders):
     scores = {(s.direction, s.metric): s for s in paired_scores(*folders, samples=200)}
     assert set(scores) == {(d, m) for d in ("en-de", "fr-de") for m in ("BLEU", "chrF++")}
     for metric in ("BLEU", "chrF++"):

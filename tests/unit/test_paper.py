@@ -170,14 +170,14 @@ def test_iwslt17_compares_detokenized_hypotheses_with_tokenized_references():
     }
 
 
-def test_without_sacremoses_it_says_so(monkeypatch):
+def test_missing_sacremoses_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(UserError, match="pip install sacremoses"):
         scorer("ec40")
     scorer("mitre")
 
 
-def test_procedures_are_recognised_by_the_languages():
+def test_procedures_are_selected_by_the_languages():
     languages = {
         "mitre": MITRE_LANGUAGES,
         "ec40": EC40_LANGUAGES,
@@ -241,7 +241,7 @@ def subject():
     return EvaluatedModel(translate=translate, config=config, **facts)
 
 
-def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores, monkeypatch):
+def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores, monkeypatch):
     monkeypatch.setitem(sys.modules, "bert_score", FakeBertScore())
     for name in ("roberta-large", "bert-base-multilingual-cased"):
         (tmp_path / name).mkdir()
@@ -282,7 +282,7 @@ def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores
     assert "As published" in page and "Not comparable with the numbers above" in page
 
 
-def test_an_evaluation_without_extras_says_what_is_left_out(benchmark, tmp_path, monkeypatch):
+def test_an_evaluation_without_extras_reports_what_is_left_out(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(spbleu_module, "SACREBLEU_DIR", str(tmp_path / "empty"))
     result = evaluate(subject(), benchmark, tmp_path / "out", optional_metrics=OptionalMetrics())
     [note] = [note for note in result.notes if "spBLEU" in note]

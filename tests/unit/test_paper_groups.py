@@ -95,7 +95,7 @@ def test_ec40_by_hand():
     assert table["avg"] == near((102 + 150 + 92) / 26, 26)
 
 
-def test_ec40_dilution_of_metrics_that_do_not_know_every_language():
+def test_ec40_averages_with_languages_unknown_to_a_metric():
     """A direction with one unknown language counts as zero in the tiers, with two not at all."""
     values = read(EC40)
     measured = {"en", "de", "ru", "sv"}

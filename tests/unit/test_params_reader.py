@@ -20,7 +20,7 @@ def folder(tmp_path):
     return tmp_path / "params"
 
 
-def test_a_device_takes_over_what_was_read(folder):
+def test_arrays_are_read_without_copying_to_the_device(folder):
     found = load_numpy(folder)
     np.testing.assert_array_equal(found["a"]["b"], np.arange(600.0).reshape(20, 30))
     assert found["c"].dtype == jnp.bfloat16 and found["c"].tolist() == [*range(7)]
@@ -30,7 +30,7 @@ def test_a_device_takes_over_what_was_read(folder):
     assert [leaf.unsafe_buffer_pointer() for leaf in placed] == starts
 
 
-def test_the_files_may_go_when_they_are_read(folder):
+def test_files_can_be_deleted_after_reading(folder):
     found = load_numpy(folder)
     for path in folder.rglob("*"):
         if path.is_file():
@@ -38,7 +38,7 @@ def test_the_files_may_go_when_they_are_read(folder):
     assert found["a"]["b"].sum() == 600 * 599 / 2
 
 
-def test_a_cut_file_is_an_error(folder):
+def test_a_truncated_file_is_an_error(folder):
     (data,) = sorted(folder.rglob("d/*"), key=lambda path: path.stat().st_size)[-1:]
     data.write_bytes(data.read_bytes()[:100])
     with pytest.raises(Exception, match="."):

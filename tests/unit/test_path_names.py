@@ -52,7 +52,7 @@ def test_names_are_refused_in_one_line(name, said):
 
 
 @pytest.mark.parametrize("name", ["mine", "a.b", "..a", "wmt14-en_de", "день", "x" * 200, "a b"])
-def test_names_that_are_allowed(name):
+def test_valid_names_are_accepted(name):
     assert check_name(name, "--name") == name
 
 
@@ -78,7 +78,7 @@ def test_the_name_of_a_corpus_in_python(name, said):
 
 
 @each_bad_name
-def test_the_name_of_files_that_are_evaluated(data, name, said):
+def test_the_name_of_evaluated_files(data, name, said):
     arguments = ["--run=x", "--output=y", f"--parallel={data}", "--languages=en,de"]
     flags = evaluate.make_parser().parse_args([*arguments, f"--task={name}"])
     with pytest.raises(UserError, match=f"--task=.*{said}"):
@@ -86,7 +86,7 @@ def test_the_name_of_files_that_are_evaluated(data, name, said):
 
 
 @pytest.mark.parametrize("name", ["../evil_en_de", "a/b_en_de", "x" * 241])
-def test_names_of_tasks_however_they_are_made(tmp_path, vocabulary, name):
+def test_task_names_are_checked_in_the_cache(tmp_path, vocabulary, name):
     task = TaskSource(name, "en", "de", {"train": lambda: [([3], [4])]})
     with pytest.raises(UserError, match="task="):
         write_cache(tmp_path / "cache", [task], vocabulary=vocabulary)
@@ -101,7 +101,7 @@ def vocabulary():
 
 
 @pytest.mark.parametrize("code", ["a/b", "../c", "", "a\tb"])
-def test_codes_of_languages(tmp_path, vocabulary, code):
+def test_language_codes_are_checked(tmp_path, vocabulary, code):
     """Files of translations are named by them."""
     with pytest.raises(UserError, match="cannot be a language.s code"):
         Vocabulary(vocabulary.model, ("en", code))
@@ -109,7 +109,7 @@ def test_codes_of_languages(tmp_path, vocabulary, code):
         vocabulary.with_language(code)
 
 
-def test_links_that_leave_a_folder(tmp_path):
+def test_links_out_of_a_folder(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "ab").mkdir()
     (tmp_path / "a" / "inner").symlink_to(tmp_path / "a")

@@ -27,7 +27,7 @@ def configure(cache, patience, rate=0.0):
     )
 
 
-def test_a_run_that_stopped_improving_ends(cache, tmp_path, capfd, one_device):
+def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device):
     run = tmp_path / "run"
     assert train(configure(cache, 3), run) is None
     assert records(run)[-1]["step"] == 4
@@ -50,12 +50,12 @@ def test_an_interrupted_run_ends_at_the_same_step(cache, tmp_path, monkeypatch, 
     assert_same_training(broken, whole, 4)
 
 
-def test_a_run_that_improves_goes_on(cache, tmp_path, one_device):
+def test_an_improving_run_continues(cache, tmp_path, one_device):
     run = tmp_path / "run"
     assert train(configure(cache, 1, rate=1e-3), run) is None
     assert records(run)[-1]["step"] == 8
 
 
-def test_patience_is_of_whole_validations():
+def test_patience_must_be_a_multiple_of_validation():
     with pytest.raises(UserError, match="Train.patience=150 must be a multiple of Train.eval_eve"):
         Train(eval_every=100, save_every=100, patience=150)

@@ -29,11 +29,11 @@ WIDE, TABLE, NORM = "layer_12/mlp/wi/kernel", "embedding", "stage_0_norm/scale"
         ("", set()),
     ],
 )
-def test_what_a_pattern_fits(pattern, fits):
+def test_patterns_and_matching_paths(pattern, fits):
     assert {path for path in (SELF, MEMORY, WIDE, TABLE, NORM) if matches(pattern, path)} == fits
 
 
-def test_a_pattern_that_fits_nothing_is_one_line_with_close_names():
+def test_a_pattern_without_match_is_one_error_line_with_similar_names():
     paths = [SELF, MEMORY, WIDE, TABLE]
     check_patterns("Optimizer.frozen", ("embedding", "mlp"), paths)
     with pytest.raises(UserError) as caught:

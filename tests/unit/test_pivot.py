@@ -39,7 +39,7 @@ def test_a_pivot_is_two_calls(settings, monkeypatch):
     assert texts == [translation.text for translation in found]
 
 
-def test_what_has_the_pivot_as_an_end_goes_directly():
+def test_directions_with_the_pivot_are_translated_directly():
     translator = made_translator(source_contrast=0.5)
     sources, targets = ["en", "de", "de", "fr"], ["fr", "en", "fr", "de"]
     given = {"source": sources, "target": targets}
@@ -50,7 +50,7 @@ def test_what_has_the_pivot_as_an_end_goes_directly():
 
 
 @pytest.mark.parametrize("settings", [{}, CONTRAST])
-def test_what_is_done_changes_nothing(settings, monkeypatch):
+def test_finished_translations_do_not_change_results(settings, monkeypatch):
     """Not even the rows of a batch, whatever lengths the texts in the pivot have."""
     shapes = set()
     search = lines_module.search_continuously
@@ -85,12 +85,12 @@ def test_what_is_done_changes_nothing(settings, monkeypatch):
         (["en"], r"pivot=\['en'\]: must be a language code"),
     ],
 )
-def test_a_pivot_that_the_model_lacks_is_named(pivot, message):
+def test_an_unknown_pivot_is_named(pivot, message):
     with pytest.raises(UserError, match=message):
         made_translator().stream(iter(()), source="de", target="fr", pivot=pivot)
 
 
-def test_what_translations_are_made_by_names_the_pivot():
+def test_translation_settings_include_the_pivot():
     translator = made_translator()
     direct = TranslationJob.create(translator).provenance()
     assert direct == TranslationJob.create(translator, translator.config.decode).provenance()

@@ -11,7 +11,7 @@ from mnmt_jax.errors import UserError
 from tests.unit.test_bitext import PO, write
 
 
-def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
+def test_a_missing_quote_in_a_po_file_is_an_error(tmp_path):
     """Whichever quote of a text is taken away, the line is named."""
     taken = 0
     for number, line in enumerate(PO.splitlines(), start=1):
@@ -57,7 +57,7 @@ def test_the_form_of_a_line_of_a_po_file(line, flaw):
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "UTF-8", "utf-8-sig", "CHARSET", "hex"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_what_polib_writes_is_read(tmp_path, charset, end):
+def test_files_written_by_polib_are_read(tmp_path, charset, end):
     """In the file's own encoding, or UTF-8 where it declares none that is known."""
     polib = pytest.importorskip("polib")
     made = polib.POFile(wrapwidth=20)
@@ -86,14 +86,14 @@ HEADER = 'msgid ""\nmsgstr "Language: de\\n"\n'
     ],
     ids=["text", "comments", "obsolete", "line", "long comment"],
 )
-def test_an_entry_has_a_limit(tmp_path, more, said):
+def test_entries_have_a_size_limit(tmp_path, more, said):
     """polib joins the lines of a text one by one: 400,000 took a minute."""
     write(tmp_path, de_po=HEADER + more)
     with pytest.raises(UserError, match=rf"de\.po:\d+: .*{said}; repair the file"):
         list(read_units(str(tmp_path / "de.po")))
 
 
-def test_many_entries_and_blank_lines_are_no_long_entry(tmp_path):
+def test_many_entries_and_blank_lines_are_accepted(tmp_path):
     entry = '#~ msgid "a"\n#~ msgstr "b"\n' + "\n" * 10
     write(tmp_path, de_po=HEADER + entry * (MAX_TEXT_LINES // 4))
     assert len(list(read_units(str(tmp_path / "de.po")))) == MAX_TEXT_LINES // 4

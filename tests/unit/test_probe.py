@@ -56,7 +56,7 @@ def tokens(count: int, seed: int):
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_positions_are_read_off_sinusoids_and_chance_off_shuffled_labels(hidden):
+def test_probes_read_positions_from_sinusoids_and_chance_from_shuffled_labels(hidden):
     learned, states = tokens(2000, 0)
     told, others = tokens(400, 1)
     probe = ProbeSettings(hidden, updates=QUICK.updates, batch=128, learning_rate=1e-2)
@@ -70,7 +70,7 @@ def test_positions_are_read_off_sinusoids_and_chance_off_shuffled_labels(hidden)
     assert (predict_positions(params, others) == told).mean() < 2 / LONGEST
 
 
-def test_a_linear_probe_is_the_softmax_that_gradient_descent_finds():
+def test_a_linear_probe_equals_softmax_regression_by_gradient_descent():
     """On separable states both have the same signs: an independent fit tells the same."""
     positions, states = tokens(600, 3)
     params = train_probe(states, positions, LONGEST, ProbeSettings(False, 400, 600, 1e-2))
@@ -87,7 +87,7 @@ def test_a_linear_probe_is_the_softmax_that_gradient_descent_finds():
     assert (predict_positions(params, states) == expected).mean() > 0.99
 
 
-def test_a_tenth_of_the_texts_is_held_out_whole():
+def test_a_tenth_of_whole_texts_is_held_out():
     texts = np.repeat(np.arange(20), np.arange(1, 21))
     out = held_out_mask(texts, 0)
     assert len(set(texts[out])) == 2 and set(texts[out]).isdisjoint(texts[~out])
@@ -157,7 +157,7 @@ def test_accuracy_by_type_and_class_by_hand():
     assert accuracy_by_class(types, CLASSES, 3)["b"]["macro"] is None
 
 
-def test_gains_are_of_the_second_over_the_first():
+def test_gains_compare_the_second_model_with_the_first():
     ids, counts = np.array([3, 5, 7]), np.array([4, 2, 1])
     first = TypeAccuracy(ids, counts, np.array([0.5, 0.5, 0.0]))
     second = TypeAccuracy(ids, counts, np.array([0.75, 0.5, 1.0]))
@@ -171,7 +171,7 @@ def test_gains_are_of_the_second_over_the_first():
     assert class_gains(second, first, CLASSES, 1)["gained"] == 0
 
 
-def test_gains_are_of_the_types_of_both():
+def test_gains_use_the_token_types_of_both_models():
     """Another instruction has other tags, and so other ids, at other places among them."""
     first = TypeAccuracy(np.array([3, 5, 9]), np.array([4, 2, 5]), np.array([0.5, 0.5, 0.0]))
     second = TypeAccuracy(
@@ -198,7 +198,7 @@ def features(folder, count, seed, shuffled=False):
     return ProbeFeatures(folder, ids, positions, np.arange(count) // 10, places)
 
 
-def test_probes_are_made_once_and_made_again_if_damaged(tmp_path, monkeypatch):
+def test_probes_are_cached_and_recomputed_if_damaged(tmp_path, monkeypatch):
     learned, tested = features(tmp_path / "l", 600, 0), features(tmp_path / "t", 100, 1)
     kept = tmp_path / "probes"
     found = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
@@ -219,7 +219,7 @@ def test_probes_are_made_once_and_made_again_if_damaged(tmp_path, monkeypatch):
     assert len(trained) == 1
 
 
-def test_two_models_are_told_apart(tmp_path):
+def test_probes_distinguish_two_models(tmp_path):
     """One keeps positions in a layer where the other has none of them."""
     test = features(tmp_path / "t", 200, 1)
     good = ProbedModel({"run": "good"}, features(tmp_path / "l", 600, 0), test)
@@ -240,7 +240,7 @@ def test_two_models_are_told_apart(tmp_path):
     assert subject["places"][0]["classes"]["all"]["tokens"] == 60
 
 
-def test_places_are_those_that_a_role_passes():
+def test_probed_locations_of_a_role():
     def places(name, roles, layers=(), **changes):
         config = small_config(name, norm="pre", **changes)
         plan = make_plan(config, get_layout(name, config.stage_layers))
@@ -277,7 +277,7 @@ def page_of(subjects):
     return {**facts, "tested_on": "test", "subjects": subjects}
 
 
-def test_the_table_of_probes_has_each_place_by_its_name():
+def test_the_probe_table_names_each_location():
     """One model has an end after its first stage, the other a layer more."""
     first = [place_of(1, 0.1), place_of(2, 0.2), place_of(2, 0.25, True), place_of(3, 0.3)]
     second = [place_of(2, 0.6), place_of(1, 0.5), place_of(3, 0.7), place_of(4, 0.8)]
@@ -298,7 +298,7 @@ def test_the_table_of_probes_has_each_place_by_its_name():
     ]
 
 
-def test_a_page_leaves_out_what_no_token_tells():
+def test_a_page_omits_checkpoints_without_accuracy():
     subjects = [
         {"run": "a", "checkpoint": f"step {step}", "places": [place_of(1, accuracy)]}
         for step, accuracy in ((10, None), (20, 0.25), (30, 0.5))
@@ -356,7 +356,9 @@ def test_a_finished_analysis_of_other_directions_is_kept(tmp_path):
         ("test", [], ["x", "y"], None),
     ],
 )
-def test_what_is_told_is_not_all_learned(learned_from, validation, test, message, monkeypatch):
+def test_test_texts_must_differ_from_training_texts(
+    learned_from, validation, test, message, monkeypatch
+):
     splits = {"validation": [spoken("de", "en", *validation)], "test": [spoken("de", "en", *test)]}
     read = lambda flags, translator, split="test": splits[split]  # noqa: E731
     monkeypatch.setattr(analyse_states, "forced_sentences", read)
@@ -373,7 +375,7 @@ def test_what_is_told_is_not_all_learned(learned_from, validation, test, message
 @pytest.mark.parametrize(
     ("there", "hint"), [(True, True), (False, False)], ids=["no validation text", "no task"]
 )
-def test_the_other_split_is_named_where_it_helps(there, hint, monkeypatch):
+def test_the_other_split_is_suggested_if_it_helps(there, hint, monkeypatch):
     def read(flags, translator, split="test"):
         raise UserError("--task=t: nothing to read")
 
@@ -399,7 +401,7 @@ def test_the_other_split_is_named_where_it_helps(there, hint, monkeypatch):
         ("--directions=deen", "'deen' must be SOURCE-TARGET, e.g. en-de; or write all"),
     ],
 )
-def test_flags_are_read_before_the_run(flag, message, tmp_path):
+def test_flags_are_checked_before_the_run_is_loaded(flag, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
         command("analyse", "probe", "--run=nowhere", "--task=t", flag, "--output", tmp_path / "x")
 
@@ -419,14 +421,14 @@ def test_one_checkpoint_twice_is_refused(monkeypatch):
             next(analyse_states._models(flags, (), ()))
 
 
-def test_another_kind_is_refused_before_the_run(tmp_path):
+def test_a_finished_analysis_of_another_kind_is_kept(tmp_path):
     write_analysis(tmp_path, {"analysis": "states", "run": "r"}, "title", [])
     with pytest.raises(UserError, match=r"holds a finished analysis of something else \(analysis"):
         command("analyse", "probe", "--run=nowhere", "--task=t", "--output", tmp_path)
 
 
 @pytest.mark.parametrize("text", ["-1", "4294967296", "1.5", "x"])
-def test_a_seed_that_no_draw_takes_is_refused(text, capsys):
+def test_an_invalid_seed_is_refused(text, capsys):
     given = ["probe", "--run=r", "--output=o", "--task=t"]
     assert make_parser().parse_args([*given, "--seed=4294967295"]).seed == 2**32 - 1
     with pytest.raises((UserError, SystemExit)) as caught:

@@ -34,7 +34,7 @@ def test_draws_are_uniform_and_never_the_sentences_own_language():
         assert all(abs(count - mean) < 4 * mean**0.5 for count in counts.values()), counts
 
 
-def test_a_draw_depends_on_seed_round_task_and_pair_alone():
+def test_a_draw_depends_only_on_seed_round_task_and_pair():
     languages, pool = ("de", "fr"), ("de", "fr", "nl", "ru", "zh")
     first = BackTranslationDraws.of(languages, pool).drawn("task", "de", 200)
     assert BackTranslationDraws.of(languages, pool).drawn("task", "de", 70) == first[:70]
@@ -54,7 +54,7 @@ def read(cache: TokenCache, task: str) -> list[tuple[tuple[int, ...], tuple[int,
     ]
 
 
-def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tmp_path):
+def test_every_pair_occurs_once_with_its_translation_as_source(cache, tmp_path):
     pairs = BackTranslatedPairs(cache, BackTranslationDraws.of(("en", "de"), ("de", "fr", "en")))
     assert pairs.tasks == ("made_en_de", "made_de_en", "made_fr_en") and len(pairs) == 120
     sentences = list(pairs.sentences())
@@ -84,7 +84,7 @@ def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tm
     assert read(both, "made_en_fr") == read(cache, "made_en_fr")
 
 
-def test_an_epoch_has_as_many_examples_as_there_are(cache):
+def test_an_epoch_has_all_examples(cache):
     """Counted in the batches that come; the last chunk is part of a longer one."""
     config = make_config(cache.directory, data={"chunk_examples": 64, "temperature": 1.0})
     pipeline = Pipeline(cache, get_layout("prefix", (1,)), config.data)
@@ -112,7 +112,7 @@ def test_an_epoch_has_as_many_examples_as_there_are(cache):
         ("en", "", "--languages without en has no language to translate 'en' into"),
     ],
 )
-def test_mistakes_are_one_line(languages, pool, message, cache):
+def test_invalid_arguments_are_one_error_line(languages, pool, message, cache):
     draws = BackTranslationDraws.of(languages.split(","), pool.split(",") if pool else ())
     with pytest.raises(UserError, match=message) as caught:
         BackTranslatedPairs(cache, draws)

@@ -71,7 +71,7 @@ def test_ted19(data):
     assert len(zero_shot_directions(corpus, MIXTURES["ted19"].directions, "test")) == 306
 
 
-def test_ted19_takes_the_first_2000_held_out_pairs(data):
+def test_ted19_uses_the_first_2000_held_out_pairs(data):
     rows = [talk(en=f"Line {n} .", de=f"Zeile {n} .") for n in range(2003)]
     table = lines("\t".join(TED_HEADER), talk(en="No German ."), *rows)
     for split in ("train", "dev", "test"):
@@ -281,7 +281,7 @@ def test_multi30k(data):
     assert len(zero_shot_directions(corpus, MIXTURES["multi30k"].directions)) == 6
 
 
-def test_ted20_takes_the_portuguese_of_brazil_and_all_held_out_pairs(data):
+def test_ted20_uses_brazilian_portuguese_and_all_held_out_pairs(data):
     rows = [
         talk(en=f"Line {n} .", zh=f"第 {n} 行 。", **{"pt-br": f"Linha {n} ."}) for n in range(2003)
     ]
@@ -338,7 +338,7 @@ def test_pairs_are_drawn_as_published(data):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
+def test_a_missing_corpus_is_one_error_line_with_the_expected_files(data, name):
     assert name in CORPORA
     with pytest.raises(UserError, match=f"corpus '{name}' is not in {data}/") as caught:
         get_corpus(name)

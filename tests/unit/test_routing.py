@@ -71,7 +71,7 @@ def computed(case: str, name: str):
 
 @pytest.mark.parametrize("name", ROUTINGS)
 @pytest.mark.parametrize("case", CASES)
-def test_every_routing_is_the_one_by_hand(case, name):
+def test_every_routing_equals_the_computation_by_hand(case, name):
     slots, count = CASES[case]
     states, branches, weights = drawn(slots, count)
     expected = by_hand(states, slots, branches, weights)
@@ -82,7 +82,7 @@ def test_every_routing_is_the_one_by_hand(case, name):
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
-def test_what_no_position_takes_has_no_gradient_at_all(name):
+def test_unused_branches_have_zero_gradients(name):
     _, _, by_branches = computed("absent slots", name)
     for leaf in by_branches:
         assert not leaf[[1, 2, 4, 5]].any()
@@ -121,7 +121,7 @@ def test_a_mesh_changes_nothing(count):
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
-def test_bfloat16_computes_so_and_adds_gradients_up_as_float32(name):
+def test_bfloat16_branches_sum_gradients_in_float32(name):
     """A gradient of one is 300 in float32; in bfloat16 257 is 256."""
     slots = jnp.zeros(300, jnp.int32)
     ones = Branches(*(jnp.ones(shape) for shape in ((9, 1, 1), (9, 1), (9, 1, 1), (9, 1))))
@@ -137,7 +137,7 @@ def test_bfloat16_computes_so_and_adds_gradients_up_as_float32(name):
     assert abs(float(gradient.second_kernel[0, 0, 0]) - 600) <= 2
 
 
-def test_the_choice_is_one_of_them():
+def test_choose_routing_gives_a_known_routing():
     chosen = {choose_routing(n, each) for n in (1, 4, 5, 99) for each in ("cpu", "gpu", "tpu")}
     assert chosen <= ROUTINGS.keys()
     assert choose_routing(99, "tpu") != "one_hot"

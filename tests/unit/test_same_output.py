@@ -54,7 +54,7 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_output_that_is_being_written_is_refused(made, tmp_path, name):
+def test_an_output_in_use_is_refused(made, tmp_path, name):
     run, output = tmp_path / "run", tmp_path / "new"
     shutil.copytree(made / "run", run)
     flags = [flag.format(run=run, folder=made) for flag in COMMANDS[name]]
@@ -72,7 +72,7 @@ def test_an_output_that_is_being_written_is_refused(made, tmp_path, name):
     assert sorted(path.name for path in output.parent.iterdir() if path.name[0] == ".") == []
 
 
-def test_an_output_that_appears_meanwhile_is_kept(tmp_path):
+def test_an_output_created_meanwhile_is_kept(tmp_path):
     output = tmp_path / "new"
     told = (
         f"^{output}: already exists, written by another process; choose another --output or remove"
@@ -84,7 +84,7 @@ def test_an_output_that_appears_meanwhile_is_kept(tmp_path):
     assert (output / "file").read_text() == "first" and os.listdir(tmp_path) == ["new"]
 
 
-def test_a_replaced_output_is_whole(tmp_path):
+def test_a_replaced_output_is_complete(tmp_path):
     output = tmp_path / "new"
     for text in ("first", "second"):
         with new_folder(output, overwrite=True) as partial:
@@ -95,7 +95,7 @@ def test_a_replaced_output_is_whole(tmp_path):
     assert os.listdir(output) == ["second"] and os.listdir(tmp_path) == ["new"]
 
 
-def test_a_dead_process_keeps_nobody_out(tmp_path):
+def test_the_lock_of_a_dead_process_is_released(tmp_path):
     code = (
         "import os, pathlib, signal\n"
         "from mnmt_jax.files.atomic_write import new_folder\n"
@@ -110,7 +110,7 @@ def test_a_dead_process_keeps_nobody_out(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [".new.partial-elsewhere-1", "new"]
 
 
-def test_a_corpus_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
+def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):
     """The check for files that are there is made under the lock."""
     corpus, sizes = CldrCorpus(("en", "de")), {"train": 3}
 
@@ -124,7 +124,7 @@ def test_a_corpus_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
     assert (tmp_path / "new" / "train.en").read_text() == "first"
 
 
-def test_a_vocabulary_that_appears_meanwhile_is_kept(made, tmp_path, monkeypatch):
+def test_a_vocabulary_created_meanwhile_is_kept(made, tmp_path, monkeypatch):
     """Another one has been finished while this one was trained."""
     output = tmp_path / "new"
 
@@ -139,7 +139,7 @@ def test_a_vocabulary_that_appears_meanwhile_is_kept(made, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("flags", [(), ("--last=2",), ("--last=3",)])
-def test_fewer_checkpoints_than_asked_for_are_said(made, tmp_path, capsys, flags):
+def test_fewer_checkpoints_than_requested_are_reported(made, tmp_path, capsys, flags):
     run = tmp_path / "run"
     shutil.copytree(made / "run", run)
     shutil.copytree(run / "checkpoints" / "0", run / "checkpoints" / "4")

@@ -110,7 +110,7 @@ def test_training_writes_into_linked_folders(run):
     assert (run.parent / "mine" / "spm.model").is_file()
 
 
-def test_sizes_are_taken_at_their_word(run):
+def test_declared_model_sizes_are_trusted(run):
     text = (run / "config.gin").read_text()
     (run / "config.gin").write_text(text + "Decode.beam_size = 4096\nDecode.batch = 65536\n")
     assert RunDirectory(run).config().decode.beam_size == 4096
@@ -119,7 +119,7 @@ def test_sizes_are_taken_at_their_word(run):
         RunDirectory(run).config()
 
 
-def test_texts_reach_the_terminal_as_they_are():
+def test_text_is_printed_unescaped():
     assert "\x1b[2J" in comparison_table([made_result("\x1b[2J", ("en", "de"), seed=1)])
 
 

@@ -65,7 +65,7 @@ def made(name, seed, dropout=0.1, level=60.0):
     return dataclasses.replace(result, config=config)
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_system():
+def test_runs_with_different_seeds_are_one_system():
     results = [made("base_2", 2), made("cut_1", 1, 0.3), made("base_1", 1), made("cut_12", 12, 0.3)]
     groups = group_by_seed(results)
     names = {name: [result.name for result in group] for name, group in groups.items()}

@@ -175,7 +175,7 @@ def compete(folder: Path, processes: int, rounds: int) -> None:
         assert not wrote.exists() or len(wrote.read_text().split()) == 1, wrote.read_text()
 
 
-def test_processes_that_end_together_or_are_killed_write_the_output_once(tmp_path):
+def test_the_output_is_written_once_by_concurrent_or_killed_processes(tmp_path):
     program = f"""
         import pathlib
         from tests.unit.test_shares import compete

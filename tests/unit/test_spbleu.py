@@ -29,7 +29,7 @@ def put(path):
     path.write_bytes(made_text.vocabulary().model)
 
 
-def test_the_score_is_sacrebleus_own(cache):
+def test_the_score_equals_sacrebleu(cache):
     put(module.cached_model_path())
     assert module.cached_model_path().parent == cache / "models"
     references = made_text.sentences("de", 30)
@@ -42,14 +42,14 @@ def test_the_score_is_sacrebleus_own(cache):
     assert BLEU().corpus_score(hypotheses, [references]).score != pytest.approx(score, abs=1)
 
 
-def test_without_the_file_there_is_a_line_that_says_how_to_get_it(cache):
+def test_the_note_on_a_missing_model_names_path_and_flag(cache):
     assert find_tokenizer() is None
     note = missing_model_note()
     assert "spBLEU left out" in note and "\n" not in note
     assert str(module.cached_model_path()) in note and "--flores200_model" in note
 
 
-def test_a_named_file_is_taken_or_refused(tmp_path):
+def test_a_given_model_file_is_used_or_refused(tmp_path):
     put(tmp_path / "flores.model")
     assert find_tokenizer(tmp_path / "flores.model") is not None
     with pytest.raises(UserError, match=r"nowhere\.model: no such file; get flores200"):

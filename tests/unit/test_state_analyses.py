@@ -88,7 +88,7 @@ def test_mean_cosines_are_those_of_all_pairs():
     assert mean_cosines(np.zeros((2, 4)), one[:2]) == (0, 0)
 
 
-def test_languages_and_roles_are_compared_at_each_place():
+def test_languages_and_roles_are_compared_at_each_location():
     pooled, pairs = states_of(3), align_by_reference([DE, FR])
     places = (States(1), States(1, "register"), States(2, ended=True))
     found = language_similarity(pooled, pairs, places)
@@ -133,7 +133,7 @@ def rotation(size, seed):
     return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
 
 
-def test_svcca_does_not_see_rotations_and_sees_independence():
+def test_svcca_is_rotation_invariant_and_low_for_independent_states():
     states = RNG.normal(size=(400, 6)) * np.array([5, 3, 2, 1, 1, 0.5])
     assert svcca(states, 3 * states @ rotation(6, 1) + 4) == pytest.approx(1)
     assert svcca(states, RNG.normal(size=(400, 6))) < 0.15
@@ -142,7 +142,7 @@ def test_svcca_does_not_see_rotations_and_sees_independence():
     assert svcca(states, np.ones((400, 6))) is None
 
 
-def test_svcca_is_cca_by_the_textbook():
+def test_svcca_equals_textbook_cca():
     """The roots of the eigenvalues of Sxx^-1 Sxy Syy^-1 Syx."""
     one = RNG.normal(size=(50, 3))
     other = np.concatenate([one[:, :2] + RNG.normal(size=(50, 2)), RNG.normal(size=(50, 2))], 1)
@@ -152,7 +152,7 @@ def test_svcca_is_cca_by_the_textbook():
     assert svcca(one, other, variance_fraction=1.0) == pytest.approx(np.sqrt(squares).mean())
 
 
-def test_subspaces_hold_the_variance_asked_for():
+def test_subspaces_keep_the_requested_variance():
     states = RNG.normal(size=(200, 4)) * np.array([10, 10, 1, 0.1])
     centred = states - states.mean(axis=0)
     for kept, count in ((0.99, 2), (0.9999, 3), (1.0, 4)):
@@ -187,7 +187,7 @@ def test_languages_and_checkpoints_by_svcca():
     assert found[0]["svcca"] == pytest.approx(expected)
 
 
-def test_the_preference_is_of_correlations_over_features():
+def test_preference_correlates_over_features():
     pair, source, target = RNG.normal(size=(3, 5, 8))
     found = pearson(pair, source)
     by_hand = [np.corrcoef(a, b)[0, 1] for a, b in zip(pair, source, strict=True)]
@@ -223,7 +223,7 @@ def test_choices_by_hand():
     assert (even.entropy, even.diagonal) == (3, 1)
 
 
-def test_masses_are_of_groups_of_source_tokens():
+def test_attention_mass_per_group_of_source_tokens():
     known = vocabulary()
     tokens = [known.tag_id("de"), known.encode("Haus")[0], known.eos_id, known.unk_id]
     groups = [token_group(known, token) for token in tokens]
@@ -246,7 +246,7 @@ def test_t_sne_keeps_clusters_and_repeats_itself():
     assert not run_tsne(np.ones((5, 3))).any()
 
 
-def test_the_perplexity_told_is_the_one_used():
+def test_the_reported_t_sne_perplexity_is_the_one_used():
     assert [clipped_perplexity(n) for n in (4, 31, 91, 400)] == [1, 10, 30, 30]
     assert clipped_perplexity(31, 8.0) == 8
     states = RNG.normal(size=(13, 6))
@@ -260,7 +260,7 @@ def test_the_perplexity_told_is_the_one_used():
     assert "perplexity 9.67," in "".join(render_sections(facts | {"planes": planes[1:]}))
 
 
-def test_a_sum_of_nothing_is_a_dash():
+def test_a_sum_without_values_is_a_dash():
     choices = {"first": 0.5, "second": None, "distance": 1.5, "entropy": 0.0, "diagonal": 0.25}
     layers = [
         {"layer": n, "query": "target", "mass": {"content": 1.0}, "choices": {"source": choices}}
@@ -272,7 +272,7 @@ def test_a_sum_of_nothing_is_a_dash():
     assert "sum  1  –  3  0  0.5" in text
 
 
-def test_sentences_are_the_least_of_a_pair():
+def test_the_sentence_count_is_the_minimum_of_a_pair():
     """Of target languages that hold more and fewer of them, for cosines and SVCCA alike."""
     few = [forced(c, "it", ["a", "b"], ["A", "B"]) for c in ("de", "fr")]
     pooled = states_of() | {each: RNG.normal(size=(2, 2, 5)) for each in few}
@@ -282,13 +282,13 @@ def test_sentences_are_the_least_of_a_pair():
         assert [pair["sentences"] for pair in place["pairs"]] == [2]
 
 
-def test_tokens_are_drawn_without_repetition():
+def test_tokens_are_sampled_without_replacement():
     found = sample_indices(50, 20, np.random.default_rng(0))
     assert len(set(found.tolist())) == 20 and (np.diff(found) > 0).all() and found.max() < 50
     assert sample_indices(5, 20, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+def test_missing_scikit_learn_names_the_extra(monkeypatch):
     check_scikit_learn()
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[analysis\]'$"):

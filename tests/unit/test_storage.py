@@ -45,7 +45,7 @@ def no_file_beyond(size: int):
         ValueError("Error reading manifest: DEADLINE_EXCEEDED: timed out"),
     ],
 )
-def test_the_network_damages_no_file_and_may_refuse_one(error):
+def test_network_errors_are_machine_errors(error):
     assert is_machine_error(error) and storage_error_reason(error) == one_line(error)
 
 
@@ -54,7 +54,7 @@ def test_a_missing_bucket_object_is_a_file_error():
     assert not is_machine_error(missing) and not storage_error_reason(missing)
 
 
-def test_training_goes_on_and_saves_when_there_is_room_again(tmp_path):
+def test_training_continues_and_saves_once_there_is_space(tmp_path):
     said: list[str] = []
     checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
     checkpoints.save(make_state(1), {"data": {}})
@@ -112,7 +112,7 @@ def test_a_refused_save_that_still_writes_does_not_block_the_next(tmp_path):
     assert {path.name for path in folder.iterdir()} == {"3", "4", "5", "6"}
 
 
-def test_a_run_that_ends_unsaved_is_an_error(tmp_path):
+def test_a_run_ending_without_a_save_is_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", report=lambda line: None)
     checkpoints.save(make_state(1), {"data": {}})
     checkpoints.wait()
@@ -124,7 +124,7 @@ def test_a_run_that_ends_unsaved_is_an_error(tmp_path):
             checkpoints.close()
 
 
-def test_full_storage_is_not_even_tried(tmp_path, monkeypatch):
+def test_no_save_is_attempted_on_full_storage(tmp_path, monkeypatch):
     said: list[str] = []
     checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)

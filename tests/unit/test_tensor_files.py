@@ -48,13 +48,13 @@ def assert_equal(found: dict[str, LazyArray], expected: dict[str, np.ndarray]) -
         assert read.tobytes() == array.tobytes()
 
 
-def test_safetensors_survive(tmp_path):
+def test_safetensors_round_trip(tmp_path):
     paths = write_safetensors(tmp_path, lazily(arrays()))
     assert [path.name for path in paths] == ["model.safetensors"]
     assert_equal(read_safetensors(paths[0]), arrays())
 
 
-def test_shards_survive(tmp_path):
+def test_shards_round_trip(tmp_path):
     paths = write_safetensors(tmp_path, lazily(arrays()), shard_bytes=40)
     assert len(paths) > 3 and paths[-1].name == "model.safetensors.index.json"
     assert_equal(read_safetensors(paths[-1]), arrays())
@@ -63,7 +63,7 @@ def test_shards_survive(tmp_path):
     assert set(index["weight_map"]) == set(arrays())
 
 
-def test_writing_holds_one_tensor_at_a_time(tmp_path):
+def test_writing_keeps_one_tensor_in_memory(tmp_path):
     alive: list[int] = []
 
     class Counted(np.ndarray):
@@ -139,7 +139,7 @@ def state() -> dict:
     return {"args": settings, "model": tensors, "nested": {"history": [1, (2.5, "x")]}}
 
 
-def test_torch_files_survive(tmp_path):
+def test_torch_files_round_trip(tmp_path):
     write_torch(tmp_path / "x.pt", state())
     found = read_torch(tmp_path / "x.pt")
     assert found["args"] == state()["args"] and found["nested"] == state()["nested"]
@@ -219,7 +219,7 @@ def test_pickles_cannot_run_code(tmp_path):
         marker.unlink()
 
 
-def test_a_refusal_names_what_was_refused(tmp_path):
+def test_a_refused_pickle_operation_is_named(tmp_path):
     program = pickle.dumps(Calling(os.system, "true"), 2)
     with pytest.raises(UserError, match=r"names (posix|nt)\.system.*nothing was executed"):
         read_torch(write_pickle(tmp_path / "x.pt", program))
@@ -260,7 +260,7 @@ def test_views_of_storages_are_read_and_bounded(tmp_path, rest, expected):
         np.testing.assert_array_equal(found, np.array(expected, np.float32))
 
 
-def test_files_that_are_none_are_refused(tmp_path):
+def test_files_of_other_formats_are_refused(tmp_path):
     path = tmp_path / "x.pt"
     with pytest.raises(UserError, match="no such file"):
         read_torch(path)
@@ -280,7 +280,7 @@ def test_files_that_are_none_are_refused(tmp_path):
         read_torch(path)
 
 
-def test_a_cut_storage_is_refused(tmp_path):
+def test_a_truncated_storage_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
         archive.writestr("a/data.pkl", tensor_program("FloatStorage", 6, "I0\n(I6\nt(I1\nt"))
         archive.writestr("a/data/0", b"\0" * 20)
@@ -288,7 +288,7 @@ def test_a_cut_storage_is_refused(tmp_path):
         read_torch(tmp_path / "x.pt")
 
 
-def test_numbers_of_numpy_are_read(tmp_path):
+def test_numpy_scalars_are_read(tmp_path):
     program = io.BytesIO()
     pickle.Pickler(program, 2).dump({"loss": np.float64(1.5), "best": np.float32(0.25)})
     assert read_torch(write_pickle(tmp_path / "x.pt", program.getvalue())) == {

@@ -46,7 +46,7 @@ def test_table_8(name, published, total, critic):
 
 
 @pytest.mark.parametrize(("norms", "per_width"), [(0, 4), (2, 8), (3, 10)])
-def test_norms_of_the_heads_are_what_the_table_tells_apart(norms, per_width):
+def test_table_8_determines_the_norms_of_the_heads(norms, per_width):
     """Three LayerNorms are 6d; that two heads are 4d^2 + 4d holds with any, so form is not told."""
     more = [
         parameter_counts(model(f"tpdm_{size}", f"TPDM.norms={norms}"))["total"]
@@ -57,7 +57,7 @@ def test_norms_of_the_heads_are_what_the_table_tells_apart(norms, per_width):
 
 
 @pytest.mark.parametrize(("size", "dims", "layer"), [("small", SMALL, 2), ("base", BASE, 4)])
-def test_the_models_differ_in_their_methods_alone(size, dims, layer):
+def test_the_models_differ_only_in_their_methods(size, dims, layer):
     base = model(f"encoder_decoder_tpdm_{size}")
     layers, *widths = dims
     assert (base.layout, base.stage_layers) == ("encoder_decoder", (layers, layers))
@@ -95,7 +95,7 @@ def test_the_readings_of_mnmt_rc(bindings, attention, mlp):
     assert {kind for found in whole for kind in found.values()} == {(True, "post")}
 
 
-def test_the_rows_of_table_2_change_one_field():
+def test_each_row_of_table_2_changes_one_field():
     full = model("tpdm_small")
     (tables, method) = full.methods
     for name, change in (
@@ -130,7 +130,7 @@ def test_positions_of_both_sides_are_learned_or_absent(whole, changed, positions
     assert more == 2 * rows * before.embed
 
 
-def test_runs_differ_in_their_updates():
+def test_the_runs_differ_in_steps_and_validation():
     """The means of positions are of 8,000 tokens, a GPU's; four of these make an update.
 
     What validates is as long as each corpus has it.

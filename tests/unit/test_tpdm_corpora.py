@@ -59,7 +59,7 @@ def test_multiun_draws_two_million_pairs_for_both_directions(data, asked, form):
     assert set(asked) == {2_000_000}
 
 
-def test_multiun_holds_out_what_all_directions_share(data):
+def test_multiun_holds_out_shared_lines_of_all_directions(data):
     united_nations(data, UN_FORMS[0])
     corpus, row = get_corpus("multiun"), PUBLISHED["multiun"]
     every = set(itertools.permutations(UN, 2))
@@ -74,7 +74,7 @@ def test_multiun_holds_out_what_all_directions_share(data):
     assert splits == {pair: 2 if "en" in pair else 1 for pair in every}
 
 
-def test_multiun_of_opus_comes_before_the_uns_own(data):
+def test_opus_files_of_multiun_are_preferred(data):
     united_nations(data, UN_FORMS[2])
     united_nations(data, UN_FORMS[0], pairs=("en-zh",))
     files = get_corpus("multiun").files("train", ("zh", "en"))

@@ -85,7 +85,7 @@ def stack(*batches):
     return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def test_batch_loss_is_the_plain_loss_of_the_logits(learning):
+def test_batch_loss_equals_the_plain_loss_of_the_logits(learning):
     learner, state, batch = learning
     smoothed, sums = jax.jit(lambda p, b: batch_loss(learner, p, b))(state.params, batch)
     logits = jax.jit(learner.model.apply)({"params": state.params}, batch)
@@ -99,7 +99,7 @@ def test_batch_loss_is_the_plain_loss_of_the_logits(learning):
     assert sums.keys() == set(plain._fields) and float(smoothed) == float(sums["smoothed"])
 
 
-def test_gradient_is_the_sum_over_tokens_divided_once(learning):
+def test_the_gradient_is_a_mean_over_all_tokens(learning):
     """Unequal micro-batches update as the one batch they make, not as the mean of their means."""
     learner, state, batch = learning
     rows = np.arange(6)
@@ -124,7 +124,7 @@ def test_gradient_is_the_sum_over_tokens_divided_once(learning):
     assert int(parts.step) == int(parts.window.updates) == 1
 
 
-def test_rows_of_padding_change_nothing(learning):
+def test_padding_rows_do_not_change_the_update(learning):
     learner, state, batch = learning
     padded = {name: np.pad(array, ((0, 2), (0, 0))) for name, array in batch.items()}
     expected, _ = STEP(learner, state, stack(batch))
@@ -136,7 +136,7 @@ def test_rows_of_padding_change_nothing(learning):
         np.testing.assert_allclose(found.window.losses[name], total, rtol=1e-6)
 
 
-def test_a_run_leaves_what_others_need(straight, cache):
+def test_a_run_writes_all_files(straight, cache):
     tasks = tuple(f"made_{source}_{target}" for source, target in SUPERVISED)
     expected = make_config(cache, data={"tasks": tasks})
     assert load_config([str(straight / "config.gin")]) == expected
@@ -187,7 +187,7 @@ def stop_after(monkeypatch, step, action):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd):
+def test_a_stopped_run_continues(number, cache, straight, tmp_path, monkeypatch, capfd):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         stop_after(patch, 3, lambda: signal.raise_signal(number))
@@ -250,7 +250,7 @@ def test_a_contrastive_run_logs_its_term_and_continues_bit_for_bit(
     assert_same_training(broken, whole, 6)
 
 
-def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
+def test_the_logged_contrastive_term_equals_that_of_the_batches(cache, tmp_path):
     """Two micro-batches: anchors meet those of their own; all target tokens divide the sum."""
     changes = INSTRUCTION_CONTRAST | {"model": {"dropout": 0.0}}
     config = make_config(cache, **changes)
@@ -278,14 +278,14 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
     assert term / tokens > 0.1
 
 
-def test_a_contrastive_layer_that_is_not_there_is_refused(cache, tmp_path):
+def test_an_invalid_contrastive_layer_is_refused(cache, tmp_path):
     config = make_config(cache, train={"methods": (InstruCL(2),)})
     with pytest.raises(UserError, match="InstruCL.layer=2: layout 'prefix'.*1 to 1"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.gin").exists()
 
 
-def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
+def test_too_long_pairs_are_reported_once(cache, tmp_path, capfd, caplog):
     config = make_config(cache, data={"source_length": 6}, train={"steps": 1})
     train(config, tmp_path / "run")
     said = capfd.readouterr().err + caplog.text
@@ -294,7 +294,7 @@ def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
     assert "training pairs" not in capfd.readouterr().err + caplog.text
 
 
-def test_pairs_that_all_fit_no_row_are_refused_before_compiling(cache, tmp_path, monkeypatch):
+def test_data_of_only_too_long_pairs_is_refused_before_compiling(cache, tmp_path, monkeypatch):
     monkeypatch.setattr("mnmt_jax.training.build.compile_programs", None)  # not reached
     config = make_config(cache, data={"target_length": 1})
     message = r"all \d+ training pairs are longer than a row \(Data.source_length=.*; raise these"
@@ -303,7 +303,7 @@ def test_pairs_that_all_fit_no_row_are_refused_before_compiling(cache, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tmp_path, capfd):
+def test_waiting_and_missing_attention_kernels_are_reported(cache, tmp_path, capfd):
     config = make_config(cache, train={"steps": 3, "log_every": 2})
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, attention="fused"))
     assert train(config, tmp_path / "run") is None
@@ -312,7 +312,7 @@ def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tm
     assert "Model.attention='fused' computes as 'split': there is no kernel for a CPU" in said
 
 
-def test_training_without_tags_says_if_nothing_tells_the_target_language(cache, tmp_path, capfd):
+def test_training_without_target_language_information_warns(cache, tmp_path, capfd):
     config = make_config(cache, data={"instruction": "none"}, train={"steps": 0})
     assert train(config, tmp_path / "untold") is None
     said = capfd.readouterr().err
@@ -325,7 +325,7 @@ def test_training_without_tags_says_if_nothing_tells_the_target_language(cache, 
     assert "the model cannot know" not in capfd.readouterr().err
 
 
-def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
+def test_a_complete_run_is_unchanged(cache, straight, capfd):
     before = (straight / "metrics.jsonl").read_bytes()
     assert train(make_config(cache), straight) is None
     assert "complete" in capfd.readouterr().err
@@ -360,7 +360,7 @@ def test_another_vocabulary_is_refused(cache, straight, tmp_path):
         train(make_config(cache), run)
 
 
-def test_a_cache_that_was_changed_is_refused_with_the_run_named(straight, tmp_path):
+def test_a_changed_cache_is_refused(straight, tmp_path):
     lines = {"train": lambda: made_run.random_pairs(40, 9)}
     tasks = [TaskSource(f"made_{s}_{t}", s, t, lines) for s, t in SUPERVISED]
     write_cache(tmp_path / "other", tasks, vocabulary=made_text.vocabulary())
@@ -394,14 +394,14 @@ def test_a_cache_of_the_wrong_kind_of_text_is_refused(layout, message, cache, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_training_longer_equals_training_long(cache, straight, tmp_path):
+def test_extended_training_equals_longer_training(cache, straight, tmp_path):
     run = tmp_path / "run"
     assert train(make_config(cache, train={"steps": 4}), run) is None
     assert train(make_config(cache), run) is None
     assert_same_training(run, straight, 8)
 
 
-def test_cosine_cannot_be_prolonged(cache, tmp_path):
+def test_a_cosine_schedule_cannot_be_extended(cache, tmp_path):
     optimizer = {"schedule": "cosine", "warmup_steps": 1}
     before = make_config(cache, optimizer=optimizer, train={"steps": 4})
     after = make_config(cache, optimizer=optimizer)
@@ -412,7 +412,7 @@ def test_cosine_cannot_be_prolonged(cache, tmp_path):
 
 
 @pytest.mark.parametrize("save_every", [2, 8])
-def test_a_loss_that_is_not_finite_stops_the_run(save_every, cache, tmp_path, monkeypatch):
+def test_a_non_finite_loss_stops_the_run(save_every, cache, tmp_path, monkeypatch):
     """The parameters break after update 4, so update 5 is the first bad one."""
     advance = Session.advance
 
@@ -440,7 +440,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(save_every, cache, tmp_path, mo
     assert steps_of(tmp_path / "run") == ([2] if save_every == 2 else [])
 
 
-def test_parameters_are_read_from_the_run_alone(straight):
+def test_parameters_of_a_step_or_the_best_are_restored(straight):
     newest, step = restore_params(straight)
     assert step == 8 and newest["embedding"].dtype == jnp.float32
     older, step = restore_params(straight, 4)
@@ -467,7 +467,7 @@ def test_average(straight):
         average_checkpoints(straight, [7, 8])
 
 
-def test_no_run_no_parameters(tmp_path):
+def test_a_folder_without_a_run_has_no_parameters(tmp_path):
     with pytest.raises(UserError, match="no complete checkpoint"):
         restore_params(tmp_path)
 

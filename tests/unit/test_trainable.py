@@ -56,7 +56,7 @@ def test_split_and_join():
     assert_same(join(everything, nothing), TREE)
 
 
-def test_lora_alone_trains_unless_something_is_named():
+def test_only_lora_trains_unless_patterns_are_given():
     alone = Trainable(lora=("query",))
     assert_same(alone.split(TREE)[0], split_lora(TREE)[0])
     assert alone.count(TREE) == 4
@@ -80,7 +80,7 @@ def test_patterns_are_checked(rule, message):
         rule.split(TREE)
 
 
-def test_something_must_train():
+def test_freezing_everything_is_refused():
     with pytest.raises(UserError, match="leaves nothing to train"):
         Trainable(frozen=("*",)).split(split_lora(TREE)[1])
 
@@ -117,7 +117,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_frozen_stays_and_what_is_not_moves(case):
+def test_frozen_parameters_stay_and_others_change(case):
     """With weight decay, which would shrink every frozen weight by 5 % per update."""
     learner, _, states, _, _ = trained(*CASES[case])
     (moved, kept), (first, frozen) = (
@@ -130,7 +130,7 @@ def test_what_is_frozen_stays_and_what_is_not_moves(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_optimizer_holds_state_for_what_trains_alone(case):
+def test_the_optimizer_has_state_only_for_trained_parameters(case):
     learner, _, states, _, _ = trained(*CASES[case])
     _, adam = states[-1].opt_state
     count = learner.trainable.count(states[0].params)
@@ -146,7 +146,7 @@ def test_the_optimizer_holds_state_for_what_trains_alone(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_update_is_that_of_the_part(case):
+def test_an_update_equals_that_of_the_trained_parameters(case):
     """The gradient of everything, what is frozen thrown away: clipped, averaged and applied."""
     learner, batch, (before, after, _), metrics, _ = trained(*CASES[case])
     gradient = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))
@@ -178,7 +178,7 @@ def test_a_frozen_embedding_has_no_gradient_in_the_program(case):
     assert {"dot", "scatter"} & producers(trained((), ())[-1])
 
 
-def test_micro_batches_form_no_gradient_either():
+def test_accumulation_computes_no_gradient_of_frozen_parameters():
     """The same inside the loop of accumulation, and where the loss has several chunks."""
     learner, batch, states, _, _ = trained(*CASES["lora"])
     learner = dataclasses.replace(learner, chunk=8)

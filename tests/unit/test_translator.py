@@ -44,7 +44,7 @@ def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
 
 @pytest.mark.parametrize("layout", ["register", "prefix_trigger"])
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
-def test_decoding_and_training_give_the_model_equal_inputs(instruction: str, layout: str):
+def test_decoding_and_training_make_equal_model_inputs(instruction: str, layout: str):
     translator = made_translator(instruction, layout)
     found = translator.translate_nbest(LINES[:2], source="en", target="fr")
     for line, translation in zip(LINES, found, strict=False):
@@ -56,7 +56,7 @@ def test_decoding_and_training_give_the_model_equal_inputs(instruction: str, lay
         assert translation.text == vocabulary().decode(expected[0][1])
 
 
-def test_without_tags_language_layers_still_tell_the_target(tmp_path):
+def test_language_layers_get_the_target_language_without_tags(tmp_path):
     """Trained with a tag in the source, decoded without (paper 002, Table 8)."""
     layers = LanguageLayers(LANGUAGES, ("en",), mlp=24)
     changes = (("methods", (layers,)),)
@@ -79,7 +79,7 @@ def test_without_tags_language_layers_still_tell_the_target(tmp_path):
     assert tagged.translate(LINES[:2], source="en", target="fr") != texts[1]
 
 
-def test_order_blank_lines_and_cut_lines():
+def test_order_blank_and_truncated_lines():
     long = " ".join(LINES)
     lines = ["", *LINES[:3], " \t", long, LINES[3], "\u3000"]
     found = made_translator().translate_nbest(lines, source="en", target="de")
@@ -101,7 +101,7 @@ def test_order_blank_lines_and_cut_lines():
             assert_alike(one, [translation])
 
 
-def test_output_as_long_as_allowed_is_marked():
+def test_truncated_output_is_marked():
     short = made_translator(max_length=2).translate_nbest(LINES, source="en", target="de")
     assert [t.limited for t in short] == [len(t.hypotheses[0].tokens) == 3 for t in short]
     assert any(t.limited for t in short)
@@ -111,7 +111,7 @@ def test_output_as_long_as_allowed_is_marked():
     assert not Translation().limited
 
 
-def test_one_text_is_not_a_list_of_lines():
+def test_a_string_is_not_accepted_as_a_list_of_lines():
     with pytest.raises(UserError, match=r"write \[text\]"):
         made_translator().translate(LINES[0], source="en", target="de")
 
@@ -181,7 +181,7 @@ def test_languages_may_differ_by_line():
     assert translator.translate(LINES[:3], source="en", target="fr") != [t.text for t in single]
 
 
-def test_score_is_the_search_score():
+def test_scoring_gives_the_score_of_the_search():
     translator, vocab = made_translator(), vocabulary()
     found = translator.translate_nbest(LINES, source="en", target="de")
     triples = [
@@ -210,7 +210,7 @@ def test_score_is_the_search_score():
         ),
     ],
 )
-def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
+def test_invalid_arguments_are_one_error(arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
         made_translator().translate(LINES, **arguments)
 
@@ -265,14 +265,14 @@ def test_references_are_checked_as_lines_are():
         translator.score(5, ["eins"], **languages)
 
 
-def test_no_lines_are_no_translations(capsys):
+def test_empty_input_gives_no_translations(capsys):
     translator = made_translator()
     assert translator.translate([], source="en", target="de") == []
     assert translator.translate(iter(()), source="en", target="de", progress=True) == []
     assert capsys.readouterr().out == ""
 
 
-def test_a_bar_is_shown_when_asked_for(capsys):
+def test_a_progress_bar_is_shown_on_request(capsys):
     """Of the batches that are done, on standard error, also where that is no terminal."""
     translator = made_translator()
     expected = translator.translate(LINES, source="en", target="de")
@@ -282,7 +282,7 @@ def test_a_bar_is_shown_when_asked_for(capsys):
     assert out == "" and f"{len(LINES)}/{len(LINES)}" in error
 
 
-def test_a_translator_says_which_model_it_is():
+def test_repr_of_a_translator():
     assert repr(made_translator()) == "Translator(layout='register', languages=3)"
 
 
@@ -299,7 +299,7 @@ def test_a_broken_model_is_reported_with_the_line():
         translator.translate(["", LINES[0]], source="en", target="de")
 
 
-def test_scoring_refuses_what_does_not_fit():
+def test_invalid_scoring_inputs_are_refused():
     with pytest.raises(UserError, match="line 2 needs .* add a larger bucket to --gin"):
         made_translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
     with pytest.raises(UserError, match="2 lines but 1 references"):
@@ -312,7 +312,7 @@ def test_scoring_refuses_before_it_computes(monkeypatch):
         made_translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
 
 
-def test_limits_and_room():
+def test_length_and_step_limits():
     assert length_limit(Decode(max_length=200), 5) == 200
     assert length_limit(Decode(max_length=200, max_length_per_source=1.2), 7) == 18
     assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15

@@ -54,7 +54,7 @@ def _drawn(shape):
 
 
 @pytest.mark.parametrize("shape, axes", [((6, 7), (0,)), ((3, 4, 6), (0, 1)), ((9, 6), (1,))])
-def test_a_rounded_number_is_half_a_scale_off_at_most(shape, axes):
+def test_int8_rounding_error_is_at_most_half_a_scale(shape, axes):
     array = _drawn(shape)
     array[1] *= 1000
     array[(slice(None),) * (len(shape) - 1) + (2,)] = 0 if axes != (1,) else 5
@@ -68,7 +68,7 @@ def test_a_rounded_number_is_half_a_scale_off_at_most(shape, axes):
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_an_int8_product_is_exact_in_whole_numbers(name):
+def test_an_int8_product_is_exact_for_integers(name):
     given, shape, inputs = PRODUCTS[name]
     states, kernel = _drawn(given), _drawn(shape)
     states[1] *= 100
@@ -93,7 +93,7 @@ def test_an_int8_product_is_exact_in_whole_numbers(name):
         np.testing.assert_allclose(look_up(found, tokens), (values * scale)[tokens], rtol=ULP)
 
 
-def test_what_is_not_a_number_stays_so():
+def test_nan_stays_nan():
     kernel = Int8(jnp.ones((3, 2), jnp.int8), jnp.ones(2), (0,))
     found = kernel.product(jnp.asarray([[1.0, jnp.nan, 2.0], [jnp.inf, 0.0, 1.0], [1.0, 2.0, 3.0]]))
     np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
@@ -145,7 +145,7 @@ def _scores_off(fewer, stored):
 
 @pytest.mark.parametrize("weights", FEWER)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_model_of_fewer_bits_is_near(layout, weights):
+def test_a_quantized_model_is_close(layout, weights):
     stored = made_translator(layout=layout)
     found, expected = (
         forced_log_probs(each, LINES[0], "en", "fr")([5, 6, 7, 8])
@@ -154,7 +154,7 @@ def test_a_model_of_fewer_bits_is_near(layout, weights):
     assert 1e-4 < _off(found, expected) < NEAR[weights]
 
 
-def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
+def test_only_accelerators_compute_everything_in_bfloat16(monkeypatch):
     model = made_translator().config.model
     for name, dtype in (("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")):
         monkeypatch.setattr("mnmt_jax.decoding.weight_precision.platform", lambda name=name: name)
@@ -170,7 +170,7 @@ def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_all_products_of_weights_and_nothing_else_are_rounded(weights):
+def test_exactly_the_weight_products_are_quantized(weights):
     params = _with(made_translator(layout="encoder_decoder"), weights).inference_model.params
     kept, rounded = _names(params, kept=True), _names(params, kept=False)
     assert {name.rpartition("/")[2] for name in kept} == {"bias", "scale"}
@@ -179,14 +179,14 @@ def test_all_products_of_weights_and_nothing_else_are_rounded(weights):
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_a_language_model_of_fewer_bits_is_near(weights):
+def test_a_quantized_language_model_is_close(weights):
     stored, rows = made_language_model(), [[9, 5, 6, 7, 8], [9, 8, 5, 4]]
     found = logits_of(_with(stored, weights), rows)
     assert 1e-4 < _off(found, logits_of(stored, rows)) < NEAR[weights]
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_branches_of_languages_and_lora_stay_as_they_are(weights):
+def test_language_branches_and_lora_are_not_quantized(weights):
     method = LanguageLayers(LANGUAGES, without=("en",), mlp=8)
     changes = (("methods", (method,)), ("lora_rank", 2))
     stored = made_translator(changes=changes)
@@ -203,7 +203,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_a_run_is_translated_with_weights(weights, run):
+def test_a_run_is_translated_with_quantized_weights(weights, run):
     stored = Translator.load(run)
     fewer = Translator.load(run, bindings=[f"Decode.weights='{weights}'"])
     asked = {"source": "en", "target": "fr"}
@@ -216,7 +216,7 @@ def test_a_run_is_translated_with_weights(weights, run):
     assert TranslationJob.create(fewer).provenance() == made_by | {"weights": weights}
 
 
-def test_weights_are_chosen_when_a_model_is_loaded(run):
+def test_weight_precision_is_set_at_loading(run):
     translator = Translator.load(run, bindings=["Decode.weights='int8'"])
     assert TranslationJob.create(translator, beam_size=2, weights="int8").decode.weights == "int8"
     with pytest.raises(UserError, match="weights: set when a model is loaded"):
