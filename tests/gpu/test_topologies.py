@@ -1,4 +1,4 @@
-"""Programs compiled for GPUs that are not there; needs what scripts/test_gpu.sh installs."""
+"""Compilation for GPUs that are not attached; needs the packages of scripts/test_gpu.sh."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FILES = ["gin_configs/models/register_tiny.gin", "gin_configs/runs/cldr_quicksta
 
 @pytest.fixture(autouse=True)
 def as_users_compile(monkeypatch):
-    """Not with the flags by which this suite compiles fast."""
+    """Compile without the flags that make this suite fast."""
     monkeypatch.delenv("XLA_FLAGS")
 
 
@@ -40,7 +40,7 @@ def compile_ahead(topology: str, *more: str) -> dict:
 
 
 def test_data_parallel_sums_the_gradient_once(tmp_path):
-    """The page's own command; the exchange is the one on TPUs."""
+    """Run the command of the documentation; the all-reduce is that of TPUs."""
     [text] = (c.text for c in commands("docs/gpu.md") if "models/register_tiny.gin" in c.text)
     found = json.loads(shell(make_root(tmp_path), text).stdout)
     assert (found["chip"], found["chips"]) == ("NVIDIA H100", 4)

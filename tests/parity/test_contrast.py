@@ -26,7 +26,7 @@ SEARCHES = {
 
 
 def _step(tokens, cache):
-    """The toy model under each input; hypotheses have one history."""
+    """Apply the toy model under each input; hypotheses have one history."""
     batch, inputs = cache["tables"].shape[:2]
     flat = cache["tables"].reshape(batch * inputs, STATES, -1)
     history = jnp.repeat(cache["history"], inputs, axis=0)
@@ -37,7 +37,7 @@ def _step(tokens, cache):
 
 @functools.partial(jax.jit, static_argnames="name")
 def _run(name, tables, request):
-    """Searches with tables [batch, inputs, STATES, vocab], or plainly without inputs."""
+    """Search with tables [batch, inputs, STATES, vocab], or without contrast inputs."""
     search = SEARCHES[name]
     history = jnp.zeros((tables.shape[0], search.beam), jnp.int32)
     cache = {"tables": jnp.asarray(tables), "history": history}
@@ -110,7 +110,7 @@ def test_a_beam_as_large_as_the_search_space_is_exhaustive(weights):
 
 
 def test_zero_contrast_weights_equal_plain_search():
-    """Bit for bit, but for how XLA orders the sums of another program where samples are drawn."""
+    """Bit for bit, except for samples, where XLA orders sums differently."""
     tables, request = _tables(1, len(LIMITS)), _request(np.zeros_like(WEIGHTS))
     for name, atol in {"beam": 0.0, "greedy": 0.0, "sample": 2e-6}.items():
         found = _run(name, tables, request)
@@ -150,7 +150,7 @@ def test_samples_are_drawn_from_and_scored_by_the_contrasted_distribution():
 
 
 def test_contrast_weights_are_per_sentence():
-    """And rows do not mix: each is as by itself."""
+    """Each row equals its result alone."""
     tables, request = _tables(6, len(LIMITS)), _request(WEIGHTS)
     together = _run("beam", tables, request)
     order = np.array([3, 0, 4, 2, 1])

@@ -1,4 +1,4 @@
-"""Decoding of the real model, every row of the table: cache, search, scores and batches agree."""
+"""Decoding of every layout: cache, search, scores and batches agree."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ class Case:
     pairs: list
 
     def batch(self, targets, pairs=None):
-        """One row per sentence, its target inputs given."""
+        """Return one row per sentence, with its target inputs."""
         pairs = self.pairs if pairs is None else pairs
         roles = self.layout.embedded_roles()
         rows = [
@@ -55,7 +55,7 @@ class Case:
         return jax.jit(lambda batch: self.model.apply({"params": self.params}, batch))
 
     def log_probs_of(self, row):
-        """Returns the slow path for one sentence: teacher forcing over the whole prefix."""
+        """Return the slow path for one sentence: teacher forcing over the whole prefix."""
 
         def log_probs(tokens):
             targets = [[] for _ in self.pairs]
@@ -111,7 +111,7 @@ def _hypotheses(found, row):
 
 
 def test_step_equals_teacher_forcing_under_reordering():
-    """Beams hold different prefixes and change places; the next test does this for every row."""
+    """Beams hold different prefixes and are reordered; the next test does this for every row."""
     case = _case("register")
     rng = np.random.default_rng(0)
     rows, steps = len(case.pairs), 6

@@ -1,4 +1,4 @@
-"""Graformer's start and its frozen parameters against the authors' own `load_state_dict` and regex.
+"""Graformer's initialisation and frozen parameters against the authors' code.
 
 Other files of the same form are put to it through `MNMT_GOLDEN_DIR`.
 """
@@ -50,7 +50,7 @@ def params_of(values, prefix, model):
 
 
 def started(values):
-    """What our moves make of their two models and of the grafted one before."""
+    """Return the model and parameters after the parameter mappings."""
     model = graft_model(values)
     givers = {}
     given = {
@@ -96,7 +96,7 @@ def test_the_grafted_model_gives_the_authors_logits(transfer):
 
 
 def frozen_names(model, encoder):
-    """Their names of what does not train."""
+    """Return the authors' names of frozen parameters."""
     (method,) = model.methods
     model = dataclasses.replace(model, methods=(dataclasses.replace(method, encoder=encoder),))
     trainable = Trainable.from_config(model, Optimizer())

@@ -1,4 +1,4 @@
-"""Imported Hugging Face directories against what `transformers` computed from them."""
+"""Imported Hugging Face models against outputs of `transformers`."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ BEAM, MAX_LENGTH, LENGTH_PENALTY = 4, 20, 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A directory, the model it became, and its expected values in our ids."""
+    """A directory, the imported model, and the expected values in this project's ids."""
 
     foreign: object
     model: object
@@ -122,7 +122,7 @@ def test_loss(case, batch, logits):
 
 
 def next_log_probs(case, source):
-    """Returns the function that gives log-probabilities after histories without the start token."""
+    """Return the function that gives log-probabilities after histories without the start token."""
 
     @jax.jit
     def logits_of(batch):
@@ -140,7 +140,7 @@ def next_log_probs(case, source):
 
 
 def test_beam_search_by_the_rules_of_transformers(case):
-    """Their hypotheses follow from our log-probabilities by their rules, token for token."""
+    """The hypotheses of `transformers` follow from our log-probabilities by its rules."""
     compared = 0
     for number, source in enumerate(case.sources):
         expected = permute_ids(case.values[f"beam/{number}/tokens"])
@@ -162,7 +162,7 @@ def test_beam_search_by_the_rules_of_transformers(case):
 
 
 def test_scores_equal_those_of_transformers_except_for_the_tag(case):
-    """Same sum of log-probabilities; they divide by one token more, the forced tag."""
+    """The sums are equal; `transformers` divides by one more token, the forced tag."""
     numbers = range(len(case.sources))
     scores = np.concatenate([case.values[f"beam/{n}/scores"] for n in numbers])
     hypotheses = [
@@ -183,7 +183,7 @@ def test_scores_equal_those_of_transformers_except_for_the_tag(case):
 
 
 def test_token_layout(case):
-    """The instruction of the imported model lays out what their tokenizer laid out."""
+    """The instruction of the imported model gives the layout of its tokenizer."""
     instruction = get_instruction(case.foreign.instruction)
     first_tag = min(row[0] for row in case.sources + case.labels)
     languages = tuple(f"language{n}" for n in range(len(case.rows) - first_tag))

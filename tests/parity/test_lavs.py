@@ -1,4 +1,4 @@
-"""LAVS by the rule of the authors' code: counts, flags, rewritten text and the new vocabulary."""
+"""LAVS against the authors' code: counts, flags, rewritten text and the new vocabulary."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_lavs_equals_the_authors_code(path):
 
 
 def _files_of(language, corpora, languages):
-    """Files of a language, in the order of the language that each is translated to."""
+    """Return the files of a language, ordered by the language of their translation."""
     own = [name for name in corpora if name.endswith(f".{language}")]
 
     def place(name):

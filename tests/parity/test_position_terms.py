@@ -31,7 +31,7 @@ LOSSES = {
 
 
 def packed(array, lengths, fill=0.0):
-    """Sentences two by two in rows, the second after the first: none knows of the other."""
+    """Pack two sentences per row."""
     sentences = [row[:length] for row, length in zip(array, lengths, strict=True)]
     pairs = [np.concatenate(sentences[i : i + 2]) for i in range(0, len(sentences), 2)]
     width = max(map(len, pairs))
@@ -42,7 +42,7 @@ def packed(array, lengths, fill=0.0):
 
 
 def inputs(values, dtype, form):
-    """The file's arrays, one sentence a row with junk at padding, or packed."""
+    """Return the arrays of the file: one sentence per row with junk at padding, or packed."""
     lengths = values["lengths"]
     steps = np.arange(values["p"].shape[1])
     ids = (steps < lengths[:, None]).astype(np.int32)
@@ -59,7 +59,7 @@ def inputs(values, dtype, form):
 
 
 def losses(given, constants):
-    """Each loss of the file as ours, of its inputs."""
+    """Return each loss of the file computed by this project."""
     g, p, ids, places = (given[name] for name in ("g", "p", "ids", "places"))
     tau, logits = constants["tau"], given["gate_logits"]
     gates = relaxed_gates(logits, given["uniform"], constants["gate_temperature"])

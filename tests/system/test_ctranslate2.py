@@ -1,4 +1,4 @@
-"""Exported models in the hands of CTranslate2 itself (extra `test`)."""
+"""Exported models in CTranslate2 (extra `test`)."""
 
 import ctranslate2
 import numpy as np
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def prompt(translator: Translator, line: str) -> tuple[list[str], list[str]]:
-    """Source and target prefix as the instruction lays them out, by name."""
+    """Return the source and the target prefix of the instruction, by name."""
     instruction = translator.inference_model.instruction
     tag = {"source": [f"__{SOURCE}__"], "target": [f"__{TARGET}__"], None: []}
     pieces = names(translator, translator.vocabulary.encode(line))
@@ -30,7 +30,7 @@ def prompt(translator: Translator, line: str) -> tuple[list[str], list[str]]:
 
 
 def names(translator: Translator, ids) -> list[str]:
-    """What ids are called outside."""
+    """Return the names of ids in the exported vocabulary."""
     vocabulary = translator.vocabulary
     special = {vocabulary.eos_id: "</s>", vocabulary.unk_id: "<unk>"}
     tags = [f"__{code}__" for code in vocabulary.languages]

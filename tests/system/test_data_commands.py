@@ -1,4 +1,4 @@
-"""scripts/train_vocabulary.py and scripts/cache_tasks.py as a user runs them."""
+"""The commands `vocabulary` and `cache`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_small_mixture_is_cached_without_tensorflow(tmp_path):
 
 
 def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
-    """And nothing else: not what a living process or another machine is writing."""
+    """Files of a living process or of another machine stay."""
     program = (
         "import os, signal\n"
         "from mnmt_jax.data.cache_writer import TaskSource, write_cache\n"
@@ -150,7 +150,7 @@ def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
 
 @pytest.fixture
 def shared_words(tmp_path) -> list:
-    """Flags of text in which two of three languages share words, and of a vocabulary of it."""
+    """Return flags of a text in which two of three languages share words, and of its vocabulary."""
     words = {"en": "the hotel in ({})", "de": "das hotel in ({})", "fr": "un ({})"}
     for code, frame in words.items():
         lines = [frame.format(line) for line in made_text.sentences(code, 30)]

@@ -1,4 +1,4 @@
-"""`scripts/evaluate.py` on a run directory that `train` made."""
+"""The command `evaluate` on a trained run."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"))
 
 
 def _cache(directory: Path) -> Path:
-    """Writes a cache whose task names say nothing true about their directions."""
+    """Write a cache whose task names do not match their directions."""
 
     def task(number: int, direction: tuple[str, str], *splits: str) -> TaskSource:
         readers = {name: lambda: made_run.random_pairs(20, number) for name in splits}
@@ -44,7 +44,7 @@ def _cache(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Holds a run of a few steps and a small parallel test set."""
+    """Make a folder with a run of a few steps and a small parallel test set."""
     path = tmp_path_factory.mktemp("evaluate")
     decode = {"batch": 4, "max_length": 6, "buckets": (16,), "beam_size": 1}
     changes = {"decode": decode, "train": {"steps": 2, "log_every": 1, "eval_every": 2}}

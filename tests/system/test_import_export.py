@@ -1,4 +1,4 @@
-"""Checkpoints in and out through the commands: runs that translate, files that come back equal."""
+"""Import and export commands: imported runs translate, and files round-trip."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_fairseq_round_trip(tmp_path, kind):
 
 @pytest.fixture(scope="module")
 def golden_vocabulary(tmp_path_factory) -> Path:
-    """Any vocabulary of ours with as many ids as a golden file has."""
+    """Return a vocabulary with as many ids as a golden file."""
     with np.load(GOLDEN / "registers_tiny.npz") as archive:
         size = len(archive["param/encoder.embed_tokens.weight"])
         first_tag = int(archive["first_language_id"])
@@ -150,7 +150,7 @@ def test_golden_file(tmp_path, golden_vocabulary):
 
 
 def test_a_vocabulary_can_be_passed_to_an_import(tmp_path):
-    """Another --vocabulary than the one beside the weights, in either form."""
+    """Pass another --vocabulary than the one beside the weights, in either form."""
     made_foreign.m2m100_directory(tmp_path / "hf")
     import_checkpoint("huggingface", tmp_path / "hf", tmp_path / "own")
     bare = tmp_path / "bare"

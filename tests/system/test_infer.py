@@ -1,4 +1,4 @@
-"""`scripts/infer.py` on a run directory: pipes, files, formats, errors."""
+"""The command `translate`: pipes, files, formats, errors."""
 
 import gzip
 import importlib.util
@@ -61,7 +61,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def infer(monkeypatch, capfd):
-    """Runs the command in this process; returns its status, standard output and standard error."""
+    """Run the command in this process; return its status, standard output and standard error."""
     spec = importlib.util.spec_from_file_location("infer", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -85,7 +85,7 @@ def _languages(run: Path) -> tuple:
 
 
 def test_a_pipe_gives_one_output_line_per_input_line(run):
-    """The real thing: a process of its own."""
+    """Run in a separate process."""
     command = [sys.executable, str(SCRIPT), *map(str, _languages(run))]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
@@ -168,7 +168,7 @@ def test_bad_text_names_its_line_and_leaves_no_output(run, infer, tmp_path):
 
 @pytest.mark.parametrize("kind", ["same", "symbolic", "hard", "gzip"])
 def test_the_input_file_is_not_overwritten(infer, tmp_path, kind):
-    """Found before the run is looked for."""
+    """Checked before the run is loaded."""
     source, output = tmp_path / "in", tmp_path / ("in.gz" if kind == "gzip" else "out")
     source.write_text("one\n")
     if kind == "same":
@@ -184,7 +184,7 @@ def test_the_input_file_is_not_overwritten(infer, tmp_path, kind):
 
 
 def test_an_invalid_output_path_is_refused_before_loading(infer, tmp_path):
-    """Before the run is looked for; in the user's own words."""
+    """Checked before the run is loaded; the message has the path as given."""
     for output, why in (
         (tmp_path, "is a folder"),
         (tmp_path / "no" / "x", f"cannot be written ({tmp_path / 'no'}: No such file"),
@@ -247,7 +247,7 @@ def _files(folder: Path, name: str = "out") -> tuple:
 
 
 def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
-    """Lets an error come after so many translated lines; counts all that are translated."""
+    """Raise an error after a number of translated lines; count all translated lines."""
     numbers: list[int] = []
     as_completed = TranslationJob.as_completed
 
@@ -264,7 +264,7 @@ def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
 def test_an_interrupted_translation_is_resumed(run, infer, folder, monkeypatch, name):
-    """By Ctrl-C; sampling, so that every line has a draw of its own; nothing is done twice."""
+    """Interrupted by Ctrl-C. Sampling gives each line its own draw; no line is translated twice."""
     arguments = *_languages(run), *_files(folder, name), SAMPLED, "--format=jsonl"
     assert infer(*arguments)[0] == 0
     expected = (folder / name).read_bytes()
@@ -412,7 +412,7 @@ def test_no_files_remain_if_no_line_was_translated(run, infer, folder, monkeypat
 
 
 def test_a_full_disk_keeps_finished_translations(run, infer, folder, monkeypatch):
-    """Full after some lines, and full when the whole is written at the end."""
+    """Full after some lines, or when the output is written at the end."""
 
     def full(self):
         raise OSError(28, "No space left on device")
@@ -439,7 +439,7 @@ def test_two_processes_cannot_write_one_output(run, infer, folder):
 
 
 def test_several_processes_write_the_output_of_one(run, infer, folder, monkeypatch):
-    """One of them is stopped and started again; sampling, so that every line has its own draw."""
+    """One of them is stopped and restarted. Sampling gives each line its own draw."""
     contrast = "--gin.Decode.source_contrast=0.5", "--pivot=fr"
     arguments = *_languages(run), *_files(folder), SAMPLED, *contrast, "--format=jsonl"
     assert infer(*arguments)[0] == 0
@@ -470,7 +470,7 @@ def test_several_processes_write_the_output_of_one(run, infer, folder, monkeypat
 
 
 def test_foreign_and_input_files_are_not_used_as_partial_output(infer, folder):
-    """Before the run is looked for."""
+    """Checked before the run is loaded."""
     kept = folder / "out.unfinished"
     kept.write_text('{"notes": "mine"}\n')
     for arguments, message in (

@@ -1,4 +1,4 @@
-"""Twenty updates of a tiny run give the losses on file: a refactor moves none of them.
+"""Golden loss curve: twenty updates of a tiny run give the stored losses.
 
 A change of numerics on purpose writes the file anew, and its difference shows the curve it moved:
 
@@ -22,7 +22,7 @@ LOSS_RTOL = 1e-4  # float32 sums in another order, twenty updates long
 
 
 def loss_curve(folder: Path) -> list[float]:
-    """Returns the losses of a training with dropout, packing, accumulation and clipping."""
+    """Return the losses of a training with dropout, packing, accumulation and clipping."""
     config = make_config(
         make_cache(folder / "cache"),
         model={"layout": "register", "stage_layers": (2,)},

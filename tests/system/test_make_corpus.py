@@ -1,4 +1,4 @@
-"""scripts/make_corpus.py: files other toolkits can read, the same ones every time."""
+"""The command `corpus`: reproducible files in standard formats."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A mistake in the configuration ends a command with status 2 and one line that names the field."""
+"""Configuration errors end a command with status 2 and one line that names the field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DESCRIBE, TRAIN = "describe.py", "train.py"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A configuration that trains, so that what is refused is the binding under test."""
+    """Make a valid configuration, so that only the tested binding is refused."""
     folder = tmp_path_factory.mktemp("mistakes")
     save_config(make_config(make_cache(folder / "cache")), folder / "run.gin")
     return folder

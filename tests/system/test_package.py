@@ -1,4 +1,4 @@
-"""What `pip install` leaves: one command, the gin files, and nothing of the checkout."""
+"""The installed package: one command, the gin files, and nothing of the checkout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACKAGED = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built beside a source distribution, in a folder where something was built before."""
+    """Build the wheel beside a source distribution, in a folder with an earlier build."""
     source = tmp_path_factory.mktemp("source")
     for name in (*PACKAGED, "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The `bin` of an environment with the package; what it depends on is that of the suite."""
+    """Return the `bin` of an environment with the package and this suite's dependencies."""
     place = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
     python = place / "bin" / "python"
@@ -127,7 +127,7 @@ def test_bash_completion_of_commands_flags_and_files(installed, tmp_path):
 
 
 def test_readme_commands_in_an_empty_folder(installed, tmp_path):
-    """Its three commands of "Train on your own text" and its lines of Python, as they stand."""
+    """Run the three commands of "Train on your own text" and its Python lines as written."""
     made_pages.own_text(tmp_path)
     page = commands("README.md")
     for name in ("cache", "train", "evaluate"):

@@ -13,14 +13,14 @@ from tests.documents import make_root, run_page, shell
 
 @pytest.fixture(scope="module")
 def readme(tmp_path_factory):
-    """The folder in which the page's commands ran, and what each printed."""
+    """Return the folder in which the page's commands ran, and the output of each."""
     root = make_root(tmp_path_factory.mktemp("readme"))
     made_pages.own_text(root)
     return root, run_page("README.md", root)
 
 
 def printed_by(printed: dict[str, str], words: str) -> str:
-    """Returns what the one command that holds these words printed."""
+    """Return the output of the only command that contains these words."""
     [text] = (text for command, text in printed.items() if words in command)
     return text
 

@@ -1,4 +1,4 @@
-"""A training that was stopped anyhow ends as the one that was not."""
+"""Stopped, killed and damaged runs end like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 24
 
 @pytest.fixture(scope="module")
 def gin_file(tmp_path_factory) -> Path:
-    """Saves at every step, so that a moment chosen at random is likely to be inside a save."""
+    """Write a configuration that saves at every step, so that a random kill likely hits a save."""
     folder = tmp_path_factory.mktemp("resume")
     config = make_config(
         make_cache(folder / "cache"),
@@ -58,7 +58,7 @@ def wait_for(condition, child: fresh_process.Child) -> None:
 
 
 def unfinished(run: Path, above: int) -> list[Path]:
-    """Returns the folders of saves in progress."""
+    """Return the folders of saves in progress."""
     found = (run / "checkpoints").glob("*tmp*")
     return [path for path in found if int(path.name.split(".")[0]) > above]
 
@@ -108,7 +108,7 @@ def damage(run: Path, step: int, how: str) -> None:
 def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(
     how, undisturbed, tmp_path, capfd
 ):
-    """Falls back to the one before, says so, and still ends as the undisturbed run."""
+    """The fallback is reported, and the run ends like the undisturbed one."""
     from mnmt_jax.training.train import train
 
     config, straight = undisturbed

@@ -40,7 +40,7 @@ from tests.unit.test_text_normalization import trained
 
 @pytest.fixture(scope="module")
 def cldr(tmp_path_factory):
-    """The registered package, reading a small vocabulary made here."""
+    """Register the package with a small vocabulary."""
     directory = tmp_path_factory.mktemp("cldr") / "vocabulary"
     corpus = get_corpus("cldr")
     text = {
@@ -59,7 +59,7 @@ def cldr(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Parallel files of the made text, and the same registered with seqio as `made_tiny`."""
+    """Write parallel files of generated text, and register them with seqio as `made_tiny`."""
     folder = tmp_path_factory.mktemp("files")
     for split, start, count in (("train", 1, 40), ("validation", 100, 9), ("test", 200, 5)):
         for code in made_text.LANGUAGES:
@@ -260,7 +260,7 @@ def test_the_cached_vocabulary_is_named_after_its_inputs(cldr, tmp_path, monkeyp
 
 
 def test_two_processes_may_train_the_cached_vocabulary_concurrently(cldr, tmp_path, monkeypatch):
-    """The other one finishes while this one trains."""
+    """The other process finishes while this one trains."""
     monkeypatch.delenv("MNMT_JAX_CLDR_VOCABULARY")
     monkeypatch.setenv("HOME", str(tmp_path))
     directory = cldr.cached_directory(tmp_path / ".cache" / "mnmt_jax")

@@ -1,4 +1,4 @@
-"""Exported checkpoints in the hands of PyTorch and transformers themselves (extra `test`)."""
+"""Exported checkpoints in PyTorch and transformers (extra `test`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def exported(run, tmp_path_factory) -> Path:
 
 
 def pairs_of(vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
-    """Source and decoder input of sentence pairs in our ids, laid out as M2M-100 has it."""
+    """Return source and decoder input of sentence pairs in our ids and M2M-100's layout."""
     pairs = []
     for english, german in zip(sentences("en", 4), sentences("de", 4), strict=True):
         source = [vocabulary.tag_id("en"), *vocabulary.encode(english), 1]

@@ -1,4 +1,4 @@
-"""Files as `seqio.cache_tasks` writes them are read instead of the source. Needs no t5x."""
+"""Offline caches of `seqio.cache_tasks` are read instead of the source. Needs no t5x."""
 
 from __future__ import annotations
 

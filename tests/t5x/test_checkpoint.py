@@ -1,4 +1,4 @@
-"""Run directories to t5x's folders and back. Needs no t5x; test_commands.py has t5x read them."""
+"""Conversion of runs to t5x's folders and back. Needs no t5x, unlike test_commands.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""t5x's commands with other models than those of docs/t5x.md, in processes of their own."""
+"""t5x's commands in separate processes, with other models than those of docs/t5x.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model under t5x's own trainer and inference against this project's."""
+"""Training and inference under t5x against this project's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def make_model(config):
 
 @pytest.fixture(autouse=True)
 def mesh_of_virtual_devices(monkeypatch):
-    """Lays CPU devices out as t5x does GPUs; it would give them all to its `model` axis.
+    """Arrange CPU devices as t5x does GPUs; otherwise it gives them all to its `model` axis.
 
     One device where nothing is to be split: that compiles faster.
     """
@@ -193,7 +193,7 @@ def test_the_contrastive_term_is_used_in_training_only():
 
 
 def test_only_lora_parameters_train():
-    """The norm that is clipped is that of LoRA's gradients alone."""
+    """Clipping uses the norm of LoRA's gradients only."""
     lora, clip = {"lora_rank": 2, "lora": ("attention",)}, {"clip_norm": 0.05}
     assert_same_step(make_config("two_stage", model=lora, optimizer=clip))
 
@@ -207,7 +207,7 @@ def test_parameters_can_be_sharded_over_t5x_axes():
 
 
 def t5x_batch(config, source="de", target="fr", references=None):
-    """Lays lines out as `t5x.infer` does, one per row."""
+    """Lay lines out as `t5x.infer` does, one per row."""
     vocabulary = made_text.vocabulary()
 
     texts = references or [""] * len(LINES)
@@ -229,7 +229,7 @@ def t5x_batch(config, source="de", target="fr", references=None):
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, *METHODS])
 def test_t5x_gives_the_translations_of_translator(layout):
-    """Of every layout, and of methods whose layers ask for the language at every step."""
+    """For every layout, and for methods whose layers need the language at every step."""
     own, changes = ("encoder_decoder", METHODS[layout]) if layout in METHODS else (layout, {})
     config = make_config(own, model=changes, decode={"max_length_per_source": 1.1})
     model, batch = t5x_batch(config)
@@ -264,7 +264,7 @@ def test_scores_equal_translator_without_length_penalty():
 
 
 def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
-    """A decode function of the user's own, by t5x's interface, that takes one greedy step."""
+    """A user's decode function with t5x's interface, which takes one greedy step."""
     config = make_config("register")
     seen = {}
 

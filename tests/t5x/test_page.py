@@ -27,7 +27,7 @@ TASK = made_tasks.NAMES[1]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """The folder in which the page's commands ran; its paths are relative, as the page's."""
+    """Return the folder in which the page's commands ran, with relative paths as in the page."""
     root = make_root(tmp_path_factory.mktemp("t5x"))
     task = seqio.get_mixture_or_task(TASK)
     examples = {

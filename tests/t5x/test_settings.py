@@ -1,4 +1,4 @@
-"""One configuration for both trainers: what t5x's gin files get of it. Needs no t5x."""
+"""Values that t5x's gin files get from this project's configuration. Needs no t5x."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def made_elsewhere(size=1):
 
 @pytest.fixture
 def parse():
-    """Parses as t5x does, in a gin state that ends with the test."""
+    """Parse as t5x does, in a gin state that ends with the test."""
     gin.clear_config()
     yield lambda *bindings: gin.parse_config_files_and_bindings([MODEL, RUN], list(bindings))
     gin.clear_config()
@@ -162,7 +162,7 @@ def test_an_invalid_configuration_is_one_error_line_under_t5x(capsys, monkeypatc
 
 
 def test_a_misspelt_key_is_one_error_line_under_t5x(capsys):
-    """gin itself finds it, before anything of ours runs."""
+    """gin reports it before any code of this project runs."""
     with pytest.raises(ValueError) as found:
         gin.parse_config_files_and_bindings([], ["Model.embd = 3"])
     with pytest.raises(SystemExit) as stop:

@@ -1,4 +1,4 @@
-"""Compiles attention of one role for a v5e and prints what its kernels state and libtpu schedules.
+"""Declared and scheduled cycles of the attention kernels, compiled for a v5e.
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=DIR --xla_jf_dump_llo_text=true" \
         python -m tests.tpu.schedule DIR LENGTH SEES KEYS [KEYS ...]
@@ -15,7 +15,7 @@ ROWS, HEADS, HEAD_DIM = 3, 4, 64
 
 
 def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
-    """Prints, by kernel, the cycles stated of a program of its grid and the bundles scheduled."""
+    """Print the declared cycles and the scheduled bundles of each kernel."""
     device = topology_devices("v5e:2x2")[0]
     import jax
 

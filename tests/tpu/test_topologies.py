@@ -1,4 +1,4 @@
-"""Programs compiled for TPUs that are not there. Needs libtpu: scripts/test_tpu.sh installs it."""
+"""Compilation for TPUs that are not attached; needs libtpu (scripts/test_tpu.sh)."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def compile_ahead(topology: str, model: str, *more: str) -> dict:
 
 
 def test_data_parallel_sums_the_gradient_once(tmp_path):
-    """The page's own command, and the figure below it."""
+    """Run the command of the documentation, and compare the figure below it."""
     [text] = (c.text for c in commands("docs/tpu.md") if "models/register_tiny.gin" in c.text)
     found = json.loads(shell(make_root(tmp_path), text).stdout)
     assert (found["chips"], found["mesh"]) == (4, {"data": 4, "fsdp": 1, "tensor": 1})
@@ -71,7 +71,7 @@ def test_sharded_parameters_are_gathered_and_use_less_memory():
 
 
 def test_a_layer_scan_gathers_each_parameter_once_for_all_roles():
-    """Three passes (remat has two forward); the CPU compiler merges the roles without help."""
+    """Three passes (remat has two forward); the CPU compiler merges the roles by itself."""
     more = "--gin.Model.stage_layers=(12,)", "--gin.Model.remat=True", "--gin.Data.rows=16"
     found = compile_ahead(
         "v5e:4x4", "register_tiny", "--programs=train_step", "--gin.Mesh.fsdp=-1", *more
@@ -119,7 +119,7 @@ def test_kernels_declare_the_cycles_that_libtpu_schedules(spans, least, tmp_path
 
 
 def test_the_attention_kernel_is_counted_in_the_cycle_estimate():
-    """It exchanges nothing of its own, and its cycles are among the step's."""
+    """It adds no collectives, and its cycles are part of the step's."""
     more = "--programs=train_step", "--gin.Model.dtype='bfloat16'", "--gin.Data.max_segments=16"
     more += "--gin.Model.attention_dropout=0.1", "--gin.Mesh.tensor=2", "--gin.Data.rows=16"
     split, fused = (
@@ -156,7 +156,7 @@ def loads_libtpu(topology: str, **variables: str) -> subprocess.Popen[str]:
 
 
 def test_two_processes_compile_concurrently():
-    """Also beside one that holds libtpu's lock, as a process that uses the chips does."""
+    """Also while another process has libtpu's lock, like a process that uses the chips."""
     with loads_libtpu("v5e:2x2", ALLOW_MULTIPLE_LIBTPU_LOAD="0") as first:
         assert first.stdout.readline() == "4\n"
         second, _ = loads_libtpu("v5e:4x4").communicate()

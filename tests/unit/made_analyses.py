@@ -1,4 +1,4 @@
-"""Made-up facts of analyses with long names, as `analysis.json` has them."""
+"""Example contents of `analysis.json`, with long names."""
 
 from __future__ import annotations
 

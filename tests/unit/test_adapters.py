@@ -1,4 +1,4 @@
-"""LoRA saved alone, loaded and merged: what comes back, and what is refused."""
+"""Adapters: LoRA saved separately, loaded and merged, and invalid adapters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config_of(model: Model, **optimizer) -> Config:
 
 
 def random_tree(model: Model, seed: int) -> dict:
-    """Random parameters; a base of one seed is the same with LoRA and without."""
+    """Return random parameters; the base is the same with and without LoRA."""
     own, base = split_lora(parameter_shapes(model, made_vocabulary().size))
     trees = []
     for number, tree in enumerate((own, base)):
@@ -63,7 +63,7 @@ def make_run(folder: Path, model: Model, seed: int = 0, **optimizer) -> dict:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A base, a run with LoRA on it, and the adapter saved of that."""
+    """Make a base, a run with LoRA on it, and its adapter."""
     folder = tmp_path_factory.mktemp("adapters")
     base = make_run(folder / "base", MODEL)
     tuned = make_run(folder / "tuned", LORA)

@@ -1,4 +1,4 @@
-"""Languages added to a vocabulary: who is cut how, ids that stay, exact decoding, refusals."""
+"""Languages added to a vocabulary: segmentation, stable ids, exact decoding, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = tuple(
 
 @functools.cache
 def model(normalization: str = "identity") -> bytes:
-    """Cuts the made text of a fourth language."""
+    """Return a SentencePiece model for the generated text of a fourth language."""
     options = SentencePieceOptions(vocab_size=33, byte_fallback=False, normalization=normalization)
     return train_model({"nl": TEXT}, options)
 
@@ -36,7 +36,7 @@ def grown(base: Vocabulary | None = None, language: str = "nl") -> Vocabulary:
 
 
 def listed() -> Vocabulary:
-    """As imported: another order than the model's, pieces it lacks, and some of its not in use."""
+    """Return a vocabulary as imported: other order, additional pieces and unused pieces."""
     return Vocabulary(spm_model(), made_text.LANGUAGES, ("<s>", *m2m100_pieces(), "<mask>"))
 
 
@@ -114,7 +114,7 @@ def test_a_language_may_be_added_without_pieces():
 
 
 def test_sentencepiece_id_tables_agree_with_encoding():
-    """As seqio does in TensorFlow: ids of a SentencePiece model, by tables."""
+    """seqio maps ids of a SentencePiece model by tables in TensorFlow."""
     vocabulary = grown(BASES["copies"]())
     for code, line in (("nl", TEXT[3]), ("de", "eins Haus"), ("fr", "un")):
         own = Vocabulary(vocabulary.sentencepiece_model_for(code), ())

@@ -1,4 +1,4 @@
-"""Ablation, scales and pages of analyses, and what the command refuses, without a forward pass."""
+"""Ablation, scales and pages of analyses, and errors of the command, without a forward pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def benchmark():
 
 
 def subject(benchmark, name, choose):
-    """Answers every phrase in the language that is chosen for the direction."""
+    """A translator that answers in a chosen language per direction."""
     phrases = benchmark._phrases
     places = {code: {text: n for n, text in enumerate(texts)} for code, texts in phrases.items()}
 
@@ -66,7 +66,7 @@ def subject(benchmark, name, choose):
 
 
 def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tmp_path):
-    """What falls back to what it was trained into is perfect in row (3), and there alone."""
+    """A model that falls back to its supervised target is perfect only in row (3)."""
     right = subject(benchmark, "on", lambda direction: direction[1])
     back = subject(benchmark, "off", lambda direction: INTO[direction[0]][0])
     targets = supervised_targets_by_source(benchmark.directions, TRAINED)
@@ -108,7 +108,7 @@ def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tm
 
 
 def test_ablation_looks_up_references_by_source_text(benchmark, tmp_path):
-    """Test sets of two directions need not have one order; a source without one is refused."""
+    """Test sets of two directions may differ in order; a source without a reference is refused."""
 
     class Turned(Benchmark):
         def texts(self, direction):
@@ -189,7 +189,7 @@ def test_a_page_shows_its_file_and_overwrites_no_foreign_files(tmp_path):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of zeros with language layers and without."""
+    """Make runs of zeros with language layers and without."""
     folder = tmp_path_factory.mktemp("runs")
     vocab = vocabulary()
     for name, config in (("layers", model()), ("plain", dataclasses.replace(model(), methods=()))):

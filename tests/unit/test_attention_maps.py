@@ -18,7 +18,7 @@ ATOL = 1e-6
 
 
 def case(name: str):
-    """A model, its parameters, the row that is drawn, and the pictures."""
+    """Return a model, its parameters, a row, and the drawn masks."""
     stages, edges = read_pictures(name)
     layout = LAYOUTS[name].with_layers(small_config(name).stage_layers)
     batch = row_of(layout, stages)
@@ -58,7 +58,7 @@ def test_maps_equal_the_attention_weights_of_the_model(name, monkeypatch):
 
 
 def weights_of_forward(model, params, batch, monkeypatch):
-    """What the softmax of the model's own pass gives, in the order of its layers."""
+    """Return the softmax weights of the model's forward pass, in the order of its layers."""
     taken, plain = [], core.masked_softmax
 
     def taking(logits, mask):
@@ -73,7 +73,7 @@ def weights_of_forward(model, params, batch, monkeypatch):
 
 
 def cut(joined, stage, place, batch):
-    """The queries and keys of a place from the weights over the whole row of a stage."""
+    """Return the weights of a map's queries and keys from those over the whole row of a stage."""
     ends = np.cumsum([batch[f"{role}_tokens"].shape[1] for role in stage.roles])
     spans = {
         role: range(end - batch[f"{role}_tokens"].shape[1], end)

@@ -1,4 +1,4 @@
-"""Attribution: exact where it can be, a Riemann sum elsewhere, complete, and of the model."""
+"""Attribution against exact values and Riemann sums, completeness, and the model's block."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MANY = 400  # nodes, where the gradient jumps
 
 @pytest.fixture(scope="module", params=["relu", "gelu"])
 def taken_apart(request):
-    """A block with its second language's branch, its parameters, states, and the activation."""
+    """Return a block with a branch of its second language, parameters, states and activation."""
     model, batch, params = case("encoder_decoder")
     config = dataclasses.replace(model.config, activation=request.param)
     model = build_model(config, model.vocab_size)
@@ -135,7 +135,7 @@ def test_sums_are_complete(taken_apart):
 
 
 def test_the_attributed_function_is_the_block_of_the_model():
-    """With norms after, what leaves a layer is the norm of x and its change."""
+    """With post-norm, the output of a layer is the norm of x plus its change."""
     model = make("encoder_decoder", norm="post")
     batch = make_batch(model.layout, [[pair] for pair in pairs(6)])
     params = random_params(model, batch, moments=MOMENTS)

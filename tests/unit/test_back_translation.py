@@ -1,4 +1,4 @@
-"""Online back-translation: what is drawn, translated and learnt, in which proportions."""
+"""Online back-translation: drawn languages, generated pairs and gradients."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def pairs(count: int) -> list[Example]:
 
 @functools.cache
 def setting(layout: str = "register", instruction: str = "register", **fields):
-    """Returns configuration, learner, parameters, pairs and their batch, and what is made of it.
+    """Return configuration, learner, parameters, pairs, their batch and the generated batch.
 
     The last row is empty.
     """
@@ -101,7 +101,7 @@ def padded(array: np.ndarray, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("layout", "instruction"), CASES)
 def test_generated_pairs_equal_offline_translations(layout, instruction):
-    """By the project's converter and search, after the languages that were drawn."""
+    """Computed with the project's converter and search for the drawn languages."""
     config, learner, params, given, batch, made = setting(layout, instruction)
     drawn = made["source_lang"][:-1, 0]
     assert made["source_lang"][-1, 0] == -1 and len(set(drawn.tolist())) > 1
@@ -176,7 +176,7 @@ def test_only_the_given_languages_are_translated_into_the_pool():
 
 
 def test_the_gradient_equals_that_of_real_and_generated_pairs_in_one_batch():
-    """As one batch of twice the rows, without the method; and by the tokens of both."""
+    """As one batch of twice the rows without the method, weighted by the tokens of both."""
     config, learner, params, _, batch, _ = setting()
     turn, rng = learner.player_updates[-1], jax.random.key(7)
     stacked = {name: array[None] for name, array in batch.items()}

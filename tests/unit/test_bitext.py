@@ -1,4 +1,4 @@
-"""TMX, XLIFF and PO files as corpora: the texts expected are written out beside the files."""
+"""TMX, XLIFF and PO files as corpora."""
 
 import gzip
 import json
@@ -106,7 +106,7 @@ DROP = Cleaning(on_bad_line="drop", max_characters=40)
 
 
 def write(folder, **files):
-    """Writes texts; a name's last "_" is a full stop."""
+    """Write texts; a name's last "_" is a full stop."""
     for name, text in files.items():
         path = folder / ".".join(name.rsplit("_", 1))
         path.write_text(text, encoding="utf-8")
@@ -159,7 +159,7 @@ def test_xliff_2(tmp_path):
 
 
 def test_po(tmp_path):
-    """That this test ends shows that the plural rule is not run."""
+    """The test would not end if the plural rule were executed."""
     found = corpus(write(tmp_path, de_po=PO))
     assert found.languages == ("en", "pt")
     assert list(found.pairs("train", ("en", "pt"))) == [("Open the file", "Abra o arguivo")]
@@ -196,7 +196,7 @@ LINE = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
 
 
 def tmx_in(*tags):
-    """Returns TMX with a unit for each list of tags, whose texts are the tags."""
+    """Return TMX with a unit for each list of tags, whose texts are the tags."""
     units = ("".join(LINE.format(tag, tag) for tag in each.split()) for each in tags)
     return f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>"
 
@@ -384,7 +384,7 @@ def test_external_dtds_are_not_read(tmp_path):
 
 @pytest.mark.parametrize("around", ["", "group"])
 def test_xml_is_streamed_by_unit(tmp_path, around):
-    """Units that were read are not kept; some are parsed ahead, a block of the file."""
+    """Units are freed once read; one block of the file is parsed ahead."""
     unit = "<trans-unit><source>A</source></trans-unit>"
     unit = f"<{around}>{unit}</{around}>\n" if around else f"{unit}\n"
     with gzip.open(tmp_path / "a.xlf.gz", "wt", compresslevel=1) as file:

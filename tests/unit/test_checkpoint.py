@@ -1,4 +1,4 @@
-"""A checkpoint is set aside only if its files are at fault."""
+"""Damaged checkpoints are set aside; other errors leave them in place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def restore(folder: Path, like: TrainState):
 
 
 def data_of(step: Path) -> list[Path]:
-    """Returns all data files: some of them nothing refers to any more."""
+    """Return all data files, including unreferenced ones."""
     return list((step / "params").rglob("d/*"))
 
 
@@ -89,7 +89,7 @@ def test_damaged_files_are_set_aside(how, folder):
 
 
 def test_all_reads_finish_when_one_fails(tmp_path, monkeypatch, caplog):
-    """A loop that is closed before gets answers of tensorstore's threads: tracebacks."""
+    """Closing the event loop earlier gives tracebacks from tensorstore's threads."""
     many = {f"array_{n:02}": jnp.full((4,), n, jnp.float32) for n in range(40)}
     state = TrainState(jnp.asarray(1, jnp.int32), many, many, Window.empty(("source",)))
     checkpoints = Checkpoints(tmp_path / "checkpoints")

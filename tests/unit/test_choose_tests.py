@@ -1,4 +1,4 @@
-"""The choice of tests after a change, on a made checkout."""
+"""Selection of tests after a change, in a generated checkout."""
 
 import subprocess
 from pathlib import Path

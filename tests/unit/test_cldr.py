@@ -1,4 +1,4 @@
-"""The embedded corpus: what phrases say, that nothing is borrowed, that splits never meet."""
+"""The embedded corpus: renderings, no inherited text, disjoint splits."""
 
 import datetime
 import os
@@ -189,7 +189,7 @@ def test_names_and_relative_times_come_from_the_languages_own_file(language):
 
 
 def without(data, *path):
-    """Copies nested data without the entry at a path."""
+    """Copy nested data without the entry at a path."""
     copy = dict(data)
     if len(path) == 1:
         del copy[path[0]]
@@ -214,7 +214,7 @@ def without(data, *path):
     ],
 )
 def test_entries_inherited_from_root_are_left_out(monkeypatch, language, path, missing):
-    """Babel would render each of these with root's entry and not say so."""
+    """Babel silently renders each of these with the entry of root."""
     own = locale_data._file(locale_data.babel_name(language))
     changed = without(own, *path)
     original = locale_data._file

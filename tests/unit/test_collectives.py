@@ -1,4 +1,4 @@
-"""Reading exchanges from a compiled program's text, on lines written by hand."""
+"""Parsing of collectives in a compiled program's text."""
 
 import pytest
 
@@ -133,7 +133,7 @@ def test_a_collective_spread_over_fusions_counts_once():
 
 
 def test_a_loop_of_unknown_length_counts_one_iteration():
-    """It compares how many rows have ended with how many there are."""
+    """Its condition compares the number of finished rows with all rows."""
     counter = "%i = s32[] get-tuple-element(%state), index=0\n  ROOT %lt.2"
     assert counter in NESTED
     ended = NESTED.replace(

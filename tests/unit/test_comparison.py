@@ -1,4 +1,4 @@
-"""Several evaluations are averaged over what all of them have, and names say how they decoded."""
+"""Comparison of several evaluations: common averages, and names with decoding settings."""
 
 import dataclasses
 

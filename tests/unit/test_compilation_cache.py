@@ -1,4 +1,4 @@
-"""Programs that are kept from one command to the next."""
+"""The persistent compilation cache."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ run_command(main)
 
 
 def run(folder, **variables):
-    """Runs the script in a process with a cache folder of its own; returns what it printed."""
+    """Run the script in a process with a separate cache folder; return its output."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XDG_"))}
     environment = kept | {"XDG_CACHE_HOME": str(folder), "JAX_PLATFORMS": "cpu"} | variables
     done = subprocess.run(
@@ -77,7 +77,7 @@ def test_an_unwritable_cache_folder_stops_nothing(tmp_path):
 
 
 def test_a_truncated_program_is_compiled_again(tmp_path):
-    """And then is there again: JAX itself would warn of it each time and leave it."""
+    """It is then stored again; JAX alone would warn each time and leave the file."""
     assert run(tmp_path) == "anew"
     ((folder,),) = [[*(tmp_path / "mnmt_jax").iterdir()]]
     programs = [*folder.glob("*-cache")]

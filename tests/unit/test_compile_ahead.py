@@ -1,4 +1,4 @@
-"""What compiling ahead says of memory, and which settings it tries."""
+"""Ahead-of-time compilation: memory figures, and suggested settings."""
 
 import contextlib
 import importlib.util
@@ -136,7 +136,7 @@ def test_a_missing_plugin_is_one_error_line():
 
 
 class _Compiled:
-    """What XLA says of a program for GPUs."""
+    """Memory analysis of a GPU program by XLA."""
 
     def memory_analysis(self):
         names = "argument output alias temp generated_code".split()

@@ -1,4 +1,4 @@
-"""gin fills six dataclasses; what nobody reads is refused in one line."""
+"""Configuration by gin: six dataclasses; unknown keys are one error line."""
 
 import dataclasses
 import sys
@@ -200,7 +200,7 @@ def test_best_checkpoints_need_losses_at_their_steps():
 
 @pytest.mark.parametrize("bindings", [["Data.rows=9"], ["Data.rows=0"], ["UNUSED=3"]])
 def test_the_gin_state_of_the_process_is_kept(bindings):
-    """A notebook or t5x configures itself by gin too; loading ours must not wipe that."""
+    """Notebooks and t5x use gin too; loading a configuration must not clear their state."""
     gin.parse_config("Data.rows = 7")
     gin.finalize()
     try:
@@ -237,7 +237,7 @@ def test_every_layout_has_a_model_file():
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A module `x_made_here` in the current folder; a file shows that it was imported."""
+    """Write a module `x_made_here` into the current folder; it creates a file when imported."""
     (tmp_path / "x_made_here.py").write_text(
         f"from pathlib import Path\nPath({str(tmp_path / 'imported')!r}).touch()\n"
     )

@@ -28,7 +28,7 @@ INTO_FRENCH = {"source": "en", "target": "fr"}
 
 
 def _expected(translator, line, decode):
-    """Searches slowly what the line, its others and the other languages say."""
+    """Return the slow search under the line, its contrast lines and contrast languages."""
     limit = decode.max_length
     inputs = [
         (line.text, "fr"),
@@ -47,7 +47,7 @@ def _expected(translator, line, decode):
     [("register", "register", 13), ("prefix_trigger", "2", 4), ("encoder_decoder", "3", 4)],
 )
 def test_hypotheses_are_scored_under_every_contrast_input(layout, instruction, limit, monkeypatch):
-    """Where the tag stands in the source, is forced, or is the trigger, and searched again."""
+    """With the tag in the source, forced, or as trigger, and after a second search."""
     translator = made_translator(
         instruction, layout, buckets=(9,), max_length=limit, beam_size=2, batch=3, **BOTH
     )
@@ -67,7 +67,7 @@ def test_hypotheses_are_scored_under_every_contrast_input(layout, instruction, l
 
 @pytest.mark.parametrize("search", [{}, {"beam_size": 1}, {"temperature": 1.0}])
 def test_contrastive_results_do_not_depend_on_the_batch(search):
-    """Nor, bit for bit, on what is done already."""
+    """Nor, bit for bit, on finished lines."""
     translator = made_translator(**BOTH, **search)
     decode = translator.config.decode
     lines = list(

@@ -1,4 +1,4 @@
-"""InstruCL's term against hand calculations and against the formula, written as loops."""
+"""InstruCL's term against hand calculations and the formula written as loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies of pieces for single languages: storage, who encodes for which language, refusals."""
+"""Language-specific copies of pieces: storage, encoding per language, errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COPIES = tuple((piece, code) for piece in SHARED[:20] for code in ("de", "en"))
 
 
 def split() -> Vocabulary:
-    """The made vocabulary with copies for two of its three languages."""
+    """Return a vocabulary with copies for two of its three languages."""
     return made_text.vocabulary().with_copies(COPIES)
 
 
@@ -159,14 +159,14 @@ def test_the_cache_contains_the_copies_of_each_side(tmp_path):
 
 @pytest.fixture
 def inference_model() -> InferenceModel:
-    """A model without parameters: what it is fed is looked at, and nothing is computed."""
+    """Return a model without parameters, to inspect its input batches."""
     config = Model(layout="prefix", stage_layers=(1,), embed=8, mlp=8, heads=2)
     vocabulary = split()
     return InferenceModel(build_model(config, vocabulary.size), None, vocabulary, INSTRUCTIONS["1"])
 
 
 class _Seen(Exception):
-    """A batch that reached the model."""
+    """Carries an input batch of the model."""
 
 
 def test_translation_and_scoring_encode_each_line_in_its_language(inference_model, monkeypatch):

@@ -22,7 +22,7 @@ PAIRS = [("One.", "Eins."), ("Two.", "Zwei."), ("Three.", "Dreißig.")]
 
 
 def write(directory, **files):
-    """Writes bytes to files; "train_en" becomes train.en, "train_en_gz" train.en.gz."""
+    """Write bytes to files; "train_en" becomes train.en, "train_en_gz" train.en.gz."""
     for name, content in files.items():
         name = name.replace("_", ".")
         data = gzip.compress(content) if name.endswith(".gz") else content
@@ -67,7 +67,7 @@ def test_corpora_and_translator_read_text_alike(tmp_path):
 
 
 def test_each_file_is_looked_up_once(tmp_path, monkeypatch):
-    """However many directions are asked for: a file is looked for once, not once per pair."""
+    """For any number of directions, not once per pair."""
     codes = ("en", "de", "fr", "cs", "nl", "sv")
     for code in codes:
         write(tmp_path, **{f"train_{code}": EN, f"validation_{code}": EN})
@@ -194,7 +194,7 @@ def test_only_line_feeds_end_lines(tmp_path):
 
 
 def test_reading_keeps_memory_bounded(tmp_path):
-    """A corpus of one endless line and many short ones is never held whole."""
+    """A corpus of one very long line and many short ones is streamed."""
     with gzip.open(tmp_path / "train.en.gz", "wb", compresslevel=1) as file:
         for _ in range(30):
             file.write(b"x" * (1 << 20))

@@ -1,4 +1,4 @@
-"""Whatever opens a run says in one line which of its files is damaged or was edited."""
+"""Commands that open a run name a damaged or edited file in one line."""
 
 from __future__ import annotations
 

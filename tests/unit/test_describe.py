@@ -1,4 +1,4 @@
-"""FLOPs against the compiler's own count, and what describe.py says of the tiny models."""
+"""FLOPs against the compiler's count, and descriptions of the tiny models."""
 
 import json
 import subprocess
@@ -92,7 +92,7 @@ def test_description_is_json():
 
 @pytest.mark.parametrize("layout", LANGUAGE_MODELS)
 def test_cache_sizes_of_language_models(layout):
-    """What is continued has a hypothesis: 3 layers of keys and values of 4 positions."""
+    """A causal model caches one hypothesis: keys and values of 3 layers and 4 positions."""
     config = Model(layout, (3,), embed=64, mlp=128, heads=4)
     found = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
     assert found["lengths"] == {"source": 8, "target": 4}

@@ -1,4 +1,4 @@
-"""Links in the documentation lead where they say."""
+"""Links in the documentation."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""Which elements are dropped: as many as asked for, and none because of another."""
+"""Dropout masks: their rate, and independence of elements."""
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ def apply(states, rng, deterministic=False, rate=1 - SHARE):
 
 
 def drawn(seed: int) -> np.ndarray:
-    """Returns which of `SHAPE` are kept, as numbers of mean 0 and deviation 1."""
+    """Return which of `SHAPE` are kept, as numbers of mean 0 and deviation 1."""
     keep = np.asarray(keep_by_hash(jax.random.key(seed), SHARE, SHAPE), np.float64)
     return (keep - SHARE) / np.sqrt(SHARE * (1 - SHARE))
 
 
 def z(values: np.ndarray) -> float:
-    """Returns how many deviations the sum of independent such numbers is away from 0."""
+    """Return how many deviations the sum of independent such numbers is away from 0."""
     return float(values.sum() / np.sqrt(values.size))
 
 

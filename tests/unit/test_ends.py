@@ -1,4 +1,4 @@
-"""What stands at the two ends of the network and between the maps of a feed-forward, as data."""
+"""Positions and activations as settings."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_without_positions_only_the_mask_encodes_order():
 
 
 def refused(role: str, length: int, **changes) -> None:
-    """Checks that one row less than a span has positions is refused, in one line."""
+    """Assert that a position table with one row too few is refused in one line."""
     for rows in (length, length - 1):
         model = build_model(small_config(positions=("learned", rows), **changes), VOCAB)
         batch = pack([], dict.fromkeys(model.layout.embedded_roles(), 2) | {role: length})
@@ -132,7 +132,7 @@ def test_a_training_with_too_few_rows_is_refused(tmp_path):
 
 
 def test_a_decode_limit_longer_than_the_rows_is_refused():
-    """Of buckets and of generated tokens, before any line; the most that fits is translated."""
+    """For buckets and generated tokens, before any line; the longest allowed is translated."""
     vocabulary, instruction = made_text.vocabulary(), INSTRUCTIONS["1"]
     config = small_config("prefix", positions=("learned", ROWS))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
@@ -156,7 +156,7 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
 
 
 def test_a_cache_longer_than_the_rows_is_refused():
-    """What grows while decoding is checked where it is used: nothing reads beyond the last row."""
+    """The growing cache is checked in the decoding step: no position beyond the table is read."""
     config = small_config("prefix", positions=("learned", ROWS))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     model = build_model(config, VOCAB)

@@ -1,4 +1,4 @@
-"""Which instructions of a TPU program state no cycles, and which of the cycles draw random bits."""
+"""Cycle estimates of TPU programs: missing estimates, and random bits."""
 
 import pytest
 
@@ -83,7 +83,7 @@ def test_loop_iterations_are_counted(found):
 
 
 def test_random_bits_are_found_inside_fusions(found):
-    """Twenty shifts, also in a fusion of fusions, dropout's hash by its constant, the chip's own.
+    """Twenty shifts, also in nested fusions; dropout's hash constant; the hardware generator.
 
     One shift is none.
     """
@@ -91,7 +91,7 @@ def test_random_bits_are_found_inside_fusions(found):
 
 
 def test_instructions_without_estimate_are_counted_by_kind(found):
-    """Not what names or awaits others: parameters, tuples, the end of a copy."""
+    """Parameters, tuples and ends of copies are not counted."""
     assert found.without_cycles == {
         "random bits": 3 + 1,
         "copy": 3,

@@ -1,4 +1,4 @@
-"""Evaluation end to end with made translators whose scores are known in advance."""
+"""Evaluation end to end with fake translators of known scores."""
 
 import json
 
@@ -48,7 +48,7 @@ def _subject(translate, step=7, **changes):
 
 
 class _MadeTranslator:
-    """Looks every sentence up in the corpus; `choose` names the language to answer in."""
+    """A translator that looks sentences up in the corpus; `choose` gives the output language."""
 
     def __init__(self, benchmark, choose):
         phrases = benchmark._phrases
@@ -345,7 +345,7 @@ def test_a_finished_evaluation_gains_directions(benchmark, tmp_path):
 
 
 def test_different_sentences_of_equal_number_are_refused(tmp_path):
-    """Also where the evaluation has not ended; results of earlier versions have no fingerprint."""
+    """Also in an unfinished evaluation; results of earlier versions have no fingerprint."""
 
     def translate(lines, direction):
         return [TranslatedSentence("x") for _ in lines]
@@ -396,7 +396,7 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
 
 
 def test_an_interrupted_overwriting_evaluation_is_continued(benchmark, tmp_path):
-    """Killed before its scores, it is continued by itself and refused to the one before."""
+    """Killed before scoring, it is continued by the same command and refused to the earlier one."""
     subjects = [
         _subject(_MadeTranslator(benchmark, lambda direction: direction[1]), step)
         for step in (7, 8)

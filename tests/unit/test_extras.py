@@ -39,7 +39,7 @@ def test_requirements_parse_and_have_a_bound(extra):
 
 
 def test_extras_are_compatible_with_the_required_packages():
-    """Packages whose releases all need another NumPy than ours; each upper bound leaves room."""
+    """Some packages need another NumPy in all releases; upper bounds must allow a solution."""
     base = {r.name: r for r in map(Requirement, METADATA["options"]["install_requires"].split())}
     assert not base["numpy"].specifier.contains("1.26.4")
     for extra in EXTRAS:

@@ -1,4 +1,4 @@
-"""Every numeric field of the configuration refuses impossible numbers in one clear line."""
+"""Numeric fields of the configuration refuse impossible numbers in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files that would take much memory are refused before they take it."""
+"""Decompression bombs and similar files are refused before they use memory."""
 
 from __future__ import annotations
 

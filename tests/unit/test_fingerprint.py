@@ -1,4 +1,4 @@
-"""Fingerprints of what the host has are those that devices find."""
+"""Fingerprints of arrays are equal on host and devices."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ def drawn(shape, dtype):
 
 
 def by_hand(array):
-    """Adds up words, each as often as its place says."""
+    """Return the sum of words weighted by position."""
     words = array.view(f"uint{array.itemsize * 8}")
     total = 0
     for place in np.ndindex(array.shape):

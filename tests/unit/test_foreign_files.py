@@ -1,4 +1,4 @@
-"""A command replaces what it has written itself, and refuses to replace anything else."""
+"""Commands overwrite only their own files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result():
 
 @pytest.fixture
 def evaluated(tmp_path, result):
-    """A folder as an evaluation leaves it."""
+    """Make the folder of a finished evaluation."""
     write_result(result, tmp_path / "scores.json")
     write_report(tmp_path / "report.html", [result])
     (tmp_path / "table.md").write_text(result_page(result), encoding="utf-8")
@@ -41,7 +41,7 @@ def evaluated(tmp_path, result):
 
 @pytest.mark.parametrize("name", ["config.gin", "vocabulary", "metrics.jsonl", "tasks.json"])
 def test_training_refuses_a_folder_with_foreign_files(tmp_path, name):
-    """Before anything else: the cache is not even looked for."""
+    """Checked before the cache is opened."""
     file = tmp_path / name
     file.write_text("Model.embed = 5\n")
     with pytest.raises(UserError, match=f"{name}: already exists.*choose another --workdir"):

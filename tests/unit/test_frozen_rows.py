@@ -1,4 +1,4 @@
-"""Branches of languages that are frozen: bit for bit, under weight decay and moments of before."""
+"""Frozen branches of languages stay bit-identical under weight decay and earlier moments."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_rows_of_frozen_languages():
 
 @functools.cache
 def trained(scales: bool):
-    """The learner, its batch, and the states and norms of updates from moments that are not 0."""
+    """Return the learner, its batch, and states and norms of updates with nonzero moments."""
     settings = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 0.1}
     method = LanguageLayers(**(METHOD.__dict__ | {"frozen_scales": scales}))
     config = make_config(

@@ -1,4 +1,4 @@
-"""What the system will not write is one line that names the file; what was there before stays."""
+"""Write errors are one line that names the file, and earlier files stay."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_scores_and_reports_are_complete_or_unchanged(tmp_path, capsys):
 
 @pytest.mark.parametrize("size", [0, 500, 20_000])
 def test_a_cache_is_complete_or_absent(tmp_path, size):
-    """At the first byte, in a shard, and in the table of lengths."""
+    """Fails at the first byte, in a shard, and in the table of lengths."""
     task = TaskSource("made", "en", "de", {"train": lambda: random_pairs(3000, 1)})
     words = vocabulary()
     with files_up_to(size), pytest.raises(UserError) as found:
@@ -96,7 +96,7 @@ def test_other_errors_in_a_folder_are_unchanged(tmp_path):
 
 @pytest.mark.parametrize("length", [9, 99_999])
 def test_a_full_standard_output_is_an_error(monkeypatch, capsys, length):
-    """Found at the end, or while it is written."""
+    """Detected at the end, or during writing."""
     with open("/dev/full", "w") as file:
         monkeypatch.setattr(sys, "stdout", file)
         status, error = _ended(lambda: print("x" * length), capsys)
@@ -155,7 +155,7 @@ def test_parameters_are_complete_or_absent(tmp_path, capsys, name, size):
 
 
 def test_unrelated_errors_pass_write_errors_unchanged(tmp_path):
-    """What is no write of ours passes `write_errors` unchanged."""
+    """`write_errors` changes only errors of this project's writes."""
     other = PermissionError(errno.EACCES, "Permission denied", "/elsewhere")
     for error in (other, ValueError("No space left on device: elsewhere"), KeyError("x")):
         with pytest.raises(type(error)) as caught, write_errors(tmp_path / "a", tmp_path / "b"):

@@ -1,4 +1,4 @@
-"""Graformer as a method: what it needs, what it costs, and a run that is taken whole.
+"""Graformer as a method: requirements, FLOPs, and copying of a complete run.
 
 What it takes of two runs, and what trains, `tests/parity/test_grafting.py` holds to the authors'.
 """
@@ -50,7 +50,7 @@ def start(folder, model: Model, train=()):
 
 @pytest.mark.parametrize("of", [Graformer(encoder_layers=1), Graformer(True, "none", "none")])
 def test_a_graformer_run_is_copied_completely(of, tmp_path):
-    """Also one that was imported, whose own beginning is not known."""
+    """Also an imported run, which has no recorded source runs."""
     given = write_random_run(tmp_path, dataclasses.replace(TINY, methods=(of,)))
     taken = start(tmp_path, TINY)
     assert taken.param_mappings == ()
@@ -71,7 +71,7 @@ def test_source_runs_of_other_methods_are_still_required(tmp_path):
 
 
 def grafted(root, config, given):
-    """What a graft of 2 masked and 2 causal layers takes of runs of layouts and numbers of layers.
+    """Return the parameters that a graft of 2 masked and 2 causal layers copies.
 
     Their parameters are not read where their kind is wrong.
     """
@@ -128,7 +128,7 @@ def test_the_layers_copied_from_a_deeper_model_are_reported(tmp_path):
 
 @pytest.mark.parametrize("layout", ["register", "two_stage", "prefix", "encoder_decoder"])
 def test_a_translation_model_can_be_the_source(layout, tmp_path):
-    """Ours, not the paper's: layers that read the source alone compute in the graft what they did.
+    """Our extension: layers that read only the source compute the same states in the graft.
 
     Of a model of one stack these are its layers, whose other roles the source does not see.
     """
@@ -184,7 +184,7 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def flops():
-    """What the compiler executes for loss and gradient of a pair, and what is counted."""
+    """Return the compiled and the counted FLOPs for loss and gradient of a pair."""
     found = {}
     for rule, method in RULES.items():
         sizes = dict(embed=64, mlp=128, heads=4, stage_layers=(3, 2, 2), norm="pre")
@@ -206,7 +206,7 @@ def flops():
 
 @pytest.mark.parametrize("rule", RULES)
 def test_frozen_parameters_cost_no_gradient(rule, flops):
-    """The models below new layers pass forward alone: the compiler agrees with the count."""
+    """Frozen models below new layers have only a forward pass; the compiler agrees."""
     executed, counted = flops[rule]
     assert 1 < executed / counted < 1.10
 
@@ -230,7 +230,7 @@ SETTINGS = GIN_CONFIGS / "runs" / "settings"
 
 
 def freshly_drawn(files) -> set[str]:
-    """The modules of layers that are not taken of language models of 6 layers.
+    """Return the modules that are not copied from language models of 6 layers.
 
     A layer of which nothing is taken is named by its number alone.
     """
@@ -287,5 +287,5 @@ READERS = {name for number in range(12, 18) for name in inside(number, *READING)
     ],
 )
 def test_published_models_copy_the_parameters_in_their_table(files, new):
-    """All but layers above those of the language models, and what these do not have."""
+    """All but the layers above those of the language models, and modules that these lack."""
     assert freshly_drawn(files) == new

@@ -1,4 +1,4 @@
-"""A new run whose parameters come from several others, by moves."""
+"""Initialisation from several source runs by parameter mappings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PARTS = (
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory):
-    """Folders of two runs, and their parameters by path."""
+    """Return the folders of two runs, and their parameters by path."""
     root = tmp_path_factory.mktemp("givers")
     made = {name: write_random_run(root / name, model) for name, model in GIVERS.items()}
     return {name: root / name for name in GIVERS}, {name: flat(made[name]) for name in made}
@@ -68,7 +68,7 @@ def origins(folders, **changes) -> list[SourceRunSpec]:
 
 
 def expected(arrays, drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the parts say, written out."""
+    """Return the parameters that the mappings give, written out."""
     mlm, lm, found = arrays["mlm"], arrays["lm"], dict(drawn)
     for name in drawn:
         head, _, rest = name.partition("/")
@@ -226,7 +226,7 @@ def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
 
 
 def test_settings_invisible_in_shapes_are_compared(given, tmp_path):
-    """Norms before and after have the same shapes; an embedding is the same under both."""
+    """Pre- and post-norm have the same shapes; an embedding is the same under both."""
     folders = {"lm": given[0]["lm"]}
     other = dataclasses.replace(NEW, norm="post", positions=("sinusoidal", 100.0))
     told = "Model.norm is 'pre' there, 'post' here; Model.positions is .*10000.0"
@@ -251,7 +251,7 @@ def test_copying_a_table_needs_the_same_vocabulary(given, tmp_path):
 
 
 def test_no_weight_is_copied_without_its_lora(tmp_path):
-    """The LoRA of what is left behind is not missed."""
+    """LoRA of parameters that are not copied is ignored."""
     model = dataclasses.replace(GIVERS["lm"], lora_rank=2, lora=("query",))
     folder = tmp_path / "tuned"
     RunDirectory(folder).prepare(config_with(model), made_vocabulary(), has_checkpoint=False)
@@ -267,7 +267,7 @@ def test_no_weight_is_copied_without_its_lora(tmp_path):
 
 
 def flags(folders, cache, workdir) -> list[str]:
-    """Of a real command that makes the run and does no update."""
+    """Return the flags of a command that creates the run without an update."""
     bound = {"Data.cache": str(cache), "Data.rows": 8, "Train.steps": 0}
     bound |= {f"Model.{name}": getattr(NEW, name) for name in ("layout", "stage_layers", *SIZES)}
     bound |= {"Train.methods": ("graft",), "Graft.parts": PARTS}
@@ -299,7 +299,7 @@ def test_the_command_makes_the_same_run_on_any_mesh(given, cache, tmp_path, capf
 
 
 def test_resuming_does_not_copy_again(given, cache, tmp_path):
-    """An origin that is another one then, one that is gone, and settings without the graft."""
+    """With a changed source run, a missing one, and settings without the graft."""
     folders = {name: tmp_path / name for name in given[0]}
     for name, folder in given[0].items():
         shutil.copytree(folder, folders[name])

@@ -1,4 +1,4 @@
-"""LibreOffice's help pages become a corpus: the packages' form, and sentences made here."""
+"""The corpus of LibreOffice's help pages, from small generated packages."""
 
 import io
 import itertools
@@ -41,7 +41,7 @@ def name_of(number):
 
 
 def write_page(root, code, number, texts):
-    """Writes a page: a heading, and paragraphs by their ids."""
+    """Write a page: a heading, and paragraphs by their ids."""
     lines = [f'<p id="{key}" class="paragraph" dir="auto">{text}</p>' for key, text in texts]
     path = root / HELP_PATH / HELP_FOLDERS[code] / "text" / name_of(number)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def plain(code, number):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Unpacked packages: a page a number, a sentence a page, and what is special in some."""
+    """Write unpacked packages: one page per number, one sentence per page, and special cases."""
     root = tmp_path / "tree"
     for number, code in itertools.product((*TRAIN, *VALIDATION, *TEST), HELP_LANGUAGES):
         texts = [("par_id1", sentence(code, number))]
@@ -139,7 +139,7 @@ def test_sentences(parts):
 
 
 def test_pages_are_split_by_the_hash_of_their_names():
-    """Pinned: another deal would mix what is trained on with what results were tested on."""
+    """Pinned: another split would mix training text with the test text of published results."""
     dealt = {
         "sbasic/shared/03020403.html": "test",
         "shared/00/00040502.html": "validation",
@@ -255,7 +255,7 @@ esac
 
 @pytest.fixture
 def debian(tree, tmp_path, monkeypatch):
-    """Makes the programs, and packages of the tree."""
+    """Make fake Debian programs and the packages of the tree."""
     archive, programs = tmp_path / "archive", tmp_path / "bin"
     archive.mkdir()
     programs.mkdir()
@@ -295,7 +295,7 @@ def test_packages_are_fetched_unpacked_and_recorded(debian, fetched, tmp_path, s
 
 
 def refused(tmp_path, message, *flags):
-    """Asserts that the command says so in one line and leaves nothing."""
+    """Assert that the command fails with one line and leaves no files."""
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match=message) as caught:
         command("fetch_corpus", "libreoffice_help", "--output", tmp_path / "out", *flags)
@@ -346,7 +346,7 @@ def test_an_existing_folder_is_overwritten_only_on_request(fetched, tree, tmp_pa
 
 
 def add_link(archive, name, target, kind=tarfile.SYMTYPE):
-    """Appends a link to a package, and a file below its name."""
+    """Append a link to a package, and a file below its name."""
     with tarfile.open(archive, "a") as file:
         link = tarfile.TarInfo(name)
         link.type, link.linkname = kind, str(target)
@@ -389,7 +389,7 @@ def test_a_package_cannot_write_outside_its_tree(debian, tmp_path, name, target,
 
 
 def test_each_package_has_its_own_tree(debian, tmp_path):
-    """A link that the first package makes does not lead what the second one holds elsewhere."""
+    """A link in the first package does not redirect files of the second one."""
     (tmp_path / "elsewhere").mkdir()
     add_link(package(debian, "en"), "./link", "usr")
     add_file(package(debian, "de"), f"./link/share/libreoffice/help/de/text/{name_of(0)}")
@@ -444,7 +444,7 @@ def test_packages_are_found_by_a_relative_path(debian, tmp_path, monkeypatch):
 
 
 def test_repetitive_pages_are_parsed_in_linear_time(tmp_path):
-    """Of equal ids, ends of elements that are not open, and abbreviations there may be many."""
+    """With many equal ids, unmatched end tags and abbreviations."""
     count = 100_000
     texts = [("par_id1", "<i>x</b>")] * count + [("par_id2", "See e.g. A " * (2 * count))]
     write_page(tmp_path, "en", 0, texts)

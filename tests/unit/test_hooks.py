@@ -1,4 +1,4 @@
-"""Hooks of the training loop: when they are called, in which order, and what they keep."""
+"""Hooks of the training loop: times and order of calls, and stored values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core stays light: no TensorFlow, seqio or t5x, and commands answer --help at once."""
+"""Imports of the core: no TensorFlow, seqio or t5x, and a fast --help."""
 
 import subprocess
 import sys
@@ -76,7 +76,7 @@ def test_help_imports_nothing_heavy(script):
 
 
 def test_translating_imports_no_trainer(tmp_path):
-    """Orbax's package imports its own manager whatever one asks of it; nothing here makes one."""
+    """Orbax always imports its checkpoint manager; none is created here."""
     model = Model(embed=16, mlp=24, heads=2, stage_layers=(1,))
     shapes = parameter_shapes(model, vocabulary().size)
     zeros = jax.tree.map(lambda one: LazyArray.of(np.zeros(one.shape, one.dtype)), shapes)

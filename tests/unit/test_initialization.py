@@ -1,4 +1,4 @@
-"""Parameters of one run as the start of another, of the same structure or not."""
+"""Initialisation from another run, of the same or another structure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def given(tmp_path_factory):
 
 
 def start(given, model: Model) -> tuple[dict, dict, str]:
-    """Returns the parameters drawn, those after the start, and the report."""
+    """Return the random parameters, those after initialisation from the run, and the report."""
     vocabulary = made_vocabulary()
     drawn = jax.tree.map(jnp.asarray, read_all(random_params(model, vocabulary.size, seed=1)))
     started, report = start_from(given[0], drawn, model)
@@ -49,7 +49,7 @@ def start(given, model: Model) -> tuple[dict, dict, str]:
 
 
 def start_from(folder, drawn: dict, model: Model) -> tuple[dict, str]:
-    """Returns the parameters after the start, and the report."""
+    """Return the parameters after initialisation from the run, and the report."""
     taken = read_initial_params(
         [SourceRunSpec(folder)], drawn, config_with(model), made_vocabulary()
     )

@@ -1,4 +1,4 @@
-"""Names, ids and settings of other toolkits: what is understood, and what is refused."""
+"""Names, ids and settings of other toolkits: supported and refused ones."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_tags():
 
 
 def test_m2m100_vocabulary(tmp_path):
-    """Another order than the model's, pieces it lacks, pieces not in use, fillers at the end."""
+    """With another order than the model's, additional, unused and filler pieces."""
     made_foreign.m2m100_directory(tmp_path / "m2m")
     config = json.loads((tmp_path / "m2m" / "config.json").read_text())
     table = read_hugging_face_table(tmp_path / "m2m", "m2m_100", config["vocab_size"])
@@ -180,7 +180,7 @@ def test_m2m100_vocabulary(tmp_path):
 
 
 def _check_text(vocabulary: Vocabulary, table) -> None:
-    """Encodes as their tokenizer does: the model's pieces, looked up by name."""
+    """Assert the encoding of the original tokenizer: the model's pieces, looked up by name."""
     processor = vocabulary._processor
     unknown = 0
     for language in LANGUAGES:
@@ -217,7 +217,7 @@ def test_listed_pieces_are_saved(tmp_path):
 
 @pytest.mark.parametrize("form", ["pieces", "pieces and tags", "none"])
 def test_mitre_ids_follow_from_its_sentencepiece_model(tmp_path, form):
-    """Whatever the list of tokens holds, ids follow from the model and MITRE's languages."""
+    """For any list of tokens, ids follow from the model and MITRE's languages."""
     made_foreign.mitre_directory(tmp_path / "mitre")
     path = tmp_path / "mitre" / "vocab.json"
     if form == "none":

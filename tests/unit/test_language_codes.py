@@ -1,4 +1,4 @@
-"""One canonical form of language codes, at every door of the commands and of the library."""
+"""Canonical language codes in all commands and functions."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_tasks_of_a_language_outside_the_table(tmp_path):
 
 
 def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
-    """Files `train.hsb` become tasks; BLEU is computed, and what the detector lacks is said."""
+    """Files `train.hsb` become tasks; BLEU is computed, and missing detection is reported."""
     sides = {"hsb": [f"dom {n} mały" for n in range(60)], "de-DE": [f"Haus {n}" for n in range(60)]}
     for split, start in (("train", 0), ("validation", 50)):
         for code, lines in sides.items():

@@ -43,7 +43,7 @@ def test_all_languages_of_opus100(data):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Numbers of pairs that corpora wanted to draw, where that would take many lines to write."""
+    """Record the numbers of pairs that corpora draw, instead of writing that many lines."""
     found = []
     monkeypatch.setattr(
         corpus_module, "_draw", lambda count, drawn: found.append(drawn) or [True] * count
@@ -127,7 +127,7 @@ def test_europarl_pairs_are_sampled(data, asked):
 
 @pytest.fixture
 def drawn_for_vocabulary(monkeypatch):
-    """Sentences by language that a vocabulary would be trained on; none is trained."""
+    """Return the vocabulary training sentences by language; nothing is trained."""
     found = Counter()
 
     class DrawnError(Exception):

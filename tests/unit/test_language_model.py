@@ -1,4 +1,4 @@
-"""Language models alone: scores against plain loops, draws against the model's distribution."""
+"""Language models: scores against plain loops, samples against the model's distribution."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ TEXTS = [sentence(number, "de")[:24] for number in range(5)] + ["", "zwei"]
 
 
 def before(model: LanguageModel, language: str, instruction: str) -> list[int]:
-    """Returns what a causal model reads before a text, as the table of instructions says."""
+    """Return the prefix of a text for a causal model, by the table of instructions."""
     tag = model.vocabulary.tag_id(language)
     return {"3": [tag], "4": [EOS, tag]}[instruction]
 
@@ -82,7 +82,7 @@ def learner_of(model: LanguageModel) -> Learner:
 
 
 def training_batch(model: LanguageModel, texts, rows: int):
-    """Lays texts out as training does, two in a row."""
+    """Lay texts out as training does, two in a row."""
     examples = [
         Example(np.zeros(0, np.int32), np.array(model.vocabulary.encode(text), np.int32), 1, 1)
         for text in texts
@@ -140,7 +140,7 @@ def test_a_score_does_not_depend_on_the_other_lines(layout):
 
 
 def test_training_and_scoring_give_the_same_perplexity(tmp_path, capfd):
-    """From text to a cache to a run of two updates to scores of its checkpoint."""
+    """Text, cache, a run of two updates, and scores of its checkpoint."""
     held = {code: [sentence(n, code)[:24] for n in range(40, 44)] for code in ("de", "fr")}
 
     def task(code: str) -> TaskSource:
@@ -181,7 +181,7 @@ PROMPTS = ["", "zwei", "drei Fluss", "zwei drei Haus und", "klein"]
 
 
 def greedy(model: LanguageModel, prompt: str, max_length: int) -> tuple[list[int], float]:
-    """Returns the most probable token each time, by a whole forward pass each, and the sum."""
+    """Return greedy tokens by full forward passes, and the sum of their log-probabilities."""
     given = [*before(model, "de", "3"), *model.vocabulary.encode(prompt)]
     drawn: list[int] = []
     total = 0.0
@@ -199,7 +199,7 @@ def greedy(model: LanguageModel, prompt: str, max_length: int) -> tuple[list[int
 
 
 def test_greedy_sampling_equals_full_forward_passes():
-    """Of prompts of several lengths, and longer than the cache is at first: it grows."""
+    """For prompts of several lengths, also longer than the initial cache, which grows."""
     longest = BUCKETS[0] + BUCKETS[0] // 2 + 3
     model = made_language_model(max_length=longest)
     found = list(model.continuations(PROMPTS, language="de", top_k=1))
@@ -299,7 +299,7 @@ def test_a_missing_file_is_named_with_its_flag(name):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of a causal model, a masked one and a translator."""
+    """Make runs of a causal model, a masked one and a translator."""
     root = tmp_path_factory.mktemp("runs")
     models = {
         "causal": made_language_model(),

@@ -1,4 +1,4 @@
-"""The scripts for pods and clusters, run against commands that only pretend."""
+"""Launch scripts for pods and clusters, with fake commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ esac
 
 @pytest.fixture
 def fake(tmp_path):
-    """A folder with commands that write down how they were called."""
+    """Make a folder of fake commands that record their calls."""
     for name, text in {
         "gcloud": GCLOUD,
         "git": '#!/bin/sh\necho "git $*" >> "$FAKE/calls"\n',
@@ -46,7 +46,7 @@ def run(fake: Path, *command: str, **variables: str) -> subprocess.CompletedProc
 
 
 def kinds(fake: Path) -> list[str]:
-    """Returns what was done, in order."""
+    """Return the recorded calls in order."""
     words = {"describe": "state", " create ": "create", " delete ": "delete", " scp ": "setup"}
     words |= {"scripts/train.py": "train"}
     lines = (fake / "calls").read_text().split("compute tpus tpu-vm")

@@ -1,4 +1,4 @@
-"""The rules of LAVS against slow readings of them, and the counts that they read."""
+"""The rules of LAVS against slow implementations, and piece counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIECES = [f"{a}{b}" for a in "▁ab" for b in "abcde"]
 
 
 def random_counts(seed: int) -> dict[str, dict[str, int]]:
-    """Small counts, so that many are equal; absent ones are left out."""
+    """Return small counts with many ties; zeros are left out."""
     rng = np.random.default_rng(seed)
     table = rng.integers(0, 6, (len(LANGUAGES), len(PIECES)))
     return {

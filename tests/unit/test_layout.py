@@ -46,7 +46,7 @@ def test_masks_equal_the_drawn_ones(name):
 
 
 def segment_ids_of(labels: list[str]) -> dict[str, jax.Array]:
-    """Turns labels such as S1 S1 S2 S0 into role -> [1, length] segment ids."""
+    """Convert labels such as S1 S1 S2 S0 to role -> [1, length] segment ids."""
     return {role: jnp.array([ids], jnp.int32) for role, ids in labelled(labels).items()}
 
 
@@ -93,7 +93,7 @@ def test_wrong_names_and_layer_counts_name_the_field():
 
 
 def named_layouts(source: str) -> list[str]:
-    """Finds layout names that code compares something with, looks up in a literal, or matches."""
+    """Return the layout names that code compares, looks up in a literal, or matches."""
     return [
         f"line {constant.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(source))
@@ -119,7 +119,7 @@ def test_comparisons_with_layout_names_are_found_in_any_form(source):
 
 
 def test_layout_names_are_compared_only_in_layouts():
-    """Outside the table nobody compares a layout's name: structure is read from the row."""
+    """All other code reads the structure from the layout."""
     root = Path(__file__).parent.parent.parent
     looked_at = 0
     for folder in ("mnmt_jax", "scripts", "tasks"):

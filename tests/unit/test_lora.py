@@ -1,4 +1,4 @@
-"""LoRA in the model: where it is, that it starts as nothing, and what it computes."""
+"""LoRA in the model: selection, initial values and computation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MERGED_ATOL = 1e-5
 
 
 def config_of(name: str, **changes):
-    """A layer per stage, but two for registers, so that the target hears of the source."""
+    """Return one layer per stage, two for registers so that the target depends on the source."""
     layers = (2,) if name == "register" else (1, 1)
     methods = (Adaption(8),) if name.startswith("two_stage") else ()
     return small_config(name, **({"stage_layers": layers, "methods": methods} | changes))
@@ -49,7 +49,7 @@ def shapes_of(config, batch):
 
 
 def random(config, batch):
-    """Returns the model with large random parameters, LoRA's too."""
+    """Return the model with large random parameters, LoRA's too."""
     model = build_model(config, VOCAB)
     return model, random_params(model, batch)
 
@@ -59,7 +59,7 @@ def random(config, batch):
     [("register", "float32"), ("register", "bfloat16"), ("encoder_decoder", "float32")],
 )
 def test_a_new_lora_leaves_the_model_unchanged(name, dtype, relaxed_dtypes):
-    """Neither the other parameters as drawn nor any logit; so B is zero, and adds nothing else."""
+    """Neither the other random parameters nor any logit changes, since B is zero."""
     batch, found = batch_of(name), []
     for changes in ({}, EVERYWHERE):
         sizes = {"dtype": dtype, "stage_layers": (1,) * len(LAYOUTS[name].stages)}
@@ -126,7 +126,7 @@ def test_a_projection_by_hand():
 
 
 def stepped(model, params, batch):
-    """Returns the logits of decoding step by step."""
+    """Return the logits of decoding step by step."""
     static = {k: v for k, v in batch.items() if not k.startswith("target")}
     tokens = jnp.asarray(batch["target_tokens"])
     prefill = functools.partial(model.apply, beam=1, max_steps=tokens.shape[1], method="prefill")
@@ -167,7 +167,7 @@ def test_every_parameter_of_lora_has_a_row_in_the_sharding_table():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tolerance_is_the_rounding_error(name):
-    """Moving each weight by half a unit in its last place moves the logits about as much.
+    """Changing each weight by half an ulp changes the logits about as much.
 
     How much depends on the compiler's version: the tolerance is within a factor of ten of it.
     """

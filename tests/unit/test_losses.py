@@ -123,7 +123,7 @@ def test_bfloat16_products_are_accumulated_in_float32():
 
 
 def shapes_of(jaxpr):
-    """Yields the shape of every intermediate, inner programs included."""
+    """Yield the shape of every intermediate, inner programs included."""
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
             yield variable.aval.shape
@@ -167,7 +167,7 @@ def test_each_logit_is_computed_once():
 
 @pytest.mark.parametrize("chunk", [4, 16])
 def test_the_gradient_of_a_frozen_embedding_is_not_computed(chunk):
-    """Nor is that of the features changed by it."""
+    """The gradient of the features is unchanged."""
     features, embedding, labels, valid = make_case()
 
     def loss(f, e):
@@ -188,7 +188,7 @@ def test_the_gradient_of_a_frozen_embedding_is_not_computed(chunk):
 
 
 def two_heads(dtype=jnp.float32):
-    """Features and tables of two heads, and of each token its label and whether it counts."""
+    """Return features and tables of two heads, labels, and the mask of labels."""
     features, table, labels, valid = make_case(rows=4, length=16, dtype=dtype)
     other_features, other_table, *_ = make_case(rows=4, length=16, seed=1, dtype=dtype)
     return [(features, table), (other_features, other_table)], labels, valid

@@ -1,4 +1,4 @@
-"""Masks: how many, which, what stands for them, and that they follow from a sentence's key."""
+"""Masking: number, positions and replacements of masked tokens."""
 
 import dataclasses
 

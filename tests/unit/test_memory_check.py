@@ -1,4 +1,4 @@
-"""Models that no device here can hold are refused before anything is allocated."""
+"""Models larger than device memory are refused before allocation."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Warnings have one form on standard error, and messages name what is there after `pip install`."""
+"""Format of warnings, and names of pages and extras in messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_in_process(main) -> int:
 
 
 def test_warnings_of_a_command_have_one_format(capsys):
-    """Whether they are logged or raised, and whether another library has set up logging or not."""
+    """Logged or raised, with and without another library's logging setup."""
 
     def main():
         logging.getLogger("mnmt_jax.data.corpus").warning("%s: dropped %d", "mine", 3)
@@ -69,7 +69,7 @@ def test_docs_page_gives_an_existing_path(tmp_path, monkeypatch):
 
 
 def strings_of_messages() -> dict[str, str]:
-    """Texts of the package that are no docstrings, with their places."""
+    """Return the strings of the package other than docstrings, by location."""
     texts = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

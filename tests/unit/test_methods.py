@@ -1,4 +1,4 @@
-"""Methods are chosen by name and have gin sections of their own."""
+"""Selection, gin sections, registry and compatibility of methods."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_saved_configuration_with_methods_reads_back(tmp_path):
 
 
 def test_methods_edit_the_plan_in_order():
-    """What a later one is given is what the earlier ones left."""
+    """Each method gets the plan edited by the previous ones."""
     seen = []
 
     @dataclasses.dataclass(frozen=True)
@@ -307,19 +307,19 @@ def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
 
 
 def test_the_positions_of_an_earlier_version_are_read(tmp_path):
-    """In a run; whoever writes the old name is told the new one (`test_config.py`)."""
+    """In a run; in a gin file, the old name is an error (`test_config.py`)."""
     (tmp_path / "config.gin").write_text("Model.embed = 16\nModel.position_base = 100.0\n")
     assert load_config([], run=tmp_path / "config.gin").model.positions == ("sinusoidal", 100.0)
 
 
 def test_removed_settings_of_older_runs_are_ignored(tmp_path):
-    """Whoever writes the old name is told so (`test_config.py`)."""
+    """In a gin file, the old name is an error (`test_config.py`)."""
     (tmp_path / "config.gin").write_text("Train.loss_chunk = 8\nTrain.steps = 7\n")
     assert load_config([], run=tmp_path / "config.gin").train.steps == 7
 
 
 def test_sections_of_methods_removed_by_a_binding_are_ignored(tmp_path):
-    """A file with a method, and a flag without it: its section is no mistake then."""
+    """With a method in a file and a flag that removes it, its section is accepted."""
     file = tmp_path / "own.gin"
     file.write_text("Model.methods = ('adaption',)\nAdaption.mlp = 2\n")
     assert load_config([str(file)], ["Model.methods=()"]).methods == ()
@@ -331,7 +331,7 @@ def test_sections_of_methods_removed_by_a_binding_are_ignored(tmp_path):
 
 
 def test_a_file_added_to_the_folder_is_a_method_at_once(tmp_path, monkeypatch):
-    """Nothing lists it; a file that begins with an underscore is none."""
+    """There is no list of methods; files with a leading underscore are ignored."""
     for name in ("two_fold", "_helper"):
         text = OWN.replace('"twice"', f'"{name}"').replace("class Twice", "class TwoFold")
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
@@ -407,7 +407,7 @@ def test_adapters_of_an_earlier_version_are_checked(methods, adaption, fits):
 
 
 def test_older_adapters_imply_the_former_defaults():
-    """What its version could not write down, it was for the one value that there was."""
+    """Settings that did not exist had a single value then."""
     here = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
     facts = migrate_facts(OLD_FACTS, here)
     assert all(here[name] == value for name, value in facts.items())

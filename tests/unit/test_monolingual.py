@@ -23,7 +23,7 @@ def test_languages_may_have_several_and_compressed_files(tmp_path):
 
 
 def test_a_file_both_plain_and_compressed_is_refused(tmp_path):
-    """It was read twice. A name that ends in .gz says which is meant."""
+    """A name that ends in .gz selects the compressed file."""
     (tmp_path / "train.de").write_text("eins\n", encoding="utf-8")
     assert sentences(tmp_path) == ["eins"]
     (tmp_path / "train.de.gz").write_bytes(gzip.compress(b"zwei\n"))

@@ -1,4 +1,4 @@
-"""Moses' scripts before scoring: tokens as the Perl scripts give them; Graformer's BLEU."""
+"""Moses preprocessing against the Perl scripts, and Graformer's BLEU."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A language added to a run: what stays bit for bit, what is new, and what is refused."""
+"""A language added to a run: unchanged parameters, new rows, and errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOGITS_ATOL = 1e-6
 
 
 def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -> Path:
-    """Writes a run at step 0 whose parameters are random, but for the rows of padding."""
+    """Write a run at step 0 with random parameters and zero rows for padding."""
     vocabulary = vocabulary or made_text.vocabulary()
     rng = np.random.default_rng(3)
     shapes = parameter_shapes(model, vocabulary.size)
@@ -68,7 +68,7 @@ def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -
 
 
 def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.ndarray:
-    """Returns the logits of a few references of these directions."""
+    """Return the logits of a few references of these directions."""
     found = []
 
     def score(params, batch, *, model, **settings):
@@ -190,7 +190,7 @@ FOREIGN = {
 
 
 def imported(kind: str, folder: Path) -> tuple[str, Path, Vocabulary]:
-    """Returns the format and run of a made checkpoint, and its vocabulary."""
+    """Return the format and run of a generated checkpoint, and its vocabulary."""
     format_ = "fairseq" if kind == "transformer_cll" else "huggingface"
     FOREIGN[kind](folder / "theirs")
     name = "checkpoint.pt" if format_ == "fairseq" else ""
@@ -222,7 +222,7 @@ def test_languages_are_added_to_imported_checkpoints(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["nllb", "transformer_cll"])
 def test_without_new_pieces_the_model_can_be_exported(kind, tmp_path):
-    """There is one SentencePiece model then, which the toolkits have too."""
+    """There is a single SentencePiece model then, as in the toolkits."""
     format_, run, before = imported(kind, tmp_path)
     new, out = tmp_path / "new", tmp_path / "out"
     add_language(run, new, before.with_language("qq"))

@@ -19,7 +19,7 @@ NORWEGIAN = "Jeg vet ikke hvorfor, men været i fjellet ble heldigvis bedre ette
 
 @pytest.fixture
 def no_network(monkeypatch, tmp_path):
-    """Makes any connection and any model cache outside the package an error."""
+    """Make network access and model caches outside the package an error."""
     attempts = []
 
     def refuse(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""Files of one's own: what is wrong with them is said before any work, with the remedy."""
+"""User files: errors are reported before any work, with a remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _write(folder, split: str, count: int) -> None:
 
 @pytest.fixture
 def no_training(monkeypatch):
-    """Ends the command where a vocabulary would be trained."""
+    """End the command before a vocabulary is trained."""
 
     def train(*arguments, **options):
         raise ZeroDivisionError
@@ -162,7 +162,7 @@ def _cache_text(data, *flags: object) -> None:
 
 
 def test_a_language_with_only_validation_text_is_named(data):
-    """Its task was cached without training text, and nobody was told."""
+    """Its task would have no training text."""
     _write(data, "validation", 3)
     _cache_text(data)  # a directory is as good as '{split}.{language}'
     (data / "train.de").unlink()
@@ -176,7 +176,7 @@ def test_a_language_with_only_validation_text_is_named(data):
 
 @pytest.mark.parametrize("kind", ["text", "parallel"])
 def test_empty_training_files_are_named(data, kind):
-    """Also where no vocabulary is trained; what was there stays."""
+    """Also without vocabulary training; existing files stay."""
     _write(data, "validation", 3)
     _cache_text(data)
     for code in ("en", "de"):
@@ -233,7 +233,7 @@ def test_a_second_cache_needs_an_explicit_vocabulary(data, no_training):
 
 
 def test_a_killed_vocabulary_training_leaves_no_temporary_files(data, tmp_path, monkeypatch):
-    """A vocabulary that is trained for a cache is written with it, not before."""
+    """A vocabulary trained for a cache is written together with it."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))

@@ -1,4 +1,4 @@
-"""Pages of analyses say what was read, what is doubtful and what is left out."""
+"""Notes on pages of analyses: inputs, warnings and omissions."""
 
 import re
 
@@ -76,7 +76,7 @@ def test_omitted_parts_are_explained():
 
 
 def test_a_single_location_is_a_number_without_chart():
-    """As in an encoder-decoder: a dot on an axis says nothing."""
+    """As in an encoder-decoder: a chart of one point is not informative."""
     once = page(similarity(layers=1, compared=[]))
     assert "<svg" not in once and "meet in the embedding alone" in once
     assert re.search(r"source and target, embedding</th><td>0.8</td>", once)

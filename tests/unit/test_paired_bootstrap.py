@@ -1,4 +1,4 @@
-"""The paired bootstrap on made translations of which the right answer is known."""
+"""The paired bootstrap on generated translations with a known answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(folder, direction, hypotheses, references):
 
 
 def damaged(lines, share, seed):
-    """Replaces a share of the words."""
+    """Replace a fraction of the words."""
     draw = random.Random(seed)
     return [" ".join(draw.choice(WORDS) if draw.random() < share else w for w in line.split())
             for line in lines]  # fmt: skip

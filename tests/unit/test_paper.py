@@ -43,7 +43,7 @@ HYPOTHESES = ["drei Haus grün Fluss klein läuft", "eins zwei drei Haus und", "
 
 @pytest.fixture
 def flores(tmp_path, monkeypatch):
-    """A SentencePiece model in the place of Flores-200's."""
+    """Return a SentencePiece model in place of Flores-200's."""
     monkeypatch.setattr(spbleu_module, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
     path = spbleu_module.cached_model_path()
     path.parent.mkdir(parents=True)
@@ -53,7 +53,7 @@ def flores(tmp_path, monkeypatch):
 
 @pytest.fixture
 def moses(monkeypatch):
-    """The interface of sacremoses: joins tokens and closes up full stops."""
+    """Fake sacremoses: joins tokens and full stops."""
     package = types.ModuleType("sacremoses")
     package.languages = []
 
@@ -228,7 +228,7 @@ def subject():
     config = load_config([], ["Model.layout='prefix'", "Model.stage_layers=(2,)"])
 
     def translate(lines, direction):
-        """Drops the last word, but into French answers nothing right."""
+        """A translator that drops the last word, and is always wrong into French."""
         target = made_text.sentences(direction[1], len(lines))
         return [
             TranslatedSentence("non" if direction[1] == "fr" else t.rpartition(" ")[0])

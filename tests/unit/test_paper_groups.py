@@ -1,4 +1,4 @@
-"""The averages of the papers' tables, by hand on made-up matrices."""
+"""The averages of the papers' tables, by hand on small matrices."""
 
 import pytest
 

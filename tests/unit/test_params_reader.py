@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint are read to where a CPU device leaves them."""
+"""Checkpoint arrays are read into memory that a CPU device uses without a copy."""
 
 import jax
 import jax.numpy as jnp

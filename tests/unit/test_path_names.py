@@ -102,7 +102,7 @@ def vocabulary():
 
 @pytest.mark.parametrize("code", ["a/b", "../c", "", "a\tb"])
 def test_language_codes_are_checked(tmp_path, vocabulary, code):
-    """Files of translations are named by them."""
+    """Translation files are named by language codes."""
     with pytest.raises(UserError, match="cannot be a language.s code"):
         Vocabulary(vocabulary.model, ("en", code))
     with pytest.raises(UserError, match="cannot be a language.s code"):

@@ -1,4 +1,4 @@
-"""Train.patience: a run ends when validation stops improving, wherever it was interrupted."""
+"""Train.patience: a run ends when validation stops improving, also after interruptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cache(tmp_path_factory):
 
 
 def configure(cache, patience, rate=0.0):
-    """Without a learning rate no validation is better than the first."""
+    """Return a configuration; with a learning rate of 0, no validation improves."""
     return make_config(
         cache,
         optimizer={"learning_rate": rate, "initial_learning_rate": rate, "schedule": "constant"},

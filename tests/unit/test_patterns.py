@@ -1,4 +1,4 @@
-"""The pattern language against a table that can be checked by eye."""
+"""Parameter patterns against a table of examples."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Translation through a pivot is two translations, one after the other."""
+"""Translation through a pivot."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ def test_directions_with_the_pivot_are_translated_directly():
 
 @pytest.mark.parametrize("settings", [{}, CONTRAST])
 def test_finished_translations_do_not_change_results(settings, monkeypatch):
-    """Not even the rows of a batch, whatever lengths the texts in the pivot have."""
+    """Nor do they change the number of rows, for any lengths of the pivot texts."""
     shapes = set()
     search = lines_module.search_continuously
 

@@ -1,4 +1,4 @@
-"""The form of a PO file's lines, held against polib, which does not check it."""
+"""Syntax checks of PO lines, which polib does not do."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.unit.test_bitext import PO, write
 
 
 def test_a_missing_quote_in_a_po_file_is_an_error(tmp_path):
-    """Whichever quote of a text is taken away, the line is named."""
+    """The line is named for each missing quote."""
     taken = 0
     for number, line in enumerate(PO.splitlines(), start=1):
         ends = line.find('"'), line.rfind('"')

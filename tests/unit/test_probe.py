@@ -1,4 +1,4 @@
-"""Probes of positions: what they can learn and cannot, their counts by hand, and what they keep."""
+"""Position probes: accuracy, counts by hand, and cached results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ QUICK = ProbeSettings(updates=300, batch=128, learning_rate=1e-2)
 
 
 def tokens(count: int, seed: int):
-    """Positions, and what a model's own sinusoids make of them below noise."""
+    """Return positions, and noisy states with sinusoidal positions."""
     rng = np.random.default_rng(seed)
     positions = rng.integers(0, LONGEST, count).astype(np.int32)
     rows = np.asarray(sinusoid(positions[None], EMBED, 100.0))[0]
@@ -172,7 +172,7 @@ def test_gains_compare_the_second_model_with_the_first():
 
 
 def test_gains_use_the_token_types_of_both_models():
-    """Another instruction has other tags, and so other ids, at other places among them."""
+    """Another instruction has other tags, and so other ids."""
     first = TypeAccuracy(np.array([3, 5, 9]), np.array([4, 2, 5]), np.array([0.5, 0.5, 0.0]))
     second = TypeAccuracy(
         np.array([2, 3, 5, 7]), np.array([9, 1, 2, 5]), np.array([1.0, 0.5, 0.75, 1])
@@ -185,7 +185,7 @@ def test_gains_use_the_token_types_of_both_models():
 
 
 def features(folder, count, seed, shuffled=False):
-    """Features on disk: sinusoids as layer 1, noise as layer 2."""
+    """Write features: sinusoids as layer 1, noise as layer 2."""
     positions, states = tokens(count, seed)
     if shuffled:
         positions = np.random.default_rng(seed).permutation(positions)
@@ -220,7 +220,7 @@ def test_probes_are_cached_and_recomputed_if_damaged(tmp_path, monkeypatch):
 
 
 def test_probes_distinguish_two_models(tmp_path):
-    """One keeps positions in a layer where the other has none of them."""
+    """One model has positions in a layer where the other has none."""
     test = features(tmp_path / "t", 200, 1)
     good = ProbedModel({"run": "good"}, features(tmp_path / "l", 600, 0), test)
     bad = ProbedModel({"run": "bad"}, features(tmp_path / "s", 600, 0, shuffled=True), test)
@@ -278,7 +278,7 @@ def page_of(subjects):
 
 
 def test_the_probe_table_names_each_location():
-    """One model has an end after its first stage, the other a layer more."""
+    """One model has states after its first stage's norm, the other has one more layer."""
     first = [place_of(1, 0.1), place_of(2, 0.2), place_of(2, 0.25, True), place_of(3, 0.3)]
     second = [place_of(2, 0.6), place_of(1, 0.5), place_of(3, 0.7), place_of(4, 0.8)]
     subjects = [
@@ -407,7 +407,7 @@ def test_flags_are_checked_before_the_run_is_loaded(flag, message, tmp_path):
 
 
 def test_one_checkpoint_twice_is_refused(monkeypatch):
-    """Also by two names: the best may be the one of a number."""
+    """Also by two names: `best` may be a given step."""
 
     def load(run, step, **given):
         step = 8 if step == "best" else step

@@ -1,4 +1,4 @@
-"""Which sentences are translated back into what, and what becomes of the pairs."""
+"""Back-translation pairs: drawn languages, and the resulting cache."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_every_pair_occurs_once_with_its_translation_as_source(cache, tmp_path):
 
 
 def test_an_epoch_has_all_examples(cache):
-    """Counted in the batches that come; the last chunk is part of a longer one."""
+    """Counted in the batches; the last chunk is incomplete."""
     config = make_config(cache.directory, data={"chunk_examples": 64, "temperature": 1.0})
     pipeline = Pipeline(cache, get_layout("prefix", (1,)), config.data)
     count = pipeline.epoch_batches()

@@ -1,4 +1,4 @@
-"""Each published corpus read from a few lines in its true file format; what is missing is told."""
+"""Published corpora, read from a few lines in their file formats; missing files are named."""
 
 import json
 
@@ -33,7 +33,7 @@ def data(tmp_path, monkeypatch):
 
 
 def write(folder, **files):
-    """Writes texts; a name's "__" is a slash and its "_dot_" a full stop."""
+    """Write texts; "__" in a name is a slash and "_dot_" a full stop."""
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,14 +140,14 @@ def test_opus100_in_parquet_files(data):
 
 
 def ec40_files(data, *, count):
-    """Training text, and the test files of a pair with English and of one without."""
+    """Write training text, and test files of a pair with English and of one without."""
     numbered(data, "ec40/EC40_dataset", "en-de", 2, ("en", "de"))
     numbered(data, "ec40/EC40-FLORES-en-centric-plain", "test.en-de", count, ("en", "de"))
     numbered(data, "ec40/EC40-FLORES-zs-plain", "test.de-nl", count, ("de", "nl"))
 
 
 def test_ec40_validates_on_dev_and_tests_on_devtest(data):
-    """Flores' dev and devtest are one file there; a bad line moves no other."""
+    """Flores' dev and devtest are one file there; a bad line does not shift others."""
     ec40_files(data, count=2009)
     path = data / "ec40" / "EC40-FLORES-zs-plain" / "test.de-nl.nl"
     path.write_text(path.read_text(encoding="utf-8").replace("nl 3\n", "\n"), encoding="utf-8")
@@ -296,7 +296,7 @@ def test_ted20_uses_brazilian_portuguese_and_all_held_out_pairs(data):
 
 
 def numbered(data, folder, name, count, codes):
-    """Writes files NAME.CODE, or with the pair's name where it is in NAME, of numbered lines."""
+    """Write files NAME.CODE of numbered lines; NAME may contain the pair."""
     for code in codes:
         texts = (f"{code} {number}" for number in range(count))
         path = data / folder / f"{name}.{code}"
@@ -305,14 +305,14 @@ def numbered(data, folder, name, count, codes):
 
 
 def numbers(corpus, direction):
-    """Numbers of the training lines that a corpus takes, which must be the same on both sides."""
+    """Return the numbers of a corpus's training lines, which must be equal on both sides."""
     pairs = [[side.split() for side in pair] for pair in corpus.pairs("train", direction)]
     assert all((s[0], t[0], s[1]) == (*direction, t[1]) for s, t in pairs)
     return [int(source[1]) for source, _ in pairs]
 
 
 def shuffled(count, first):
-    """The first of a list that NumPy has shuffled with seed 1: the published way, word for word."""
+    """Return the first items of a list shuffled by NumPy with seed 1, as published."""
     everything = list(range(count))
     np.random.seed(1)
     np.random.shuffle(everything)

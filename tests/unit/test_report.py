@@ -1,4 +1,4 @@
-"""The report is complete, self-contained and well-formed; the tables say what the results say."""
+"""Reports and tables: complete, self-contained, well-formed and equal to the results."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ _FORBIDDEN = {"script", "link", "img", "iframe", "object", "embed", "base", "for
 
 
 class _Page(HTMLParser):
-    """Checks nesting, and collects elements with their attributes and text."""
+    """HTML parser that checks nesting and collects elements with attributes and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

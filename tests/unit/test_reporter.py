@@ -1,4 +1,4 @@
-"""What a run writes and says: the file, the speed, the remaining time."""
+"""Reports of a run: metrics file, speed and remaining time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 10
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only when a test says so."""
+    """Return a fake clock."""
     now = types.SimpleNamespace(seconds=100.0)
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now.seconds)
     return now

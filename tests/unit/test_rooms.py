@@ -1,4 +1,4 @@
-"""The rooms of the package: their order, their imports, and the top of the package."""
+"""Subpackages: their order, their imports, and the top of the package."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ IMPORTS = room_imports(PACKAGE)
 
 
 def listed_rooms() -> list[str]:
-    """Return the rooms in the order in which the package's docstring lists them."""
+    """Return the subpackages in the order of the package's docstring."""
     table = (mnmt_jax.__doc__ or "").split("The rooms,")[1].split("\n\n")[1]
     return [line.split()[0] for line in table.splitlines()]
 

@@ -1,4 +1,4 @@
-"""Each position passes the branch of its slot, whatever computes it, and so do the gradients."""
+"""Routing of positions to branches: outputs and gradients of all implementations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drawn(slots: np.ndarray, count: int):
 
 
 def by_hand(states, slots, branches, weights):
-    """Position after position: what comes out, and the gradients of its product with weights."""
+    """Return outputs and gradients computed position by position."""
     out, by_states = np.zeros_like(states), np.zeros_like(states)
     sums = Branches(*map(np.zeros_like, branches))
     for place, slot in enumerate(slots):

@@ -111,7 +111,7 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
 
 
 def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):
-    """The check for files that are there is made under the lock."""
+    """The check for existing files is made under the lock."""
     corpus, sizes = CldrCorpus(("en", "de")), {"train": 3}
 
     def write_first(path, **options):
@@ -125,7 +125,7 @@ def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):
 
 
 def test_a_vocabulary_created_meanwhile_is_kept(made, tmp_path, monkeypatch):
-    """Another one has been finished while this one was trained."""
+    """Another vocabulary was written while this one was trained."""
     output = tmp_path / "new"
 
     def train(text, options):

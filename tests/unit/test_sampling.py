@@ -1,4 +1,4 @@
-"""Sampling draws from the distribution it says."""
+"""Sampling against the model's distribution."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""docs/security.md: what a stranger's files may and may not do, each sentence with its test."""
+"""The claims of docs/security.md on untrusted files, each with its test."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _parsed(page: str) -> _Page:
 
 
 def test_no_text_becomes_markup_in_a_report(tmp_path):
-    """Every text of a result is a script, and the page has no other elements than before."""
+    """With a script in every text of a result, the page has the same elements."""
     evil = "\"'></title></style><script src=//x>x</script><img onerror=x src=y>&lt;b&gt;"
     plain = made_result("plain", ("en", "de", "fr"), seed=1)
     direction = dataclasses.replace(plain.directions[0], notes=(evil,))

@@ -1,4 +1,4 @@
-"""The two tables of sharding: complete, strict, and with messages that say what to do."""
+"""The two sharding tables: complete and strict, with helpful errors."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Shares of training pairs: drawn by a seed, nested, the same in opposite directions, recorded."""
+"""Subsampled training pairs: seeded, nested, equal in opposite directions, recorded."""
 
 import json
 import math
@@ -20,7 +20,7 @@ DIRECTIONS = tuple((a, b) for a in ("en", "de", "fr") for b in ("en", "de", "fr"
 
 
 class Numbered(Corpus):
-    """Pairs of numbered lines, the same number on both sides; a split of another size each."""
+    """Corpus of numbered lines, equal on both sides; each split has another size."""
 
     sizes = {"train": COUNT, "validation": 40, "test": 50}
 
@@ -39,7 +39,7 @@ def numbered() -> Numbered:
 
 
 def kept(share: float, direction, seed: int = 0) -> list[int]:
-    """Numbers of the lines that are kept, which are the same on both sides."""
+    """Return the numbers of the kept lines, which are equal on both sides."""
     corpus = SubsampledCorpus(numbered(), Share(share, seed))
     pairs = list(corpus.pairs("train", direction))
     assert all(

@@ -147,7 +147,7 @@ def test_finished_lines_are_flushed_to_disk_at_once(tmp_path):
 
 
 def compete(folder: Path, processes: int, rounds: int) -> None:
-    """Lets processes end at the same time, or kills one and starts it again, by turns."""
+    """Run processes that end together, or kill and restart one, alternately."""
 
     def start(output: Path, process: int, seconds: float) -> int:
         if child := os.fork():

@@ -1,4 +1,4 @@
-"""spBLEU equals sacreBLEU's own where the tokenizer is, and is left out where it is not."""
+"""spBLEU equals sacreBLEU with the tokenizer, and is left out without it."""
 
 import pytest
 from sacrebleu.metrics import BLEU
@@ -12,7 +12,7 @@ from tests.unit import made_text
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """An empty cache of sacreBLEU's."""
+    """Make an empty cache of sacreBLEU."""
     monkeypatch.setattr(module, "SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
 
@@ -24,7 +24,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def put(path):
-    """Puts a small SentencePiece model where Flores-200's would be."""
+    """Write a small SentencePiece model to the path of Flores-200's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(made_text.vocabulary().model)
 

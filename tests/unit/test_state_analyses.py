@@ -273,7 +273,7 @@ def test_a_sum_without_values_is_a_dash():
 
 
 def test_the_sentence_count_is_the_minimum_of_a_pair():
-    """Of target languages that hold more and fewer of them, for cosines and SVCCA alike."""
+    """For target languages with more and fewer sentences, in cosines and SVCCA."""
     few = [forced(c, "it", ["a", "b"], ["A", "B"]) for c in ("de", "fr")]
     pooled = states_of() | {each: RNG.normal(size=(2, 2, 5)) for each in few}
     pairs = align_by_reference([DE, FR, *few])

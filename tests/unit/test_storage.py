@@ -26,7 +26,7 @@ from tests.unit.test_checkpoint import make_state, shapes_of
 
 @contextlib.contextmanager
 def no_file_beyond(size: int):
-    """Refuses writes past a size, as full storage does, with another word."""
+    """Refuse writes past a size, like full storage, with another error."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -75,7 +75,7 @@ def test_training_continues_and_saves_once_there_is_space(tmp_path):
 
 @contextlib.contextmanager
 def writing_on(folder):
-    """Adds files to a folder from when it is there, as threads of a refused save do for a while."""
+    """Keep adding files to a folder once it exists, like threads of a failed save."""
     done = threading.Event()
 
     def write():

@@ -1,4 +1,4 @@
-"""safetensors and PyTorch files: round trips, shards, damage, and pickles that mean harm."""
+"""safetensors and PyTorch files: round trips, shards, damage, and malicious pickles."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Calling:
 
 
 def harmful(marker: Path) -> dict[str, bytes]:
-    """Programs that would leave a file behind, or change this process, if they ran."""
+    """Return pickles that would write a file or change this process if they ran."""
     touch = f"open({str(marker)!r}, 'w').close()"
     calls = {
         "system": Calling(os.system, f"touch {marker}"),
@@ -226,7 +226,7 @@ def test_a_refused_pickle_operation_is_named(tmp_path):
 
 
 def tensor_program(storage: str, count: int, rest: str) -> bytes:
-    """A pickle of one tensor, spelled out: `rest` are offset, size and stride as pickle text."""
+    """Return a pickle of one tensor; `rest` is offset, size and stride as pickle text."""
     return (
         f"ctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n{storage}\nS'0'\nS'cpu'\n"
         f"I{count}\ntQ{rest}I00\nccollections\nOrderedDict\n(tRtR."

@@ -1,4 +1,4 @@
-"""Text normalisation, byte fallback, and characters that no piece covers."""
+"""Text normalisation, byte fallback, and unknown characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TPDM's models and runs: what Table 8 counts of them, and what each file changes."""
+"""TPDM's models and runs: parameter counts of Table 8, and the settings of each file."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ def model(name, *bindings):
     ],
 )
 def test_table_8(name, published, total, critic):
-    """The recount of position_disentangle.md 7: what `describe` prints, the critic apart."""
+    """Counts of position_disentangle.md 7: the output of `describe`, with a separate critic."""
     config = model(name)
     found = describe(config, config.vocab_size, **SIZES)
     counts = found["parameters"]
@@ -47,7 +47,7 @@ def test_table_8(name, published, total, critic):
 
 @pytest.mark.parametrize(("norms", "per_width"), [(0, 4), (2, 8), (3, 10)])
 def test_table_8_determines_the_norms_of_the_heads(norms, per_width):
-    """Three LayerNorms are 6d; that two heads are 4d^2 + 4d holds with any, so form is not told."""
+    """Three LayerNorms are 6d; two heads are 4d^2 + 4d in any form."""
     more = [
         parameter_counts(model(f"tpdm_{size}", f"TPDM.norms={norms}"))["total"]
         - parameter_counts(model(f"encoder_decoder_tpdm_{size}"))["total"]
@@ -84,7 +84,7 @@ def test_the_models_differ_only_in_their_methods(size, dims, layer):
     ],
 )
 def test_the_readings_of_mnmt_rc(bindings, attention, mlp):
-    """Which connection of layer 4 is cut, and where its norms stand; other layers are whole."""
+    """The cut connection and the norms of layer 4; other layers are unchanged."""
     config = model("residual_tpdm_base", *bindings)
     plan = make_plan(config, get_layout(config.layout, config.stage_layers))
     layers = [

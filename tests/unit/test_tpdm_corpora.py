@@ -1,4 +1,4 @@
-"""TPDM's corpora: MultiUN and Europarl with English in the centre, in their files' own forms."""
+"""TPDM's corpora: MultiUN and English-centric Europarl in their file formats."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def data(tmp_path, monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Numbers of pairs that corpora wanted to draw; they get three."""
+    """Record the numbers of pairs that corpora draw; they get three."""
     found, draw = [], corpus_module._draw
     monkeypatch.setattr(
         corpus_module, "_draw", lambda count, drawn: found.append(drawn) or draw(count, 3)
@@ -100,7 +100,7 @@ def test_europarl_with_english_in_the_centre(data, places):
 
 
 def test_europarls_of_both_papers_share_a_folder(data):
-    """The files of MMCR4NLP are not taken for those of statmt.org, nor these for those."""
+    """The files of MMCR4NLP and of statmt.org are not confused."""
     write(data, europarl__train_dot_de=lines("Ja"), europarl__train_dot_it=lines("Sì"))
     numbered(data, "europarl", "europarl-v7.de-en", 5, ("de", "en"))
     assert list(get_corpus("europarl_triangle").pairs("train", ("de", "it"))) == [("Ja", "Sì")]

@@ -1,4 +1,4 @@
-"""The update and the loop: sums, accumulation, stopping, errors, and what the files hold."""
+"""Updates and the training loop: sums, accumulation, stopping, errors and files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def straight(cache, tmp_path_factory):
-    """A run of eight updates that nothing disturbed."""
+    """Return an undisturbed run of eight updates."""
     run = tmp_path_factory.mktemp("straight") / "run"
     assert train(make_config(cache), run) is None
     return run
@@ -66,7 +66,7 @@ def straight(cache, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def learning(tmp_path_factory):
-    """A learner without dropout that steps by its gradient, its state, and six sentence pairs."""
+    """Return a learner without dropout and with plain SGD, its state, and six sentence pairs."""
     config = make_config(tmp_path_factory.getbasetemp())
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dropout=0.0))
     mesh = make_mesh(config.mesh, jax.devices()[:1])
@@ -100,7 +100,7 @@ def test_batch_loss_equals_the_plain_loss_of_the_logits(learning):
 
 
 def test_the_gradient_is_a_mean_over_all_tokens(learning):
-    """Unequal micro-batches update as the one batch they make, not as the mean of their means."""
+    """Unequal micro-batches give the update of their union, not the mean of their means."""
     learner, state, batch = learning
     rows = np.arange(6)
     first, second = (
@@ -175,7 +175,7 @@ def test_validation_measures_supervised_and_zero_shot_tasks(straight):
 
 
 def stop_after(monkeypatch, step, action):
-    """Calls `action` at the end of the update with this number."""
+    """Call `action` at the end of the update with this number."""
     advance = Session.advance
 
     def advance_and_act(self):
@@ -251,7 +251,7 @@ def test_a_contrastive_run_logs_its_term_and_continues_bit_for_bit(
 
 
 def test_the_logged_contrastive_term_equals_that_of_the_batches(cache, tmp_path):
-    """Two micro-batches: anchors meet those of their own; all target tokens divide the sum."""
+    """Anchors are compared within micro-batches; the sum is divided by all target tokens."""
     changes = INSTRUCTION_CONTRAST | {"model": {"dropout": 0.0}}
     config = make_config(cache, **changes)
     built = build(config)

@@ -1,4 +1,4 @@
-"""What is frozen stays, bit for bit, and costs neither state nor gradient."""
+"""Frozen parameters: bit-identical, without optimizer state or gradient."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_freezing_everything_is_refused():
 
 @functools.cache
 def trained(model: tuple, optimizer: tuple, steps: int = 2):
-    """Returns the learner, a batch, and the states and metrics of some updates at a rate of 0.1."""
+    """Return the learner, a batch, and the states and metrics of some updates at a rate of 0.1."""
     settings = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 0.1, "clip_norm": 0.5}
     config = make_config(
         Path(),
@@ -147,7 +147,7 @@ def test_the_optimizer_has_state_only_for_trained_parameters(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_update_equals_that_of_the_trained_parameters(case):
-    """The gradient of everything, what is frozen thrown away: clipped, averaged and applied."""
+    """The full gradient without its frozen part is clipped, averaged and applied."""
     learner, batch, (before, after, _), metrics, _ = trained(*CASES[case])
     gradient = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))
     everything = gradient(before.params, batch)
@@ -167,7 +167,7 @@ def test_an_update_equals_that_of_the_trained_parameters(case):
 
 
 def producers(program: str) -> set[str]:
-    """Returns what the compiled instructions do whose result has the size of the embedding."""
+    """Return the operations of compiled instructions whose result has the size of the embedding."""
     return set(re.findall(rf"= {re.escape(TABLE)}\S* ([\w-]+)\(", program))
 
 

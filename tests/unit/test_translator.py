@@ -31,7 +31,7 @@ SCORE_ATOL = 1e-5
 
 
 def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
-    """Searches with teacher forcing through the converter that training uses."""
+    """Search with teacher forcing through the converter that training uses."""
     log_probs = forced_log_probs(translator, line, "en", target)
 
     def without_unk(tokens: list[int]) -> np.ndarray:
@@ -131,7 +131,7 @@ def test_a_line_does_not_depend_on_the_others(search):
 
 
 def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
-    """One row, four, and so on up to a whole batch, by the lines that a bucket has, done or not."""
+    """One row, four, and so on up to a full batch, by the number of lines in a bucket."""
     seen = []
     whole = lines_module.search_continuously
 
@@ -273,7 +273,7 @@ def test_empty_input_gives_no_translations(capsys):
 
 
 def test_a_progress_bar_is_shown_on_request(capsys):
-    """Of the batches that are done, on standard error, also where that is no terminal."""
+    """For finished batches, on standard error, with or without a terminal."""
     translator = made_translator()
     expected = translator.translate(LINES, source="en", target="de")
     assert "lines" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Unknown characters in translating: named, never generated as `<unk>`, copied through."""
+"""Unknown characters in translation: named, never generated as `<unk>`, copied."""
 
 from __future__ import annotations
 

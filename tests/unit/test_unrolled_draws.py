@@ -1,4 +1,4 @@
-"""Tests draw what users draw."""
+"""The unrolled generator of the tests equals JAX's."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from tests import unrolled_draws
     ],
 )
 def test_known_answers_of_random123(key, counter, expected):
-    """Those of Random123, tests/kat_vectors: threefry2x32 20."""
+    """From Random123, tests/kat_vectors: threefry2x32 20."""
     words = [jnp.uint32(word) for word in (*key, *counter)]
     assert tuple(map(int, unrolled_draws.threefry(*words))) == expected
 

@@ -1,4 +1,4 @@
-"""What validation makes of the sums of its batches."""
+"""Validation metrics from the sums of batches."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: rounding and products against NumPy, models and translations near."""
+"""Quantized weights: rounding and products against NumPy, and accuracy of models."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ PRODUCTS = {
 
 
 def _rounded(array, axes):
-    """Rounds as the module's docstring says, in NumPy."""
+    """Round as the module's docstring says, in NumPy."""
     largest = np.abs(array).max(axis=axes, keepdims=True)
     scale = np.where(largest == 0, np.float32(1), largest / np.float32(127))
     return np.rint(array / scale).astype(np.int64), scale
@@ -111,13 +111,13 @@ def test_a_bfloat16_product_is_summed_in_float32():
 
 @pytest.fixture(autouse=True)
 def promoting(request):
-    """Lets Flax's norms promote bfloat16, which they do by themselves; int8 needs none."""
+    """Allow the dtype promotion of Flax's norms in bfloat16; int8 needs none."""
     with jax.numpy_dtype_promotion("standard" if "bfloat16" in request.node.name else "strict"):
         yield
 
 
 def _with(model, weights):
-    """Returns the same model with other weights."""
+    """Return the same model with other weights."""
     decode = dataclasses.replace(model.config.decode, weights=weights)
     config = dataclasses.replace(model.config, decode=decode)
     return type(model)(config, model.vocabulary, model.inference_model.params)
@@ -136,7 +136,7 @@ def _off(found, expected):
 
 
 def _scores_off(fewer, stored):
-    """Returns the most that a line's score is off, as a share of the scores' mean."""
+    """Return the maximum error of a line's score relative to the mean score."""
     found, expected = (
         np.array(each.score(LINES, LINES, source="en", target="fr")) for each in (fewer, stored)
     )

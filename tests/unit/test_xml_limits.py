@@ -28,7 +28,7 @@ print(sum(1 for _ in translation_files.read_units(sys.argv[1])))
 
 
 def write_around(path, text, times):
-    """Writes a small file that holds much: a text many times within a beginning and an end."""
+    """Write a small compressed file: a text repeated between a beginning and an end."""
     beginning, end = AROUND[path.name]
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.write(beginning)
@@ -39,7 +39,7 @@ def write_around(path, text, times):
 
 @pytest.mark.parametrize("name", AROUND)
 def test_elements_outside_units_are_freed(tmp_path, name):
-    """Of a unit they are its part, which has a limit; elsewhere they only take time, to a limit."""
+    """Elements of a unit count towards its limit; elsewhere only their total is limited."""
     write_around(tmp_path / name, NOTES, 60)
     done = run_limited(READ, tmp_path / name, megabytes=512)
     said = "this unit is too long, more than 4 MiB" if name[0] in "ac" else "32 MiB without a unit"
