@@ -80,12 +80,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
-        if found := _OBJECT.fullmatch(url.path):
-            self._object(unquote(found["name"]), query)
+        if actual := _OBJECT.fullmatch(url.path):
+            self._object(unquote(actual["name"]), query)
         elif _LIST.fullmatch(url.path):
             self._list(query)
-        elif found := _BUCKET.fullmatch(url.path):
-            self._json({"kind": "storage#bucket", "name": found["bucket"], "id": found["bucket"]})
+        elif actual := _BUCKET.fullmatch(url.path):
+            self._json({"kind": "storage#bucket", "name": actual["bucket"], "id": actual["bucket"]})
         else:
             self._answer(501)
 
@@ -105,9 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(412)
 
     def do_DELETE(self) -> None:
-        found = _OBJECT.fullmatch(urlsplit(self.path).path)
+        actual = _OBJECT.fullmatch(urlsplit(self.path).path)
         with self.server.lock:
-            gone = found and self.server.objects.pop(unquote(found["name"]), None)
+            gone = actual and self.server.objects.pop(unquote(actual["name"]), None)
         self._answer(204 if gone else 404)
 
     def _object(self, name: str, query: dict[str, str]) -> None:

@@ -75,12 +75,12 @@ def flat(tree: Any) -> dict[str, np.ndarray]:
     return {param_path(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     """Assert that two trees are bit-identical."""
-    assert found.keys() == expected.keys() and found
+    assert actual.keys() == expected.keys() and actual
     for key, value in expected.items():
         if isinstance(value, dict):
-            assert_same(found[key], value)
+            assert_same(actual[key], value)
         else:
-            np.testing.assert_array_equal(np.asarray(found[key]), np.asarray(value), err_msg=key)
-            assert np.asarray(found[key]).dtype == np.asarray(value).dtype
+            np.testing.assert_array_equal(np.asarray(actual[key]), np.asarray(value), err_msg=key)
+            assert np.asarray(actual[key]).dtype == np.asarray(value).dtype

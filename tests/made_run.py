@@ -111,14 +111,14 @@ def saved(run: Path, step: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def assert_same_training(found: Path, expected: Path, step: int) -> None:
+def assert_same_training(actual: Path, expected: Path, step: int) -> None:
     """Assert that two runs are bit-identical: the checkpoint of a step and the metrics up to it."""
-    left, right = saved(found, step), saved(expected, step)
+    left, right = saved(actual, step), saved(expected, step)
     assert left.keys() == right.keys() and len(left) > 40
     for name in left:
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-    assert records(found) == records(expected)
-    steps = [record["step"] for record in records(found)]
+    assert records(actual) == records(expected)
+    steps = [record["step"] for record in records(actual)]
     assert steps == sorted(set(steps)) and steps
 
 

@@ -81,6 +81,6 @@ class Processes:
 
 def grandchild(process: fresh_process.Child) -> int:
     """Return the worker process; the started one only supervises it."""
-    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(found) == 1
-    return int(found[0])
+    actual = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(actual) == 1
+    return int(actual[0])

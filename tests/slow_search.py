@@ -69,13 +69,13 @@ def exhaustive(
 ) -> list[Hypothesis]:
     """Score every sequence of 1 to `max_length` tokens followed by eos; best first."""
     words = [token for token in range(vocab) if token not in (PAD, EOS)]
-    found = []
+    actual = []
     for length in range(1, max_length + 1):
         for middle in itertools.product(words, repeat=length):
             tokens = [*middle, EOS]
             steps = [log_probs(tokens[:i])[token] for i, token in enumerate(tokens)]
-            found.append((float(sum(steps)) / len(tokens) ** length_penalty, tokens))
-    return sorted(found, key=lambda hypothesis: -hypothesis[0])
+            actual.append((float(sum(steps)) / len(tokens) ** length_penalty, tokens))
+    return sorted(actual, key=lambda hypothesis: -hypothesis[0])
 
 
 def contrasted(

@@ -44,20 +44,20 @@ def measurements(tmp_path_factory):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", ["eight", "two", "one"])
 def test_no_text_is_cut_off_or_overlaps(measurements, page, width):
-    found = measurements[page][str(width)]
-    assert found["viewport"] == width and found["cells"] > 80
-    assert found["width"] <= width
-    assert found["outside"] == []
-    assert found["broken"] == []
-    assert found["hidden"] == []
+    actual = measurements[page][str(width)]
+    assert actual["viewport"] == width and actual["cells"] > 80
+    assert actual["width"] <= width
+    assert actual["outside"] == []
+    assert actual["broken"] == []
+    assert actual["hidden"] == []
 
 
 def test_models_have_distinct_colours(measurements):
-    for found in measurements["eight"].values():
-        colours = [_hexadecimal(colour) for colour in found["colours"]]
+    for actual in measurements["eight"].values():
+        colours = [_hexadecimal(colour) for colour in actual["colours"]]
         assert len(colours) == 8
         for number, colour in enumerate(colours):
-            assert contrast(colour, _hexadecimal(found["background"])) >= 3
+            assert contrast(colour, _hexadecimal(actual["background"])) >= 3
             assert min([1.0, *(difference(colour, c) for c in colours[:number])]) > 0.1
 
 
@@ -83,11 +83,11 @@ def test_measurements_detect_layout_faults(tmp_path):
     }
     head = f"<!DOCTYPE html><meta name=viewport content=width=device-width><style>{style}</style>"
     pages = {name: f"{head}<body>{text}" for name, text in faults.items()}
-    found = {name: each["420"] for name, each in measure(pages, (420,), tmp_path).items()}
-    assert len(found["covered"]["hidden"]) == 2
-    assert found["broken"]["broken"] and "|" in found["broken"]["broken"][0]
-    assert found["wide"]["width"] > 420 and found["wide"]["outside"]
-    assert not found["covered"]["broken"] and not found["broken"]["hidden"]
+    actual = {name: each["420"] for name, each in measure(pages, (420,), tmp_path).items()}
+    assert len(actual["covered"]["hidden"]) == 2
+    assert actual["broken"]["broken"] and "|" in actual["broken"]["broken"][0]
+    assert actual["wide"]["width"] > 420 and actual["wide"]["outside"]
+    assert not actual["covered"]["broken"] and not actual["broken"]["hidden"]
 
 
 def _hexadecimal(colour: str) -> str:

@@ -42,14 +42,14 @@ def compile_ahead(topology: str, *more: str) -> dict:
 def test_data_parallel_sums_the_gradient_once(tmp_path):
     """Run the command of the documentation; the all-reduce is that of TPUs."""
     [text] = (c.text for c in commands("docs/gpu.md") if "models/register_tiny.gin" in c.text)
-    found = json.loads(shell(make_root(tmp_path), text).stdout)
-    assert (found["chip"], found["chips"]) == ("NVIDIA H100", 4)
-    assert set(found["programs"]) == {"train_step", "prefill", "decode_step"}
-    for program in found["programs"].values():
+    actual = json.loads(shell(make_root(tmp_path), text).stdout)
+    assert (actual["chip"], actual["chips"]) == ("NVIDIA H100", 4)
+    assert set(actual["programs"]) == {"train_step", "prefill", "decode_step"}
+    for program in actual["programs"].values():
         assert program["fits"] and program["bytes"]["of_chip"] == CHIP
         assert 0 < program["bytes"]["temporaries"] < program["bytes"]["peak"] < CHIP
         assert program["seconds"] is None and program["flops"] is None
-    (sums,) = found["programs"]["train_step"]["collectives"]
+    (sums,) = actual["programs"]["train_step"]["collectives"]
     assert (sums["kind"], sums["axes"], sums["count"]) == ("all-reduce", ["data"], 1)
     page = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
     assert f"the sum of the gradient, {sums['bytes']:,} bytes" in " ".join(page.split())

@@ -72,12 +72,12 @@ def started(values):
 
 def test_each_parameter_is_the_one_in_the_authors_model(transfer):
     model, params = started(transfer)
-    found = write_parameters(params, model, get_layout(model.layout, model.stage_layers))
+    actual = write_parameters(params, model, get_layout(model.layout, model.stage_layers))
     after, before = state(transfer, "after/"), state(transfer, "before/")
-    assert found.keys() == after.keys()
+    assert actual.keys() == after.keys()
     for name, expected in after.items():
         used = slice(2 if "embed_positions" in name else 0, None)  # before: padding's
-        np.testing.assert_array_equal(found[name][used], expected[used], err_msg=name)
+        np.testing.assert_array_equal(actual[name][used], expected[used], err_msg=name)
     assert sum(not np.array_equal(after[name], before[name]) for name in after) > 60
 
 

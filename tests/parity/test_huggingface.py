@@ -87,11 +87,11 @@ def test_encoder_output(case, batch):
         return module._run(batch, module.plan.stages, True)[1][SOURCE]
 
     apply = functools.partial(case.model.apply, method=encode)
-    found = np.asarray(jax.jit(apply)({"params": case.params}, batch))
+    actual = np.asarray(jax.jit(apply)({"params": case.params}, batch))
     valid = batch["source_segment_ids"] != 0
     assert valid.sum() > 10
     np.testing.assert_allclose(
-        found[valid], case.values["encoder_output"][valid], atol=LOGITS_ATOL, rtol=0
+        actual[valid], case.values["encoder_output"][valid], atol=LOGITS_ATOL, rtol=0
     )
 
 
@@ -133,8 +133,8 @@ def next_log_probs(case, source):
         rows += [[START]] * (BEAM - len(rows))  # one shape for all steps
         padded = [row + [START] * (MAX_LENGTH - len(row)) for row in rows]
         logits = logits_of(case.batch([source] * BEAM, padded))
-        found = logits - log_normalizer(logits)[..., None]
-        return np.asarray(found)[: len(histories), len(histories[0])]
+        actual = logits - log_normalizer(logits)[..., None]
+        return np.asarray(actual)[: len(histories), len(histories[0])]
 
     return log_probs
 
@@ -144,7 +144,7 @@ def test_beam_search_by_the_rules_of_transformers(case):
     compared = 0
     for number, source in enumerate(case.sources):
         expected = permute_ids(case.values[f"beam/{number}/tokens"])
-        found = slow_hugging_face_search(
+        actual = slow_hugging_face_search(
             next_log_probs(case, source),
             forced=int(expected[0][1]),
             eos=1,
@@ -153,7 +153,7 @@ def test_beam_search_by_the_rules_of_transformers(case):
             length_penalty=LENGTH_PENALTY,
         )
         scores = case.values[f"beam/{number}/scores"]
-        for (score, tokens), row, wanted in zip(found, expected, scores, strict=False):
+        for (score, tokens), row, wanted in zip(actual, expected, scores, strict=False):
             assert [START, *tokens] == row[: len(tokens) + 1].tolist()
             assert (row[len(tokens) + 1 :] == 0).all()
             assert score == pytest.approx(float(wanted), abs=SCORE_ATOL)

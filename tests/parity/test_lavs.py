@@ -46,8 +46,8 @@ def test_lavs_equals_the_authors_code(path):
         in_order = (
             line for code in others_first for name in files[code] for line in rewritten[name]
         )
-        found = count_tokens(in_order)
-        by_count = sorted(found.items(), key=lambda item: -item[1])
+        actual = count_tokens(in_order)
+        by_count = sorted(actual.items(), key=lambda item: -item[1])
         assert [list(item) for item in by_count] == expected["new_vocab"]
         assert count_used_pieces(counts, split) == len(by_count)
 

@@ -100,10 +100,10 @@ def test_losses_and_gradients(values, dtype, form):
         for name, moved in LOSSES.items():
             own = {key: given[key] for key in moved}
             loss = jax.jit(jax.value_and_grad(lambda c, n=name: each(n, c)))
-            found, gradients = loss(own)
-            assert found.dtype == dtype
+            actual, gradients = loss(own)
+            assert actual.dtype == dtype
             scale = max(1.0, abs(float(values[name])))
-            assert abs(float(found) - float(values[name])) < TOLERANCES[dtype] * scale, name
+            assert abs(float(actual) - float(values[name])) < TOLERANCES[dtype] * scale, name
             for key, gradient in gradients.items():
                 expected = values[f"grad/{name}/{key}"]
                 expected = expected if form == "padded" else packed(expected, lengths)
@@ -117,8 +117,8 @@ def test_the_information_bound_is_per_position(values):
     """Equation 1 fixes the position and averages contents; the other order differs by token."""
     with jax.enable_x64(True):
         given = jax.tree.map(jnp.asarray, inputs(values, "float64", "padded"))
-        found = np.asarray(information(given["g"], given["p"], given["ids"], float(values["tau"])))
-    np.testing.assert_allclose(found, values["information_per_token"], atol=1e-9)
+        actual = np.asarray(information(given["g"], given["p"], given["ids"], float(values["tau"])))
+    np.testing.assert_allclose(actual, values["information_per_token"], atol=1e-9)
     other = values["club_order_per_token"]
-    assert np.abs(found - other).max() > 0.1
-    assert float(found.sum()) == pytest.approx(other.sum(), abs=1e-9)
+    assert np.abs(actual - other).max() > 0.1
+    assert float(actual.sum()) == pytest.approx(other.sum(), abs=1e-9)

@@ -48,9 +48,9 @@ def test_ctranslate2_gives_the_same_translations_and_scores(kind, instruction, t
     theirs = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32")
     sources, prefixes = zip(*(prompt(translator, line) for line in LINES), strict=True)
     given = {"source": SOURCE, "target": TARGET, "length_penalty": 0.0, "max_length": STEPS}
-    found = translator.translate_nbest(LINES, beam_size=BEAM, **given)
+    actual = translator.translate_nbest(LINES, beam_size=BEAM, **given)
 
-    rows = [(number, h) for number, each in enumerate(found) for h in each.hypotheses]
+    rows = [(number, h) for number, each in enumerate(actual) for h in each.hypotheses]
     scored = theirs.score_batch(
         [sources[number] for number, _ in rows],
         [[*prefixes[n], *names(translator, h.tokens[:-1])] for n, h in rows],

@@ -125,8 +125,8 @@ def test_several_processes_give_the_evaluation_of_one(folder, tmp_path):
     assert not (tmp_path / "shared" / "scores.json").exists()
     last = _run(*shared, "--process_id=0")
     assert last.returncode == 0 and "6 of 6 directions had been translated before" in last.stderr
-    found, expected = (read_result(tmp_path / name) for name in ("shared", "alone"))
-    assert found.directions == expected.directions and len(found.directions) == 6
+    actual, expected = (read_result(tmp_path / name) for name in ("shared", "alone"))
+    assert actual.directions == expected.directions and len(actual.directions) == 6
 
 
 def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
@@ -140,10 +140,10 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     decoding = result.decoding
     assert (decoding["method"], decoding["beam_size"]) == ("beam", 3)
     path = tmp_path / "translations" / "en-de.jsonl"
-    found = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
+    actual = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
     where = {"source": "en", "target": "de"}
     beam = Translator.load(folder / "tiny", bindings=["Decode.beam_size=5"])
-    assert found == beam.translate(sentences("en", SENTENCES), beam_size=3, **where)
+    assert actual == beam.translate(sentences("en", SENTENCES), beam_size=3, **where)
     greedy = Translator.load(folder / "tiny")
     sizes = [
         {len(t.hypotheses) for t in greedy.translate_nbest(["one two"], beam_size=size, **where)}
@@ -168,11 +168,11 @@ def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
     assert "- pivot: en" in (tmp_path / "other" / "table.md").read_text("utf-8").splitlines()
     path = tmp_path / "other" / "translations" / "fr-de.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = Translator.load(folder / "tiny").translate_nbest(
+    actual = Translator.load(folder / "tiny").translate_nbest(
         sentences("fr", SENTENCES), source="fr", target="de", pivot="en", source_contrast=0.5
     )
-    assert [row["pivot"] for row in rows] == [t.pivot for t in found]
-    assert [row["hypothesis"] for row in rows] == [t.text for t in found]
+    assert [row["pivot"] for row in rows] == [t.pivot for t in actual]
+    assert [row["hypothesis"] for row in rows] == [t.text for t in actual]
     where = (*(tmp_path / name for name in asked), "--output", tmp_path / "page.html")
     done = fresh_process.run("compare.py", *where)
     assert done.returncode == 0, done.stderr

@@ -48,10 +48,10 @@ def tensors_of(folder: Path) -> dict[str, np.ndarray]:
     return {name: tensor.read() for name, tensor in read_safetensors(path).items()}
 
 
-def assert_equal(found: dict, expected: dict) -> None:
-    assert found.keys() == expected.keys() and len(found) > 20
+def assert_equal(actual: dict, expected: dict) -> None:
+    assert actual.keys() == expected.keys() and len(actual) > 20
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 def test_m2m100_round_trip(tmp_path, capsys):

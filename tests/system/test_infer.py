@@ -111,8 +111,8 @@ def test_files_gzip_and_json(run, infer, tmp_path):
     assert [record["source"] for record in records] == LINES
     assert [record["line"] for record in records] == [1, 2, 3, 4, 5]
     assert [record["truncated"] for record in records] == [False] * 4 + [True]
-    found = Translator.load(run).translate_nbest(LINES, source="en", target="de", beam_size=3)
-    for record, translation in zip(records, found, strict=True):
+    actual = Translator.load(run).translate_nbest(LINES, source="en", target="de", beam_size=3)
+    for record, translation in zip(records, actual, strict=True):
         assert record["translation"] == translation.text
         assert record["score"] == translation.score
         assert record["limited"] == translation.limited
@@ -293,12 +293,12 @@ def test_records_include_pivot_and_contrast(run, infer):
     status, out, error = infer(*arguments, stdin=text)
     assert status == 0 and "without another" not in error and "directly" not in error
     records = [json.loads(line) for line in out.split("\n")[:-1]]
-    found = Translator.load(run).translate_nbest(
+    actual = Translator.load(run).translate_nbest(
         LINES, source="en", target="de", pivot="fr", **contrast
     )
-    assert [record["translation"] for record in records] == [t.text for t in found]
-    assert [record["score"] for record in records] == [t.score for t in found]
-    assert [record.get("pivot") for record in records] == [t.pivot for t in found]
+    assert [record["translation"] for record in records] == [t.text for t in actual]
+    assert [record["score"] for record in records] == [t.score for t in actual]
+    assert [record.get("pivot") for record in records] == [t.pivot for t in actual]
     assert [len(record.get("others", ())) for record in records] == [1, 0, 1, 1, 1]
     assert all(set(r.get("others", ())) <= set(LINES) - {r["source"], ""} for r in records)
     assert "pivot" not in records[1] and "others" not in records[1]
@@ -339,9 +339,9 @@ def test_an_interrupted_pivot_or_contrast_translation_is_resumed(run, infer, fol
     changed = [text if number != 14 else TEXTS[13] for number, text in enumerate(TEXTS)]
     (folder / "in").write_text("\n".join(changed) + "\n")
     assert infer(*arguments)[0] == 0
-    found = (folder / "out").read_bytes()
+    actual = (folder / "out").read_bytes()
     (folder / "out").unlink()
-    assert infer(*arguments)[0] == 0 and (folder / "out").read_bytes() == found
+    assert infer(*arguments)[0] == 0 and (folder / "out").read_bytes() == actual
 
 
 def test_translations_before_a_bad_line_are_kept(run, infer, folder):
@@ -381,10 +381,10 @@ def test_only_complete_translations_of_the_same_input_are_reused(run, infer, fol
         texts = list(itertools.takewhile(lambda text: text is not None, texts))
         (folder / "in").write_text("\n".join(texts) + "\n")
         status, _, error = infer(*_languages(run), *_files(folder))
-        found = (folder / "out").read_text().splitlines()
-        assert status == 0 and len(found) == len(texts) and not kept.exists()
+        actual = (folder / "out").read_text().splitlines()
+        assert status == 0 and len(actual) == len(texts) and not kept.exists()
         same = [number for number in range(len(texts)) if number not in changed]
-        assert [found[n] for n in same] == [expected[n] for n in same] and len(same) > 11
+        assert [actual[n] for n in same] == [expected[n] for n in same] and len(same) > 11
         if going_on is not None and len(texts) > 12:
             assert f"resumes after {going_on} lines" in error
 

@@ -35,9 +35,9 @@ def loss_curve(folder: Path) -> list[float]:
 
 def test_loss_curve(tmp_path):
     expected = json.loads(CURVE.read_text(encoding="utf-8"))
-    found = loss_curve(tmp_path)
-    assert len(found) == STEPS and found[-1] < 0.95 * found[0]
-    assert found == pytest.approx(expected, rel=LOSS_RTOL)
+    actual = loss_curve(tmp_path)
+    assert len(actual) == STEPS and actual[-1] < 0.95 * actual[0]
+    assert actual == pytest.approx(expected, rel=LOSS_RTOL)
 
 
 if __name__ == "__main__":

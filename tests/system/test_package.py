@@ -42,8 +42,8 @@ def wheel(tmp_path_factory) -> Path:
     stale.touch()  # of an earlier version
     build = [sys.executable, "-m", "build", "--sdist", "--wheel", "--no-isolation", str(source)]
     subprocess.run(build, check=True, capture_output=True)
-    (found,) = (source / "dist").glob("*.whl")
-    return found
+    (actual,) = (source / "dist").glob("*.whl")
+    return actual
 
 
 @pytest.fixture(scope="module")

@@ -31,9 +31,9 @@ def test_the_quickstart_compares_two_models(readme):
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in output.splitlines()[:6]]
     assert rows[0][:5] == ["model", "steps", "seconds", "decoding", "directions"]
     assert {row[3] for row in rows[2:]} == {"greedy"}
-    found = [(row[0], row[1], row[4]) for row in rows[2:]]
+    actual = [(row[0], row[1], row[4]) for row in rows[2:]]
     names = ("prefix", "register")
-    assert found == [(n, "2", "supervised (3)") for n in names] + [
+    assert actual == [(n, "2", "supervised (3)") for n in names] + [
         (n, "2", "zero-shot (9)") for n in names
     ]
     assert "Zero-shot translations, in directions never trained on" in output
@@ -64,8 +64,8 @@ def test_the_readme_describes_a_model(readme):
 def test_the_readme_translates_with_the_quickstart(readme):
     _, printed = readme
     assert printed_by(printed, "mnmt translate").count("\n") == 1
-    found = printed_by(printed, "import mnmt_jax")
-    assert found.startswith("[") and found.count("\n") == 1
+    actual = printed_by(printed, "import mnmt_jax")
+    assert actual.startswith("[") and actual.count("\n") == 1
 
 
 def test_the_readme_trains_on_user_files(readme):

@@ -59,8 +59,8 @@ def wait_for(condition, child: fresh_process.Child) -> None:
 
 def unfinished(run: Path, above: int) -> list[Path]:
     """Return the folders of saves in progress."""
-    found = (run / "checkpoints").glob("*tmp*")
-    return [path for path in found if int(path.name.split(".")[0]) > above]
+    actual = (run / "checkpoints").glob("*tmp*")
+    return [path for path in actual if int(path.name.split(".")[0]) > above]
 
 
 def complete(run: Path) -> list[int]:

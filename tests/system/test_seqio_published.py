@@ -23,7 +23,7 @@ def data(tmp_path, monkeypatch):
 
 
 def test_every_mixture_is_registered_with_its_directions():
-    found = {
+    actual = {
         name: len(seqio.MixtureRegistry.get(name).tasks) for name in seqio.MixtureRegistry.names()
     }
     expected = {
@@ -43,12 +43,12 @@ def test_every_mixture_is_registered_with_its_directions():
         "newscrawl": 45, "multiun": 6, "multiun_zero_shot": 6, "europarl_centric": 4,
         "europarl_centric_zero_shot": 2,
     }  # fmt: skip
-    assert {name: found.get(name) for name in expected} == expected
+    assert {name: actual.get(name) for name in expected} == expected
     for name in MIXTURES:
         if MIXTURES[name].corpus in PUBLISHED:
             assert name in expected or name in seqio.TaskRegistry.names()
     assert "ted19_zh_de" in seqio.TaskRegistry.names()
-    assert "ted30_zero_shot" not in found and "ted30_de_fr" not in seqio.TaskRegistry.names()
+    assert "ted30_zero_shot" not in actual and "ted30_de_fr" not in seqio.TaskRegistry.names()
     [tested] = seqio.MixtureRegistry.get("ted30_transfer_de_zero_shot").tasks
     assert tested.name == "ted30_fr_en"
 

@@ -124,15 +124,15 @@ def test_torch_files_are_read(tmp_path):
     module = torch.nn.Linear(2, 3)
     settings = argparse.Namespace(encoder_layers=2, device=torch.device("cpu"))
     torch.save({"model": state, "args": settings, "module": module.state_dict()}, tmp_path / "x.pt")
-    found = read_torch(tmp_path / "x.pt")
+    actual = read_torch(tmp_path / "x.pt")
     for name, tensor in {**state, **module.state_dict()}.items():
-        lazy = {**found["model"], **found["module"]}[name]
+        lazy = {**actual["model"], **actual["module"]}[name]
         assert lazy.shape == tuple(tensor.shape)
         np.testing.assert_array_equal(
             lazy.read().astype(np.float32), tensor.detach().float().numpy()
         )
-    assert found["model"]["weight"].storage == found["model"]["tied"].storage
-    assert found["args"].encoder_layers == 2
+    assert actual["model"]["weight"].storage == actual["model"]["tied"].storage
+    assert actual["args"].encoder_layers == 2
     torch.save(module, tmp_path / "module.pt")
     with pytest.raises(ValueError, match="nothing was executed"):
         read_torch(tmp_path / "module.pt")
@@ -143,11 +143,11 @@ def test_torch_reads_written_files(tmp_path):
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "run")
     export_checkpoint("fairseq", tmp_path / "run", tmp_path / "out")
     with torch.serialization.safe_globals([argparse.Namespace]):
-        found = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
-    assert found["args"].register_factor == 1.5
-    assert found["model"].keys() == tensors.keys()
-    for name, tensor in found["model"].items():
+        actual = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
+    assert actual["args"].register_factor == 1.5
+    assert actual["model"].keys() == tensors.keys()
+    for name, tensor in actual["model"].items():
         np.testing.assert_array_equal(tensor.numpy(), tensors[name])
     names = ("encoder.embed_tokens.weight", "decoder.output_projection.weight")
-    first, second = (found["model"][name] for name in names)
+    first, second = (actual["model"][name] for name in names)
     assert first.data_ptr() == second.data_ptr()

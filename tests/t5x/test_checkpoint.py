@@ -48,9 +48,9 @@ def test_a_run_round_trips_through_t5x(run, exported, tmp_path):
         import_checkpoint("t5x", source, tmp_path / target)
         back = RunDirectory(tmp_path / target)
         assert back.config() == RunDirectory(run).config()
-        (found, step), (expected, _) = load_params(back.path), load_params(run)
+        (actual, step), (expected, _) = load_params(back.path), load_params(run)
         assert step == 0 and len(jax.tree.leaves(expected)) > 30
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
 def test_the_newest_checkpoint_is_converted(exported, tmp_path):

@@ -137,16 +137,16 @@ def assert_same_step(config):
     for name in names:
         assert float(theirs[1][name]) == pytest.approx(float(expected[1][name]), abs=LOSS_ATOL)
     assert {"loss", "nll", "learning_rate"} <= names and float(expected[1]["loss"]) > 1
-    ours, found, old = (
+    ours, actual, old = (
         traverse_util.flatten_dict(tree, sep="/") for tree in (expected[0], theirs[0], before)
     )
     trainable = Trainable.from_config(config.model, config.optimizer)
     moved = 0
     for name, array in ours.items():
-        np.testing.assert_allclose(found[name], array, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
+        np.testing.assert_allclose(actual[name], array, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
         moved += np.abs(array - old[name]).max() > 10 * PARAMETER_ATOL
         if not trainable.trains(name):
-            np.testing.assert_array_equal(found[name], old[name])
+            np.testing.assert_array_equal(actual[name], old[name])
     assert moved > 5
     moved_on, old_ones = (trainable.split(tree)[0] for tree in (theirs[0], before))
     kept = trainable.restore_frozen_rows(
@@ -238,7 +238,7 @@ def test_t5x_gives_the_translations_of_translator(layout):
     decodes, aux = predict(params, batch)
     vocabulary = made_text.vocabulary()
     ours = Translator(config, vocabulary, params).translate_nbest(LINES, source="de", target="fr")
-    assert len({hypothesis.score for found in ours for hypothesis in found.hypotheses}) > 6
+    assert len({hypothesis.score for actual in ours for hypothesis in actual.hypotheses}) > 6
     for row, translation in enumerate(ours):
         assert len(translation.hypotheses) == 3
         for rank, hypothesis in enumerate(translation.hypotheses):
@@ -257,10 +257,10 @@ def test_scores_equal_translator_without_length_penalty():
     references = ["un maison", "deux et trois", "petit", "vert vert vert"]
     model, batch = t5x_batch(config, references=references)
     params = make_params(config)
-    found = jax.jit(model.score_batch)(params, batch)
+    actual = jax.jit(model.score_batch)(params, batch)
     translator = Translator(config, made_text.vocabulary(), params)
     expected = translator.score(LINES, references, source="de", target="fr")
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
 def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():

@@ -60,9 +60,9 @@ def test_it_trains_evaluates_and_translates(root):
 
 
 def test_parameters_are_converted_in_both_directions(root):
-    found, _ = load_params(root / "RUN")
+    actual, _ = load_params(root / "RUN")
     for other in (params(root / "runs/t5x/register"), params(root / "DIR")):
-        jax.tree.map(np.testing.assert_array_equal, other, found)
+        jax.tree.map(np.testing.assert_array_equal, other, actual)
 
 
 @pytest.mark.parametrize("with_lora", [True, False])

@@ -163,9 +163,9 @@ def test_an_invalid_configuration_is_one_error_line_under_t5x(capsys, monkeypatc
 
 def test_a_misspelt_key_is_one_error_line_under_t5x(capsys):
     """gin reports it before any code of this project runs."""
-    with pytest.raises(ValueError) as found:
+    with pytest.raises(ValueError) as actual:
         gin.parse_config_files_and_bindings([], ["Model.embd = 3"])
     with pytest.raises(SystemExit) as stop:
-        t5x_errors.end(ValueError, found.value, None)
+        t5x_errors.end(ValueError, actual.value, None)
     said = "error: Model.embd: no such name; did you mean Model.embed?\n"
     assert (stop.value.code, capsys.readouterr().err) == (2, said)

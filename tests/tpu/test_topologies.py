@@ -35,17 +35,17 @@ def compile_ahead(topology: str, model: str, *more: str) -> dict:
 def test_data_parallel_sums_the_gradient_once(tmp_path):
     """Run the command of the documentation, and compare the figure below it."""
     [text] = (c.text for c in commands("docs/tpu.md") if "models/register_tiny.gin" in c.text)
-    found = json.loads(shell(make_root(tmp_path), text).stdout)
-    assert (found["chips"], found["mesh"]) == (4, {"data": 4, "fsdp": 1, "tensor": 1})
-    assert set(found["programs"]) == {"train_step", "prefill", "decode_step"}
-    for program in found["programs"].values():
+    actual = json.loads(shell(make_root(tmp_path), text).stdout)
+    assert (actual["chips"], actual["mesh"]) == (4, {"data": 4, "fsdp": 1, "tensor": 1})
+    assert set(actual["programs"]) == {"train_step", "prefill", "decode_step"}
+    for program in actual["programs"].values():
         sizes = program["bytes"]
         parts = ("arguments", "outputs", "temporaries", "program")
         assert program["fits"] and sizes["of_chip"] == CHIP
         assert sizes["peak"] == sum(sizes[part] for part in parts) < CHIP
         assert all(sizes[part] > 0 for part in ("arguments", "temporaries", "program"))
         assert program["flops"] > 0 and (program["cycles"] > 0 and program["seconds"] > 0)
-    step = found["programs"]["train_step"]
+    step = actual["programs"]["train_step"]
     assert 0 < step["model_flops_utilization"] < 1
     (sums,) = step["collectives"]
     assert (sums["kind"], sums["axes"], sums["count"]) == ("all-reduce", ["data"], 1)
@@ -54,7 +54,7 @@ def test_data_parallel_sums_the_gradient_once(tmp_path):
     assert f"the sum of the gradient, {sums['bytes']:,} bytes" in " ".join(page.split())
     assert step["without_estimate"]["all-reduce"] == 1 and step["random_bits_share"] == 0
     assert 0.5 < step["model_flops"] / step["flops"] < 1.1
-    assert found["programs"]["prefill"]["collectives"] == []
+    assert actual["programs"]["prefill"]["collectives"] == []
 
 
 def test_sharded_parameters_are_gathered_and_use_less_memory():
@@ -73,10 +73,10 @@ def test_sharded_parameters_are_gathered_and_use_less_memory():
 def test_a_layer_scan_gathers_each_parameter_once_for_all_roles():
     """Three passes (remat has two forward); the CPU compiler merges the roles by itself."""
     more = "--gin.Model.stage_layers=(12,)", "--gin.Model.remat=True", "--gin.Data.rows=16"
-    found = compile_ahead(
+    actual = compile_ahead(
         "v5e:4x4", "register_tiny", "--programs=train_step", "--gin.Mesh.fsdp=-1", *more
     )
-    exchanged = found["programs"]["train_step"]["collectives"]
+    exchanged = actual["programs"]["train_step"]["collectives"]
     gathered = sum(one["bytes"] for one in exchanged if one["kind"] == "all-gather")
     kernels = 12 * 4 * (4 * 128 * 128 + 2 * 128 * 512)
     assert gathered < 4.5 * kernels  # and the embedding; 6.1 if each role collects them
@@ -91,8 +91,8 @@ def test_random_bits_of_dropout_are_counted_in_cycles():
 
 def test_a_program_too_large_for_memory_is_reported_with_a_remedy():
     large = "--gin.Data.rows=131072", "--gin.Data.source_length=512", "--gin.Data.target_length=512"
-    found = compile_ahead("v5e:2x2", "prefix_tiny", "--programs=train_step", *large)
-    step = found["programs"]["train_step"]
+    actual = compile_ahead("v5e:2x2", "prefix_tiny", "--programs=train_step", *large)
+    step = actual["programs"]["train_step"]
     assert not step["fits"] and step["bytes"]["over"] > 0
     assert step["bytes"]["peak"] - step["bytes"]["of_chip"] == step["bytes"]["over"]
     assert step["fits_with"] is None or step["fits_with"].startswith("--gin.Model.remat=True")
@@ -126,7 +126,7 @@ def test_the_attention_kernel_is_counted_in_the_cycle_estimate():
         compile_ahead("v5e:2x2", "register_tiny", *more, f"--gin.Model.attention='{name}'")
         for name in ("split", "fused")
     )
-    split, fused = (found["programs"]["train_step"] for found in (split, fused))
+    split, fused = (actual["programs"]["train_step"] for actual in (split, fused))
     assert split["kernels"] == {"cycles": 0}
     assert fused["kernels"]["cycles"] > fused["kernels"]["core_cycles"] > 0
     assert fused["cycles"] > fused["kernels"]["cycles"]

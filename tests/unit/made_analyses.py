@@ -77,8 +77,8 @@ def similarity(
     roles = [
         {"layer": n, "roles": ["source", "target"], "cosine": 0.8 + n / 100} for n in range(layers)
     ]
-    found = languages() if compared is None else compared
-    return facts_of("similarity", roles=roles, languages=found, **more)
+    actual = languages() if compared is None else compared
+    return facts_of("similarity", roles=roles, languages=actual, **more)
 
 
 def probe() -> dict[str, Any]:

@@ -70,8 +70,8 @@ def logits_of(model: LanguageModel, rows: Sequence[Sequence[int]]) -> np.ndarray
     positions = np.arange(LONGEST, dtype=np.int32)[None] * present
     batch = {"tokens": tokens, "positions": positions, "segment_ids": present}
     batch = {f"{role}_{name}": array for name, array in batch.items()}
-    found = _logits(model.inference_model.model, model.inference_model.params, batch)
-    return np.asarray(found, np.float64)
+    actual = _logits(model.inference_model.model, model.inference_model.params, batch)
+    return np.asarray(actual, np.float64)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

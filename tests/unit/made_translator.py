@@ -63,10 +63,10 @@ def made_translator(
     return Translator(config, vocabulary(), params)
 
 
-def assert_alike(found: Sequence[Translation], expected: Sequence[Translation]) -> None:
+def assert_alike(actual: Sequence[Translation], expected: Sequence[Translation]) -> None:
     """Assert equal translations, with scores equal up to rounding."""
-    assert [_unscored(each) for each in found] == [_unscored(each) for each in expected]
-    scores = [[h.score for each in all_ for h in each.hypotheses] for all_ in (found, expected)]
+    assert [_unscored(each) for each in actual] == [_unscored(each) for each in expected]
+    scores = [[h.score for each in all_ for h in each.hypotheses] for all_ in (actual, expected)]
     np.testing.assert_allclose(*scores, rtol=1e-5)
 
 

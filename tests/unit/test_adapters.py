@@ -78,15 +78,15 @@ def test_an_adapter_contains_only_lora(runs):
         "adapter.json",
         "adapter.safetensors",
     }
-    found = read_safetensors(folder / "adapter" / "adapter.safetensors")
-    assert set(found) == {
+    actual = read_safetensors(folder / "adapter" / "adapter.safetensors")
+    assert set(actual) == {
         f"layer_{layer}/attention/{projection}/{matrix}"
         for layer in (0, 1)
         for projection in ("query", "out")
         for matrix in ("lora_a", "lora_b")
     }
     np.testing.assert_array_equal(
-        found["layer_1/attention/out/lora_a"].read(),
+        actual["layer_1/attention/out/lora_a"].read(),
         tuned["layer_1"]["attention"]["out"]["lora_a"],
     )
     facts = json.loads((folder / "adapter" / "adapter.json").read_text())
@@ -124,7 +124,7 @@ def test_merged_weights_are_w_plus_a_b(runs, tmp_path):
     assert RunDirectory(tmp_path / "merged").trained_tasks() == TASKS
     merged, _ = load_params(tmp_path / "merged")
     changed = 0
-    for path, found in jax.tree_util.tree_leaves_with_path(merged):
+    for path, actual in jax.tree_util.tree_leaves_with_path(merged):
         names = [entry.key for entry in path]
         expected, own = base, tuned
         for name in names:
@@ -133,9 +133,9 @@ def test_merged_weights_are_w_plus_a_b(runs, tmp_path):
             letters = "mr,rhd->mhd" if names[-2] == "query" else "hdr,rm->hdm"
             expected = expected + np.einsum(letters, above["lora_a"], above["lora_b"])
             changed += 1
-            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
         else:
-            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(actual, expected)
     assert changed == 4
 
 

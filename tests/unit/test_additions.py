@@ -77,14 +77,14 @@ def test_text_of_the_added_language_uses_its_own_model_and_round_trips(kind):
     alone = Vocabulary(model(), ("nl",))
     known = [p for p in alone.named_pieces if p in base.named_pieces]
     assert known  # some are shared
-    found = set()
+    actual = set()
     for line in TEXT[:60]:
         ids = vocabulary.encode(line, "nl")
-        found |= set(ids)
+        actual |= set(ids)
         assert vocabulary.tokens(ids) == alone.tokens(alone.encode(line))
         assert vocabulary.decode(ids) == line
-    assert any(i < base.first_copy for i in found) and any(i >= base.first_added for i in found)
-    assert not any(base.first_copy <= i < base.first_added for i in found)
+    assert any(i < base.first_copy for i in actual) and any(i >= base.first_added for i in actual)
+    assert not any(base.first_copy <= i < base.first_added for i in actual)
     # Whatever order the pieces of both come in, a model may write it.
     mixed = vocabulary.encode("drei", "de") + vocabulary.encode("één huis", "nl")
     assert vocabulary.decode(mixed) == "drei één huis"

@@ -289,10 +289,10 @@ def test_a_probe_is_tested_on_held_out_texts(runs, tmp_path):
 
 def test_probes_of_checkpoints_are_plotted_by_step():
     """Figure 1 (right) of the TPDM paper; one of two runs is not."""
-    found = {"tokens": 9, "micro": 0.5, "types": 0, "macro": None}
+    actual = {"tokens": 9, "micro": 0.5, "types": 0, "macro": None}
 
     def subject(run, step, accuracy):
-        place = {"role": "source", "layer": 1, "ended": False, "classes": {"all": found}}
+        place = {"role": "source", "layer": 1, "ended": False, "classes": {"all": actual}}
         places = [place | {"accuracy": accuracy, "held_out": None}]
         return {"run": run, "checkpoint": f"step {step}", "places": places}
 
@@ -328,8 +328,8 @@ def test_a_finished_analysis_of_other_inputs_is_kept(runs, tmp_path, monkeypatch
             command(*call)
     assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == kept
     command(*attention, "--overwrite")
-    found = json.loads((tmp_path / "x" / "analysis.json").read_text("utf-8"))
-    assert (found["analysis"], found["task"]) == ("attention", "lines")
+    actual = json.loads((tmp_path / "x" / "analysis.json").read_text("utf-8"))
+    assert (actual["analysis"], actual["task"]) == ("attention", "lines")
     page = (tmp_path / "x" / "analysis.html").read_text("utf-8")
     assert "lines, 1 direction, 1 sentence. Layout " in page and str(tmp_path) not in page
     command(*attention)

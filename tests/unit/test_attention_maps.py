@@ -30,9 +30,9 @@ def case(name: str):
 def test_maps_equal_the_attention_weights_of_the_model(name, monkeypatch):
     model, params, batch, pictures, edges = case(name)
     places = attention_specs(model.plan)
-    found = jax.tree.map(np.asarray, attention_weights(params, batch, model=model, specs=places))
+    actual = jax.tree.map(np.asarray, attention_weights(params, batch, model=model, specs=places))
     own = list(weights_of_forward(model, params, batch, monkeypatch))
-    maps = dict(zip(places, found, strict=True))
+    maps = dict(zip(places, actual, strict=True))
     compared = number = 0
     for part, picture in zip(model.plan.stages, pictures, strict=True):
         for _ in part.layers:
@@ -92,7 +92,7 @@ def test_the_first_layer_equals_a_softmax_by_hand():
     model, params = make(small_config("encoder_decoder", stage_layers=(1, 1), **changes), batch)
     first = attention_specs(model.plan)[0]
     assert (first.title, first.query, first.layer) == ("encoder self-attention", "source", 1)
-    (found,) = attention_weights(params, batch, model=model, specs=(first,))
+    (actual,) = attention_weights(params, batch, model=model, specs=(first,))
     of, vectors = params["layer_0"]["attention"], np.asarray(params["embedding"], np.float64)
     states = vectors[batch["source_tokens"][0]]
     queries, keys = (
@@ -105,7 +105,7 @@ def test_the_first_layer_equals_a_softmax_by_hand():
     expected = exponents / exponents.sum(axis=-1, keepdims=True)
     real = ids != 0
     assert real.sum() == 3
-    np.testing.assert_allclose(np.asarray(found)[0][:, real], expected[:, real], atol=1e-5)
+    np.testing.assert_allclose(np.asarray(actual)[0][:, real], expected[:, real], atol=1e-5)
 
 
 def test_every_map_is_titled():

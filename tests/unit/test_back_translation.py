@@ -116,10 +116,12 @@ def test_generated_pairs_equal_offline_translations(layout, instruction):
     prefix = [(row.trigger_id(VOCABULARY, c), *row.forced_ids(VOCABULARY, c)) for c in codes]
     limits = np.array([len(pair.target) for pair in given], np.int32)
     request = Request(np.array(prefix, np.int32), limits, np.ones(ROWS - 1, bool), max_steps=12)
-    found = generate(learner.model, params, static, request, search=Greedy())
+    actual = generate(learner.model, params, static, request, search=Greedy())
     expected = [
         Example(tokens[0, : length[0] - 1], pair.target, e.target_lang, pair.target_lang)
-        for tokens, length, pair, e in zip(found.tokens, found.lengths, given, turned, strict=True)
+        for tokens, length, pair, e in zip(
+            actual.tokens, actual.lengths, given, turned, strict=True
+        )
     ]
     assert any(len(e.source) < limit for e, limit in zip(expected, limits, strict=True))
     assert len({tuple(e.source) for e in expected}) > 4
@@ -135,10 +137,10 @@ def test_the_length_limit_is_a_multiple_of_the_sentence():
     lengths = {}
     for factor in (1.0, 0.5):
         *_, given, _, made = setting(max_length=factor)
-        found = (made["source_segment_ids"] != 0).sum(axis=1)[:-1] - 2
+        actual = (made["source_segment_ids"] != 0).sum(axis=1)[:-1] - 2
         limits = [max(1, int(factor * len(pair.target))) for pair in given]
-        assert (found <= limits).all() and (found == limits).any()
-        lengths[factor] = found.sum()
+        assert (actual <= limits).all() and (actual == limits).any()
+        lengths[factor] = actual.sum()
     assert lengths[0.5] < lengths[1.0]
 
 
@@ -149,10 +151,10 @@ def test_drawn_languages_are_uniform_and_differ_from_the_sentences_language():
     assert chosen.all()
     for language in range(4):
         others = [each for each in pool if each != language]
-        found = drawn[np.asarray(own) == language]
-        counts = np.array([(found == each).sum() for each in others])
-        assert counts.sum() == len(found) == rows // 4
-        mean = len(found) / len(others)
+        actual = drawn[np.asarray(own) == language]
+        counts = np.array([(actual == each).sum() for each in others])
+        assert counts.sum() == len(actual) == rows // 4
+        mean = len(actual) / len(others)
         assert (np.abs(counts - mean) < 4 * mean**0.5).all(), counts
     part, some = map(np.asarray, draw(jax.random.key(1), own[:50], pool, 0.25))
     np.testing.assert_array_equal(part, drawn[:50])  # of the number of its row alone
@@ -241,7 +243,7 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device):
 def test_a_mesh_gives_the_same_update_as_one_device():
     config, learner, params, _, batch, _ = setting()
     stacked = {name: np.asarray(array)[None] for name, array in batch.items()}
-    turn, rng, found = learner.player_updates[-1], jax.random.key(7), []
+    turn, rng, actual = learner.player_updates[-1], jax.random.key(7), []
     for mesh, count in ((Mesh(), 1), (Mesh(fsdp=2, tensor=2), 8)):
         devices = make_mesh(mesh, jax.devices()[:count])
 
@@ -254,8 +256,8 @@ def test_a_mesh_gives_the_same_update_as_one_device():
             return made, *sum_gradients(learner, turn, split, batch, rng)
 
         placed = place_batch(stacked, devices, leading=1)
-        found.append(jax.device_get(compile_on(devices, update)(params, placed)))
-    (left, *expected), (right, *rest) = found
+        actual.append(jax.device_get(compile_on(devices, update)(params, placed)))
+    (left, *expected), (right, *rest) = actual
     jax.tree.map(np.testing.assert_array_equal, left, right)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), expected, rest

@@ -118,30 +118,30 @@ def corpus(*paths, languages=(), **options):
 
 
 def test_tmx(tmp_path, caplog):
-    found = corpus(write(tmp_path, a_tmx=TMX))
-    assert found.languages == ("en", "de", "fr")
-    assert found.directions("train") == (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
+    actual = corpus(write(tmp_path, a_tmx=TMX))
+    assert actual.languages == ("en", "de", "fr")
+    assert actual.directions("train") == (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
     with caplog.at_level(logging.WARNING):
-        assert list(found.pairs("train", ("de", "en"))) == [
+        assert list(actual.pairs("train", ("de", "en"))) == [
             ("Drücken Sie Speichern und warten.", "Press Save & wait."),
             ("Ein Weg", "Two ways"),
         ]
-    assert found.reports["train", ("de", "en")].dropped == {"untranslated": 1}
+    assert actual.reports["train", ("de", "en")].dropped == {"untranslated": 1}
     assert f"dropped 1 of 3 lines (untranslated 1; first: {tmp_path}/a.tmx:12)" in caplog.text
-    assert list(found.pairs("train", ("en", "fr"))) == [
+    assert list(actual.pairs("train", ("en", "fr"))) == [
         ("Only English and French", "Anglais et français")
     ]
 
 
 def test_xliff_1(tmp_path):
-    found = corpus(write(tmp_path, a_xlf=XLIFF1))
-    assert found.languages == ("en", "de")
-    assert list(found.pairs("train", ("en", "de"))) == [
+    actual = corpus(write(tmp_path, a_xlf=XLIFF1))
+    assert actual.languages == ("en", "de")
+    assert list(actual.pairs("train", ("en", "de"))) == [
         ("Hello there!", "Hallo du!"),
         ("Open it", "Öffne es"),
         ("Segments", "Teile"),
     ]
-    assert found.reports["train", ("en", "de")].dropped == {
+    assert actual.reports["train", ("en", "de")].dropped == {
         "not_to_translate": 1,
         "untranslated": 2,
         "fuzzy": 2,
@@ -149,21 +149,21 @@ def test_xliff_1(tmp_path):
 
 
 def test_xliff_2(tmp_path):
-    found = corpus(write(tmp_path, a_xliff=XLIFF2))
-    assert list(found.pairs("train", ("en", "fr"))) == [
+    actual = corpus(write(tmp_path, a_xliff=XLIFF2))
+    assert list(actual.pairs("train", ("en", "fr"))) == [
         ("One bold.", "Un gras."),
         ("Two lines", "Deux lignes"),
     ]
-    dropped = found.reports["train", ("en", "fr")].dropped
+    dropped = actual.reports["train", ("en", "fr")].dropped
     assert dropped == {"untranslated": 1, "not_to_translate": 1}
 
 
 def test_po(tmp_path):
     """The test would not end if the plural rule were executed."""
-    found = corpus(write(tmp_path, de_po=PO))
-    assert found.languages == ("en", "pt")
-    assert list(found.pairs("train", ("en", "pt"))) == [("Open the file", "Abra o arguivo")]
-    dropped = found.reports["train", ("en", "pt")].dropped
+    actual = corpus(write(tmp_path, de_po=PO))
+    assert actual.languages == ("en", "pt")
+    assert list(actual.pairs("train", ("en", "pt"))) == [("Open the file", "Abra o arguivo")]
+    dropped = actual.reports["train", ("en", "pt")].dropped
     assert dropped == {"fuzzy": 1, "untranslated": 1, "plural": 1, "obsolete": 1}
 
 
@@ -184,11 +184,11 @@ def test_files_of_all_formats_form_one_corpus(tmp_path):
         file.write((tmp_path / "a.tmx").read_text(encoding="utf-8"))
     (tmp_path / "a.tmx").unlink()
     paths = [tmp_path / name for name in ("a.tmx", "b.xlf", "c.xliff", "d.po")]
-    found = corpus(*paths)  # in each file the tag that it has
-    assert found.languages == ("en", "de", "fr", "pt")
+    actual = corpus(*paths)  # in each file the tag that it has
+    assert actual.languages == ("en", "de", "fr", "pt")
     sizes = {"de": 2 + 3, "fr": 1 + 2, "pt": 1}
-    assert {code: found.size("train", (code, "en")) for code in sizes} == sizes
-    assert found.files("train", ("en", "de")) == (f"{tmp_path}/a.tmx.gz", f"{tmp_path}/b.xlf")
+    assert {code: actual.size("train", (code, "en")) for code in sizes} == sizes
+    assert actual.files("train", ("en", "de")) == (f"{tmp_path}/a.tmx.gz", f"{tmp_path}/b.xlf")
     assert corpus(*paths, languages=("en", "de", "fr", "pt")).size("train", ("en", "de")) == 5
 
 
@@ -257,10 +257,10 @@ def test_files_without_the_requested_languages_are_refused(tmp_path):
 def test_splits_and_flaws(tmp_path):
     write(tmp_path, train_tmx=TMX, dev_tmx=TMX.replace("Ein Weg", "w" * 41))
     splits = {"train": "train", "validation": "dev", "test": "test"}
-    found = BitextFiles("x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=DROP)
-    assert found.splits() == ("train", "validation")
-    assert found.size("validation", ("en", "de")) == 1
-    dropped = found.reports["validation", ("en", "de")].dropped
+    actual = BitextFiles("x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=DROP)
+    assert actual.splits() == ("train", "validation")
+    assert actual.size("validation", ("en", "de")) == 1
+    dropped = actual.reports["validation", ("en", "de")].dropped
     assert dropped == {"too_long": 1, "untranslated": 1}
     strict = BitextFiles(
         "x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=Cleaning(max_characters=40)
@@ -446,9 +446,9 @@ def test_bitext_files_are_evaluated(tmp_path):
     parser = evaluate.make_parser()
     path = write(tmp_path, a_tmx=TMX)
     flags = parser.parse_args(["--run=x", "--task=mine", "--output=y", "--bitext", path])
-    found, languages = corpus_flags.benchmark_corpus(flags)
-    assert (found.name, languages, found.splits()) == ("mine", ("en", "de", "fr"), ("test",))
-    assert found.size("test", ("fr", "en")) == 1
+    actual, languages = corpus_flags.benchmark_corpus(flags)
+    assert (actual.name, languages, actual.splits()) == ("mine", ("en", "de", "fr"), ("test",))
+    assert actual.size("test", ("fr", "en")) == 1
 
 
 @pytest.mark.parametrize(

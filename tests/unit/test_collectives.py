@@ -64,8 +64,8 @@ def test_axes_of_groups(groups, axes):
     ],
 )
 def test_bytes_of_asynchronous_collectives_are_those_of_their_results(result, kind, size):
-    (found,) = find_collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
-    assert found.bytes == size
+    (actual,) = find_collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
+    assert actual.bytes == size
 
 
 NESTED = """\
@@ -99,11 +99,11 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 
 
 def test_iterations_are_read_from_conditions_of_nested_loops():
-    (found,) = find_collectives(NESTED, MESH)
-    assert (found.count, found.bytes) == (48, 48 * 32)
-    found = estimate_cycles(NESTED)
-    assert (found.counted_once, found.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
-    assert found.without_cycles == {"all-reduce": 48, "scalar": 16 + 48}
+    (actual,) = find_collectives(NESTED, MESH)
+    assert (actual.count, actual.bytes) == (48, 48 * 32)
+    actual = estimate_cycles(NESTED)
+    assert (actual.counted_once, actual.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
+    assert actual.without_cycles == {"all-reduce": 48, "scalar": 16 + 48}
 
 
 SPREAD = """\
@@ -128,8 +128,8 @@ ENTRY %main (p: f32[4,8]) -> f32[] {
 
 
 def test_a_collective_spread_over_fusions_counts_once():
-    (found,) = find_collectives(SPREAD, MESH)
-    assert (found.count, found.bytes) == (3 * 2, 3 * 2 * 64)
+    (actual,) = find_collectives(SPREAD, MESH)
+    assert (actual.count, actual.bytes) == (3 * 2, 3 * 2 * 64)
 
 
 def test_a_loop_of_unknown_length_counts_one_iteration():
@@ -139,8 +139,8 @@ def test_a_loop_of_unknown_length_counts_one_iteration():
     ended = NESTED.replace(
         counter, counter.replace("get-tuple-element(%state), index=0", "sum(%r)")
     )
-    (found,) = find_collectives(ended, MESH)
-    assert found.count == 16
+    (actual,) = find_collectives(ended, MESH)
+    assert actual.count == 16
 
 
 def test_a_program_without_collectives_has_none():

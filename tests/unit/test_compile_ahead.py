@@ -27,14 +27,14 @@ FILES = ["gin_configs/models/register_mitre_466m.gin", "gin_configs/runs/mitre.g
 def test_an_error_of_the_compiler_becomes_bytes():
     text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
     text += "hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
-    found = compile_ahead._does_not_fit(RuntimeError(text))
+    actual = compile_ahead._does_not_fit(RuntimeError(text))
     gib = 1 << 30
     expected = {"peak": int(20.5 * gib), "of_chip": int(15.75 * gib), "over": int(4.75 * gib)}
-    assert found == {"fits": False, "bytes": expected}
+    assert actual == {"fits": False, "bytes": expected}
     text = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
     text += "temporaries (1.5T) exceeds available HBM (15.75G)."
-    found = compile_ahead._does_not_fit(RuntimeError(text))
-    assert found["bytes"]["over"] == int(1536 * gib - 15.75 * gib)
+    actual = compile_ahead._does_not_fit(RuntimeError(text))
+    assert actual["bytes"]["over"] == int(1536 * gib - 15.75 * gib)
 
 
 def test_other_errors_are_not_memory_errors():
@@ -52,9 +52,9 @@ def test_tpu_memory_counts_buffers_alive_at_once(is_tpu, temporaries):
         peak_memory_in_bytes=150,
         generated_code_size_in_bytes=5,
     )
-    found = compile_ahead._bytes(memory, is_tpu=is_tpu)
-    assert (found["outputs"], found["temporaries"]) == (10, temporaries)
-    assert found.pop("peak") == sum(found.values()) == 115 + temporaries
+    actual = compile_ahead._bytes(memory, is_tpu=is_tpu)
+    assert (actual["outputs"], actual["temporaries"]) == (10, temporaries)
+    assert actual.pop("peak") == sum(actual.values()) == 115 + temporaries
 
 
 def test_kernel_compute_and_copy_cycles_are_added():
@@ -162,9 +162,9 @@ def test_programs_beyond_gpu_memory_do_not_fit(monkeypatch):
     monkeypatch.setattr(
         compile_ahead.AheadOfTimeCompilation, "_lower_prefill", lambda self: _Compiled()
     )
-    found = ahead.describe(["prefill"])["programs"]["prefill"]
-    assert not found["fits"] and found["bytes"]["over"] == 10 * 10**9  # 90 of 80
-    assert found["flops"] is found["seconds"] is found["without_estimate"] is None
+    actual = ahead.describe(["prefill"])["programs"]["prefill"]
+    assert not actual["fits"] and actual["bytes"]["over"] == 10 * 10**9  # 90 of 80
+    assert actual["flops"] is actual["seconds"] is actual["without_estimate"] is None
 
 
 LOCKED = (

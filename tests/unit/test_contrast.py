@@ -55,14 +55,14 @@ def test_hypotheses_are_scored_under_every_contrast_input(layout, instruction, l
     monkeypatch.setattr(lines_module, "initial_step_limit", lambda _, steps: steps - 1)
     lines = list(TranslationJob.create(translator).number_lines(LINES[:3], **INTO_FRENCH))
     assert [len(line.contrast_sources) for line in lines] == [1] * 3
-    found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
-    for line, translation in zip(lines, found, strict=True):
+    actual = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
+    for line, translation in zip(lines, actual, strict=True):
         expected = _expected(translator, line, decode)
         assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
         scores = [h.score for h in translation.hypotheses], [s for s, _ in expected]
         np.testing.assert_allclose(*scores, rtol=1e-5, atol=SCORE_ATOL)
         assert translation.text == vocabulary().decode(expected[0][1])
-    assert max(len(h.tokens) for t in found for h in t.hypotheses) == limit + 1
+    assert max(len(h.tokens) for t in actual for h in t.hypotheses) == limit + 1
 
 
 @pytest.mark.parametrize("search", [{}, {"beam_size": 1}, {"temperature": 1.0}])

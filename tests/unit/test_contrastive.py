@@ -98,8 +98,8 @@ def test_formula(seed, form):
     anchors, positives, tags, valid = drawn(seed)
     assert 2 < valid.sum() < 9
     expected = by_loops(anchors, positives, tags, valid, 31.0, form)
-    found = term(anchors, positives, tags, valid=valid, tokens=31.0, form=form)
-    assert float(found) == pytest.approx(expected, rel=RTOL)
+    actual = term(anchors, positives, tags, valid=valid, tokens=31.0, form=form)
+    assert float(actual) == pytest.approx(expected, rel=RTOL)
 
 
 def test_invalid_instances_are_ignored():
@@ -108,12 +108,12 @@ def test_invalid_instances_are_ignored():
     nothing = np.where(valid[:, None], positives, 0).astype(np.float32)
 
     def gradients(a, p):
-        found = jax.value_and_grad(lambda x, y: term(x, y, tags, valid=valid), argnums=(0, 1))
-        return found(jnp.asarray(a), jnp.asarray(p))
+        actual = jax.value_and_grad(lambda x, y: term(x, y, tags, valid=valid), argnums=(0, 1))
+        return actual(jnp.asarray(a), jnp.asarray(p))
 
     expected, grads = gradients(anchors, positives)
-    found, grads_too = gradients(other, nothing)
-    np.testing.assert_allclose(found, expected, rtol=RTOL)
+    actual, grads_too = gradients(other, nothing)
+    np.testing.assert_allclose(actual, expected, rtol=RTOL)
     for one, two in zip(grads, grads_too, strict=True):
         np.testing.assert_allclose(two, one, atol=1e-6)
         assert not np.asarray(one)[~valid].any() and np.abs(np.asarray(one)[valid]).min() > 0
@@ -142,9 +142,9 @@ def test_the_norm_of_states_does_not_matter_and_their_dtype_little():
 def test_tags_are_the_first_tokens_of_packed_pairs():
     states = jnp.arange(2 * 5 * 3, dtype=jnp.float32).reshape(2, 5, 3)
     segment_ids = jnp.asarray([[1, 1, 2, 3, 3], [1, 1, 1, 0, 0]], jnp.int32)
-    found = tag_states(states, segment_ids, 4).reshape(2, 4, 3)
-    np.testing.assert_array_equal(found[0, :3], states[0, np.array([0, 2, 3])])
-    np.testing.assert_array_equal(found[1, 0], states[1, 0])
+    actual = tag_states(states, segment_ids, 4).reshape(2, 4, 3)
+    np.testing.assert_array_equal(actual[0, :3], states[0, np.array([0, 2, 3])])
+    np.testing.assert_array_equal(actual[1, 0], states[1, 0])
 
 
 @pytest.mark.parametrize(

@@ -193,8 +193,8 @@ def test_translation_and_scoring_encode_each_line_in_its_language(inference_mode
     order = sorted(range(3), key=lambda row: (-len(sources[row]), row))
     for batch, rows in ((seen.value.args[0], order), (fed[0], range(3))):
         for row, line in enumerate(rows):
-            found = np.asarray(batch["source_tokens"])[row].tolist()
-            assert found[1 : 2 + len(sources[line])] == [*sources[line], 1]
+            actual = np.asarray(batch["source_tokens"])[row].tolist()
+            assert actual[1 : 2 + len(sources[line])] == [*sources[line], 1]
     for row, (_, _, target) in enumerate(texts):
         ids = encode("trois", target)
         assert np.asarray(fed[0]["target_labels"])[row, : len(ids)].tolist() == ids

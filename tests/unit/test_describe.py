@@ -86,17 +86,17 @@ def test_liveness_of_the_register_layout():
 
 
 def test_description_is_json():
-    found = describe(small_config("prefix"), VOCAB, source_length=8, target_length=4, beam=2)
-    assert json.loads(json.dumps(found))["flops_per_target_token"]["train"] > 0
+    actual = describe(small_config("prefix"), VOCAB, source_length=8, target_length=4, beam=2)
+    assert json.loads(json.dumps(actual))["flops_per_target_token"]["train"] > 0
 
 
 @pytest.mark.parametrize("layout", LANGUAGE_MODELS)
 def test_cache_sizes_of_language_models(layout):
     """A causal model caches one hypothesis: keys and values of 3 layers and 4 positions."""
     config = Model(layout, (3,), embed=64, mlp=128, heads=4)
-    found = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
-    assert found["lengths"] == {"source": 8, "target": 4}
-    keys = found.get("key_value_bytes_per_sentence")
+    actual = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
+    assert actual["lengths"] == {"source": 8, "target": 4}
+    keys = actual.get("key_value_bytes_per_sentence")
     assert keys is None if layout == "masked_lm" else keys["total"] == 3 * 4 * 2 * 64 * 4
 
 
@@ -107,14 +107,14 @@ GIN_FILES = sorted((ROOT / "gin_configs" / "models").glob("*_tiny.gin"))
 @pytest.mark.parametrize("path", GIN_FILES, ids=lambda path: path.stem)
 def test_every_tiny_model_file_is_described(path):
     config = load_config([str(path)])
-    found = describe(
+    actual = describe(
         config.model, config.model.vocab_size or 1000, source_length=8, target_length=8, beam=4
     )
-    counts = dict(found["parameters"])
+    counts = dict(actual["parameters"])
     frozen = Trainable.from_config(config.model, config.optimizer).frozen
     assert (counts.pop("learnable") == counts["total"]) == (not frozen) and counts["total"] > 0
     assert sum(counts.values()) == 2 * counts["total"]
-    assert found["layout"] == config.model.layout
+    assert actual["layout"] == config.model.layout
 
 
 def test_describe_command():

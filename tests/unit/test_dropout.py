@@ -64,12 +64,12 @@ def test_a_mesh_changes_nothing():
 
 def test_kept_elements_are_scaled_and_dropped_ones_have_no_gradient():
     states, rng = jax.random.normal(jax.random.key(0), (32, 48)), jax.random.key(1)
-    found, gradient = jax.value_and_grad(lambda x: jnp.sum(apply(x, rng)))(states)
+    actual, gradient = jax.value_and_grad(lambda x: jnp.sum(apply(x, rng)))(states)
     left = apply(states, rng)
     dropped = np.asarray(left) == 0
     assert 0 < dropped.mean() < 0.2
     np.testing.assert_allclose(left[~dropped], states[~dropped] / np.float32(SHARE), rtol=1e-6)
-    assert found == pytest.approx(float(left.sum()), rel=1e-5)
+    assert actual == pytest.approx(float(left.sum()), rel=1e-5)
     np.testing.assert_array_equal(np.asarray(gradient) == 0, dropped)
     np.testing.assert_array_equal(apply(states, rng, deterministic=True), states)
     np.testing.assert_array_equal(apply(states, rng, rate=0.0), states)

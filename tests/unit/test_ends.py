@@ -52,8 +52,8 @@ def test_a_feed_forward_has_the_model_s_activation_or_its_own(kind, expected):
     params = kind.init(jax.random.key(0), states, place, method="change")
     wi, wo = (jax.tree.map(np.asarray, params["params"][name]) for name in ("wi", "wo"))
     inner = np.asarray(ACTIVATIONS[expected](states @ wi["kernel"] + wi["bias"]))
-    found = kind.apply(params, states, place, method="change")
-    np.testing.assert_allclose(found, inner @ wo["kernel"] + wo["bias"], atol=1e-6)
+    actual = kind.apply(params, states, place, method="change")
+    np.testing.assert_allclose(actual, inner @ wo["kernel"] + wo["bias"], atol=1e-6)
 
 
 def test_every_plain_layer_has_the_model_s_activation():
@@ -64,8 +64,8 @@ def test_every_plain_layer_has_the_model_s_activation():
     ):
         layers = [layer for _, layer in build_model(model, VOCAB).plan.layers()]
         kinds = [each.kind for each in sum(layers, ()) if each.name == "mlp"]
-        found = {kind.activation or kind.config.activation for kind in kinds}
-        assert found == {expected}
+        actual = {kind.activation or kind.config.activation for kind in kinds}
+        assert actual == {expected}
 
 
 ROWS = 11
@@ -81,8 +81,8 @@ def test_each_learned_position_has_its_own_row(scale):
     model, params = make(config, batch)
     table, rows = np.asarray(params["embedding"]), np.asarray(params["embedding_positions"])
     assert rows.shape == (20, 16)
-    found = apply(model, params, batch, list(layout.embedded_roles()), method="_embed_spans")
-    for role, vectors in found.items():
+    actual = apply(model, params, batch, list(layout.embedded_roles()), method="_embed_spans")
+    for role, vectors in actual.items():
         tokens, positions = (batch[f"{role}_{kind}"] for kind in ("tokens", "positions"))
         np.testing.assert_allclose(
             vectors, table[tokens] * (4 if scale else 1) + rows[positions], atol=1e-6
@@ -101,8 +101,8 @@ def test_learned_positions_are_drawn_as_fairseq_draws_them():
 def test_without_positions_only_the_mask_encodes_order():
     config = small_config("prefix", positions=())
     model, params = make(config, batch := unpacked(LAYOUTS["prefix"], random_pairs(2)))
-    found = apply(model, params, batch, ["source"], method="_embed_spans")["source"]
-    np.testing.assert_allclose(found, np.asarray(params["embedding"])[batch["source_tokens"]] * 4)
+    actual = apply(model, params, batch, ["source"], method="_embed_spans")["source"]
+    np.testing.assert_allclose(actual, np.asarray(params["embedding"])[batch["source_tokens"]] * 4)
 
 
 def refused(role: str, length: int, **changes) -> None:

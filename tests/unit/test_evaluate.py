@@ -479,8 +479,8 @@ def test_user_files_are_evaluated(tmp_path):
 def test_unknown_task_and_missing_languages(corpus):
     with pytest.raises(UserError, match="no such corpus or mixture; one of cldr"):
         find_corpus("nothing")
-    found, languages = find_corpus("cldr_quickstart")
-    assert languages == LANGUAGES == found.languages
+    actual, languages = find_corpus("cldr_quickstart")
+    assert languages == LANGUAGES == actual.languages
     with pytest.raises(UserError, match="no direction has a test split"):
         Benchmark("phrases", corpus, languages=("en", "ja"))
 

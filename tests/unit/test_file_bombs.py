@@ -162,5 +162,5 @@ def test_valid_files_are_accepted(tmp_path):
 
     tensors = {f"layer.{n}.weight": LazyArray.of(np.float32([n])) for n in range(1000)}
     write_torch(tmp_path / "x.pt", {"model": tensors})
-    found = read_torch(tmp_path / "x.pt")["model"]
-    assert [found[name].read()[0] for name in tensors] == list(range(1000))
+    actual = read_torch(tmp_path / "x.pt")["model"]
+    assert [actual[name].read()[0] for name in tensors] == list(range(1000))

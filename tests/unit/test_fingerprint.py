@@ -30,8 +30,8 @@ def by_hand(array):
 def test_host_and_device_fingerprints_equal_a_loop(shape, dtype, monkeypatch):
     monkeypatch.setattr(fingerprint, "_WORDS", 8)  # several parts of each
     array = drawn(shape, dtype)
-    found = int(array_fingerprint(array)), int(fingerprint._of_devices(jnp.asarray(array)))
-    assert found == (by_hand(array),) * 2
+    actual = int(array_fingerprint(array)), int(fingerprint._of_devices(jnp.asarray(array)))
+    assert actual == (by_hand(array),) * 2
 
 
 def test_strided_and_sharded_arrays_have_the_fingerprint_of_their_values():
@@ -46,13 +46,13 @@ def test_strided_and_sharded_arrays_have_the_fingerprint_of_their_values():
 
 def test_every_bit_counts():
     tree = {"a": drawn((3, 2), np.float32), "b": {"c": drawn((2,), np.float32)}}
-    found, before = list[int](), tree_fingerprint(tree)
+    actual, before = list[int](), tree_fingerprint(tree)
     for leaf in jax.tree.leaves(tree):
         words = leaf.reshape(-1).view(np.uint32)
         for word in range(words.size):
             for bit in range(32):
                 words[word] ^= np.uint32(1 << bit)
-                found.append(tree_fingerprint(tree))
+                actual.append(tree_fingerprint(tree))
                 words[word] ^= np.uint32(1 << bit)
-    assert len(found) == 8 * 32 and before not in found
+    assert len(actual) == 8 * 32 and before not in actual
     assert tree_fingerprint(tree) == before

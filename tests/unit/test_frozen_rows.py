@@ -41,8 +41,8 @@ TREE = {
 def test_frozen_rows_have_zero_gradients_and_are_restored():
     flat = traverse_util.flatten_dict(RULE.zero_frozen_rows(TREE), sep="/")
     for name in ("kernel", "bias"):
-        found = np.asarray(flat[f"mlp/branch/first/{name}"]).reshape(3, -1)
-        np.testing.assert_array_equal(found.any(axis=1), [False, True, False])
+        actual = np.asarray(flat[f"mlp/branch/first/{name}"]).reshape(3, -1)
+        np.testing.assert_array_equal(actual.any(axis=1), [False, True, False])
     np.testing.assert_array_equal(flat["mlp/scale"], [1.0, 0.0, 3.0])
     moved = jax.tree.map(lambda leaf: leaf * 0.5 + 0.0, TREE)
     flat = traverse_util.flatten_dict(RULE.restore_frozen_rows(moved, TREE), sep="/")

@@ -35,9 +35,9 @@ def test_a_file_is_complete_or_unchanged(tmp_path, name):
     path = tmp_path / name
     path.write_text("old")
     noise = "".join(chr(33 + i * i % 89) for i in range(9000))
-    with files_up_to(64), pytest.raises(OSError, match=f"{name}'") as found:
+    with files_up_to(64), pytest.raises(OSError, match=f"{name}'") as actual:
         write_text(path, noise)
-    assert (found.value.errno, found.value.filename) == (errno.EFBIG, str(path))
+    assert (actual.value.errno, actual.value.filename) == (errno.EFBIG, str(path))
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -60,9 +60,9 @@ def test_a_cache_is_complete_or_absent(tmp_path, size):
     """Fails at the first byte, in a shard, and in the table of lengths."""
     task = TaskSource("made", "en", "de", {"train": lambda: random_pairs(3000, 1)})
     words = vocabulary()
-    with files_up_to(size), pytest.raises(UserError) as found:
+    with files_up_to(size), pytest.raises(UserError) as actual:
         write_cache(tmp_path / "cache", [task], vocabulary=words)
-    assert str(found.value) == (
+    assert str(actual.value) == (
         f"{tmp_path / 'cache'}: cannot be written (File too large); make room, or choose another "
         "--output"
     )

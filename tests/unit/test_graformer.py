@@ -185,7 +185,7 @@ RULES = {
 @pytest.fixture(scope="module")
 def flops():
     """Return the compiled and the counted FLOPs for loss and gradient of a pair."""
-    found = {}
+    actual = {}
     for rule, method in RULES.items():
         sizes = dict(embed=64, mlp=128, heads=4, stage_layers=(3, 2, 2), norm="pre")
         model = small_config("grafted", **sizes, **ENDS, methods=(method,))
@@ -200,8 +200,8 @@ def flops():
         params = jax.eval_shape(network.init, jax.random.key(0), batch)["params"]
         program = jax.jit(jax.grad(loss)).lower(*trainable.split(params), batch).compile()
         counted = train_flops(model, layout, VOCAB, Sentence(32, 24), trainable=trainable)
-        found[rule] = program.cost_analysis()["flops"], counted
-    return found
+        actual[rule] = program.cost_analysis()["flops"], counted
+    return actual
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -80,8 +80,8 @@ def test_mixtures_of_one_direction(data, name, trained, tested):
     tasks = list(
         cache_task_sources(corpus, mixture.directions, vocabulary, zero_shot=mixture.zero_shot)
     )
-    found = {f"{task.source_lang}-{task.target_lang}": tuple(task.splits) for task in tasks}
-    assert found == {trained: ("train", "validation")} | (
+    actual = {f"{task.source_lang}-{task.target_lang}": tuple(task.splits) for task in tasks}
+    assert actual == {trained: ("train", "validation")} | (
         {tested: ("validation",)} if tested else {}
     )
 

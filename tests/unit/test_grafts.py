@@ -69,24 +69,24 @@ def origins(folders, **changes) -> list[SourceRunSpec]:
 
 def expected(arrays, drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the parameters that the mappings give, written out."""
-    mlm, lm, found = arrays["mlm"], arrays["lm"], dict(drawn)
+    mlm, lm, actual = arrays["mlm"], arrays["lm"], dict(drawn)
     for name in drawn:
         head, _, rest = name.partition("/")
         if name in ("embedding", "stage_0_norm/scale") or head == "layer_0":
-            found[name] = mlm[name]
+            actual[name] = mlm[name]
         elif head in ("layer_1", "layer_2") and "memory" not in rest:
-            found[name] = lm[f"layer_{int(head[-1]) - 1}/{rest}"]
+            actual[name] = lm[f"layer_{int(head[-1]) - 1}/{rest}"]
         elif head == "stage_1_norm" or name.startswith(("layer_3/attention_n", "layer_3/mlp_n")):
-            found[name] = lm[f"stage_0_norm/{name.rpartition('/')[2]}"]
+            actual[name] = lm[f"stage_0_norm/{name.rpartition('/')[2]}"]
         elif name.startswith("layer_3/mlp/wi/"):
-            found[name] = lm["layer_0/" + rest]
-    return found
+            actual[name] = lm["layer_0/" + rest]
+    return actual
 
 
-def assert_all_equal(found: dict, wanted: dict) -> None:
-    assert found.keys() == wanted.keys()
+def assert_all_equal(actual: dict, wanted: dict) -> None:
+    assert actual.keys() == wanted.keys()
     for name, array in wanted.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
 def start(folders, parts, model: Model = NEW, **changes):
@@ -103,9 +103,9 @@ def test_every_array_is_copied_or_randomly_initialised(given):
     taken = start(folders, PARTS)
     replaced = taken.replace(drawn)
     assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, replaced, drawn))
-    found, wanted = flat(replaced), expected(arrays, flat(drawn))
-    assert_all_equal(found, wanted)
-    assert sum(found[name] is not array for name, array in wanted.items()) > 56
+    actual, wanted = flat(replaced), expected(arrays, flat(drawn))
+    assert_all_equal(actual, wanted)
+    assert sum(actual[name] is not array for name, array in wanted.items()) > 56
     mlm, lm, new = taken.report
     assert mlm.startswith(f"'mlm' started from {folders['mlm']}, step 0: 18 arrays of embedding, ")
     # Of its second layer, the decoder's, nothing was asked; of the norm, the scale alone.

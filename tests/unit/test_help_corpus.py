@@ -161,12 +161,12 @@ def test_lines_in_all_languages_are_parallel(fetched):
         "Press it now or never; Then cs waits for you.",
     }
     rows = zip(*(lines(fetched / f"train.{code}") for code in ("keys", "en", "pt")), strict=True)
-    found = {key: (english, other) for key, english, other in rows}
-    assert found[f"{name_of(2)}\tpar_id2\t0"] == (
+    actual = {key: (english, other) for key, english, other in rows}
+    assert actual[f"{name_of(2)}\tpar_id2\t0"] == (
         "Press it now or never. Then en waits for you.",
         "Press it now or never. Then pt waits for you.",
     )
-    assert found[f"{name_of(0)}\tpar_id1\t0"] == (plain("en", 0), plain("pt", 0))
+    assert actual[f"{name_of(0)}\tpar_id1\t0"] == (plain("en", 0), plain("pt", 0))
 
 
 def test_pairs_with_english_contain_all_common_lines(fetched):

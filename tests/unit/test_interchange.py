@@ -309,10 +309,10 @@ def test_old_torch_weights_of_huggingface_are_read(tmp_path):
     with pytest.raises(UserError, match="no weights"):
         open_huggingface(tmp_path / "m2m")
     write_torch(tmp_path / "m2m" / "pytorch_model.bin", lazy(tensors))
-    found = open_huggingface(tmp_path / "m2m").tensors
-    assert found.keys() == tensors.keys()
+    actual = open_huggingface(tmp_path / "m2m").tensors
+    assert actual.keys() == tensors.keys()
     for name, value in tensors.items():
-        np.testing.assert_array_equal(found[name].read(), value)
+        np.testing.assert_array_equal(actual[name].read(), value)
 
 
 def test_half_precision_becomes_float32(tmp_path):
@@ -320,10 +320,10 @@ def test_half_precision_becomes_float32(tmp_path):
     halves = {name: value.astype(np.float16) for name, value in tensors.items()}
     made_foreign.write_tensors(tmp_path / "m2m", halves)
     model = MODELS["encoder_decoder"]
-    found = read_safetensors(tmp_path / "m2m" / "model.safetensors")
+    actual = read_safetensors(tmp_path / "m2m" / "model.safetensors")
     size = len(tensors["model.shared.weight"])
     table = entries(model, get_layout(model.layout, (1, 2)), M2M100, plain_rows(size))
-    params = read_all(read_params(found, table))
+    params = read_all(read_params(actual, table))
     assert params["embedding"].dtype == np.float32
     np.testing.assert_array_equal(
         params["embedding"], halves["model.shared.weight"].astype(np.float32)[plain_rows(size)]
@@ -375,8 +375,8 @@ def test_exported_settings_are_read_back(name):
     for changes in ({"methods": model.methods}, {"methods": ()}, ends):
         one = dataclasses.replace(model, **changes)
         arguments = fairseq._export_arguments(dataclasses.replace(config, model=one))
-        found = fairseq._model(Path("model.pt"), TypedFields("model.pt", arguments))
-        assert found == dataclasses.replace(one, vocab_size=found.vocab_size)
+        actual = fairseq._model(Path("model.pt"), TypedFields("model.pt", arguments))
+        assert actual == dataclasses.replace(one, vocab_size=actual.vocab_size)
 
 
 def test_models_without_tags_are_exported_if_fairseq_supports_them():

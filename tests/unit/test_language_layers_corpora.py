@@ -44,11 +44,11 @@ def test_all_languages_of_opus100(data):
 @pytest.fixture
 def asked(monkeypatch):
     """Record the numbers of pairs that corpora draw, instead of writing that many lines."""
-    found = []
+    actual = []
     monkeypatch.setattr(
-        corpus_module, "_draw", lambda count, drawn: found.append(drawn) or [True] * count
+        corpus_module, "_draw", lambda count, drawn: actual.append(drawn) or [True] * count
     )
-    return found
+    return actual
 
 
 def test_iwslt17_and_its_artificial_setups(data, asked):
@@ -68,8 +68,8 @@ def test_iwslt17_and_its_artificial_setups(data, asked):
         assert set(mixture.directions) == trained and mixture.temperature == 1.0
         assert PUBLISHED[name].path == data / "iwslt17"
         for split in ("validation", "test"):
-            found = zero_shot_directions(corpus, mixture.directions, split)
-            assert set(found) == zero_shot - trained
+            actual = zero_shot_directions(corpus, mixture.directions, split)
+            assert set(actual) == zero_shot - trained
         for pair in trained:
             asked.clear()
             assert corpus.size("train", pair) == 4
@@ -128,23 +128,23 @@ def test_europarl_pairs_are_sampled(data, asked):
 @pytest.fixture
 def drawn_for_vocabulary(monkeypatch):
     """Return the vocabulary training sentences by language; nothing is trained."""
-    found = Counter()
+    actual = Counter()
 
     class DrawnError(Exception):
         pass
 
     def train(text, directory, *, options):
         drawn = sentencepiece_training.sample_sentences(text, options)
-        found.update(sentence.split()[0] for sentence in drawn)
+        actual.update(sentence.split()[0] for sentence in drawn)
         raise DrawnError
 
     monkeypatch.setattr(sentencepiece_training, "train_sentencepiece", train)
 
     def draw(*flags):
-        found.clear()
+        actual.clear()
         with pytest.raises(DrawnError):
             command("train_vocabulary", *flags, "--output=nowhere")
-        return dict(found)
+        return dict(actual)
 
     return draw
 

@@ -45,7 +45,7 @@ def before(model: LanguageModel, language: str, instruction: str) -> list[int]:
 @pytest.mark.parametrize("instruction", ["3", "4"])
 def test_a_causal_score_is_the_sum_of_next_token_log_probs(instruction):
     model = made_language_model(instruction=instruction)
-    found = model.score(TEXTS, language="de")
+    actual = model.score(TEXTS, language="de")
     given = before(model, "de", instruction)
     pieces = [model.vocabulary.encode(text) for text in TEXTS]
     log_probs = log_softmax(logits_of(model, [[*given, *own] for own in pieces]))
@@ -53,18 +53,18 @@ def test_a_causal_score_is_the_sum_of_next_token_log_probs(instruction):
         terms = [
             log_probs[row, len(given) - 1 + place, token] for place, token in enumerate([*own, EOS])
         ]
-        assert found[row].tokens == len(terms)
-        assert found[row].log_prob == pytest.approx(sum(terms), abs=ATOL)
-    assert {score.tokens for score in found} > {1} and any(len(p) + 1 > BUCKETS[0] for p in pieces)
-    assert model.score(TEXTS, language="fr")[0] != found[0]
+        assert actual[row].tokens == len(terms)
+        assert actual[row].log_prob == pytest.approx(sum(terms), abs=ATOL)
+    assert {score.tokens for score in actual} > {1} and any(len(p) + 1 > BUCKETS[0] for p in pieces)
+    assert model.score(TEXTS, language="fr")[0] != actual[0]
 
 
 @pytest.mark.parametrize("instruction", ["3", "1", "5"])
 def test_a_masked_score_hides_each_token_alone(instruction):
     model = made_language_model("masked_lm", instruction)
-    found = model.score(TEXTS, language="de")
+    actual = model.score(TEXTS, language="de")
     tag = [] if instruction == "3" else [model.vocabulary.tag_id("de")]
-    for text, score in zip(TEXTS, found, strict=True):
+    for text, score in zip(TEXTS, actual, strict=True):
         whole = [*tag, *model.vocabulary.encode(text), EOS]
         places = range(len(tag), len(whole))
         rows = [[*whole[:p], model.vocabulary.mask_id, *whole[p + 1 :]] for p in places]
@@ -162,8 +162,8 @@ def test_training_and_scoring_give_the_same_perplexity(tmp_path, capfd):
         assert train(config, tmp_path / "run") is None
     reported = records(tmp_path / "run")[-1]["validation"]["perplexity"]
     model = LanguageModel.load(tmp_path / "run")
-    found = {code: model.perplexity(texts, language=code) for code, texts in held.items()}
-    assert found == pytest.approx(reported, rel=1e-5)
+    actual = {code: model.perplexity(texts, language=code) for code, texts in held.items()}
+    assert actual == pytest.approx(reported, rel=1e-5)
     shown = ", ".join(f"{code} {value:.2f}" for code, value in reported.items())
     assert f", perplexity {shown}" in capfd.readouterr().err
 
@@ -202,24 +202,24 @@ def test_greedy_sampling_equals_full_forward_passes():
     """For prompts of several lengths, also longer than the initial cache, which grows."""
     longest = BUCKETS[0] + BUCKETS[0] // 2 + 3
     model = made_language_model(max_length=longest)
-    found = list(model.continuations(PROMPTS, language="de", top_k=1))
-    for prompt, one in zip(PROMPTS, found, strict=True):
+    actual = list(model.continuations(PROMPTS, language="de", top_k=1))
+    for prompt, one in zip(PROMPTS, actual, strict=True):
         tokens, log_prob = greedy(model, prompt, longest)
         assert list(one.tokens) == tokens
         assert one.log_prob == pytest.approx(log_prob, abs=ATOL)
         pieces = model.vocabulary.encode(prompt)
         assert one.text == model.vocabulary.decode([*pieces, *tokens])
         assert one.limited == (len(tokens) == longest + 1)
-    assert [one.prompt for one in found] == list(range(len(PROMPTS)))
-    assert max(len(one.tokens) for one in found) == longest + 1
+    assert [one.prompt for one in actual] == list(range(len(PROMPTS)))
+    assert max(len(one.tokens) for one in actual) == longest + 1
 
 
 def test_samples_follow_the_models_distribution():
     """Pairs of tokens after a prompt, by chi-square against products of whole passes."""
     model, draws = made_language_model(max_length=2, batch=500), 4000
-    found = model.continuations(["zwei"], language="de", count=draws)
+    actual = model.continuations(["zwei"], language="de", count=draws)
     seen = np.zeros((model.vocabulary.size, model.vocabulary.size))
-    for one in found:
+    for one in actual:
         seen[one.tokens[0], one.tokens[1]] += 1
     given = [*before(model, "de", "3"), *model.vocabulary.encode("zwei")]
     size = model.vocabulary.size
@@ -341,14 +341,14 @@ def test_score_of_translations(runs, tmp_path, capsys):
     flags = (*languages, "--input", sides[0], "--reference", sides[1])
     command("score", *flags)
     printed = capsys.readouterr()
-    found = [json.loads(line) for line in printed.out.splitlines()]
+    actual = [json.loads(line) for line in printed.out.splitlines()]
     translator = Translator.load(runs["register"])
     rule = translator.score(LINES, references, source="en", target="de")
     tokens = [len(translator.vocabulary.encode(text)) + 1 for text in references]
-    assert [each["tokens"] for each in found] == tokens
-    per_token = [each["log_prob"] / each["tokens"] for each in found]  # a length penalty of 1
+    assert [each["tokens"] for each in actual] == tokens
+    per_token = [each["log_prob"] / each["tokens"] for each in actual]  # a length penalty of 1
     np.testing.assert_allclose(per_token, rule, rtol=1e-6)
-    mean = -sum(each["log_prob"] for each in found) / sum(tokens)
+    mean = -sum(each["log_prob"] for each in actual) / sum(tokens)
     assert f"perplexity {math.exp(mean):.4f} " in printed.err
     write(sides[1], references[:3])
     with pytest.raises(UserError, match=r"--reference=.*: has 3 lines, but the input has 7"):

@@ -126,6 +126,6 @@ def test_layout_names_are_compared_only_in_layouts():
         for path in (root / folder).rglob("*.py"):
             if path.name != "layouts.py":
                 looked_at += 1
-                found = named_layouts(path.read_text(encoding="utf-8"))
-                assert not found, f"{path.relative_to(root)} compares a layout's name: {found}"
+                actual = named_layouts(path.read_text(encoding="utf-8"))
+                assert not actual, f"{path.relative_to(root)} compares a layout's name: {actual}"
     assert looked_at > 60

@@ -60,13 +60,13 @@ def random(config, batch):
 )
 def test_a_new_lora_leaves_the_model_unchanged(name, dtype, relaxed_dtypes):
     """Neither the other random parameters nor any logit changes, since B is zero."""
-    batch, found = batch_of(name), []
+    batch, actual = batch_of(name), []
     for changes in ({}, EVERYWHERE):
         sizes = {"dtype": dtype, "stage_layers": (1,) * len(LAYOUTS[name].stages)}
         model = build_model(config_of(name, **sizes, **changes), VOCAB)
         params = jax.jit(model.init)(jax.random.key(4), batch)["params"]
-        found.append((params, jax.jit(model.apply)({"params": params}, batch)))
-    (plain, expected), (params, logits) = found
+        actual.append((params, jax.jit(model.apply)({"params": params}, batch)))
+    (plain, expected), (params, logits) = actual
     own, rest = split_lora(params)
     assert_same(rest, plain)
     assert len(jax.tree.leaves(own)) == 2 * sum(n.endswith("kernel") for n in names_of(plain)) > 10
@@ -103,8 +103,8 @@ def test_a_is_gaussian_with_variance_one_over_inputs():
 def test_patterns_select_the_projections(patterns, carrying, remat):
     config = config_of("encoder_decoder", lora_rank=2, lora=patterns, remat=remat)
     params = shapes_of(config, batch_of("encoder_decoder"))
-    found = {n.split("/", 1)[1].rpartition("/")[0] for n in names_of(params) if is_lora(n)}
-    assert found == carrying
+    actual = {n.split("/", 1)[1].rpartition("/")[0] for n in names_of(params) if is_lora(n)}
+    assert actual == carrying
     layers = {n.split("/")[0] for n in names_of(params) if is_lora(n)}
     assert "layer_1" in layers and ("layer_0" in layers or "attention/out" not in carrying)
 
@@ -131,11 +131,11 @@ def stepped(model, params, batch):
     tokens = jnp.asarray(batch["target_tokens"])
     prefill = functools.partial(model.apply, beam=1, max_steps=tokens.shape[1], method="prefill")
     advance = jax.jit(functools.partial(model.apply, method="step"))
-    cache, found = jax.jit(prefill)({"params": params}, static), []
+    cache, actual = jax.jit(prefill)({"params": params}, static), []
     for step in range(tokens.shape[1]):
         logits, cache = advance({"params": params}, tokens[:, step : step + 1], cache)
-        found.append(logits[:, 0])
-    return jnp.stack(found, axis=1)
+        actual.append(logits[:, 0])
+    return jnp.stack(actual, axis=1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,8 +152,8 @@ def test_merged_weights_compute_the_same(name):
     without = apply({"params": split_lora(params)[1]}, batch)[valid]
     assert np.abs(without - expected).max() > 1  # LoRA does something here
     forced = jax.jit(model.apply)({"params": params}, batch)[valid]
-    for found in (forced, stepped(model, params, batch)[valid]):
-        np.testing.assert_allclose(found, expected, atol=MERGED_ATOL)
+    for actual in (forced, stepped(model, params, batch)[valid]):
+        np.testing.assert_allclose(actual, expected, atol=MERGED_ATOL)
 
 
 def test_every_parameter_of_lora_has_a_row_in_the_sharding_table():

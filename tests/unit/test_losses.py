@@ -96,9 +96,9 @@ def test_chunked_equals_plain_in_value_and_gradient(chunk, label_smoothing):
         return jax.jit(jax.value_and_grad(function, (0, 1), has_aux=True))(features, embedding)
 
     expected, expected_grads = gradient(slow)
-    found, found_grads = gradient(chunked)
+    actual, found_grads = gradient(chunked)
     undifferentiated = jax.jit(chunked)(features, embedding)
-    for sums in (found[1], undifferentiated[1]):
+    for sums in (actual[1], undifferentiated[1]):
         np.testing.assert_allclose(sums, expected[1], rtol=VALUE_RTOL)
     for a, b in zip(found_grads, expected_grads, strict=True):
         assert float(jnp.abs(b).max()) > 0.1
@@ -109,9 +109,9 @@ def test_bfloat16_products_are_accumulated_in_float32():
     features, embedding, labels, valid = make_case(dtype=jnp.bfloat16)
     arguments = (features, embedding, labels, valid)
     expected = plain(*arguments)
-    found = chunked_token_loss([arguments[:2]], *arguments[2:], label_smoothing=0.1, chunk=8)
-    assert all(value.dtype == jnp.float32 for value in found)
-    np.testing.assert_allclose(found, expected, rtol=VALUE_RTOL)
+    actual = chunked_token_loss([arguments[:2]], *arguments[2:], label_smoothing=0.1, chunk=8)
+    assert all(value.dtype == jnp.float32 for value in actual)
+    np.testing.assert_allclose(actual, expected, rtol=VALUE_RTOL)
     gradient = jax.grad(
         lambda f: (
             chunked_token_loss(
@@ -210,9 +210,9 @@ def test_the_logits_of_two_heads_are_their_sum(dtype, chunk):
     def chunked(heads):
         return chunked_token_loss(heads, labels, valid, label_smoothing=0.1, chunk=chunk).smoothed
 
-    found, gradients = jax.jit(jax.value_and_grad(chunked))(heads)
+    actual, gradients = jax.jit(jax.value_and_grad(chunked))(heads)
     expected, slow = jax.jit(jax.value_and_grad(lambda h: summed(h, labels, valid)))(heads)
-    np.testing.assert_allclose(found, expected, rtol=VALUE_RTOL)
+    np.testing.assert_allclose(actual, expected, rtol=VALUE_RTOL)
     np.testing.assert_allclose(jax.jit(chunked)(heads), expected, rtol=VALUE_RTOL)
     atol = GRADIENT_ATOL if dtype == jnp.float32 else 0.05
     for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(slow), strict=True):
@@ -238,9 +238,9 @@ def test_two_heads_compute_one_chunk_and_no_gradient_of_a_frozen_table(frozen):
     sizes = [math.prod(s) // VOCAB for s in shapes_of(jaxpr.jaxpr) if s and s[-1] == VOCAB]
     assert max(sizes) == 16
     every = jax.grad(loss, (0, 1))(dict(enumerate(t for _, t in heads)), [f for f, _ in heads])
-    found = gradient(trained, [f for f, _ in heads])
+    actual = gradient(trained, [f for f, _ in heads])
     jax.tree.map(
-        np.testing.assert_array_equal, found, ({n: every[0][n] for n in trained}, every[1])
+        np.testing.assert_array_equal, actual, ({n: every[0][n] for n in trained}, every[1])
     )
 
 

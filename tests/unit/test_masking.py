@@ -27,9 +27,9 @@ SYMBOL, DRAWN = 2, range(3, 60)
 def test_the_number_of_masked_tokens_equals_the_authors(path):
     with np.load(path) as golden:
         lengths, uniform = golden["sentence_length"], golden["u"]
-        found = mask_counts(lengths[:, None], uniform[None], float(golden["mask_prob"]))
-        np.testing.assert_array_equal(found, golden["selected_count"])
-        assert found.min() == 0 and found.max() > 5
+        actual = mask_counts(lengths[:, None], uniform[None], float(golden["mask_prob"]))
+        np.testing.assert_array_equal(actual, golden["selected_count"])
+        assert actual.min() == 0 and actual.max() > 5
 
 
 def masked(counts, keys, shares=MaskShares()):  # noqa: B008
@@ -119,5 +119,5 @@ def test_invalid_mask_rates_are_refused(settings):
 
 
 def test_settings_determine_the_masks():
-    found = dataclasses.asdict(Masking(share=0.3, random=0.0, kept=0.2).mask_shares())
-    assert found == {"share": 0.3, "random": 0.0, "kept": 0.2}
+    actual = dataclasses.asdict(Masking(share=0.3, random=0.0, kept=0.2).mask_shares())
+    assert actual == {"share": 0.3, "random": 0.0, "kept": 0.2}

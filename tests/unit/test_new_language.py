@@ -69,10 +69,10 @@ def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -
 
 def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.ndarray:
     """Return the logits of a few references of these directions."""
-    found = []
+    actual = []
 
     def score(params, batch, *, model, **settings):
-        found.append(apply(model, params, batch))
+        actual.append(apply(model, params, batch))
         return np.zeros(len(languages))
 
     monkeypatch.setattr(lines_module, "score_batch", score)
@@ -83,7 +83,7 @@ def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.nd
     ]
     references = [made_text.sentence(n + 4, target) for n, (_, target) in enumerate(languages)]
     score_lines(inference_model, lines, references, Decode(batch=len(lines), buckets=(32,)))
-    (logits,) = found
+    (logits,) = actual
     return logits
 
 
@@ -94,10 +94,10 @@ def test_logits_of_old_directions_are_unchanged(kind, tmp_path, monkeypatch):
     add_language(run, new, grown(before))
     after = Vocabulary.load(new / "vocabulary")
     directions = [("en", "de"), ("de", "fr"), ("fr", "en")]
-    expected, found = (logits_of(folder, directions, monkeypatch) for folder in (run, new))
+    expected, actual = (logits_of(folder, directions, monkeypatch) for folder in (run, new))
     ids = [*range(before.first_tag), *(after.tag_id(code) for code in before.languages)]
     assert np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(found[..., ids], expected, atol=LOGITS_ATOL)
+    np.testing.assert_allclose(actual[..., ids], expected, atol=LOGITS_ATOL)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -152,13 +152,13 @@ def test_new_rows_are_drawn_around_the_mean_embedding():
     mean = np.mean([table[i] for i in real], axis=0)
 
     def new(**settings):
-        found = grown_table("embedding", table, before, vocabulary, NewRows(**settings))
-        np.testing.assert_array_equal(found[: before.first_tag], table[: before.first_tag])
+        actual = grown_table("embedding", table, before, vocabulary, NewRows(**settings))
+        np.testing.assert_array_equal(actual[: before.first_tag], table[: before.first_tag])
         for code in before.languages:
-            row, was = found[vocabulary.tag_id(code)], table[before.tag_id(code)]
+            row, was = actual[vocabulary.tag_id(code)], table[before.tag_id(code)]
             np.testing.assert_array_equal(row, was)
-        assert len(found) == vocabulary.size
-        return found[[*range(before.first_tag, vocabulary.first_tag), -1]] - mean
+        assert len(actual) == vocabulary.size
+        return actual[[*range(before.first_tag, vocabulary.first_tag), -1]] - mean
 
     np.testing.assert_allclose(new(noise=0.0), 0, atol=1e-5)
     drawn = new()

@@ -95,8 +95,8 @@ def test_detectors_recognise_sentences(name):
 def test_langdetect_is_deterministic_and_names_itself():
     detector = find_detector("langdetect")
     mixed = [f"{GERMAN[:30]} {SENTENCES['nl'][:30]}", "Malta", "sol la do"]
-    found = {detector.off_target(mixed, "de").detected for _ in range(20)}
-    assert len(found) == 1
+    actual = {detector.off_target(mixed, "de").detected for _ in range(20)}
+    assert len(actual) == 1
     assert detector.signature.startswith("langdetect|seed:0|version:1.")
     assert detector_name(detector.signature) == detector.name == "langdetect"
     result = detector.off_target([ENGLISH], "ast")
@@ -107,8 +107,8 @@ def test_langdetect_is_deterministic_and_names_itself():
 def test_langdetect_labels_exist():
     package = importlib.import_module("langdetect.detector_factory")
     package.init_factory()
-    found = {language_detectors._LANGDETECT_MERGED.get(x, x) for x in package._factory.langlist}
-    assert found == language_detectors._LANGDETECT_LABELS
+    actual = {language_detectors._LANGDETECT_MERGED.get(x, x) for x in package._factory.langlist}
+    assert actual == language_detectors._LANGDETECT_LABELS
 
 
 def test_a_detector_file_is_identified_by_its_content(tmp_path):

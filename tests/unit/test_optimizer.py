@@ -113,10 +113,10 @@ def test_adam_equals_fairseq(eps, weight_decay):
     gradients = (rng.normal(size=(20, 6)) * 10.0 ** rng.integers(-3, 1, 6)).astype(np.float32)
     rates = [rate(config, k, 20) for k in range(20)]
     expected = fairseq_adam(start, gradients, rates, config)
-    found, state = run(
+    actual, state = run(
         {"w": jnp.asarray(start)}, [{"w": jnp.asarray(g)} for g in gradients], config
     )
-    np.testing.assert_allclose(found["w"] - start, expected - start, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual["w"] - start, expected - start, rtol=1e-4, atol=1e-6)
     assert int(state.updates) == 20
 
 

@@ -77,10 +77,10 @@ def scorer(name, tokenizer=None):
 
 def test_roles_are_swapped(flores):
     texts = PaperTexts(["x"] * 3, HYPOTHESES, REFERENCES)
-    found = scorer("mitre", flores).scores(DIRECTION, texts)
+    actual = scorer("mitre", flores).scores(DIRECTION, texts)
     correct, _ = spbleu(HYPOTHESES, REFERENCES, flores)
     swapped, _ = spbleu(REFERENCES, HYPOTHESES, flores)
-    assert found == {
+    assert actual == {
         "spbleu": round_as_published(swapped),
         "chrf": round_as_published(CHRF(word_order=2).corpus_score(REFERENCES, [HYPOTHESES]).score),
     }
@@ -150,9 +150,9 @@ def test_iwslt17_compares_detokenized_hypotheses_with_tokenized_references():
     detokenized = [made._moses.detokenize(text, "it") for text in tokens]
     assert detokenized[0] == "l'amico dell'autore non c'è, vero?"
     texts = PaperTexts(["x"] * 2, detokenized, tokens)
-    found = made.scores(("en", "it"), texts)
+    actual = made.scores(("en", "it"), texts)
     expected = BLEU(tokenize="13a").corpus_score(detokenized, [tokens]).score
-    assert found == {"bleu": round_as_published(expected)} and expected < 60
+    assert actual == {"bleu": round_as_published(expected)} and expected < 60
     prepared = made.texts(DIRECTION, ["three house ."], ["drei Haus ."], ["drei Haus ."])
     assert prepared.hypotheses == ["drei Haus."]
     assert prepared.references == ["drei Haus <<unk>>"]  # the vocabulary has no full stop

@@ -113,8 +113,8 @@ def test_ec40_dilution_factors():
     """The factors the spec expects of 35 known languages: .85, .771, .611, .692."""
     known = set(EC40_LANGUAGES) - set("mt ti lb oc ast kab".split())
     table = ec40_table(dict.fromkeys(many_to_many_directions(EC40_LANGUAGES), 1.0), known)
-    found = [table[f"→ {tier}"].mean for tier in EC40_TABLE_TIERS]
-    assert found == pytest.approx([0.850, 0.771, 0.611, 0.692], abs=5e-4)
+    actual = [table[f"→ {tier}"].mean for tier in EC40_TABLE_TIERS]
+    assert actual == pytest.approx([0.850, 0.771, 0.611, 0.692], abs=5e-4)
     assert table["avg"] == Average(1.0, 35 * 34) and table["sup"].mean == 1.0
     entered = sum(_cells_entered(table, tier) for tier in EC40_TABLE_TIERS)
     assert entered == 1610

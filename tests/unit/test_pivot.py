@@ -22,31 +22,31 @@ def test_a_pivot_is_two_calls(settings, monkeypatch):
     first = translator.translate_nbest(TEXTS, source="de", target="en", **settings)
     between = [translation.text for translation in first]
     second = translator.translate_nbest(between, source="en", target="fr", **settings)
-    found = translator.translate_nbest(TEXTS, source="de", target="fr", pivot="en", **settings)
+    actual = translator.translate_nbest(TEXTS, source="de", target="fr", pivot="en", **settings)
     assert len(set(between)) > 3 and len({t.text for t in second}) > 3
     stripped = [dataclasses.replace(b, truncated=False, limited=False) for b in second]
     assert stripped == [
-        dataclasses.replace(one, truncated=False, limited=False, pivot=None) for one in found
+        dataclasses.replace(one, truncated=False, limited=False, pivot=None) for one in actual
     ]
-    for one, a, b in zip(found, first, second, strict=True):
+    for one, a, b in zip(actual, first, second, strict=True):
         assert one.pivot == (a.text if a.hypotheses else None)
         assert one.truncated == (a.truncated or b.truncated)
         assert one.limited == (a.limited or b.limited)
-    assert found[0] == found[-2] == Translation() and found[-1].truncated
-    assert settings or any(a.limited != b.limited for a, b in zip(found, second, strict=True))
+    assert actual[0] == actual[-2] == Translation() and actual[-1].truncated
+    assert settings or any(a.limited != b.limited for a, b in zip(actual, second, strict=True))
     with pytest.warns(UserWarning, match="of more than 14 tokens"):
         texts = translator.translate(TEXTS, source="de", target="fr", pivot="en", **settings)
-    assert texts == [translation.text for translation in found]
+    assert texts == [translation.text for translation in actual]
 
 
 def test_directions_with_the_pivot_are_translated_directly():
     translator = made_translator(source_contrast=0.5)
     sources, targets = ["en", "de", "de", "fr"], ["fr", "en", "fr", "de"]
     given = {"source": sources, "target": targets}
-    found = translator.translate_nbest(LINES[:4], pivot="en", **given)
-    assert [translation.pivot is None for translation in found] == [True, True, False, False]
+    actual = translator.translate_nbest(LINES[:4], pivot="en", **given)
+    assert [translation.pivot is None for translation in actual] == [True, True, False, False]
     direct = translator.translate_nbest(LINES[:4], **given)
-    assert found[:2] == direct[:2] and found[2:] != direct[2:]
+    assert actual[:2] == direct[:2] and actual[2:] != direct[2:]
 
 
 @pytest.mark.parametrize("settings", [{}, CONTRAST])

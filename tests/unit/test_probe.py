@@ -134,8 +134,8 @@ def test_classes_of_pieces_by_hand(piece, classes):
 
 def test_classes_of_ids():
     known = vocabulary()
-    found = [set(token_id_classes(known, i)) for i in (known.first_tag, known.size - 1, 0, 1, 2)]
-    assert found == [{"tag"}, {"tag"}, set(), {"eos"}, {"unknown"}]
+    actual = [set(token_id_classes(known, i)) for i in (known.first_tag, known.size - 1, 0, 1, 2)]
+    assert actual == [{"tag"}, {"tag"}, set(), {"eos"}, {"unknown"}]
     piece = known.encode("Haus")[0]
     assert token_id_classes(known, piece) == piece_classes(known.tokens([piece])[0]) != frozenset()
 
@@ -149,11 +149,11 @@ def test_accuracy_by_type_and_class_by_hand():
     types = accuracy_by_type(ids, right)
     assert types.ids.tolist() == [3, 5, 7] and types.counts.tolist() == [4, 2, 1]
     assert types.accuracy.tolist() == [0.75, 1, 1]
-    found = accuracy_by_class(types, CLASSES, 2)
-    assert list(found) == ["all", "a", "b"]
-    assert found["all"] == {"tokens": 7, "micro": 6 / 7, "types": 2, "macro": 0.875}
-    assert found["a"] == {"tokens": 6, "micro": 5 / 6, "types": 2, "macro": 0.875}
-    assert found["b"] == {"tokens": 2, "micro": 1.0, "types": 1, "macro": 1.0}
+    actual = accuracy_by_class(types, CLASSES, 2)
+    assert list(actual) == ["all", "a", "b"]
+    assert actual["all"] == {"tokens": 7, "micro": 6 / 7, "types": 2, "macro": 0.875}
+    assert actual["a"] == {"tokens": 6, "micro": 5 / 6, "types": 2, "macro": 0.875}
+    assert actual["b"] == {"tokens": 2, "micro": 1.0, "types": 1, "macro": 1.0}
     assert accuracy_by_class(types, CLASSES, 3)["b"]["macro"] is None
 
 
@@ -161,13 +161,13 @@ def test_gains_compare_the_second_model_with_the_first():
     ids, counts = np.array([3, 5, 7]), np.array([4, 2, 1])
     first = TypeAccuracy(ids, counts, np.array([0.5, 0.5, 0.0]))
     second = TypeAccuracy(ids, counts, np.array([0.75, 0.5, 1.0]))
-    found = class_gains(first, second, CLASSES, 1)
-    assert (found["types"], found["gained"]) == (3, 2)
-    assert found["classes"]["a"] == {"all": pytest.approx(200 / 3), "gained": 50}
-    assert found["classes"]["b"] == {"all": pytest.approx(100 / 3), "gained": 0}
-    found = class_gains(first, second, CLASSES, 2)  # the rare type counts nowhere
-    assert (found["types"], found["gained"]) == (2, 1)
-    assert found["classes"]["a"] == {"all": 100, "gained": 100}
+    actual = class_gains(first, second, CLASSES, 1)
+    assert (actual["types"], actual["gained"]) == (3, 2)
+    assert actual["classes"]["a"] == {"all": pytest.approx(200 / 3), "gained": 50}
+    assert actual["classes"]["b"] == {"all": pytest.approx(100 / 3), "gained": 0}
+    actual = class_gains(first, second, CLASSES, 2)  # the rare type counts nowhere
+    assert (actual["types"], actual["gained"]) == (2, 1)
+    assert actual["classes"]["a"] == {"all": 100, "gained": 100}
     assert class_gains(second, first, CLASSES, 1)["gained"] == 0
 
 
@@ -177,11 +177,11 @@ def test_gains_use_the_token_types_of_both_models():
     second = TypeAccuracy(
         np.array([2, 3, 5, 7]), np.array([9, 1, 2, 5]), np.array([1.0, 0.5, 0.75, 1])
     )
-    found = class_gains(first, second, CLASSES, 1)
-    assert (found["types"], found["gained"]) == (2, 1)
-    assert found["classes"] == {"a": {"all": 100, "gained": 100}, "b": {"all": 50, "gained": 100}}
-    found = class_gains(first, second, CLASSES, 2)  # the second has one token of 3
-    assert (found["types"], found["gained"]) == (1, 1)
+    actual = class_gains(first, second, CLASSES, 1)
+    assert (actual["types"], actual["gained"]) == (2, 1)
+    assert actual["classes"] == {"a": {"all": 100, "gained": 100}, "b": {"all": 50, "gained": 100}}
+    actual = class_gains(first, second, CLASSES, 2)  # the second has one token of 3
+    assert (actual["types"], actual["gained"]) == (1, 1)
 
 
 def features(folder, count, seed, shuffled=False):
@@ -201,21 +201,21 @@ def features(folder, count, seed, shuffled=False):
 def test_probes_are_cached_and_recomputed_if_damaged(tmp_path, monkeypatch):
     learned, tested = features(tmp_path / "l", 600, 0), features(tmp_path / "t", 100, 1)
     kept = tmp_path / "probes"
-    found = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
-    assert [len(each) for each in found] == [60, 100] and found[1].mean() > 0.9
+    actual = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
+    assert [len(each) for each in actual] == [60, 100] and actual[1].mean() > 0.9
     alone = evaluate_probe(learned, None, 0, probe=QUICK, folder=kept)
-    np.testing.assert_array_equal(alone[0], found[0])
+    np.testing.assert_array_equal(alone[0], actual[0])
     assert len(alone[1]) == 0 and len(list(kept.iterdir())) == 2
     trained = []
     plain = train_probe
     monkeypatch.setattr(probing, "train_probe", lambda *given: trained.append(1) or plain(*given))
     again = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
-    np.testing.assert_array_equal(again[1], found[1])
+    np.testing.assert_array_equal(again[1], actual[1])
     assert not trained
     for path in kept.iterdir():
         path.write_bytes(path.read_bytes()[:50])
     again = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
-    np.testing.assert_array_equal(again[1], found[1])
+    np.testing.assert_array_equal(again[1], actual[1])
     assert len(trained) == 1
 
 
@@ -266,8 +266,8 @@ def test_probed_locations_of_a_role():
 
 
 def place_of(layer, accuracy, ended=False):
-    found = {"tokens": 9, "micro": accuracy, "types": 0, "macro": None}
-    place = {"role": "source", "layer": layer, "ended": ended, "classes": {"all": found}}
+    actual = {"tokens": 9, "micro": accuracy, "types": 0, "macro": None}
+    place = {"role": "source", "layer": layer, "ended": ended, "classes": {"all": actual}}
     return place | {"accuracy": accuracy, "held_out": None}
 
 

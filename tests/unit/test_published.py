@@ -265,8 +265,8 @@ def test_ntrex(data):
         path.write_text(lines(f"first in {code}", f"second in {code}"), encoding="utf-8")
     corpus = get_corpus("ntrex")
     assert corpus.splits() == ("test",)
-    found = {code for direction in corpus.directions("test") for code in direction}
-    assert found == set(names) | {"nb"}
+    actual = {code for direction in corpus.directions("test") for code in direction}
+    assert actual == set(names) | {"nb"}
     assert list(corpus.pairs("test", ("zh", "en")))[1] == ("second in zh", "second in en")
 
 

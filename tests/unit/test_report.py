@@ -300,9 +300,9 @@ def test_colour_scale(values, ends):
     [(0, 3000, [0, 1000, 2000, 3000]), (0.2, 2.1, [0, 0.5, 1, 1.5, 2, 2.5]), (2, 2, None)],
 )
 def test_ticks_enclose_the_values(low, high, expected):
-    found = ticks(low, high)
-    assert found[0] <= low and found[-1] >= high and len(found) >= 2
-    assert expected is None or found == expected
+    actual = ticks(low, high)
+    assert actual[0] <= low and actual[-1] >= high and len(actual) >= 2
+    assert expected is None or actual == expected
 
 
 def test_chart_points_have_the_right_coordinates():

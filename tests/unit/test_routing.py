@@ -65,8 +65,8 @@ def computed(case: str, name: str):
         )
         return out, *pull(jnp.asarray(weights))
 
-    found = jax.jit(both)(jnp.asarray(states), jax.tree.map(jnp.asarray, branches))
-    return jax.tree.map(np.asarray, found)
+    actual = jax.jit(both)(jnp.asarray(states), jax.tree.map(jnp.asarray, branches))
+    return jax.tree.map(np.asarray, actual)
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
@@ -114,9 +114,9 @@ def test_a_mesh_changes_nothing(count):
     is_split = [sharding.spec[0] for sharding in shardings]
     assert is_split == ["fsdp" if count == 4 else None] * 4
     placed = Branches(*map(jax.device_put, branches, shardings))
-    found = compile_on(mesh, both)(jnp.asarray(states), placed, jnp.asarray(slots))
+    actual = compile_on(mesh, both)(jnp.asarray(states), placed, jnp.asarray(slots))
     expected = jax.jit(both)(jnp.asarray(states), branches, jnp.asarray(slots))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=ATOL)
 
 

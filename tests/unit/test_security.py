@@ -158,13 +158,13 @@ def test_no_text_becomes_markup_in_a_report(tmp_path):
         notes=(evil,),
     )
     write_result(result, tmp_path / "scores.json")
-    expected, found = _parsed(report_page([plain])), report_page([read_result(tmp_path)])
-    parsed = _parsed(found)
+    expected, actual = _parsed(report_page([plain])), report_page([read_result(tmp_path)])
+    parsed = _parsed(actual)
     assert parsed.names <= expected.names and parsed.attributes <= expected.attributes
     assert "script" not in parsed.names and "img" not in parsed.names
     assert not {name for name in parsed.attributes if name.startswith("on")}
     assert not parsed.attributes & {"src", "href", "action", "data", "srcset", "xlink:href"}
-    assert found.count("&lt;script") > 10 and "url(" not in found
+    assert actual.count("&lt;script") > 10 and "url(" not in actual
 
 
 def test_a_damaged_model_never_reaches_sentencepiece(run, monkeypatch):

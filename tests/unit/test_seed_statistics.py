@@ -22,10 +22,10 @@ FIRST, SECOND = [59.1, 55.0, 61.8, 60.2, 58.4], [64.0, 60.0, 70.5, 66.1, 62.0]
 
 
 def test_the_spread_has_the_sample_variance():
-    found = summarize_scores(FIRST)
-    assert (found.count, found.low, found.high) == (5, 55.0, 61.8)
-    assert found.mean == pytest.approx(np.mean(FIRST))
-    assert found.variance == pytest.approx(np.var(FIRST, ddof=1))
+    actual = summarize_scores(FIRST)
+    assert (actual.count, actual.low, actual.high) == (5, 55.0, 61.8)
+    assert actual.mean == pytest.approx(np.mean(FIRST))
+    assert actual.variance == pytest.approx(np.var(FIRST, ddof=1))
     assert summarize_scores([1.0]).variance is None
     with pytest.raises(UserError, match="no score"):
         summarize_scores([])
@@ -34,10 +34,10 @@ def test_the_spread_has_the_sample_variance():
 def test_the_interval_is_welchs():
     """Of equal variances and sizes: 8 degrees of freedom, whose quantile is 2.306."""
     shifted = [score + 4.0 for score in FIRST]
-    found = compare_means(FIRST, shifted)
+    actual = compare_means(FIRST, shifted)
     half = 2.306 * np.sqrt(2 * np.var(FIRST, ddof=1) / 5)
-    assert found.mean == pytest.approx(-4.0)
-    assert (found.low, found.high) == pytest.approx((-4.0 - half, -4.0 + half), abs=1e-3)
+    assert actual.mean == pytest.approx(-4.0)
+    assert (actual.low, actual.high) == pytest.approx((-4.0 - half, -4.0 + half), abs=1e-3)
     unequal = compare_means(FIRST, SECOND)
     assert unequal.high - unequal.mean > half and unequal.low < -10 < unequal.high < 0
     assert compare_means([1.0, 1.0], [3.0, 3.0]).low == -2.0
@@ -55,8 +55,8 @@ def test_p_counts_all_divisions_of_the_scores():
 
 
 def test_one_seed_has_no_interval():
-    found = compare_means([3.0], [1.0])
-    assert (found.mean, found.low, found.high, found.p) == (2.0, None, None, None)
+    actual = compare_means([3.0], [1.0])
+    assert (actual.mean, actual.low, actual.high, actual.p) == (2.0, None, None, None)
 
 
 def made(name, seed, dropout=0.1, level=60.0):

@@ -84,9 +84,9 @@ def test_parameters_are_gathered_over_their_width_only():
     mesh = make_mesh(Mesh(fsdp=4, tensor=2))
     kernel, other = jnp.ones((8, 2, 4)), jnp.ones(())
     params = {"query": {"kernel": kernel}, "other": (other,)}
-    found = compile_on(mesh, gather_params)(params)
+    actual = compile_on(mesh, gather_params)(params)
     expected = NamedSharding(mesh, PartitionSpec(None, "tensor"))
-    assert found["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
+    assert actual["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
     assert gather_params(params) is params
 
 

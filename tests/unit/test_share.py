@@ -54,21 +54,21 @@ def kept(share: float, direction, seed: int = 0) -> list[int]:
 def test_subsamples_are_binomial_and_nested(direction):
     larger = set(range(COUNT))
     for share in SHARES:
-        found = kept(share, direction)
-        assert abs(len(found) - share * COUNT) < 4 * math.sqrt(COUNT * share * (1 - share))
-        assert found == sorted(found) and set(found) < larger
-        larger = set(found)
+        actual = kept(share, direction)
+        assert abs(len(actual) - share * COUNT) < 4 * math.sqrt(COUNT * share * (1 - share))
+        assert actual == sorted(actual) and set(actual) < larger
+        larger = set(actual)
     assert kept(1.0, direction) == list(range(COUNT))
 
 
 def test_subsamples_depend_on_seed_and_language_pair():
     everywhere = [kept(0.1, direction) for direction in DIRECTIONS]
-    for direction, found in zip(DIRECTIONS, everywhere, strict=True):
-        assert found == kept(0.1, direction) == kept(0.1, direction[::-1])
+    for direction, actual in zip(DIRECTIONS, everywhere, strict=True):
+        assert actual == kept(0.1, direction) == kept(0.1, direction[::-1])
         others = [kept(0.1, d) for d in DIRECTIONS if set(d) != set(direction)]
         other_seed = kept(0.1, direction, seed=1)
         for other in (*others, other_seed):  # each pair of languages is drawn by itself
-            assert 10 < len(set(found) & set(other)) < 60  # 30 by chance
+            assert 10 < len(set(actual) & set(other)) < 60  # 30 by chance
     lines = [n for n, _ in enumerate(kept(0.1, ("en", "de")))]
     thirds = [sum(n < COUNT * part / 3 for n in everywhere[0]) / len(lines) for part in (1, 2)]
     assert thirds == pytest.approx([1 / 3, 2 / 3], abs=0.1)  # from everywhere in the file
@@ -97,12 +97,12 @@ def test_every_kind_of_corpus(tmp_path):
     (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
     files = ParallelFiles("a", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"))
     table = TsvFile("b", f"{tmp_path}/{{split}}.tsv")
-    found = [
+    actual = [
         list(SubsampledCorpus(corpus, Share(0.1)).pairs("train", ("en", "de")))
         for corpus in (files, table)
     ]
-    assert found[0] == found[1] and 15 < len(found[0]) < 70
-    assert set(found[0]) < set(files.pairs("train", ("en", "de")))
+    assert actual[0] == actual[1] and 15 < len(actual[0]) < 70
+    assert set(actual[0]) < set(files.pairs("train", ("en", "de")))
     phrases = SubsampledCorpus(CldrPhrases(("en", "de"), sizes={"train": 1000}), Share(0.1))
     assert 50 < phrases.size("train", ("en", "de")) < 160
 

@@ -60,8 +60,8 @@ BACK = forced("en", "de", ["A"], ["a"])
 
 
 def test_sentences_are_aligned_by_their_references():
-    found = align_by_reference([FR, BACK, DE, IT])
-    (pair,) = found
+    actual = align_by_reference([FR, BACK, DE, IT])
+    (pair,) = actual
     assert pair.languages == ("de", "fr") and pair.first is DE
     # D has the source of C, and the second A is a repetition.
     assert dict(zip(pair.first_rows.tolist(), pair.second_rows.tolist(), strict=True)) == {
@@ -69,7 +69,7 @@ def test_sentences_are_aligned_by_their_references():
         1: 3,
         2: 0,
     }
-    assert [(names, len(each)) for names, each in group_by_languages(found)] == [(("de", "fr"), 1)]
+    assert [(names, len(each)) for names, each in group_by_languages(actual)] == [(("de", "fr"), 1)]
     with pytest.raises(UserError, match="^task 't': no two of the .* raise --limit"):
         check_has_parallel(align_by_reference([DE, BACK]), "t")
 
@@ -91,15 +91,15 @@ def test_mean_cosines_are_those_of_all_pairs():
 def test_languages_and_roles_are_compared_at_each_location():
     pooled, pairs = states_of(3), align_by_reference([DE, FR])
     places = (States(1), States(1, "register"), States(2, ended=True))
-    found = language_similarity(pooled, pairs, places)
-    assert [(f["layer"], f["role"], f["ended"]) for f in found] == [
+    actual = language_similarity(pooled, pairs, places)
+    assert [(f["layer"], f["role"], f["ended"]) for f in actual] == [
         (1, "source", False),
         (1, "register", False),
         (2, "source", True),
     ]
     expected = [cosine(pooled[DE][d, 1], pooled[FR][f, 1]) for d, f in ((0, 1), (1, 3), (2, 0))]
-    assert found[1]["parallel"] == pytest.approx(np.mean(expected), abs=1e-6)
-    assert found[1]["pairs"][0]["sentences"] == 3
+    assert actual[1]["parallel"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert actual[1]["pairs"][0]["sentences"] == 3
     (roles,) = role_similarity(pooled, places)
     every = [cosine(row[0], row[1]) for f in (DE, FR) for row in pooled[f]]
     assert roles["roles"] == ["source", "register"] and roles["layer"] == 1
@@ -179,19 +179,19 @@ def test_languages_and_checkpoints_by_svcca():
         for each, states in pooled.items()
     }
     places = (States(1),), (States(1), States(2))
-    found = checkpoint_svcca((pooled, turned), places)
-    assert [each["second"]["layer"] for each in found] == [1, 2]
-    assert found[0]["svcca"] < 0.5 and found[1]["svcca"] == pytest.approx(1)
-    assert found[1]["others"] < 0.5
+    actual = checkpoint_svcca((pooled, turned), places)
+    assert [each["second"]["layer"] for each in actual] == [1, 2]
+    assert actual[0]["svcca"] < 0.5 and actual[1]["svcca"] == pytest.approx(1)
+    assert actual[1]["others"] < 0.5
     expected = np.mean([svcca(pooled[e][:, 0], turned[e][:, 0]) for e in (one, other)])
-    assert found[0]["svcca"] == pytest.approx(expected)
+    assert actual[0]["svcca"] == pytest.approx(expected)
 
 
 def test_preference_correlates_over_features():
     pair, source, target = RNG.normal(size=(3, 5, 8))
-    found = pearson(pair, source)
+    actual = pearson(pair, source)
     by_hand = [np.corrcoef(a, b)[0, 1] for a, b in zip(pair, source, strict=True)]
-    np.testing.assert_allclose(found, by_hand)
+    np.testing.assert_allclose(actual, by_hand)
     of_target = np.abs([np.corrcoef(a, b)[0, 1] for a, b in zip(pair, target, strict=True)])
     expected = of_target / (np.abs(by_hand) + of_target)
     np.testing.assert_allclose(target_preference(pair, source, target), expected)
@@ -211,12 +211,12 @@ def test_preference_correlates_over_features():
 
 def test_choices_by_hand():
     weights = np.array([[0.1, 0.5, 0.2], [0.3, 0.3, 0.0], [0.0, 0.1, 0.6], [0.0, 0.4, 0.2]])
-    found = top_key_statistics(weights)
-    assert found.first == pytest.approx((0.5 + 0.3 + 0.6 + 0.4) / 4)
-    assert found.second == pytest.approx((0.2 + 0.3 + 0.1 + 0.2) / 4)
-    assert found.distance == 1  # 1-2, 0-1, 2-1, 1-2
-    assert found.entropy == pytest.approx(-(0.5 * math.log2(0.5) + 0.5 * math.log2(0.25)))
-    assert found.diagonal == 1 / 4  # the third alone
+    actual = top_key_statistics(weights)
+    assert actual.first == pytest.approx((0.5 + 0.3 + 0.6 + 0.4) / 4)
+    assert actual.second == pytest.approx((0.2 + 0.3 + 0.1 + 0.2) / 4)
+    assert actual.distance == 1  # 1-2, 0-1, 2-1, 1-2
+    assert actual.entropy == pytest.approx(-(0.5 * math.log2(0.5) + 0.5 * math.log2(0.25)))
+    assert actual.diagonal == 1 / 4  # the third alone
     one = top_key_statistics(np.ones((3, 1)))
     assert one.entropy == 0 and math.isnan(one.second) and math.isnan(one.distance)
     even = top_key_statistics(np.eye(8))
@@ -228,19 +228,19 @@ def test_attention_mass_per_group_of_source_tokens():
     tokens = [known.tag_id("de"), known.encode("Haus")[0], known.eos_id, known.unk_id]
     groups = [token_group(known, token) for token in tokens]
     assert groups == ["tag", "content", "eos", "content"]
-    found = mass_by_group(np.array([[0.1, 0.2, 0.3, 0.0], [0.3, 0.4, 0.1, 0.2]]), groups)
+    actual = mass_by_group(np.array([[0.1, 0.2, 0.3, 0.0], [0.3, 0.4, 0.1, 0.2]]), groups)
     expected = {"tag": 0.2, "content": 0.4, "eos": 0.2}
-    assert {name: pytest.approx(value) for name, value in expected.items()} == found
+    assert {name: pytest.approx(value) for name, value in expected.items()} == actual
 
 
 def test_t_sne_keeps_clusters_and_repeats_itself():
     centres = 20 * np.eye(3, 6)
     states = np.concatenate([c + RNG.normal(size=(8, 6)) for c in centres])
-    found = run_tsne(states, perplexity=5)
-    np.testing.assert_array_equal(run_tsne(states, perplexity=5), found)
+    actual = run_tsne(states, perplexity=5)
+    np.testing.assert_array_equal(run_tsne(states, perplexity=5), actual)
     own = np.arange(24) // 8
-    for number, point in enumerate(found):
-        distance = np.linalg.norm(found - point, axis=1)
+    for number, point in enumerate(actual):
+        distance = np.linalg.norm(actual - point, axis=1)
         nearest = np.argsort(distance)[1:8]
         assert (own[nearest] == own[number]).all()
     assert not run_tsne(np.ones((5, 3))).any()
@@ -283,8 +283,8 @@ def test_the_sentence_count_is_the_minimum_of_a_pair():
 
 
 def test_tokens_are_sampled_without_replacement():
-    found = sample_indices(50, 20, np.random.default_rng(0))
-    assert len(set(found.tolist())) == 20 and (np.diff(found) > 0).all() and found.max() < 50
+    actual = sample_indices(50, 20, np.random.default_rng(0))
+    assert len(set(actual.tolist())) == 20 and (np.diff(actual) > 0).all() and actual.max() < 50
     assert sample_indices(5, 20, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
 
 

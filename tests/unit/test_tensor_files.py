@@ -39,12 +39,12 @@ def lazily(values: dict[str, np.ndarray]) -> list[tuple[str, LazyArray]]:
     return [(name, LazyArray.of(array)) for name, array in values.items()]
 
 
-def assert_equal(found: dict[str, LazyArray], expected: dict[str, np.ndarray]) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal(actual: dict[str, LazyArray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
     for name, array in expected.items():
-        read = found[name].read()
+        read = actual[name].read()
         assert (read.shape, read.dtype) == (array.shape, array.dtype)
-        assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype)
+        assert (actual[name].shape, actual[name].dtype) == (array.shape, array.dtype)
         assert read.tobytes() == array.tobytes()
 
 
@@ -141,13 +141,13 @@ def state() -> dict:
 
 def test_torch_files_round_trip(tmp_path):
     write_torch(tmp_path / "x.pt", state())
-    found = read_torch(tmp_path / "x.pt")
-    assert found["args"] == state()["args"] and found["nested"] == state()["nested"]
-    assert isinstance(found["model"], collections.OrderedDict)
+    actual = read_torch(tmp_path / "x.pt")
+    assert actual["args"] == state()["args"] and actual["nested"] == state()["nested"]
+    assert isinstance(actual["model"], collections.OrderedDict)
     weight = arrays()["layer.weight"]
-    assert_equal(found["model"], arrays() | {"tied": weight, "tied again": weight})
-    tied, again = found["model"]["tied"], found["model"]["tied again"]
-    assert tied.storage == again.storage != found["model"]["layer.weight"].storage
+    assert_equal(actual["model"], arrays() | {"tied": weight, "tied again": weight})
+    tied, again = actual["model"]["tied"], actual["model"]["tied again"]
+    assert tied.storage == again.storage != actual["model"]["layer.weight"].storage
     with zipfile.ZipFile(tmp_path / "x.pt") as archive:
         storages = [name for name in archive.namelist() if "/data/" in name]
     assert len(storages) == len(arrays()) + 1
@@ -256,8 +256,8 @@ def test_views_of_storages_are_read_and_bounded(tmp_path, rest, expected):
         with pytest.raises(UserError, match=r"beyond its storage|without storage"):
             read_torch(tmp_path / "x.pt")
     else:
-        found = read_torch(tmp_path / "x.pt").read()
-        np.testing.assert_array_equal(found, np.array(expected, np.float32))
+        actual = read_torch(tmp_path / "x.pt").read()
+        np.testing.assert_array_equal(actual, np.array(expected, np.float32))
 
 
 def test_files_of_other_formats_are_refused(tmp_path):

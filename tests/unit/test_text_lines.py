@@ -132,9 +132,9 @@ def test_iconv_knows_the_names():
 def test_a_few_bad_lines_are_dropped(tmp_path, lines, bad):
     content = [b"gr\xfcn" if n < bad else b"Gut." for n in range(lines)]
     (tmp_path / "a").write_bytes(b"\n".join(content) + b"\n")
-    found: dict[str, list[int]] = {}
-    assert len(list(input_lines(str(tmp_path / "a"), found))) == lines
-    assert found == {"bad_utf8": list(range(1, bad + 1))}
+    actual: dict[str, list[int]] = {}
+    assert len(list(input_lines(str(tmp_path / "a"), actual))) == lines
+    assert actual == {"bad_utf8": list(range(1, bad + 1))}
     (tmp_path / "a").write_bytes(b"\n".join([b"gr\xfcn", *content]) + b"\n")
     with pytest.raises(UserError, match=rf"first of {bad + 1} lines among {lines + 1}"):
         list(input_lines(str(tmp_path / "a"), {}))

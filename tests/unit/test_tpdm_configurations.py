@@ -37,11 +37,11 @@ def model(name, *bindings):
 def test_table_8(name, published, total, critic):
     """Counts of position_disentangle.md 7: the output of `describe`, with a separate critic."""
     config = model(name)
-    found = describe(config, config.vocab_size, **SIZES)
-    counts = found["parameters"]
+    actual = describe(config, config.vocab_size, **SIZES)
+    counts = actual["parameters"]
     assert counts["total"] == counts["learnable"] == total
     assert f"{total / 1e6:.3f}" == published
-    assert found.get("parameters_beside", {}) == ({"critic": critic} if critic else {})
+    assert actual.get("parameters_beside", {}) == ({"critic": critic} if critic else {})
     assert sum(counts.values()) == 2 * total + total  # the components, total and learnable
 
 
@@ -91,8 +91,8 @@ def test_the_readings_of_mnmt_rc(bindings, attention, mlp):
         {each.name: (each.residual, each.norm) for each in layer} for _, layer in plan.layers()
     ]
     assert layers[3] == {"attention": attention, "mlp": mlp}
-    whole = [found for number, found in enumerate(layers) if number != 3]
-    assert {kind for found in whole for kind in found.values()} == {(True, "post")}
+    whole = [actual for number, actual in enumerate(layers) if number != 3]
+    assert {kind for actual in whole for kind in actual.values()} == {(True, "post")}
 
 
 def test_each_row_of_table_2_changes_one_field():
@@ -104,9 +104,9 @@ def test_each_row_of_table_2_changes_one_field():
         ("sinusoidal_anchors", {"anchors": "sinusoidal"}),
     ):
         expected = tables, dataclasses.replace(method, **change)
-        found = model(f"ablations/tpdm_small_{name}")
-        assert found == dataclasses.replace(full, methods=expected)
-        terms = {term.name for term in found.methods[1].objectives()}
+        actual = model(f"ablations/tpdm_small_{name}")
+        assert actual == dataclasses.replace(full, methods=expected)
+        terms = {term.name for term in actual.methods[1].objectives()}
         assert terms == {"information", "alignment"} - {name.removeprefix("without_")}
 
 

@@ -31,11 +31,11 @@ def data(tmp_path, monkeypatch):
 @pytest.fixture
 def asked(monkeypatch):
     """Record the numbers of pairs that corpora draw; they get three."""
-    found, draw = [], corpus_module._draw
+    actual, draw = [], corpus_module._draw
     monkeypatch.setattr(
-        corpus_module, "_draw", lambda count, drawn: found.append(drawn) or draw(count, 3)
+        corpus_module, "_draw", lambda count, drawn: actual.append(drawn) or draw(count, 3)
     )
-    return found
+    return actual
 
 
 def united_nations(data, form, pairs=("ar-en", "en-ru", "en-zh")):

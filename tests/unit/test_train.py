@@ -113,11 +113,11 @@ def test_the_gradient_is_a_mean_over_all_tokens(learning):
     assert float(optax.global_norm(change)) > 0.1
     expected = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))(state.params, batch)
     tokens = float((batch["target_segment_ids"] > 0).sum())
-    for found in (whole, parts):
+    for actual in (whole, parts):
         jax.tree.map(
             lambda p, q, g: np.testing.assert_allclose(q - p, -g / tokens, atol=GRADIENT_ATOL),
             state.params,
-            found.params,
+            actual.params,
             expected,
         )
     assert float(metrics["loss"]) == pytest.approx(float(metrics_of_parts["loss"]), rel=1e-5)
@@ -128,12 +128,12 @@ def test_padding_rows_do_not_change_the_update(learning):
     learner, state, batch = learning
     padded = {name: np.pad(array, ((0, 2), (0, 0))) for name, array in batch.items()}
     expected, _ = STEP(learner, state, stack(batch))
-    found, _ = STEP(learner, state, stack(padded))
+    actual, _ = STEP(learner, state, stack(padded))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found.params, expected.params
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), actual.params, expected.params
     )
     for name, total in expected.window.losses.items():
-        np.testing.assert_allclose(found.window.losses[name], total, rtol=1e-6)
+        np.testing.assert_allclose(actual.window.losses[name], total, rtol=1e-6)
 
 
 def test_a_run_writes_all_files(straight, cache):

@@ -46,8 +46,8 @@ def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
 def test_decoding_and_training_make_equal_model_inputs(instruction: str, layout: str):
     translator = made_translator(instruction, layout)
-    found = translator.translate_nbest(LINES[:2], source="en", target="fr")
-    for line, translation in zip(LINES, found, strict=False):
+    actual = translator.translate_nbest(LINES[:2], source="en", target="fr")
+    for line, translation in zip(LINES, actual, strict=False):
         expected = _slow(translator, line, 3, "fr")
         assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
         np.testing.assert_allclose(
@@ -68,13 +68,13 @@ def test_language_layers_get_the_target_language_without_tags(tmp_path):
     batch = spans.static_batch(segments, 1)
     assert batch["source_tokens"][0, :4].tolist() == [5, 6, vocabulary().eos_id, 0]
     assert batch["target_lang"].tolist() == [[2]]
-    found = {}
+    actual = {}
     for target in ("de", "fr"):
-        found[target] = omitted.translate_nbest(LINES[:2], source="en", target=target)
-        for line, translation in zip(LINES, found[target], strict=False):
+        actual[target] = omitted.translate_nbest(LINES[:2], source="en", target=target)
+        for line, translation in zip(LINES, actual[target], strict=False):
             expected = _slow(omitted, line, 3, target)
             assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
-    texts = [[each.text for each in lines] for lines in found.values()]
+    texts = [[each.text for each in lines] for lines in actual.values()]
     assert texts[0] != texts[1]  # of one input, by the branches alone
     assert tagged.translate(LINES[:2], source="en", target="fr") != texts[1]
 
@@ -82,20 +82,20 @@ def test_language_layers_get_the_target_language_without_tags(tmp_path):
 def test_order_blank_and_truncated_lines():
     long = " ".join(LINES)
     lines = ["", *LINES[:3], " \t", long, LINES[3], "\u3000"]
-    found = made_translator().translate_nbest(lines, source="en", target="de")
-    blank = [not translation.hypotheses for translation in found]
+    actual = made_translator().translate_nbest(lines, source="en", target="de")
+    blank = [not translation.hypotheses for translation in actual]
     assert blank == [True, False, False, False, True, False, False, True]
-    assert [t.text for t, is_blank in zip(found, blank, strict=True) if is_blank] == [""] * 3
-    assert [translation.truncated for translation in found] == [line == long for line in lines]
+    assert [t.text for t, is_blank in zip(actual, blank, strict=True) if is_blank] == [""] * 3
+    assert [translation.truncated for translation in actual] == [line == long for line in lines]
     cut = vocabulary().encode(long)[: BUCKETS[-1] - 2]
     (alone,) = made_translator().translate_nbest(
         [vocabulary().decode(cut)], source="en", target="de"
     )
-    assert_alike([found[5]], [dataclasses.replace(alone, truncated=True)])
+    assert_alike([actual[5]], [dataclasses.replace(alone, truncated=True)])
     with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags truncated"):
         texts = made_translator().translate(lines, source="en", target="de")
-    assert texts == [translation.text for translation in found]
-    for line, translation in zip(lines, found, strict=True):
+    assert texts == [translation.text for translation in actual]
+    for line, translation in zip(lines, actual, strict=True):
         if line in LINES:
             one = made_translator().translate_nbest([line], source="en", target="de")
             assert_alike(one, [translation])
@@ -105,9 +105,9 @@ def test_truncated_output_is_marked():
     short = made_translator(max_length=2).translate_nbest(LINES, source="en", target="de")
     assert [t.limited for t in short] == [len(t.hypotheses[0].tokens) == 3 for t in short]
     assert any(t.limited for t in short)
-    found = made_translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
-    lengths = [len(translation.hypotheses[0].tokens) for translation in found]
-    assert [translation.limited for translation in found] == [length == 12 for length in lengths]
+    actual = made_translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
+    lengths = [len(translation.hypotheses[0].tokens) for translation in actual]
+    assert [translation.limited for translation in actual] == [length == 12 for length in lengths]
     assert not Translation().limited
 
 
@@ -151,18 +151,18 @@ def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
     lines = [longer, *LINES, *LINES[:2], "", longer]
     job = TranslationJob.create(translator)
     numbered = list(job.number_lines(lines, source="en", target="de"))
-    found = job.as_completed(numbered, done=range(6))
-    assert {line.number for line, _ in found} == {6, 7, 8, 9, 10, 11}
+    actual = job.as_completed(numbered, done=range(6))
+    assert {line.number for line, _ in actual} == {6, 7, 8, 9, 10, 11}
     # Nine lines are more than there are rows: two enter at a time. What is done is counted.
     assert seen == [(9, 2, 8), (9, 2, 8), (40, 4, 4)]
 
 
 def test_samples_follow_the_seed_and_the_line_number():
     def sampled(lines, **decode):
-        found = made_translator(temperature=1.0, **decode).translate_nbest(
+        actual = made_translator(temperature=1.0, **decode).translate_nbest(
             lines, source="en", target="de"
         )
-        return [translation.hypotheses for translation in found]
+        return [translation.hypotheses for translation in actual]
 
     first = sampled([LINES[0]] * 2)
     assert first == sampled([LINES[0]] * 2) and first[0] != first[1]
@@ -183,10 +183,10 @@ def test_languages_may_differ_by_line():
 
 def test_scoring_gives_the_score_of_the_search():
     translator, vocab = made_translator(), vocabulary()
-    found = translator.translate_nbest(LINES, source="en", target="de")
+    actual = translator.translate_nbest(LINES, source="en", target="de")
     triples = [
         (line, h)
-        for line, translation in zip(LINES, found, strict=True)
+        for line, translation in zip(LINES, actual, strict=True)
         for h in translation.hypotheses
         if not translation.truncated and [*vocab.encode(h.text), vocab.eos_id] == list(h.tokens)
     ]

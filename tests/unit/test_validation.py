@@ -10,9 +10,9 @@ from mnmt_jax.training.validation import ValidationTasks, validate
 
 
 def sums(nll: float, tokens: float, asked: float | None = None) -> dict[str, np.ndarray]:
-    found = {"smoothed": 2 * nll, "nll": nll, "tokens": tokens}
-    found |= {} if asked is None else {NLL_TOKENS: asked}
-    return {name: np.float32(value) for name, value in found.items()}
+    actual = {"smoothed": 2 * nll, "nll": nll, "tokens": tokens}
+    actual |= {} if asked is None else {NLL_TOKENS: asked}
+    return {name: np.float32(value) for name, value in actual.items()}
 
 
 def test_perplexities_per_language_pool_all_its_tasks():

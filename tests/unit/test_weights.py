@@ -79,34 +79,36 @@ def test_an_int8_product_is_exact_for_integers(name):
     features = scale.squeeze(inputs)
     own = own.reshape(given[: -len(inputs)] + (1,) * features.ndim)
     expected = sums.astype(np.float32) * own * features
-    found = Int8(jnp.asarray(values, jnp.int8), jnp.asarray(features), inputs)
-    product = np.asarray(found.product(jnp.asarray(states)))
+    actual = Int8(jnp.asarray(values, jnp.int8), jnp.asarray(features), inputs)
+    product = np.asarray(actual.product(jnp.asarray(states)))
     np.testing.assert_allclose(product, expected, rtol=3 * ULP)
     np.testing.assert_array_equal(np.rint(product / own / features), sums)
     bias = _drawn(features.shape)
-    with_bias = affine(jnp.asarray(states), found, jnp.asarray(bias), jnp.float32)
+    with_bias = affine(jnp.asarray(states), actual, jnp.asarray(bias), jnp.float32)
     np.testing.assert_allclose(with_bias, expected + bias, rtol=1e-5, atol=1e-6)
     assert np.abs(sums).max() > 10_000
     if name == "table":
-        np.testing.assert_array_equal(project(jnp.asarray(states), found), product)
+        np.testing.assert_array_equal(project(jnp.asarray(states), actual), product)
         tokens = np.array([[3, 0], [8, 3]])
-        np.testing.assert_allclose(look_up(found, tokens), (values * scale)[tokens], rtol=ULP)
+        np.testing.assert_allclose(look_up(actual, tokens), (values * scale)[tokens], rtol=ULP)
 
 
 def test_nan_stays_nan():
     kernel = Int8(jnp.ones((3, 2), jnp.int8), jnp.ones(2), (0,))
-    found = kernel.product(jnp.asarray([[1.0, jnp.nan, 2.0], [jnp.inf, 0.0, 1.0], [1.0, 2.0, 3.0]]))
-    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
+    actual = kernel.product(
+        jnp.asarray([[1.0, jnp.nan, 2.0], [jnp.inf, 0.0, 1.0], [1.0, 2.0, 3.0]])
+    )
+    np.testing.assert_array_equal(np.isfinite(actual).all(axis=1), [False, False, True])
 
 
 def test_a_bfloat16_product_is_summed_in_float32():
     states, kernel = (
         jnp.asarray(_drawn(shape)).astype(jnp.bfloat16) for shape in ((5, 64), (64, 7))
     )
-    found = Bfloat16(kernel, (0,)).product(states.astype(jnp.float32))
+    actual = Bfloat16(kernel, (0,)).product(states.astype(jnp.float32))
     expected = np.asarray(states, np.float64) @ np.asarray(kernel, np.float64)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert actual.dtype == jnp.float32
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(autouse=True)
@@ -131,27 +133,27 @@ def _names(params, kept):
     return {name for name, leaf in names.items() if isinstance(leaf, QUANTIZED_TYPES) != kept}
 
 
-def _off(found, expected):
-    return np.abs(found - expected).max() / expected.std()
+def _off(actual, expected):
+    return np.abs(actual - expected).max() / expected.std()
 
 
 def _scores_off(fewer, stored):
     """Return the maximum error of a line's score relative to the mean score."""
-    found, expected = (
+    actual, expected = (
         np.array(each.score(LINES, LINES, source="en", target="fr")) for each in (fewer, stored)
     )
-    return np.abs(found - expected).max() / np.abs(expected).mean()
+    return np.abs(actual - expected).max() / np.abs(expected).mean()
 
 
 @pytest.mark.parametrize("weights", FEWER)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_quantized_model_is_close(layout, weights):
     stored = made_translator(layout=layout)
-    found, expected = (
+    actual, expected = (
         forced_log_probs(each, LINES[0], "en", "fr")([5, 6, 7, 8])
         for each in (_with(stored, weights), stored)
     )
-    assert 1e-4 < _off(found, expected) < NEAR[weights]
+    assert 1e-4 < _off(actual, expected) < NEAR[weights]
 
 
 def test_only_accelerators_compute_everything_in_bfloat16(monkeypatch):
@@ -181,8 +183,8 @@ def test_exactly_the_weight_products_are_quantized(weights):
 @pytest.mark.parametrize("weights", FEWER)
 def test_a_quantized_language_model_is_close(weights):
     stored, rows = made_language_model(), [[9, 5, 6, 7, 8], [9, 8, 5, 4]]
-    found = logits_of(_with(stored, weights), rows)
-    assert 1e-4 < _off(found, logits_of(stored, rows)) < NEAR[weights]
+    actual = logits_of(_with(stored, weights), rows)
+    assert 1e-4 < _off(actual, logits_of(stored, rows)) < NEAR[weights]
 
 
 @pytest.mark.parametrize("weights", FEWER)
@@ -207,8 +209,8 @@ def test_a_run_is_translated_with_quantized_weights(weights, run):
     stored = Translator.load(run)
     fewer = Translator.load(run, bindings=[f"Decode.weights='{weights}'"])
     asked = {"source": "en", "target": "fr"}
-    found = fewer.translate_nbest(LINES, **asked)
-    assert_alike(_with(stored, weights).translate_nbest(LINES, **asked), found)
+    actual = fewer.translate_nbest(LINES, **asked)
+    assert_alike(_with(stored, weights).translate_nbest(LINES, **asked), actual)
     assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
     assert fewer.identity == stored.identity and fewer.parameters == stored.parameters
     made_by = TranslationJob.create(stored).provenance()
