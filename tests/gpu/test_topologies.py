@@ -39,7 +39,7 @@ def compile_ahead(topology: str, *more: str) -> dict:
     return json.loads(done.stdout)["programs"]["train_step"]
 
 
-def test_data_parallel_sums_the_gradient_once(tmp_path):
+def test_data_parallel_all_reduces_the_gradient_once(tmp_path):
     """Run the command of the documentation; the all-reduce is that of TPUs."""
     [text] = (c.text for c in commands("docs/gpu.md") if "models/register_tiny.gin" in c.text)
     actual = json.loads(shell(make_root(tmp_path), text).stdout)

@@ -49,29 +49,29 @@ def params_of(values, prefix, model):
     return read_parameters(state(values, prefix), model, layout)
 
 
-def started(values):
+def initialised(values):
     """Return the model and parameters after the parameter mappings."""
     model = graft_model(values)
     givers = {}
-    given = {
+    arrays = {
         "mlm": ("mbert/", "masked_lm", model.methods[0].encoder_layers),
         "lm": ("mgpt/", "causal_lm", model.stage_layers[1]),
     }
-    for origin, (prefix, layout, layers) in given.items():
+    for origin, (prefix, layout, layers) in arrays.items():
         alone = dataclasses.replace(model, layout=layout, stage_layers=(layers,), methods=())
         givers[origin] = types.SimpleNamespace(arrays=flat(params_of(values, prefix, alone)))
     before = params_of(values, "before/", model)
     sources = mapped_param_sources(model.methods[0].param_mappings(model), givers, flat(before))
 
-    def taken(path, leaf):
+    def copied(path, leaf):
         source = sources.get(param_path(path))
         return leaf if source is None else source.array
 
-    return model, jax.tree_util.tree_map_with_path(taken, before)
+    return model, jax.tree_util.tree_map_with_path(copied, before)
 
 
 def test_each_parameter_is_the_one_in_the_authors_model(transfer):
-    model, params = started(transfer)
+    model, params = initialised(transfer)
     actual = write_parameters(params, model, get_layout(model.layout, model.stage_layers))
     after, before = state(transfer, "after/"), state(transfer, "before/")
     assert actual.keys() == after.keys()
@@ -82,7 +82,7 @@ def test_each_parameter_is_the_one_in_the_authors_model(transfer):
 
 
 def test_the_grafted_model_gives_the_authors_logits(transfer):
-    model, params = started(transfer)
+    model, params = initialised(transfer)
     sources = rows_of(transfer["source_right_padded"], transfer["source_lengths"])
     labels = rows_of(transfer["target_labels"], transfer["target_lengths"])
     layout = get_layout(model.layout, model.stage_layers)

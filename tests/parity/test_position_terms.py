@@ -58,11 +58,11 @@ def inputs(values, dtype, form):
     return {n: a.astype(dtype) if a.dtype.kind == "f" else a for n, a in arrays.items()}
 
 
-def losses(given, constants):
+def losses(arrays, constants):
     """Return each loss of the file computed by this project."""
-    g, p, ids, places = (given[name] for name in ("g", "p", "ids", "places"))
-    tau, logits = constants["tau"], given["gate_logits"]
-    gates = relaxed_gates(logits, given["uniform"], constants["gate_temperature"])
+    g, p, ids, places = (arrays[name] for name in ("g", "p", "ids", "places"))
+    tau, logits = constants["tau"], arrays["gate_logits"]
+    gates = relaxed_gates(logits, arrays["uniform"], constants["gate_temperature"])
     divergence = gate_divergence(logits, constants["prior"])
     anchors = mean_anchors(p, ids, places)
 
@@ -92,14 +92,14 @@ def test_losses_and_gradients(values, dtype, form):
     constants = {name: float(values[name]) for name in names}
     lengths = values["lengths"]
     with jax.enable_x64(dtype == "float64"):
-        given = jax.tree.map(jnp.asarray, inputs(values, dtype, form))
+        arrays = jax.tree.map(jnp.asarray, inputs(values, dtype, form))
 
-        def each(name, changed):
-            return losses(given | changed, constants)[name]
+        def loss_of(name, changed):
+            return losses(arrays | changed, constants)[name]
 
         for name, moved in LOSSES.items():
-            own = {key: given[key] for key in moved}
-            loss = jax.jit(jax.value_and_grad(lambda c, n=name: each(n, c)))
+            own = {key: arrays[key] for key in moved}
+            loss = jax.jit(jax.value_and_grad(lambda c, n=name: loss_of(n, c)))
             actual, gradients = loss(own)
             assert actual.dtype == dtype
             scale = max(1.0, abs(float(values[name])))
@@ -116,8 +116,10 @@ def test_losses_and_gradients(values, dtype, form):
 def test_the_information_bound_is_per_position(values):
     """Equation 1 fixes the position and averages contents; the other order differs by token."""
     with jax.enable_x64(True):
-        given = jax.tree.map(jnp.asarray, inputs(values, "float64", "padded"))
-        actual = np.asarray(information(given["g"], given["p"], given["ids"], float(values["tau"])))
+        arrays = jax.tree.map(jnp.asarray, inputs(values, "float64", "padded"))
+        actual = np.asarray(
+            information(arrays["g"], arrays["p"], arrays["ids"], float(values["tau"]))
+        )
     np.testing.assert_allclose(actual, values["information_per_token"], atol=1e-9)
     other = values["club_order_per_token"]
     assert np.abs(actual - other).max() > 0.1

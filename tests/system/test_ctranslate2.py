@@ -45,13 +45,13 @@ def test_ctranslate2_gives_the_same_translations_and_scores(kind, instruction, t
     translator = made_translator(instruction, "encoder_decoder", KINDS[kind])
     run = write_made_run(tmp_path / "run", translator)
     export_checkpoint("ctranslate2", run, tmp_path / "ct2")
-    theirs = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32")
+    ct2_model = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32")
     sources, prefixes = zip(*(prompt(translator, line) for line in LINES), strict=True)
-    given = {"source": SOURCE, "target": TARGET, "length_penalty": 0.0, "max_length": STEPS}
-    actual = translator.translate_nbest(LINES, beam_size=BEAM, **given)
+    options = {"source": SOURCE, "target": TARGET, "length_penalty": 0.0, "max_length": STEPS}
+    actual = translator.translate_nbest(LINES, beam_size=BEAM, **options)
 
     rows = [(number, h) for number, each in enumerate(actual) for h in each.hypotheses]
-    scored = theirs.score_batch(
+    scored = ct2_model.score_batch(
         [sources[number] for number, _ in rows],
         [[*prefixes[n], *names(translator, h.tokens[:-1])] for n, h in rows],
     )
@@ -60,7 +60,7 @@ def test_ctranslate2_gives_the_same_translations_and_scores(kind, instruction, t
         assert len(score.log_probs) == own + len(hypothesis.tokens)
         np.testing.assert_allclose(sum(score.log_probs[own:]), hypothesis.score, rtol=1e-4)
 
-    searched = theirs.translate_batch(
+    searched = ct2_model.translate_batch(
         sources,
         target_prefix=prefixes,
         beam_size=1,
@@ -68,7 +68,7 @@ def test_ctranslate2_gives_the_same_translations_and_scores(kind, instruction, t
         min_decoding_length=1 + own,  # no empty translation, as here
         disable_unk=True,
     )
-    ours = translator.translate_nbest(LINES, beam_size=1, **given)
+    ours = translator.translate_nbest(LINES, beam_size=1, **options)
     for one, other in zip(ours, searched, strict=True):
         tokens = names(translator, one.hypotheses[0].tokens[:-1])
         assert other.hypotheses[0][own : own + STEPS] == tokens

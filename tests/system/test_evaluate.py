@@ -65,8 +65,8 @@ def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr,cs")
     # A language that the model does not know.
     (folder / "test.cs").write_text("x\n" * SENTENCES, encoding="utf-8")
-    where = ("--run", folder / "tiny", "--task", "mine", "--output", folder / "out")
-    done = _run(*where, *files)
+    flags = ("--run", folder / "tiny", "--task", "mine", "--output", folder / "out")
+    done = _run(*flags, *files)
     assert done.returncode == 0, done.stderr
     assert "skipped languages that the model does not have: cs" in done.stderr
     assert done.stderr.count("chrF++") == 6 and "6/6 " in done.stderr
@@ -94,7 +94,7 @@ def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
     assert [row["hypothesis"] for row in rows] == direct and any(direct)
     assert [row["reference"] for row in rows] == sentences("fr", SENTENCES)
 
-    fewer = (*where, *files, "--directions", "zero_shot", "--paper_compatible", "opus100")
+    fewer = (*flags, *files, "--directions", "zero_shot", "--paper_compatible", "opus100")
     refused = _run(*fewer)
     assert refused.returncode == 2 and "directions: 3 of its 6 would be lost" in refused.stderr
     again = _run(*fewer, "--overwrite")
@@ -113,9 +113,9 @@ def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
 
 def test_several_processes_give_the_evaluation_of_one(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
-    where = ("--run", folder / "tiny", "--task", "mine", *files)
-    assert _run(*where, "--output", tmp_path / "alone").returncode == 0
-    shared = (*where, "--output", tmp_path / "shared", "--num_processes=2")
+    flags = ("--run", folder / "tiny", "--task", "mine", *files)
+    assert _run(*flags, "--output", tmp_path / "alone").returncode == 0
+    shared = (*flags, "--output", tmp_path / "shared", "--num_processes=2")
     first = _run(*shared, "--process_id=1")
     assert first.returncode == 0 and first.stdout == ""
     assert (
@@ -129,10 +129,10 @@ def test_several_processes_give_the_evaluation_of_one(folder, tmp_path):
     assert actual.directions == expected.directions and len(actual.directions) == 6
 
 
-def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
+def test_an_explicit_beam_is_used_and_recorded(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de")
-    where = ("--run", folder / "tiny", "--task", "mine", "--output", tmp_path)
-    done = _run(*where, *files, "--beam_size=3", "--lid=langdetect")
+    flags = ("--run", folder / "tiny", "--task", "mine", "--output", tmp_path)
+    done = _run(*flags, *files, "--beam_size=3", "--lid=langdetect")
     assert done.returncode == 0, done.stderr
     assert "Off-target (langdetect)" in done.stdout
     result = read_result(tmp_path)
@@ -141,12 +141,12 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     assert (decoding["method"], decoding["beam_size"]) == ("beam", 3)
     path = tmp_path / "translations" / "en-de.jsonl"
     actual = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
-    where = {"source": "en", "target": "de"}
+    flags = {"source": "en", "target": "de"}
     beam = Translator.load(folder / "tiny", bindings=["Decode.beam_size=5"])
-    assert actual == beam.translate(sentences("en", SENTENCES), beam_size=3, **where)
+    assert actual == beam.translate(sentences("en", SENTENCES), beam_size=3, **flags)
     greedy = Translator.load(folder / "tiny")
     sizes = [
-        {len(t.hypotheses) for t in greedy.translate_nbest(["one two"], beam_size=size, **where)}
+        {len(t.hypotheses) for t in greedy.translate_nbest(["one two"], beam_size=size, **flags)}
         for size in (None, 1, 3)
     ]
     assert sizes == [{1}, {1}, {3}]
@@ -155,14 +155,14 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
 def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
     where = ("--run", folder / "tiny", "--task", "mine", "--directions", "zero_shot")
-    asked = {"plain": [], "other": ["--pivot=en", "--gin.Decode.source_contrast=0.5"]}
-    for name, flags in asked.items():
+    flags_of = {"plain": [], "other": ["--pivot=en", "--gin.Decode.source_contrast=0.5"]}
+    for name, flags in flags_of.items():
         done = _run(*where, *files, "--output", tmp_path / name, *flags)
         assert done.returncode == 0, done.stderr
         # Of de-fr, fr-en and fr-de, the second has the pivot as target.
-        told = done.stderr.count("1 direction from or into en: translated directly")
-        assert told == len(flags[:1])
-    plain, other = (read_result(tmp_path / name).decoding for name in asked)
+        notice_count = done.stderr.count("1 direction from or into en: translated directly")
+        assert notice_count == len(flags[:1])
+    plain, other = (read_result(tmp_path / name).decoding for name in flags_of)
     contrast = {"source_contrast": 0.5, "seed": 0}
     assert other == {**plain, **contrast, "pivot": "en"}
     assert "- pivot: en" in (tmp_path / "other" / "table.md").read_text("utf-8").splitlines()
@@ -173,7 +173,7 @@ def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
     )
     assert [row["pivot"] for row in rows] == [t.pivot for t in actual]
     assert [row["hypothesis"] for row in rows] == [t.text for t in actual]
-    where = (*(tmp_path / name for name in asked), "--output", tmp_path / "page.html")
+    where = (*(tmp_path / name for name in flags_of), "--output", tmp_path / "page.html")
     done = fresh_process.run("compare.py", *where)
     assert done.returncode == 0, done.stderr
     names = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:4]]
@@ -181,8 +181,8 @@ def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
 
 
 def test_an_unknown_pivot_is_refused_before_anything_is_written(folder, tmp_path):
-    where = ("--run", folder / "tiny", "--task", "cldr_quickstart", "--output", tmp_path / "none")
-    done = _run(*where, "--pivot=xx")
+    flags = ("--run", folder / "tiny", "--task", "cldr_quickstart", "--output", tmp_path / "none")
+    done = _run(*flags, "--pivot=xx")
     assert done.returncode == 2 and "--pivot=xx: the model has no such language" in done.stderr
     assert not (tmp_path / "none").exists()
 

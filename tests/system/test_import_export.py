@@ -187,7 +187,7 @@ def test_failed_imports_leave_no_files(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"hf"}
 
 
-def test_nothing_is_overwritten(tmp_path):
+def test_existing_files_are_not_overwritten(tmp_path):
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
     path = tmp_path / "fs" / "checkpoint.pt"
     with pytest.raises(UserError, match="already exists"):

@@ -126,7 +126,7 @@ def test_repr_of_a_translator_names_the_run(run):
     assert repr(Translator.load(run)) == expected
 
 
-def test_bindings_and_step_reach_the_search(run, infer):
+def test_bindings_and_step_are_used(run, infer):
     text = LINES[0].encode()
     binding = "--gin.Decode.max_length=1"
     status, out, _ = infer(*_languages(run), binding, "--step=7", stdin=text)

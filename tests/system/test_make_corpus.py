@@ -37,7 +37,7 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_parallel_files_hold_the_corpus_and_repeat_themselves(tmp_path):
+def test_parallel_files_contain_the_corpus_and_are_reproducible(tmp_path):
     summary = make(tmp_path / "a", "--seed", 7)
     make(tmp_path / "b", "--seed", 7, hash_seed="99")
     make(tmp_path / "c", "--seed", 8)
@@ -58,7 +58,7 @@ def test_parallel_files_hold_the_corpus_and_repeat_themselves(tmp_path):
         assert not lines["test"] & lines["train"] and not lines["validation"] & lines["train"]
 
 
-def test_tsv_holds_the_same_sentences(tmp_path):
+def test_tsv_contains_the_same_sentences(tmp_path):
     summary = make(tmp_path, "--format", "tsv", "--inventory", "large")
     assert set(contents(tmp_path)) == {"train.tsv", "validation.tsv", "test.tsv"}
     assert summary["lines"]["train.tsv"] == 300

@@ -44,9 +44,9 @@ def start(gin_file: Path, workdir: Path, *bindings: str) -> fresh_process.Child:
 
 
 def finish(child: fresh_process.Child, status: int) -> str:
-    _, said = child.communicate(timeout=fresh_process.PATIENCE)
-    assert child.returncode == status, said
-    return said
+    _, output = child.communicate(timeout=fresh_process.PATIENCE)
+    assert child.returncode == status, output
+    return output
 
 
 def wait_for(condition, child: fresh_process.Child) -> None:
@@ -68,15 +68,17 @@ def complete(run: Path) -> list[int]:
 
 
 def test_runs_stopped_by_sigterm_or_killed_in_a_save_resume_identically(gin_file, tmp_path):
-    straight, broken = tmp_path / "straight", tmp_path / "broken"
-    assert "complete" in finish(start(gin_file, straight, f"--gin.Train.save_every={STEPS}"), 0)
+    uninterrupted, broken = tmp_path / "straight", tmp_path / "broken"
+    assert "complete" in finish(
+        start(gin_file, uninterrupted, f"--gin.Train.save_every={STEPS}"), 0
+    )
 
     child = start(gin_file, broken)
     wait_for(lambda: complete(broken) and complete(broken)[-1] >= 3, child)
     child.send_signal(signal.SIGTERM)
-    said = finish(child, 128 + signal.SIGTERM)
+    output = finish(child, 128 + signal.SIGTERM)
     stopped_at = complete(broken)[-1]
-    assert f"SIGTERM: {broken} is at step {stopped_at} of {STEPS}" in said
+    assert f"SIGTERM: {broken} is at step {stopped_at} of {STEPS}" in output
     assert 3 <= stopped_at < STEPS
 
     for above in (stopped_at + 1, stopped_at + 5):
@@ -88,7 +90,7 @@ def test_runs_stopped_by_sigterm_or_killed_in_a_save_resume_identically(gin_file
         assert above - 1 <= complete(broken)[-1] < STEPS
 
     assert "complete" in finish(start(gin_file, broken), 0)
-    assert_same_training(broken, straight, STEPS)
+    assert_same_training(broken, uninterrupted, STEPS)
     assert [record["step"] for record in records(broken)] == [7, 8, 14, 16, 21, 24]
     assert not unfinished(broken, 0)
 
@@ -111,15 +113,15 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(
     """The fallback is reported, and the run ends like the undisturbed one."""
     from mnmt_jax.training.train import train
 
-    config, straight = undisturbed
+    config, uninterrupted = undisturbed
     run = tmp_path / "run"
-    shutil.copytree(straight, run)
+    shutil.copytree(uninterrupted, run)
     damage(run, 8, how)
     assert train(config, run) is None
-    said = capfd.readouterr().err
-    assert "checkpoint 8 cannot be read" in said
-    assert "checkpoint 8 was moved to" in said and (run / "checkpoints_damaged" / "8").is_dir()
-    assert_same_training(run, straight, 8)
+    output = capfd.readouterr().err
+    assert "checkpoint 8 cannot be read" in output
+    assert "checkpoint 8 was moved to" in output and (run / "checkpoints_damaged" / "8").is_dir()
+    assert_same_training(run, uninterrupted, 8)
     assert steps_of(run) == [4, 8]
 
 

@@ -101,11 +101,11 @@ def test_monolingual_tasks_give_the_same_cache_as_files(data, monkeypatch):
     assert vocabulary.decode(example["targets"]) == made_text.sentences("de", 1)[0]
     tag = vocabulary.languages.index("de")
     assert example["source_lang"].tolist() == example["target_lang"].tolist() == [tag]
-    [theirs] = task_sources("newscrawl_de", ("train",))
+    [seqio_task] = task_sources("newscrawl_de", ("train",))
     [ours] = cache_task_sources(get_corpus("newscrawl"), [("de", "de")], vocabulary)
     written = [
         write_cache(data / name, [source], vocabulary=vocabulary)
-        for name, source in (("theirs", theirs), ("ours", ours))
+        for name, source in (("theirs", seqio_task), ("ours", ours))
     ]
     assert written[0].tasks == written[1].tasks and "newscrawl_de" in written[0].tasks
     own = MonolingualFiles(

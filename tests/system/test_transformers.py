@@ -66,16 +66,16 @@ def test_transformers_computes_the_same_logits(run, exported):
     model = build_model(config.model, vocabulary.size)
     ours = np.asarray(jax.jit(model.apply)({"params": params}, batch))
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
-    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(exported)
-    theirs.eval()
-    assert theirs.num_parameters() == sum(leaf.size for leaf in jax.tree.leaves(params))
+    torch_model = transformers.M2M100ForConditionalGeneration.from_pretrained(exported)
+    torch_model.eval()
+    assert torch_model.num_parameters() == sum(leaf.size for leaf in jax.tree.leaves(params))
     valid = {role: batch[f"{role}_segment_ids"] != 0 for role in lengths}
     ids = {
         role: torch.tensor(np.where(valid[role], rows[batch[f"{role}_tokens"]], 1))
         for role in lengths
     }
     with torch.no_grad():
-        logits = theirs(
+        logits = torch_model(
             input_ids=ids["source"],
             attention_mask=torch.tensor(valid["source"].astype(np.int64)),
             decoder_input_ids=ids["target"],
@@ -103,9 +103,9 @@ def test_transformers_reads_the_vocabulary(run, exported):
 
 def test_the_safetensors_package_reads_written_files(exported):
     path = exported / "model.safetensors"
-    theirs, ours = safetensors.numpy.load_file(path), read_safetensors(path)
-    assert theirs.keys() == ours.keys() and len(theirs) > 20
-    for name, value in theirs.items():
+    expected, ours = safetensors.numpy.load_file(path), read_safetensors(path)
+    assert expected.keys() == ours.keys() and len(expected) > 20
+    for name, value in expected.items():
         np.testing.assert_array_equal(ours[name].read(), value)
 
 

@@ -43,7 +43,7 @@ def params(folder: Path) -> dict:
     return jax.tree.map(lambda leaf: leaf.read(), open_t5x(folder)[2])
 
 
-def test_it_trains_evaluates_and_translates(root):
+def test_the_commands_train_evaluate_and_translate(root):
     for run in ("register", "cached", "lora"):
         assert (root / "runs/t5x" / run / "checkpoint_2" / "state").is_dir()
     [scores] = (root / "runs/t5x/eval").rglob("*metrics.jsonl")

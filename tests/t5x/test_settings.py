@@ -40,16 +40,16 @@ def test_a_configuration_parsed_by_gin_equals_the_commands_configuration(parse):
 
 
 @pytest.mark.parametrize(
-    ("binding", "told"),
+    ("binding", "message"),
     [
         ("train/Data.rows = 4", "train/Data.rows"),
         ("STEPS = 4", "macro 'STEPS' is never used"),
         ("Data.rows = 0", "Data.rows"),
     ],
 )
-def test_invalid_keys_are_refused_under_t5x_too(parse, binding, told):
+def test_invalid_keys_are_refused_under_t5x_too(parse, binding, message):
     parse(binding)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         parsed_config()
 
 
@@ -167,5 +167,5 @@ def test_a_misspelt_key_is_one_error_line_under_t5x(capsys):
         gin.parse_config_files_and_bindings([], ["Model.embd = 3"])
     with pytest.raises(SystemExit) as stop:
         t5x_errors.end(ValueError, actual.value, None)
-    said = "error: Model.embd: no such name; did you mean Model.embed?\n"
-    assert (stop.value.code, capsys.readouterr().err) == (2, said)
+    error_line = "error: Model.embd: no such name; did you mean Model.embed?\n"
+    assert (stop.value.code, capsys.readouterr().err) == (2, error_line)

@@ -32,7 +32,7 @@ def compile_ahead(topology: str, model: str, *more: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_data_parallel_sums_the_gradient_once(tmp_path):
+def test_data_parallel_all_reduces_the_gradient_once(tmp_path):
     """Run the command of the documentation, and compare the figure below it."""
     [text] = (c.text for c in commands("docs/tpu.md") if "models/register_tiny.gin" in c.text)
     actual = json.loads(shell(make_root(tmp_path), text).stdout)

@@ -38,15 +38,15 @@ def config_of(model: Model, **optimizer) -> Config:
 
 def random_tree(model: Model, seed: int) -> dict:
     """Return random parameters; the base is the same with and without LoRA."""
-    own, base = split_lora(parameter_shapes(model, made_vocabulary().size))
+    lora, base = split_lora(parameter_shapes(model, made_vocabulary().size))
     trees = []
-    for number, tree in enumerate((own, base)):
+    for number, tree in enumerate((lora, base)):
         rng = np.random.default_rng((seed, number))
         trees.append(
             jax.tree.map(lambda a, r=rng: r.normal(0, 0.3, a.shape).astype(np.float32), tree)
         )
-    own, base = trees
-    for layer, attention in own.items():
+    lora, base = trees
+    for layer, attention in lora.items():
         for projection, arrays in attention["attention"].items():
             base[layer]["attention"][projection] |= arrays
     return base
@@ -56,8 +56,8 @@ def make_run(folder: Path, model: Model, seed: int = 0, **optimizer) -> dict:
     params = random_tree(model, seed)
     lazy = jax.tree.map(LazyArray.of, params)
     config = config_of(model, **optimizer)
-    told = {"origin": ("runs/base", "made"), "tasks": TASKS if model.lora_rank else None}
-    write_run(folder, config, made_vocabulary(), lazy, **told)
+    record = {"origin": ("runs/base", "made"), "tasks": TASKS if model.lora_rank else None}
+    write_run(folder, config, made_vocabulary(), lazy, **record)
     return params
 
 
@@ -126,9 +126,9 @@ def test_merged_weights_are_w_plus_a_b(runs, tmp_path):
     changed = 0
     for path, actual in jax.tree_util.tree_leaves_with_path(merged):
         names = [entry.key for entry in path]
-        expected, own = base, tuned
+        expected, lora = base, tuned
         for name in names:
-            expected, above, own = expected[name], own, own.get(name)
+            expected, above, lora = expected[name], lora, lora.get(name)
         if names[-2:] in (["query", "kernel"], ["out", "kernel"]):
             letters = "mr,rhd->mhd" if names[-2] == "query" else "hdr,rm->hdm"
             expected = expected + np.einsum(letters, above["lora_a"], above["lora_b"])

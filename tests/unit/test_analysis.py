@@ -115,9 +115,9 @@ def test_ablation_looks_up_references_by_source_text(benchmark, tmp_path):
             texts = super().texts(direction)
             if direction != ("en", "de"):
                 return texts
-            kept = slice(None, None, -1) if self.whole else slice(1, None)
+            existing = slice(None, None, -1) if self.whole else slice(1, None)
             return dataclasses.replace(
-                texts, sources=texts.sources[kept], references=texts.references[kept]
+                texts, sources=texts.sources[existing], references=texts.references[existing]
             )
 
     turned = Turned("phrases", CldrPhrases(LANGUAGES, sizes={"test": 8}, name="phrases"))
@@ -178,13 +178,13 @@ def test_a_page_shows_its_file_and_overwrites_no_foreign_files(tmp_path):
         ("0.1", "good", "--share:50%"),
     ]
     for name in ("analysis.json", "analysis.html"):
-        kept = (tmp_path / name).read_text("utf-8")
+        existing = (tmp_path / name).read_text("utf-8")
         (tmp_path / name).write_text("mine", encoding="utf-8")
         with pytest.raises(
             UserError, match=f"{name}: already exists and was not written by mnmt-jax"
         ):
             check_analysis_folder(tmp_path)
-        (tmp_path / name).write_text(kept, encoding="utf-8")
+        (tmp_path / name).write_text(existing, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -280,8 +280,8 @@ def test_a_synonym_of_an_analysis_is_answered_with_its_name(word, kind, tmp_path
 def test_a_probe_is_tested_on_held_out_texts(runs, tmp_path):
     for code in ("en", "de"):
         (tmp_path / f"lines.{code}").write_text(f"one {code}\ntwo {code}\n", encoding="utf-8")
-    own = [f"--parallel={tmp_path}/lines.{{language}}", "--languages=en,de", "--task=mine"]
-    given = ["--run", runs / "layers", "--directions=all", *own]
+    flags = [f"--parallel={tmp_path}/lines.{{language}}", "--languages=en,de", "--task=mine"]
+    given = ["--run", runs / "layers", "--directions=all", *flags]
     with pytest.raises(UserError, match="^task 'mine': validation and test sentences are the same"):
         command("analyse", "probe", "--output", tmp_path / "x", *given)
     assert not (tmp_path / "x").exists()
@@ -317,16 +317,16 @@ def test_a_finished_analysis_of_other_inputs_is_kept(runs, tmp_path, monkeypatch
     scales = "analyse", "scales", "--output", tmp_path / "x", "--run"
     for _ in range(2):  # its own it replaces
         command(*scales, runs / "layers")
-    kept = {path: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    existing = {path: path.read_bytes() for path in (tmp_path / "x").iterdir()}
     shutil.copytree(runs / "layers", tmp_path / "other")
     lines = tmp_path / "lines"
     lines.write_text("one\n", encoding="utf-8")
     read = ["--input", lines, "--source=en", "--target=de"]
     attention = "analyse", "attention", "--output", tmp_path / "x", "--run", runs / "layers", *read
-    for call, told in (((*scales, tmp_path / "other"), "run"), (attention, "analysis")):
-        with pytest.raises(UserError, match=rf"^--output=.* \({told}\); .* --overwrite$"):
+    for call, message in (((*scales, tmp_path / "other"), "run"), (attention, "analysis")):
+        with pytest.raises(UserError, match=rf"^--output=.* \({message}\); .* --overwrite$"):
             command(*call)
-    assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == kept
+    assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == existing
     command(*attention, "--overwrite")
     actual = json.loads((tmp_path / "x" / "analysis.json").read_text("utf-8"))
     assert (actual["analysis"], actual["task"]) == ("attention", "lines")
@@ -347,8 +347,8 @@ def test_an_analysis_is_identified_by_its_facts(tmp_path):
             check_same_analysis(tmp_path, {**facts, name: "other"})
     for settings in ({"limit": 3}, {"limit": 1000, "layers": "1"}, {}):
         write_analysis(tmp_path, {**facts, "settings": {"limit": 1000}}, "title", [])
-        told = "layers" if "layers" in settings else "limit"
-        with pytest.raises(UserError, match=rf"something else \({told}\)"):
+        message = "layers" if "layers" in settings else "limit"
+        with pytest.raises(UserError, match=rf"something else \({message}\)"):
             check_same_analysis(tmp_path, {**facts, "settings": settings})
     check_same_analysis(tmp_path, {**facts, "settings": {"limit": 1000}})
     check_same_analysis(tmp_path, facts)  # known later

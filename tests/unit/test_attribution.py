@@ -169,7 +169,7 @@ def test_the_attributed_function_is_the_block_of_the_model():
     assert set(np.asarray(batch["target_lang"])[:, 0]) == {1, 2}
 
 
-def test_a_language_without_a_branch_has_rows_of_zero():
+def test_a_language_without_a_branch_has_zero_attributions():
     model, _, params = case("encoder_decoder")
     (layer, *_) = branch_layers(model)
     assert layer.kind.settings.slots[0] == -1

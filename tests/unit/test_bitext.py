@@ -254,7 +254,7 @@ def test_files_without_the_requested_languages_are_refused(tmp_path):
     assert corpus(us, en, fr, languages=("en", "de", "fr")).size("train", ("fr", "en")) == 1
 
 
-def test_splits_and_flaws(tmp_path):
+def test_splits_and_bad_lines(tmp_path):
     write(tmp_path, train_tmx=TMX, dev_tmx=TMX.replace("Ein Weg", "w" * 41))
     splits = {"train": "train", "validation": "dev", "test": "test"}
     actual = BitextFiles("x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=DROP)
@@ -399,12 +399,12 @@ def test_xml_is_streamed_by_unit(tmp_path, around):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("x" * 10_100_000, "too long"), ("<hi>" * 300, "depth")]
+    ("text", "message"), [("x" * 10_100_000, "too long"), ("<hi>" * 300, "depth")]
 )
-def test_all_parts_of_xml_have_size_limits(tmp_path, text, said):
+def test_all_parts_of_xml_have_size_limits(tmp_path, text, message):
     with gzip.open(tmp_path / "a.tmx.gz", "wt", compresslevel=1) as file:
         file.write(ONE.format(text))
-    with pytest.raises(UserError, match=rf"(?i)a\.tmx\.gz:1: .*{said}") as caught:
+    with pytest.raises(UserError, match=rf"(?i)a\.tmx\.gz:1: .*{message}") as caught:
         list(read_units(str(tmp_path / "a.tmx.gz")))
     assert "\n" not in str(caught.value)
 
@@ -469,12 +469,12 @@ def test_bitext_files_are_evaluated(tmp_path):
 def test_invalid_flags_are_refused(tmp_path, flags, message):
     path = write(tmp_path, a_tmx=TMX, train1_tmx=TMX)
     path = tmp_path / "a.tmx"
-    given = [flag.format(a=path, b=tmp_path) for flag in flags]
+    arguments = [flag.format(a=path, b=tmp_path) for flag in flags]
     with pytest.raises(UserError, match=message):
         command(
             "cache_tasks",
             "--bitext",
-            *given,
+            *arguments,
             "--vocab_size=40",
             "--no-byte_fallback",
             "--output",

@@ -47,10 +47,10 @@ def folder(saved, tmp_path) -> Path:
 
 
 def restore(folder: Path, like: TrainState):
-    said: list[str] = []
-    checkpoints = Checkpoints(folder, report=said.append)
+    reports: list[str] = []
+    checkpoints = Checkpoints(folder, report=reports.append)
     try:
-        return checkpoints.restore(like), said
+        return checkpoints.restore(like), reports
     finally:
         checkpoints.close()
 
@@ -73,17 +73,17 @@ DAMAGE = {
 
 
 def test_checkpoints_are_restored(folder):
-    restored, said = restore(folder, shapes_of(make_state(0)))
+    restored, reports = restore(folder, shapes_of(make_state(0)))
     jax.tree.map(np.testing.assert_array_equal, restored.state, make_state(2))
-    assert restored.extra == {"data": {"chunk": 2}} and not said
+    assert restored.extra == {"data": {"chunk": 2}} and not reports
 
 
-@pytest.mark.parametrize("how", DAMAGE)
-def test_damaged_files_are_set_aside(how, folder):
-    DAMAGE[how](folder / "2")
-    restored, said = restore(folder, shapes_of(make_state(0)))
+@pytest.mark.parametrize("damage_kind", DAMAGE)
+def test_damaged_files_are_set_aside(damage_kind, folder):
+    DAMAGE[damage_kind](folder / "2")
+    restored, reports = restore(folder, shapes_of(make_state(0)))
     assert int(restored.state.step) == 1
-    assert "checkpoint 2 cannot be read" in said[0] and "was moved" in said[1]
+    assert "checkpoint 2 cannot be read" in reports[0] and "was moved" in reports[1]
     assert not (folder / "2").exists()
     assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
 
@@ -111,9 +111,9 @@ def test_all_reads_finish_when_one_fails(tmp_path, monkeypatch, caplog):
     assert asyncio.get_event_loop_policy() is policy and not caplog.records
 
 
-@pytest.mark.parametrize("how", ["extra gone", "data cut"])
-def test_translating_from_a_damaged_step_names_the_others(how, folder):
-    DAMAGE[how](folder / "2")
+@pytest.mark.parametrize("damage_kind", ["extra gone", "data cut"])
+def test_translating_from_a_damaged_step_names_the_others(damage_kind, folder):
+    DAMAGE[damage_kind](folder / "2")
     with pytest.raises(UserError, match=r"cannot be read .*; choose another --step of \[1\]"):
         load_params(folder.parent)
 

@@ -59,8 +59,8 @@ def test_jobs_wait_for_dependencies_and_failures_are_skipped(capfd):
     ]
     assert execute(jobs, 1) == 2
     assert done == ["first", "second", "last"]
-    said = capfd.readouterr().err
-    assert "failed broken in 0 s: broken" in said and "skipped after" in said
+    stderr = capfd.readouterr().err
+    assert "failed broken in 0 s: broken" in stderr and "skipped after" in stderr
 
 
 def test_text_becomes_moses_tokens_in_lower_case(tmp_path):

@@ -104,7 +104,7 @@ def test_errors_in_an_imported_module_are_reported(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["trian"], "trian: no such command; did you mean train?"),
         (["nonsense"], "nonsense: no such command; mnmt --help lists them"),
@@ -113,7 +113,7 @@ def test_errors_in_an_imported_module_are_reported(tmp_path, monkeypatch):
         (["train", "--workdir=x", "--initialize_from="], "--initialize_from= is empty"),
     ],
 )
-def test_misspelt_flags_are_named(arguments, said, monkeypatch):
+def test_misspelt_flags_are_named(arguments, message, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mnmt", *arguments])
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(message)):
         mnmt.main()

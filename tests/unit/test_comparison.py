@@ -147,15 +147,15 @@ def test_names_include_settings_changed_by_flags():
     run = made_result("run", FIVE, seed=1)
     greedy, beam = {"method": "greedy", "beam_size": 1}, {"method": "beam", "beam_size": 5}
     plain = dataclasses.replace(run, decoding=greedy, decoding_overrides={})
-    asked = dataclasses.replace(run, decoding=beam, decoding_overrides={"beam_size": 5})
-    assert [result.name for result in disambiguate_names([plain, asked])] == [
+    overridden = dataclasses.replace(run, decoding=beam, decoding_overrides={"beam_size": 5})
+    assert [result.name for result in disambiguate_names([plain, overridden])] == [
         "run",
         "run, beam_size=5",
     ]
     contrast = {"source_contrast": 0.7}  # of the run itself, switched off by a flag
-    own = dataclasses.replace(plain, decoding=greedy | contrast)
+    plain_search = dataclasses.replace(plain, decoding=greedy | contrast)
     off = dataclasses.replace(plain, decoding_overrides={"source_contrast": 0.0})
-    names = [result.name for result in disambiguate_names([own, off])]
+    names = [result.name for result in disambiguate_names([plain_search, off])]
     assert names == ["run", "run, source_contrast=0.0"]
 
 

@@ -100,13 +100,13 @@ def test_the_least_recently_used_program_is_removed_first(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"read-cache"}
 
 
-@pytest.mark.parametrize("told", ["flags : fma avx2", "Features : asimd"])
-def test_different_processors_use_different_folders(monkeypatch, told):
-    here = compilation_cache.cache_folder()
+@pytest.mark.parametrize("cpu_flags", ["flags : fma avx2", "Features : asimd"])
+def test_different_processors_use_different_folders(monkeypatch, cpu_flags):
+    folder = compilation_cache.cache_folder()
     monkeypatch.setattr(
-        compilation_cache.Path, "read_text", lambda path, **_: f"processor: 0\n{told}\n"
+        compilation_cache.Path, "read_text", lambda path, **_: f"processor: 0\n{cpu_flags}\n"
     )
     assert (
-        compilation_cache.cache_folder() != here
-        and compilation_cache.cache_folder().parent == here.parent
+        compilation_cache.cache_folder() != folder
+        and compilation_cache.cache_folder().parent == folder.parent
     )

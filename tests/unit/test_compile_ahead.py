@@ -175,13 +175,13 @@ UNKNOWN = "INVALID_ARGUMENT: Invalid TPU external name:\n TPU v9z"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (LOCKED, "another process on this machine has loaded libtpu; wait for its end, or set"),
         (UNKNOWN, r"knows no such topology \(Invalid TPU external name: TPU v9z\); choose another"),
     ],
 )
-def test_refusals_of_libtpu_are_explained(monkeypatch, text, told):
+def test_refusals_of_libtpu_are_explained(monkeypatch, text, message):
     environment = {"TPU_LIBRARY_PATH": "libtpu.so"}
 
     def refuse(**options):
@@ -191,7 +191,7 @@ def test_refusals_of_libtpu_are_explained(monkeypatch, text, told):
     fake = types.SimpleNamespace(environ=environment)
     monkeypatch.setattr("mnmt_jax.cost.topologies.os", fake)
     monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", refuse)
-    with pytest.raises(UserError, match=rf"^--topology=v9z:2x2: .*{told}") as caught:
+    with pytest.raises(UserError, match=rf"^--topology=v9z:2x2: .*{message}") as caught:
         topology_devices("v9z:2x2")
     assert "rm " not in str(caught.value) and "\n" not in str(caught.value)
 

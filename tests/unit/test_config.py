@@ -132,7 +132,7 @@ def test_a_string_without_quotes_is_explained(gin_file):
 @pytest.mark.parametrize(
     "line", ["Train.steps = abc", "Model.stage_layers = (1", "Train.stesp = 1"]
 )
-def test_mistakes_in_a_file_name_it(tmp_path, line):
+def test_errors_in_a_file_name_the_file(tmp_path, line):
     (tmp_path / "mine.gin").write_text(f"Train.keep_last = 3\n{line}\n")
     with pytest.raises(UserError, match=r"mine\.gin") as caught:
         load_config([str(tmp_path / "mine.gin")])
@@ -310,7 +310,7 @@ def test_a_value_cannot_be_a_call(tmp_path, value):
         ("A = (1,)\nModel.stage_layers = ((%A, 1),)\n", r"^a\.gin:2: a list inside a list"),
     ],
 )
-def test_mistakes_in_a_file_name_its_line(tmp_path, monkeypatch, text, message):
+def test_errors_in_a_file_name_the_line(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     Path("a.gin").write_text(text)
     Path("b.gin").write_text("include 'a.gin'\n")

@@ -83,41 +83,41 @@ def test_nan_left_in_a_slot_does_not_leak(monkeypatch):
     expected = translator.translate_nbest(TEXTS * 2, **INTO_FRENCH)
     whole, poisoned = continuous_batching._admit_and_search, []
 
-    def watched(*given, **static):
+    def record(*given, **static):
         ((state, request), actual, ended, done) = whole(*given, **static)
 
-        def spoilt(array):
+        def poison(array):
             rows = np.asarray(ended).reshape(-1, *[1] * (array.ndim - 1))
             if not jnp.issubdtype(array.dtype, jnp.floating):
                 return array
             poisoned.append(rows.sum())
             return jnp.where(rows, jnp.nan, array)
 
-        cache = jax.tree.map(spoilt, state.cache)
+        cache = jax.tree.map(poison, state.cache)
         return (dataclasses.replace(state, cache=cache), request), actual, ended, done
 
-    monkeypatch.setattr(continuous_batching, "_admit_and_search", watched)
+    monkeypatch.setattr(continuous_batching, "_admit_and_search", record)
     assert translator.translate_nbest(TEXTS * 2, **INTO_FRENCH) == expected
     assert len(poisoned) > 7 and max(poisoned[:-8]) > 0
 
 
 def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkeypatch):
     """The state is donated to the next program, so it is never in memory twice."""
-    handed_over, standing = [], []
+    donated, active_rows = [], []
     whole = continuous_batching._admit_and_search
 
-    def watched(params, batch, request, seated, places, enough, **static):
-        actual = whole(params, batch, request, seated, places, enough, **static)
-        handed_over.extend(array.is_deleted() for array in jax.tree.leaves(seated))
-        standing.append((int(enough), int(np.sum(~np.asarray(actual[2])))))
+    def record(params, batch, request, admitted, slots, min_free, **static):
+        actual = whole(params, batch, request, admitted, slots, min_free, **static)
+        donated.extend(array.is_deleted() for array in jax.tree.leaves(admitted))
+        active_rows.append((int(min_free), int(np.sum(~np.asarray(actual[2])))))
         return actual
 
-    monkeypatch.setattr(continuous_batching, "_admit_and_search", watched)
+    monkeypatch.setattr(continuous_batching, "_admit_and_search", record)
     translator = made_translator(beam_size=1, batch=8, **ENDS)
     translator.translate(TEXTS[:4] * 6, **INTO_FRENCH)
-    assert all(handed_over)
-    assert [enough for enough, _ in standing] == [2] * 11 + [8]
-    held = [rows for _, rows in standing]
+    assert all(donated)
+    assert [min_free for min_free, _ in active_rows] == [2] * 11 + [8]
+    held = [rows for _, rows in active_rows]
     assert max(held) <= 6 and held[-1] == 0 and sum(held[3:-1]) > 0
 
 
@@ -151,7 +151,7 @@ def test_a_file_compiles_one_program_per_bucket_and_one_more(instruction, layout
     """The number does not depend on the lengths of lines and translations."""
     programs = set()
 
-    def watched(name):
+    def record(name):
         function = getattr(continuous_batching, name)
 
         def call(params, given, request, *others, **static):
@@ -161,7 +161,7 @@ def test_a_file_compiles_one_program_per_bucket_and_one_more(instruction, layout
         monkeypatch.setattr(continuous_batching, name, call)
         return function
 
-    compiled = [watched(name) for name in ("_admit_and_search", "search_batch")]
+    compiled = [record(name) for name in ("_admit_and_search", "search_batch")]
     before = sum(function._cache_size() for function in compiled)
     translator = made_translator(
         instruction, layout, beam_size=2, max_length=60, buckets=(5, 9, 14), batch=2

@@ -51,7 +51,7 @@ def by_loops(anchors, positives, tags, valid, tokens, form):
     return total if form == "paper" else total * tokens / len(present)
 
 
-def drawn(seed: int, instances: int = 9, embed: int = 6):
+def random_instances(seed: int, instances: int = 9, embed: int = 6):
     rng = np.random.default_rng(seed)
     anchors, positives = rng.normal(size=(2, instances, embed)).astype(np.float32)
     return anchors, positives, rng.integers(0, 3, instances), rng.random(instances) < 0.7
@@ -70,7 +70,7 @@ def test_two_instances_of_two_languages_by_hand():
 
 
 def test_a_batch_of_one_language_has_zero_loss():
-    anchors, positives, _, _ = drawn(1)
+    anchors, positives, _, _ = random_instances(1)
     assert float(term(anchors, positives, [3] * 9)) == 0.0
     assert all(float(term(anchors, positives, [3] * 9, form=form)) > 1 for form in FORMS[1:])
 
@@ -83,7 +83,7 @@ def test_batches_of_one_or_no_instance_have_zero_loss():
 
 
 def test_source_tokens_scale_the_term():
-    anchors, positives, tags, _ = drawn(2)
+    anchors, positives, tags, _ = random_instances(2)
     for form in FORMS:
         once, twice = (
             float(term(anchors, positives, tags, tokens=n, form=form)) for n in (50.0, 100.0)
@@ -95,7 +95,7 @@ def test_source_tokens_scale_the_term():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(3))
 def test_formula(seed, form):
-    anchors, positives, tags, valid = drawn(seed)
+    anchors, positives, tags, valid = random_instances(seed)
     assert 2 < valid.sum() < 9
     expected = by_loops(anchors, positives, tags, valid, 31.0, form)
     actual = term(anchors, positives, tags, valid=valid, tokens=31.0, form=form)
@@ -103,7 +103,7 @@ def test_formula(seed, form):
 
 
 def test_invalid_instances_are_ignored():
-    anchors, positives, tags, valid = drawn(0)
+    anchors, positives, tags, valid = random_instances(0)
     other = np.where(valid[:, None], anchors, 1e4).astype(np.float32)
     nothing = np.where(valid[:, None], positives, 0).astype(np.float32)
 
@@ -121,14 +121,14 @@ def test_invalid_instances_are_ignored():
 
 def test_gradients_flow_through_anchors_and_positives():
     """Differences of the formula itself, so nothing on the way may stop a gradient."""
-    anchors, positives, tags, _ = drawn(4, instances=4, embed=3)
+    anchors, positives, tags, _ = random_instances(4, instances=4, embed=3)
     check_grads(
         lambda x, y: term(x, y, tags), (anchors, positives), order=1, modes=["rev"], rtol=1e-2
     )
 
 
 def test_the_norm_of_states_does_not_matter_and_their_dtype_little():
-    anchors, positives, tags, _ = drawn(5)
+    anchors, positives, tags, _ = random_instances(5)
     expected = float(term(anchors, positives, tags))
     assert float(term(7 * anchors, positives / 9, tags)) == pytest.approx(expected, rel=RTOL)
     short = term(jnp.asarray(anchors, jnp.bfloat16), jnp.asarray(positives, jnp.bfloat16), tags)

@@ -48,7 +48,7 @@ def test_ids_are_pieces_then_copies_then_tags():
     np.testing.assert_array_equal(vocabulary.spm_to_id, plain.spm_to_id)
 
 
-def test_a_language_without_copies_encodes_as_before():
+def test_encoding_of_a_language_without_copies_is_unchanged():
     plain, vocabulary = made_text.vocabulary(), split()
     for text in made_text.sentences("fr", 20):
         assert vocabulary.encode(text, "fr") == plain.encode(text)
@@ -69,7 +69,7 @@ def test_encoding_needs_a_language():
 
 
 @pytest.mark.parametrize("pieces", [None, ("a", "\u2581one", "b")])
-def test_vocabularies_without_copies_are_as_before(tmp_path, pieces):
+def test_vocabularies_without_copies_are_unchanged(tmp_path, pieces):
     vocabulary = Vocabulary(made_text.vocabulary().model, LANGUAGES, pieces)
     listed = b"" if pieces is None else json.dumps(pieces).encode()
     content = vocabulary.model + b"\nen\nde\nfr" + listed
@@ -174,8 +174,8 @@ def test_translation_and_scoring_encode_each_line_in_its_language(inference_mode
     lines = [Line(number, *line) for number, line in enumerate(texts)]
     fed = []
 
-    def search(inference_model, search, turns, rows):
-        raise _Seen(next(turns).batch)
+    def search(inference_model, search, admissions, rows):
+        raise _Seen(next(admissions).batch)
 
     def score(params, batch, **settings):
         fed.append(batch)

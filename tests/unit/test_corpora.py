@@ -89,7 +89,7 @@ def test_a_file_both_plain_and_gzipped_is_refused(tmp_path):
         parallel(tmp_path)
 
 
-def test_a_cut_off_gzip_file_names_the_last_good_line(tmp_path):
+def test_a_truncated_gzip_file_names_the_last_good_line(tmp_path):
     whole = gzip.compress(b"".join(b"%d is a line\n" % n for n in range(20_000)))
     write(tmp_path, train_de=b"eine Zeile\n" * 20_000)
     (tmp_path / "train.en.gz").write_bytes(whole[: len(whole) // 2])
@@ -151,7 +151,7 @@ def test_a_bad_line_is_one_error_line(tmp_path, reason, english, german, message
 
 
 @pytest.mark.parametrize(("reason", "english", "german", "message"), FLAWS)
-def test_a_bad_line_is_dropped_with_its_partner_and_counted(
+def test_a_bad_line_is_dropped_with_its_translation_and_counted(
     tmp_path, caplog, reason, english, german, message
 ):
     write(tmp_path, train_en=english, train_de=german)

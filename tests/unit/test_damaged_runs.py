@@ -20,13 +20,13 @@ from tests.made_params import write_zero_run
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def original_run(tmp_path_factory) -> Path:
     return write_zero_run(tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture
-def run(made, tmp_path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
+def run(original_run, tmp_path) -> Path:
+    shutil.copytree(original_run, tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("name", "methods"), [(name, ()) for name in LAYOUTS] + [("register", (TwoHeads(1),))]
 )
-def test_flops_equal_what_the_compiler_executes(name, methods):
+def test_flops_equal_the_compilers_count(name, methods):
     """The unrolled step's compiled FLOPs are the analytic count: dead work is really removed."""
     layers = (3,) * len(LAYOUTS[name].stages)
     config = small_config(name, embed=64, mlp=128, heads=4, stage_layers=layers, methods=methods)

@@ -17,7 +17,7 @@ def apply(states, rng, deterministic=False, rate=1 - SHARE):
     return Dropout(rate).apply({}, states, deterministic, rngs={"dropout": rng})
 
 
-def drawn(seed: int) -> np.ndarray:
+def random_mask(seed: int) -> np.ndarray:
     """Return which of `SHAPE` are kept, as numbers of mean 0 and deviation 1."""
     keep = np.asarray(keep_by_hash(jax.random.key(seed), SHARE, SHAPE), np.float64)
     return (keep - SHARE) / np.sqrt(SHARE * (1 - SHARE))
@@ -33,14 +33,14 @@ def test_the_fraction_of_kept_elements_is_one_minus_the_rate():
         keep = np.concatenate([keep_by_hash(jax.random.key(i), share, SHAPE) for i in range(8)])
         deviation = np.sqrt(share * (1 - share) / keep.size)
         assert abs(keep.mean() - share) < 5 * deviation
-    own = drawn(0)
+    own = random_mask(0)
     for axis, size in enumerate(SHAPE):  # no place along any axis is luckier than others
         sums = np.moveaxis(own, axis, 0).reshape(size, -1).sum(axis=1) / np.sqrt(own.size / size)
         assert np.abs(sums).max() < 5 and sums.var() < 2.5
 
 
 def test_masks_of_positions_and_layers_are_independent():
-    own, other = drawn(0), drawn(1)
+    own, other = random_mask(0), random_mask(1)
     assert abs(z(own * other)) < 5
     for axis, size in enumerate(SHAPE):
         for shift in (1, 2, size // 2):

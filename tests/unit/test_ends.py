@@ -46,17 +46,17 @@ GELU = Model(embed=4, heads=2, activation="gelu")
         (Adaption(3)._kind(GELU, "input"), "relu"),
     ],
 )
-def test_a_feed_forward_has_the_model_s_activation_or_its_own(kind, expected):
-    place = PositionInfo(Context({}, {}, {}), ("source",))
+def test_a_feed_forward_uses_its_own_activation_or_the_models(kind, expected):
+    info = PositionInfo(Context({}, {}, {}), ("source",))
     states = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
-    params = kind.init(jax.random.key(0), states, place, method="change")
+    params = kind.init(jax.random.key(0), states, info, method="change")
     wi, wo = (jax.tree.map(np.asarray, params["params"][name]) for name in ("wi", "wo"))
     inner = np.asarray(ACTIVATIONS[expected](states @ wi["kernel"] + wi["bias"]))
-    actual = kind.apply(params, states, place, method="change")
+    actual = kind.apply(params, states, info, method="change")
     np.testing.assert_allclose(actual, inner @ wo["kernel"] + wo["bias"], atol=1e-6)
 
 
-def test_every_plain_layer_has_the_model_s_activation():
+def test_every_plain_layer_uses_the_models_activation():
     config = small_config("two_stage", activation="gelu")
     for model, expected in (
         (config, "gelu"),
@@ -90,7 +90,7 @@ def test_each_learned_position_has_its_own_row(scale):
     assert len(set(batch["source_positions"][0])) < (batch["source_segment_ids"] != 0).sum()
 
 
-def test_learned_positions_are_drawn_as_fairseq_draws_them():
+def test_learned_positions_are_initialised_like_fairseq():
     config = small_config("prefix", embed=64, positions=("learned", 400))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     params = jax.jit(build_model(config, VOCAB).init)(jax.random.key(0), batch)["params"]

@@ -213,22 +213,22 @@ def test_overwriting_replaces_translations_of_another_model(benchmark, tmp_path,
     evaluate(_subject(english, **before), benchmark, tmp_path)
     later = _MadeTranslator(benchmark, lambda direction: direction[1])
     other = _subject(later, **(before | changed))
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     (key,) = changed if "step" in changed else _different(before["identity"], changed["identity"])
-    told = rf"^--output=\S+: .* \({'checkpoint' if key == 'step' else key}\); .*--overwrite$"
-    with pytest.raises(UserError, match=told):
+    message = rf"^--output=\S+: .* \({'checkpoint' if key == 'step' else key}\); .*--overwrite$"
+    with pytest.raises(UserError, match=message):
         evaluate(other, benchmark, tmp_path)
-    assert _contents(tmp_path) == kept and not later.calls
+    assert _contents(tmp_path) == existing and not later.calls
     capsys.readouterr()
     result = evaluate(other, benchmark, tmp_path, overwrite=True)
     assert len(later.calls) == 12
     assert result.averages["exact_match"].all.mean == 100.0
     assert "by another model or search are replaced" in capsys.readouterr().err
     (tmp_path / "scores.json").unlink()  # unfinished, as the first one would have left it
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     with pytest.raises(UserError, match="holds translations made with other settings"):
         evaluate(_subject(english, **before), benchmark, tmp_path)
-    assert _contents(tmp_path) == kept
+    assert _contents(tmp_path) == existing
 
 
 def test_translations_replaced_by_another_command_are_not_mixed(benchmark, tmp_path):
@@ -303,10 +303,10 @@ def test_a_finished_evaluation_of_another_task_is_kept(benchmark, corpus, tmp_pa
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     evaluate(_subject(translate), benchmark, tmp_path)
     other = Benchmark("sentences", corpus, limit=2)
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     with pytest.raises(UserError, match=r"holds a finished evaluation .* \(task\); choose"):
         evaluate(_subject(translate), other, tmp_path)
-    assert _contents(tmp_path) == kept
+    assert _contents(tmp_path) == existing
     evaluate(_subject(translate), other, tmp_path, overwrite=True)
     assert read_result(tmp_path).task == "sentences"
     (tmp_path / "scores.json").write_text("")  # what a full disk had left
@@ -315,22 +315,24 @@ def test_a_finished_evaluation_of_another_task_is_kept(benchmark, corpus, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "limit,which,told",
+    "limit,which,message",
     [
         (7, "all", "sentences: 60 of en-de, now 7"),
         (0, "zero_shot", "directions: 6 of its 12 would be lost"),
         (0, "supervised", "directions: 6 of its 12 would be lost"),
     ],
 )
-def test_a_finished_evaluation_loses_no_directions(benchmark, corpus, tmp_path, limit, which, told):
+def test_a_finished_evaluation_loses_no_directions(
+    benchmark, corpus, tmp_path, limit, which, message
+):
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     evaluate(_subject(translate), benchmark, tmp_path)
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     translate.calls.clear()
     fewer = Benchmark("phrases", corpus, limit=limit)
-    with pytest.raises(UserError, match=rf"holds a finished evaluation .* \({told}\); choose"):
+    with pytest.raises(UserError, match=rf"holds a finished evaluation .* \({message}\); choose"):
         evaluate(_subject(translate), fewer, tmp_path, subset=which)
-    assert _contents(tmp_path) == kept and not translate.calls
+    assert _contents(tmp_path) == existing and not translate.calls
     result = evaluate(_subject(translate), fewer, tmp_path, subset=which, overwrite=True)
     assert read_result(tmp_path).directions == result.directions
     assert len(result.directions) == (12 if which == "all" else 6)
@@ -362,8 +364,8 @@ def test_different_sentences_of_equal_number_are_refused(tmp_path):
         evaluate(_subject(translate), one_direction("two"), output)
     finished = json.loads((output / "scores.json").read_text("utf-8"))
     (output / "scores.json").unlink()
-    told = r"holds translations made with .* \(sentences: 1 of en-de, now 1\)"
-    with pytest.raises(UserError, match=told):
+    message = r"holds translations made with .* \(sentences: 1 of en-de, now 1\)"
+    with pytest.raises(UserError, match=message):
         evaluate(_subject(translate), one_direction("two"), output)
     for item in finished["directions"]:
         del item["text_fingerprint"]
@@ -382,14 +384,14 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     made_by = json.loads((tmp_path / "translations" / "made_by.json").read_text("utf-8"))
     (tmp_path / "scores.json").write_text(json.dumps(finished), encoding="utf-8")
     directions = benchmark.directions
-    for settings, told in (
+    for settings, message in (
         (
             {},
             "spBLEU would be lost, COMET would be lost, --paper_compatible=mitre would be lost",
         ),
         ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
     ):
-        with pytest.raises(UserError, match=rf"\({told}\)"):
+        with pytest.raises(UserError, match=rf"\({message}\)"):
             check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=settings)
     same = {"spbleu": "f", "comet": "model:a", "paper_compatible": "mitre", "bert_score": "b"}
     check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=same)
@@ -506,8 +508,8 @@ def test_samples_come_from_few_directions_of_all_kinds():
 
 def test_directions_can_be_listed():
     benchmark = Benchmark("cldr_quickstart", find_corpus("cldr_quickstart")[0], limit=2)
-    kept, which = _listed(benchmark, "fra-de,de-cs")
-    assert kept.directions == (("fr", "de"), ("de", "cs")) and which == "all"
+    existing, which = _listed(benchmark, "fra-de,de-cs")
+    assert existing.directions == (("fr", "de"), ("de", "cs")) and which == "all"
     assert _listed(benchmark, "zero_shot") == (benchmark, "zero_shot")
     with pytest.raises(UserError, match="'nl', which is not among en de fr cs; or write all, sup"):
         _listed(benchmark, "de-nl")

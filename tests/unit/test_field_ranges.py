@@ -165,7 +165,7 @@ def test_a_beam_is_at_most_the_vocabulary():
         check_beam_size(Decode(beam_size=61), 60)
 
 
-def test_a_batch_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
+def test_a_batch_too_large_for_memory_is_refused_before_compiling(monkeypatch):
     inference_model = types.SimpleNamespace(
         vocabulary=types.SimpleNamespace(size=50_000),
         model=types.SimpleNamespace(config=Model(embed=16, heads=2, stage_layers=(3, 1))),
@@ -180,8 +180,8 @@ def test_a_batch_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
         if available == needed:
             check_memory(inference_model, decode, rows=64, steps=10)
             continue
-        told = r"^64 sentences .*beam_size=32 need at least 0\.4 GiB .*; lower Decode"
-        with pytest.raises(UserError, match=told):
+        message = r"^64 sentences .*beam_size=32 need at least 0\.4 GiB .*; lower Decode"
+        with pytest.raises(UserError, match=message):
             check_memory(inference_model, decode, rows=64, steps=10)
     inference_model.mesh = types.SimpleNamespace(size=2)
     check_memory(inference_model, decode, rows=64, steps=10)

@@ -41,8 +41,8 @@ def refused(path: Path, message: str, read=read_torch) -> None:
 def test_compressed_bombs_are_refused_by_size(tmp_path):
     count = 1 << 23
     with zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as archive:
-        rest = f"I0\n(I{count}\nt(I1\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", count, rest))
+        tail = f"I0\n(I{count}\nt(I1\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", count, tail))
         archive.writestr("a/data/0", bytes(4 * count))
     assert (tmp_path / "x.pt").stat().st_size < 100_000
     refused(tmp_path / "x.pt", r"is compressed .*as torch.save never does; refused")
@@ -51,8 +51,8 @@ def test_compressed_bombs_are_refused_by_size(tmp_path):
 @pytest.mark.parametrize("copies", [3, 1000])
 def test_overlapping_zip_members_are_refused(tmp_path, copies):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
-        rest = "I0\n(I2048\nt(I1\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 2048, rest))
+        tail = "I0\n(I2048\nt(I1\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 2048, tail))
         archive.writestr("a/data/0", bytes(4 * 2048))
         for number in range(1, copies):
             again = copy.copy(archive.filelist[1])
@@ -63,8 +63,8 @@ def test_overlapping_zip_members_are_refused(tmp_path, copies):
 
 def test_a_declared_size_beyond_the_file_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
-        rest = "I0\n(I1000000000\nt(I1\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 10**9, rest))
+        tail = "I0\n(I1000000000\nt(I1\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 10**9, tail))
         archive.writestr("a/data/0", b"few")
         archive.filelist[1].file_size = archive.filelist[1].compress_size = 4 * 10**9
     refused(tmp_path / "x.pt", r"says that it holds 4,000,\d+,\d+ bytes but has .* refused")
@@ -107,14 +107,14 @@ def test_growing_pickles_are_refused(tmp_path, name):
     [(b"(S'true'\nios\nsystem\n.", "INST"), (b"(cos\nsystem\nS'true'\no.", "OBJ|names os.system")],
 )
 def test_pickle_operations_not_needed_for_weights_are_refused(tmp_path, program, operation):
-    told = rf"({operation}), which weights do not need; refused, nothing was executed"
-    refused(write_pickle(tmp_path / "x.pt", program), told)
+    message = rf"({operation}), which weights do not need; refused, nothing was executed"
+    refused(write_pickle(tmp_path / "x.pt", program), message)
 
 
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
-        rest = "I0\n(I1000000000\nt(I0\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 6, rest))
+        tail = "I0\n(I1000000000\nt(I0\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 6, tail))
         archive.writestr("a/data/0", bytes(24))
     refused(tmp_path / "x.pt", "a tensor is larger than its storage")
 

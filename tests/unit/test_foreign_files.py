@@ -137,15 +137,15 @@ def test_an_existing_vocabulary_is_overwritten_on_request(tmp_path):
         "split": (*text, "--vocabulary", tmp_path / "old", "--lavs=paper", "--lavs_pairs=1"),
     }
     for name, flags in asked.items():
-        there = tmp_path / name
-        vocabulary().save(there)
-        kept = {path: path.read_bytes() for path in there.iterdir()}
-        told = f"^--output={there}: holds a vocabulary; .* --overwrite$"
-        with pytest.raises(UserError, match=told):
-            command("train_vocabulary", *flags, "--output", there)
-        assert {path: path.read_bytes() for path in there.iterdir()} == kept
-        command("train_vocabulary", *flags, "--output", there, "--overwrite")
-        assert Vocabulary.load(there).fingerprint != vocabulary().fingerprint
+        existing = tmp_path / name
+        vocabulary().save(existing)
+        contents = {path: path.read_bytes() for path in existing.iterdir()}
+        message = f"^--output={existing}: holds a vocabulary; .* --overwrite$"
+        with pytest.raises(UserError, match=message):
+            command("train_vocabulary", *flags, "--output", existing)
+        assert {path: path.read_bytes() for path in existing.iterdir()} == contents
+        command("train_vocabulary", *flags, "--output", existing, "--overwrite")
+        assert Vocabulary.load(existing).fingerprint != vocabulary().fingerprint
     with pytest.raises(UserError, match="is the folder of --vocabulary"):
         command("train_vocabulary", *asked["split"], "--output", tmp_path / "old", "--overwrite")
     (tmp_path / "mine").mkdir()

@@ -52,10 +52,10 @@ def start(folder, model: Model, train=()):
 def test_a_graformer_run_is_copied_completely(of, tmp_path):
     """Also an imported run, which has no recorded source runs."""
     given = write_random_run(tmp_path, dataclasses.replace(TINY, methods=(of,)))
-    taken = start(tmp_path, TINY)
-    assert taken.param_mappings == ()
-    drawn = jax.device_put(read_all(random_params(TINY, made_vocabulary().size, seed=1)))
-    assert_same(taken.replace(drawn), given)
+    mapped = start(tmp_path, TINY)
+    assert mapped.param_mappings == ()
+    initial = jax.device_put(read_all(random_params(TINY, made_vocabulary().size, seed=1)))
+    assert_same(mapped.replace(initial), given)
 
 
 def test_a_run_of_another_model_needs_source_runs(tmp_path):
@@ -70,24 +70,24 @@ def test_source_runs_of_other_methods_are_still_required(tmp_path):
         start(tmp_path, TINY, (Graft((("other", "embedding", "embedding"),)),))
 
 
-def grafted(root, config, given):
+def grafted(root, config, source_runs):
     """Return the parameters that a graft of 2 masked and 2 causal layers copies.
 
     Their parameters are not read where their kind is wrong.
     """
-    for name, (layout, layers) in given.items():
+    for name, (layout, layers) in source_runs.items():
         methods = () if layout in LANGUAGE_MODELS else (Tables(target=True),)
         write_random_run(root / name, Model(layout, layers, methods=methods, **ENDS, **SIZES))
-    origins = [SourceRunSpec(root / name, name=name) for name in given]
+    specs = [SourceRunSpec(root / name, name=name) for name in source_runs]
     like = parameter_shapes(config.model, made_vocabulary().size)
-    return read_initial_params(origins, like, config, made_vocabulary())
+    return read_initial_params(specs, like, config, made_vocabulary())
 
 
 GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **ENDS, **SIZES)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("source_runs", "message"),
     [
         (
             {"mlm": ("causal_lm", (2,)), "lm": ("masked_lm", (2,))},
@@ -111,17 +111,17 @@ GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **EN
         ),
     ],
 )
-def test_a_source_run_of_wrong_layout_or_depth_is_named(given, message, tmp_path):
+def test_a_source_run_of_wrong_layout_or_depth_is_named(source_runs, message, tmp_path):
     with pytest.raises(UserError, match=f"^--initialize_from={message}") as caught:
-        grafted(tmp_path, config_with(GRAFT), given)
+        grafted(tmp_path, config_with(GRAFT), source_runs)
     assert "\n" not in str(caught.value)
 
 
 def test_the_layers_copied_from_a_deeper_model_are_reported(tmp_path):
-    given = {"mlm": ("masked_lm", (4,)), "lm": ("causal_lm", (3,))}
-    mlm, lm, new = grafted(tmp_path, config_with(GRAFT), given).report
-    taken, left = mlm.split("; not used ")
-    assert "layer_{0-1}/mlp, " in taken and "layer_{2-3}/mlp, " in left
+    source_runs = {"mlm": ("masked_lm", (4,)), "lm": ("causal_lm", (3,))}
+    mlm, lm, new = grafted(tmp_path, config_with(GRAFT), source_runs).report
+    mapped, left = mlm.split("; not used ")
+    assert "layer_{0-1}/mlp, " in mapped and "layer_{2-3}/mlp, " in left
     assert "layer_{0-1}/mlp, " in lm and "; not used layer_2/attention, " in lm
     assert new.startswith("initialized at random layer_2/attention, layer_5/attention, ")
 
@@ -141,11 +141,11 @@ def test_a_translation_model_can_be_the_source(layout, tmp_path):
     parts = tuple(("nmt", part, part) for part in ("embedding", "layer_{0-1}"))
     config = config_with(model)
     config = dataclasses.replace(config, train=Train(methods=(Graft(parts),)))
-    origins = [SourceRunSpec(tmp_path / name, name=name) for name in ("nmt", "lm")]
+    specs = [SourceRunSpec(tmp_path / name, name=name) for name in ("nmt", "lm")]
     size = made_vocabulary().size
-    taken = read_initial_params(origins, parameter_shapes(model, size), config, made_vocabulary())
-    drawn = jax.device_put(read_all(random_params(model, size, seed=2)))
-    grafted = taken.replace(drawn)
+    mapped = read_initial_params(specs, parameter_shapes(model, size), config, made_vocabulary())
+    initial = jax.device_put(read_all(random_params(model, size, seed=2)))
+    grafted = mapped.replace(initial)
     given = load_params(tmp_path / "nmt")[0]
     reads = (States(2, "source"),)
 
@@ -241,14 +241,14 @@ def freshly_drawn(files) -> set[str]:
         leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, 9))
         return {param_path(path) for path, _ in leaves}
 
-    givers = {}
+    source_layers = {}
     for name, layout in (("mlm", "masked_lm"), ("lm", "causal_lm")):
         arrays = dict.fromkeys(names(dataclasses.replace(alone, layout=layout)))
-        givers[name] = types.SimpleNamespace(arrays=arrays)
+        source_layers[name] = types.SimpleNamespace(arrays=arrays)
     own = names(config.model)
-    taken = mapped_param_sources(all_param_mappings(config), givers, own)
-    touched = {name.split("/")[0] for name in taken}
-    parts = (name.split("/") for name in own - taken.keys() if name.startswith("layer"))
+    mapped = mapped_param_sources(all_param_mappings(config), source_layers, own)
+    touched = {name.split("/")[0] for name in mapped}
+    parts = (name.split("/") for name in own - mapped.keys() if name.startswith("layer"))
     return {"/".join(part[: 2 if part[0] in touched else 1]) for part in parts}
 
 

@@ -26,7 +26,7 @@ def data(tmp_path, monkeypatch):
 TED30 = "bg bn bs cs de el es et fa fi fr hi hr hu it ja kk lt mk mr nl pl pt ro ru sr ta tr uk zh"
 
 
-def test_ted30_has_sixty_directions_and_the_portuguese_of_portugal(data):
+def test_ted30_has_sixty_directions_and_european_portuguese(data):
     rows = [
         talk(en="Of Portugal .", pt="De Portugal .", kk="Португалия ."),
         talk(en="Of Brazil .", **{"pt-br": "Do Brasil .", "zh-tw": "巴西 。"}),

@@ -181,7 +181,7 @@ def test_pairs_with_english_contain_all_common_lines(fetched):
 
 
 def test_disjoint_pairs_share_no_english_sentence(fetched):
-    seen = []
+    sentences_so_far = []
     for code in HELP_LANGUAGES[1:]:
         rows, every = (
             list(
@@ -194,8 +194,8 @@ def test_disjoint_pairs_share_no_english_sentence(fetched):
             for kind in ("train_disjoint", "train")
         )
         assert rows and set(rows) <= set(every)
-        seen += [english for english, _ in rows]
-    assert len(seen) == len(set(seen)) >= len(TRAIN) - 1
+        sentences_so_far += [english for english, _ in rows]
+    assert len(sentences_so_far) == len(set(sentences_so_far)) >= len(TRAIN) - 1
 
 
 def test_the_corpora_and_their_mixtures(fetched):
@@ -223,12 +223,12 @@ def test_the_record_lists_the_contents_of_the_files(fetched, capsys):
     assert record["corpus"] == "libreoffice_help" and record["packages"] == []
     names = {path.name for path in fetched.iterdir()} - {"corpus.json"}
     assert set(record["files"]) == names and len(names) == 48
-    for name, said in record["files"].items():
-        assert said["lines"] == len(lines(fetched / name))
-        assert said["sha256"] == sha256_of(fetched / name)
+    for name, facts in record["files"].items():
+        assert facts["lines"] == len(lines(fetched / name))
+        assert facts["sha256"] == sha256_of(fetched / name)
 
 
-def test_the_same_pages_give_the_same_files(fetched, tree, tmp_path):
+def test_corpora_are_reproducible(fetched, tree, tmp_path):
     command(
         "fetch_corpus", "libreoffice_help", f"--from={tree / HELP_PATH}", "--output", tmp_path / "b"
     )
@@ -273,11 +273,11 @@ def debian(tree, tmp_path, monkeypatch):
 @pytest.mark.parametrize("source", ["apt-get", "files"])
 def test_packages_are_fetched_unpacked_and_recorded(debian, fetched, tmp_path, source, capsys):
     capsys.readouterr()
-    given = [f"--from={debian}"] if source == "files" else []
-    command("fetch_corpus", "libreoffice_help", *given, "--output", tmp_path / "out")
+    flags = [f"--from={debian}"] if source == "files" else []
+    command("fetch_corpus", "libreoffice_help", *flags, "--output", tmp_path / "out")
     printed = json.loads(capsys.readouterr().out)
     record = json.loads((tmp_path / "out" / "corpus.json").read_text(encoding="utf-8"))
-    counts = {name: said["lines"] for name, said in record["files"].items()}
+    counts = {name: facts["lines"] for name, facts in record["files"].items()}
     assert printed == {
         "output": str(tmp_path / "out"),
         "packages": record["packages"],

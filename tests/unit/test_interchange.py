@@ -64,7 +64,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_survives_in_fairseq_names(name):
+def test_every_layout_round_trips_through_fairseq_names(name):
     """Read and write are one table; the shapes are those of the model itself."""
     import jax
 
@@ -92,7 +92,7 @@ def problems_of(tensors: dict, model: Model = MODELS["encoder_decoder"]) -> str:
     return str(refused.value)
 
 
-def test_all_problems_are_one_list():
+def test_all_name_mismatches_are_listed():
     good = made_foreign.random_tensors(MODELS["encoder_decoder"], M2M100, 17)
     bad = dict(good)
     del bad["model.decoder.layers.0.fc1.weight"]
@@ -423,15 +423,15 @@ def test_the_bindings_suggested_by_an_export_error_work(tmp_path, layout):
 
     config = load_config(files, bindings)
     assert config.model.positions == ("sinusoidal", 100.0)
-    told = (
+    message = (
         r"(m2m_100|mitre) has no such model: it adds sines and cosines of base 10000 .*Train with"
     )
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         export(config)
     assert ("ctranslate2" in str(caught.value)) == (layout == "encoder_decoder")
-    asked = re.findall(r'--gin\.([\w.]+)="(.*?)"', str(caught.value))
-    assert len(asked) == (2 if layout == "encoder_decoder" else 1)
-    export(load_config(files, [*bindings, *(f"{name}={value}" for name, value in asked)]))
+    suggested = re.findall(r'--gin\.([\w.]+)="(.*?)"', str(caught.value))
+    assert len(suggested) == (2 if layout == "encoder_decoder" else 1)
+    export(load_config(files, [*bindings, *(f"{name}={value}" for name, value in suggested)]))
     assert (tmp_path / "model.safetensors").is_file()
 
 

@@ -42,7 +42,7 @@ def test_all_languages_of_opus100(data):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requested_counts(monkeypatch):
     """Record the numbers of pairs that corpora draw, instead of writing that many lines."""
     actual = []
     monkeypatch.setattr(
@@ -51,7 +51,7 @@ def asked(monkeypatch):
     return actual
 
 
-def test_iwslt17_and_its_artificial_setups(data, asked):
+def test_iwslt17_and_its_artificial_setups(data, requested_counts):
     for pair in ("en-it", "en-ro", "nl-en", "it-ro", "nl-ro", "it-nl"):
         for split, count in (("train", 4), ("dev", 2), ("test", 3)):
             numbered(data, "iwslt17", f"{split}.{pair}", count, pair.split("-"))
@@ -71,15 +71,15 @@ def test_iwslt17_and_its_artificial_setups(data, asked):
             actual = zero_shot_directions(corpus, mixture.directions, split)
             assert set(actual) == zero_shot - trained
         for pair in trained:
-            asked.clear()
+            requested_counts.clear()
             assert corpus.size("train", pair) == 4
-            assert asked == [drawn[pair] for _ in range(pair in drawn)]
+            assert requested_counts == [drawn[pair] for _ in range(pair in drawn)]
         assert (
             corpus.size("validation", ("nl", "it")) == 2 and corpus.size("test", ("ro", "nl")) == 3
         )
 
 
-def test_german_is_added_to_iwslt17(data, asked):
+def test_german_is_added_to_iwslt17(data, requested_counts):
     for pair in itertools.combinations(("de", "en", "it", "nl", "ro"), 2):
         for split, count in (("train", 4), ("dev", 2), ("test", 3)):
             numbered(data, "iwslt17", f"{split}.{'-'.join(pair)}", count, pair)
@@ -88,7 +88,7 @@ def test_german_is_added_to_iwslt17(data, asked):
     others = {(code, "de") for code in ("it", "ro", "nl")}
     assert set(mixture.zero_shot) == others | {(b, a) for a, b in others}
     assert [corpus.size("train", pair) for pair in mixture.directions] == [4, 4]
-    assert asked == [15_000, 15_000]
+    assert requested_counts == [15_000, 15_000]
     assert len(corpus.directions("test")) == 20 and corpus.size("test", ("it", "de")) == 3
 
 
@@ -115,14 +115,16 @@ def test_europarl_without_a_centre(data, form):
         assert [corpus.size(split, min(others)) for split in corpus.splits()] == [5, 2, 3]
 
 
-def test_europarl_pairs_are_sampled(data, asked):
+def test_europarl_pairs_are_sampled(data, requested_counts):
     for code in ("it", "nl", "de", "fr", "es"):
         numbered(data, "europarl", "train", 4, [code])
     for name, drawn in (("europarl_triangle", 200_000), ("europarl_square", 1_000_000)):
         corpus = get_corpus(name)
         assert all(corpus.size("train", pair) == 4 for pair in PUBLISHED[name].supervised)
-        assert set(asked) == {drawn} and len(asked) == len(PUBLISHED[name].supervised)
-        asked.clear()
+        assert set(requested_counts) == {drawn} and len(requested_counts) == len(
+            PUBLISHED[name].supervised
+        )
+        requested_counts.clear()
 
 
 @pytest.fixture

@@ -46,12 +46,13 @@ def before(model: LanguageModel, language: str, instruction: str) -> list[int]:
 def test_a_causal_score_is_the_sum_of_next_token_log_probs(instruction):
     model = made_language_model(instruction=instruction)
     actual = model.score(TEXTS, language="de")
-    given = before(model, "de", instruction)
+    prefix = before(model, "de", instruction)
     pieces = [model.vocabulary.encode(text) for text in TEXTS]
-    log_probs = log_softmax(logits_of(model, [[*given, *own] for own in pieces]))
-    for row, own in enumerate(pieces):
+    log_probs = log_softmax(logits_of(model, [[*prefix, *text_pieces] for text_pieces in pieces]))
+    for row, text_pieces in enumerate(pieces):
         terms = [
-            log_probs[row, len(given) - 1 + place, token] for place, token in enumerate([*own, EOS])
+            log_probs[row, len(prefix) - 1 + index, token]
+            for index, token in enumerate([*text_pieces, EOS])
         ]
         assert actual[row].tokens == len(terms)
         assert actual[row].log_prob == pytest.approx(sum(terms), abs=ATOL)
@@ -69,7 +70,7 @@ def test_a_masked_score_hides_each_token_alone(instruction):
         places = range(len(tag), len(whole))
         rows = [[*whole[:p], model.vocabulary.mask_id, *whole[p + 1 :]] for p in places]
         log_probs = log_softmax(logits_of(model, rows))
-        terms = [log_probs[row, place, whole[place]] for row, place in enumerate(places)]
+        terms = [log_probs[row, index, whole[index]] for row, index in enumerate(places)]
         assert score.tokens == len(terms)
         assert score.log_prob == pytest.approx(sum(terms), abs=ATOL)
 
@@ -114,12 +115,12 @@ def test_a_masked_score_equals_the_training_loss_of_the_masked_tokens():
     batch = training_batch(model, [""] * (2 * len(whole)), len(whole))
     tokens, labels = batch["source_tokens"], batch["source_labels"]
     tokens[:], labels[:] = 0, -1
-    place = np.arange(len(whole))
-    tokens[:, : len(whole)], labels[place, place] = whole, whole
-    tokens[place, place] = model.vocabulary.mask_id
+    index = np.arange(len(whole))
+    tokens[:, : len(whole)], labels[index, index] = whole, whole
+    tokens[index, index] = model.vocabulary.mask_id
     batch["source_segment_ids"][:, : len(whole)] = 1
     batch["source_segment_ids"][:, len(whole) :] = 0
-    batch["source_positions"][:, : len(whole)] = place
+    batch["source_positions"][:, : len(whole)] = index
     sums = jax.jit(lambda p, b: batch_loss(learner_of(model), p, b)[1])(
         model.inference_model.params, batch
     )
@@ -132,8 +133,8 @@ def test_a_masked_score_equals_the_training_loss_of_the_masked_tokens():
 def test_a_score_does_not_depend_on_the_other_lines(layout):
     model = made_language_model(layout)
     together = model.score(TEXTS, language="de")
-    for place in (0, 3, 5):
-        assert model.score([TEXTS[place]], language="de") == [together[place]]
+    for index in (0, 3, 5):
+        assert model.score([TEXTS[index]], language="de") == [together[index]]
     mixed = model.score(TEXTS[:2], language=["de", "fr"])
     assert mixed == [together[0], *model.score(TEXTS[1:2], language="fr")]
     assert (mixed[1] == together[1]) == (layout == "masked_lm")  # whose text has no tag
@@ -182,18 +183,18 @@ PROMPTS = ["", "zwei", "drei Fluss", "zwei drei Haus und", "klein"]
 
 def greedy(model: LanguageModel, prompt: str, max_length: int) -> tuple[list[int], float]:
     """Return greedy tokens by full forward passes, and the sum of their log-probabilities."""
-    given = [*before(model, "de", "3"), *model.vocabulary.encode(prompt)]
+    prefix = [*before(model, "de", "3"), *model.vocabulary.encode(prompt)]
     drawn: list[int] = []
     total = 0.0
     while EOS not in drawn:
-        log_probs = log_softmax(logits_of(model, [[*given, *drawn]]))[0]
-        allowed = log_probs[len(given) + len(drawn) - 1].copy()
+        log_probs = log_softmax(logits_of(model, [[*prefix, *drawn]]))[0]
+        allowed = log_probs[len(prefix) + len(drawn) - 1].copy()
         if len(drawn) == max_length:
             token = EOS
         else:
             allowed[[0, EOS] if not drawn else [0]] = -np.inf
             token = int(allowed.argmax())
-        total += log_probs[len(given) + len(drawn) - 1, token]
+        total += log_probs[len(prefix) + len(drawn) - 1, token]
         drawn.append(token)
     return drawn, total
 
@@ -221,10 +222,10 @@ def test_samples_follow_the_models_distribution():
     seen = np.zeros((model.vocabulary.size, model.vocabulary.size))
     for one in actual:
         seen[one.tokens[0], one.tokens[1]] += 1
-    given = [*before(model, "de", "3"), *model.vocabulary.encode("zwei")]
+    prefix = [*before(model, "de", "3"), *model.vocabulary.encode("zwei")]
     size = model.vocabulary.size
-    logits = logits_of(model, [[*given, token] for token in range(size)])
-    first, second = logits[0, len(given) - 1].copy(), logits[:, len(given)].copy()
+    logits = logits_of(model, [[*prefix, token] for token in range(size)])
+    first, second = logits[0, len(prefix) - 1].copy(), logits[:, len(prefix)].copy()
     first[[0, EOS]] = second[:, 0] = -np.inf
     joint = np.exp(log_softmax(first)[:, None] + log_softmax(second))
     expected, often = draws * joint, draws * joint >= 5
@@ -328,10 +329,10 @@ def test_score_writes_one_line_per_text_and_the_perplexity(name, runs, tmp_path,
     assert read(output) == [
         {"line": n, **dataclasses.asdict(score)} for n, score in enumerate(scores, start=1)
     ]
-    told = (
+    message = (
         f"perplexity {perplexity(scores):.4f} ({sum(s.tokens for s in scores)} tokens of 7 lines)"
     )
-    assert capsys.readouterr().err == ("pseudo-" if name == "masked" else "") + told + "\n"
+    assert capsys.readouterr().err == ("pseudo-" if name == "masked" else "") + message + "\n"
 
 
 def test_score_of_translations(runs, tmp_path, capsys):

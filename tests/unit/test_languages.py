@@ -169,7 +169,7 @@ def test_other_forms_of_a_code_are_the_same_language():
     )
 
 
-def test_english_centric_and_many_to_many():
+def test_english_centric_and_many_to_many_directions():
     assert registry.english_centric_directions(["de", "en", "fr"]) == (
         ("en", "de"),
         ("en", "fr"),

@@ -102,9 +102,9 @@ def test_a_slurm_job_is_requeued_after_recoverable_errors(status, requeued, fake
         fake, "scripts/slurm/train.sbatch", "--workdir=/x", SLURM_JOB_ID="7", XLA_FLAGS="--mine"
     )
     assert done.returncode == (0 if requeued else status)
-    said = (fake / "srun.txt").read_text()
-    assert said.startswith("--xla_gpu_enable_latency_hiding_scheduler=true --mine")
-    assert said.strip().endswith("scripts/train.py --distributed --workdir=/x")
+    recorded = (fake / "srun.txt").read_text()
+    assert recorded.startswith("--xla_gpu_enable_latency_hiding_scheduler=true --mine")
+    assert recorded.strip().endswith("scripts/train.py --distributed --workdir=/x")
     again = fake / "scontrol.txt"
     if requeued:
         last = run(fake, "scripts/slurm/train.sbatch", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="20")

@@ -57,9 +57,9 @@ def test_the_published_rule_selects_the_most_shared_pieces(seed, number):
         for i, piece in enumerate(PIECES)
         for (j, one), (k, other) in itertools.combinations(enumerate(LANGUAGES), 2)
     ]
-    taken = sorted(triple for triple in shared if triple[0])[:number]
+    expected_pieces = sorted(triple for triple in shared if triple[0])[:number]
     expected = {code: set() for code in LANGUAGES}
-    for _, _, pair, piece in taken:
+    for _, _, pair, piece in expected_pieces:
         for code in pair:
             expected[LANGUAGES[code]].add(piece)
     flagged = flag_by_sharing(counts, PIECES, number)

@@ -22,7 +22,7 @@ def test_every_layout_has_a_drawn_mask():
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_masks_equal_the_drawn_ones(name):
+def test_masks_equal_the_drawn_masks(name):
     layout = ROWS[name]
     pictures, memories = read_pictures(name)
     assert len(pictures) == len(layout.stages)
@@ -64,7 +64,7 @@ def test_broken_tables_are_refused(roles, sees, rule):
         Layout("broken", (Stage(roles, sees),))
 
 
-def test_a_role_never_returns():
+def test_a_role_cannot_reappear_after_it_ended():
     stages = (
         Stage(("source", "target"), ("f.", "fc")),
         Stage(("target",), ("c",)),

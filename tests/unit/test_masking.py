@@ -60,7 +60,7 @@ def test_masks_depend_only_on_the_key_of_the_sentence():
     _, hidden, chosen = masked(counts, keys)
     ends = np.cumsum(counts)[:-1]
     for number, key in enumerate(keys):
-        alone = mask(
+        single = mask(
             np.split(masked(counts, keys)[0], ends)[number],
             np.array(counts[number : number + 1]),
             key[None],
@@ -68,8 +68,8 @@ def test_masks_depend_only_on_the_key_of_the_sentence():
             symbol=SYMBOL,
             random_ids=DRAWN,
         )
-        np.testing.assert_array_equal(alone[0], np.split(hidden, ends)[number])
-        np.testing.assert_array_equal(alone[1], np.split(chosen, ends)[number])
+        np.testing.assert_array_equal(single[0], np.split(hidden, ends)[number])
+        np.testing.assert_array_equal(single[1], np.split(chosen, ends)[number])
     _, other, _ = masked(counts, hash64(2, np.arange(5)))
     assert (other != hidden).any()
 
@@ -97,9 +97,9 @@ def test_a_masked_row_has_the_sentence_with_eos_and_labels_at_masks():
     whole = np.concatenate([np.append(sentence, 1) for sentence in sentences])  # eos is 1
     ids, labels, tokens = (batch[f"source_{n}"] for n in ("segment_ids", "labels", "tokens"))
     present = ids != 0
-    asked = labels >= 0
-    assert (labels[~present] == -1).all() and 6 <= asked.sum() <= 14
-    np.testing.assert_array_equal(np.where(asked, labels, tokens)[present], whole)
+    is_predicted = labels >= 0
+    assert (labels[~present] == -1).all() and 6 <= is_predicted.sum() <= 14
+    np.testing.assert_array_equal(np.where(is_predicted, labels, tokens)[present], whole)
     assert converter.lengths.target == converter.lengths.source == 16
 
 

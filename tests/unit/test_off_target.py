@@ -45,7 +45,7 @@ def test_lid_works_offline_with_the_bundled_model(no_network):
     assert detector_name(signature) == "lid.176"
 
 
-def test_lid_reads_beyond_eighty_characters():
+def test_lid_uses_text_beyond_eighty_characters():
     text = "Berlin, München, Hamburg, Köln, Frankfurt, Stuttgart, Düsseldorf, Leipzig, Dortmund. "
     assert lid_off_target([text + 4 * ENGLISH], "en").ratio == 0.0
 

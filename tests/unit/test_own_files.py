@@ -237,12 +237,12 @@ def test_a_killed_vocabulary_training_leaves_no_temporary_files(data, tmp_path, 
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    train, seen = vocabulary_module.train_model, []
+    train, temporary_files = vocabulary_module.train_model, []
 
-    def watched(*arguments, **options):
-        seen.append(sorted(temporary.rglob("*")))
+    def record(*arguments, **options):
+        temporary_files.append(sorted(temporary.rglob("*")))
         return train(*arguments, **options)
 
-    monkeypatch.setattr(vocabulary_module, "train_model", watched)
+    monkeypatch.setattr(vocabulary_module, "train_model", record)
     _cache(data)
-    assert seen == [[]] and (data / "cache" / "vocabulary" / "spm.model").is_file()
+    assert temporary_files == [[]] and (data / "cache" / "vocabulary" / "spm.model").is_file()

@@ -93,10 +93,10 @@ def test_roles_are_swapped(flores):
 
 def test_references_pass_through_sentencepiece(flores):
     """A character without a piece becomes <<unk>>; the hypothesis' mark of one becomes <unk>."""
-    made = scorer("mitre", flores)
+    actual = scorer("mitre", flores)
     vocabulary = made_text.vocabulary()
     assert vocabulary.unk_id in vocabulary.encode("drei Ω Haus")
-    texts = made.texts(
+    texts = actual.texts(
         DIRECTION,
         ["three Ω house", " one  two"],
         ["drei \u2047 Haus", "eins"],
@@ -110,7 +110,7 @@ def test_references_pass_through_sentencepiece(flores):
 
 
 def test_long_pairs_are_left_out_of_opus100():
-    made = scorer("opus100")
+    actual = scorer("opus100")
     vocabulary = made_text.vocabulary()
     word = "drei "
     pieces = len(vocabulary.encode(word.strip()))
@@ -125,10 +125,10 @@ def test_long_pairs_are_left_out_of_opus100():
     sources = [rows[0][0], rows[1][0], short, short]
     references = [short, short, rows[1][0], rows[2][0]]
     # With its tag and eos a source may have 126 pieces; with its eos a target 127.
-    texts = made.texts(DIRECTION, sources, ["a", "b", "c", "d"], references)
+    texts = actual.texts(DIRECTION, sources, ["a", "b", "c", "d"], references)
     assert texts.hypotheses == ["a", "c"]
     assert scorer("mitre").texts(DIRECTION, sources, ["a"] * 4, references).hypotheses == ["a"] * 4
-    assert made.scores(DIRECTION, PaperTexts([], [], [])) == {}
+    assert actual.scores(DIRECTION, PaperTexts([], [], [])) == {}
 
 
 def test_texts_are_detokenized_where_the_corpus_is_tokenized(moses):
@@ -245,8 +245,8 @@ def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores, m
     monkeypatch.setitem(sys.modules, "bert_score", FakeBertScore())
     for name in ("roberta-large", "bert-base-multilingual-cased"):
         (tmp_path / name).mkdir()
-    wanted = MetricSelection(paper="mitre", bert_score=tmp_path)
-    further = OptionalMetrics(wanted, made_text.vocabulary(), ("en", "de", "fr"))
+    selection = MetricSelection(paper="mitre", bert_score=tmp_path)
+    further = OptionalMetrics(selection, made_text.vocabulary(), ("en", "de", "fr"))
     result = evaluate(subject(), benchmark, tmp_path / "out", optional_metrics=further)
     by_direction = {item.direction: item for item in result.directions}
     item = by_direction["en", "de"]

@@ -61,7 +61,7 @@ def test_mitre_by_hand():
     assert table["avg"] == near(301 / 20, 20)
 
 
-def test_mitre_groups_weigh_to_the_average_both_ways():
+def test_weighted_group_means_of_mitre_equal_the_average():
     """As verified on the published table: group means weighted by languages give avg both ways."""
     values = {
         pair: float(n * 37 % 101) for n, pair in enumerate(many_to_many_directions(MITRE_LANGUAGES))

@@ -30,7 +30,7 @@ BAD = {
     "\udc80": "not Unicode",
     "é" * 101: "longer than 200 bytes",
 }
-each_bad_name = pytest.mark.parametrize(("name", "said"), BAD.items(), ids=map(ascii, BAD))
+each_bad_name = pytest.mark.parametrize(("name", "message"), BAD.items(), ids=map(ascii, BAD))
 
 
 @pytest.fixture
@@ -45,8 +45,10 @@ def data(tmp_path):
 
 
 @each_bad_name
-def test_names_are_refused_in_one_line(name, said):
-    with pytest.raises(UserError, match=rf"^--name=.*{said}.*; choose a name of letters") as caught:
+def test_names_are_refused_in_one_line(name, message):
+    with pytest.raises(
+        UserError, match=rf"^--name=.*{message}.*; choose a name of letters"
+    ) as caught:
         check_name(name, "--name")
     assert str(caught.value).isprintable()
 
@@ -57,31 +59,31 @@ def test_valid_names_are_accepted(name):
 
 
 @each_bad_name
-def test_the_name_of_a_cached_corpus(data, tmp_path, monkeypatch, name, said):
+def test_the_name_of_a_cached_corpus(data, tmp_path, monkeypatch, name, message):
     monkeypatch.setattr(vocabulary_module, "train_sentencepiece", None)  # not reached
     folder = tmp_path / "a" / "b" / "cache"
     flags = f"--parallel={data}", "--languages=en,de", f"--name={name}", "--output", folder
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match=f"--name=.*{said}"):
+    with pytest.raises(UserError, match=f"--name=.*{message}"):
         command("cache_tasks", *flags)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @each_bad_name
-def test_the_name_of_a_corpus_in_python(name, said):
+def test_the_name_of_a_corpus_in_python(name, message):
     for make in (
         lambda: CldrPhrases(("en", "de"), name=name),
         lambda: ParallelFiles(name, "{split}.{language}", ()),
     ):
-        with pytest.raises(UserError, match=f"corpus name=.*{said}"):
+        with pytest.raises(UserError, match=f"corpus name=.*{message}"):
             make()
 
 
 @each_bad_name
-def test_the_name_of_evaluated_files(data, name, said):
+def test_the_name_of_evaluated_files(data, name, message):
     arguments = ["--run=x", "--output=y", f"--parallel={data}", "--languages=en,de"]
     flags = evaluate.make_parser().parse_args([*arguments, f"--task={name}"])
-    with pytest.raises(UserError, match=f"--task=.*{said}"):
+    with pytest.raises(UserError, match=f"--task=.*{message}"):
         benchmark_corpus(flags)
 
 

@@ -31,9 +31,9 @@ def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device):
     run = tmp_path / "run"
     assert train(configure(cache, 3), run) is None
     assert records(run)[-1]["step"] == 4
-    said = capfd.readouterr().err
-    assert "is at step 4 of 8: no better validation in 3 updates after step 1" in said
-    assert "continues" not in said
+    stderr = capfd.readouterr().err
+    assert "is at step 4 of 8: no better validation in 3 updates after step 1" in stderr
+    assert "continues" not in stderr
     assert train(configure(cache, 3), run) is None  # nothing more to do
     assert records(run)[-1]["step"] == 4
     assert train(configure(cache, 0), run) is None  # patience may change
@@ -41,13 +41,13 @@ def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device):
 
 
 def test_an_interrupted_run_ends_at_the_same_step(cache, tmp_path, monkeypatch, one_device):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(configure(cache, 3), whole) is None
+    uninterrupted, interrupted = tmp_path / "whole", tmp_path / "broken"
+    assert train(configure(cache, 3), uninterrupted) is None
     with monkeypatch.context() as patch:
         stop_after(patch, 2, lambda: signal.raise_signal(signal.SIGTERM))
-        assert train(configure(cache, 3), broken) == "SIGTERM"
-    assert train(configure(cache, 3), broken) is None
-    assert_same_training(broken, whole, 4)
+        assert train(configure(cache, 3), interrupted) == "SIGTERM"
+    assert train(configure(cache, 3), interrupted) is None
+    assert_same_training(interrupted, uninterrupted, 4)
 
 
 def test_an_improving_run_continues(cache, tmp_path, one_device):

@@ -38,7 +38,9 @@ def test_a_pattern_without_match_is_one_error_line_with_similar_names():
     check_patterns("Optimizer.frozen", ("embedding", "mlp"), paths)
     with pytest.raises(UserError) as caught:
         check_patterns("Optimizer.frozen", ("embedding", "attenton/query"), paths)
-    said = str(caught.value)
-    assert "\n" not in said and said.startswith("Optimizer.frozen=('embedding', 'attenton/query')")
-    assert "'attenton/query' matches nothing; did you mean attention/query" in said
-    assert "layer_*" in said and "layer_0" not in said
+    message = str(caught.value)
+    assert "\n" not in message and message.startswith(
+        "Optimizer.frozen=('embedding', 'attenton/query')"
+    )
+    assert "'attenton/query' matches nothing; did you mean attention/query" in message
+    assert "layer_*" in message and "layer_0" not in message

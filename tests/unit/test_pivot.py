@@ -16,7 +16,7 @@ CONTRAST = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_language
 
 
 @pytest.mark.parametrize("settings", [{}, CONTRAST, {"temperature": 1.0, "beam_size": 2}])
-def test_a_pivot_is_two_calls(settings, monkeypatch):
+def test_pivot_translation_equals_two_translations(settings, monkeypatch):
     monkeypatch.setattr(job_module, "WINDOW_SIZE", 4)
     translator = made_translator(batch=1)  # whatever lengths there are, batches have as many rows
     first = translator.translate_nbest(TEXTS, source="de", target="en", **settings)
@@ -42,10 +42,10 @@ def test_a_pivot_is_two_calls(settings, monkeypatch):
 def test_directions_with_the_pivot_are_translated_directly():
     translator = made_translator(source_contrast=0.5)
     sources, targets = ["en", "de", "de", "fr"], ["fr", "en", "fr", "de"]
-    given = {"source": sources, "target": targets}
-    actual = translator.translate_nbest(LINES[:4], pivot="en", **given)
+    sides = {"source": sources, "target": targets}
+    actual = translator.translate_nbest(LINES[:4], pivot="en", **sides)
     assert [translation.pivot is None for translation in actual] == [True, True, False, False]
-    direct = translator.translate_nbest(LINES[:4], **given)
+    direct = translator.translate_nbest(LINES[:4], **sides)
     assert actual[:2] == direct[:2] and actual[2:] != direct[2:]
 
 
@@ -55,22 +55,22 @@ def test_finished_translations_do_not_change_results(settings, monkeypatch):
     shapes = set()
     search = lines_module.search_continuously
 
-    def watched(inference_model, how, turns, rows):
-        turns = list(turns)
-        shapes.update((rows, *turn.batch["source_tokens"].shape) for turn in turns)
-        return search(inference_model, how, turns, rows)
+    def record_shapes(inference_model, search_settings, admissions, rows):
+        admissions = list(admissions)
+        shapes.update((rows, *admission.batch["source_tokens"].shape) for admission in admissions)
+        return search(inference_model, search_settings, admissions, rows)
 
-    monkeypatch.setattr(lines_module, "search_continuously", watched)
+    monkeypatch.setattr(lines_module, "search_continuously", record_shapes)
     translator = made_translator(batch=16)
     job = TranslationJob.create(translator, pivot="en", **settings)
     texts = [*LINES, "two " * 30, "two", "two two"]
     lines = list(job.number_lines(texts, source="de", target="fr"))
-    whole = dict(job.as_completed(lines))
-    assert len(whole) == 10
+    complete = dict(job.as_completed(lines))
+    assert len(complete) == 10
     all_shapes = set(shapes)
     for done in ({0, 3, 4}, set(range(1, 10)), set(range(9))):
-        rest = dict(job.as_completed(lines, done=done))
-        assert rest == {line: whole[line] for line in lines if line.number not in done}
+        remaining = dict(job.as_completed(lines, done=done))
+        assert remaining == {line: complete[line] for line in lines if line.number not in done}
     assert shapes == all_shapes and len(shapes) > 1
 
 

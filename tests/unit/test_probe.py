@@ -58,16 +58,16 @@ def tokens(count: int, seed: int):
 @pytest.mark.parametrize("hidden", [True, False])
 def test_probes_read_positions_from_sinusoids_and_chance_from_shuffled_labels(hidden):
     learned, states = tokens(2000, 0)
-    told, others = tokens(400, 1)
+    held_out_positions, held_out_states = tokens(400, 1)
     probe = ProbeSettings(hidden, updates=QUICK.updates, batch=128, learning_rate=1e-2)
     params = train_probe(states, learned, LONGEST, probe)
     assert [layer["weight"].shape for layer in params] == (
         [(EMBED, EMBED)] * hidden + [(EMBED, LONGEST)]
     )
-    assert (predict_positions(params, others) == told).mean() > 0.95
+    assert (predict_positions(params, held_out_states) == held_out_positions).mean() > 0.95
     shuffled = np.random.default_rng(2).permutation(learned)
     params = train_probe(states, shuffled, LONGEST, probe)
-    assert (predict_positions(params, others) == told).mean() < 2 / LONGEST
+    assert (predict_positions(params, held_out_states) == held_out_positions).mean() < 2 / LONGEST
 
 
 def test_a_linear_probe_equals_softmax_regression_by_gradient_descent():
@@ -203,9 +203,9 @@ def test_probes_are_cached_and_recomputed_if_damaged(tmp_path, monkeypatch):
     kept = tmp_path / "probes"
     actual = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
     assert [len(each) for each in actual] == [60, 100] and actual[1].mean() > 0.9
-    alone = evaluate_probe(learned, None, 0, probe=QUICK, folder=kept)
-    np.testing.assert_array_equal(alone[0], actual[0])
-    assert len(alone[1]) == 0 and len(list(kept.iterdir())) == 2
+    one_probe = evaluate_probe(learned, None, 0, probe=QUICK, folder=kept)
+    np.testing.assert_array_equal(one_probe[0], actual[0])
+    assert len(one_probe[1]) == 0 and len(list(kept.iterdir())) == 2
     trained = []
     plain = train_probe
     monkeypatch.setattr(probing, "train_probe", lambda *given: trained.append(1) or plain(*given))
@@ -304,9 +304,13 @@ def test_a_page_omits_checkpoints_without_accuracy():
         for step, accuracy in ((10, None), (20, 0.25), (30, 0.5))
     ]
     assert "layer 1: 0.500" in "".join(render_sections(page_of(subjects)))
-    told = page_of(subjects) | {"tested_texts": 7, "learned_texts": 2}
-    assert "2 of the 7 test texts are also in the training texts." in "".join(render_sections(told))
-    assert "also in the training texts" not in "".join(render_sections(told | {"learned_texts": 0}))
+    facts = page_of(subjects) | {"tested_texts": 7, "learned_texts": 2}
+    assert "2 of the 7 test texts are also in the training texts." in "".join(
+        render_sections(facts)
+    )
+    assert "also in the training texts" not in "".join(
+        render_sections(facts | {"learned_texts": 0})
+    )
 
 
 def spoken(source, target, *texts):
@@ -363,12 +367,12 @@ def test_test_texts_must_differ_from_training_texts(
     read = lambda flags, translator, split="test": splits[split]  # noqa: E731
     monkeypatch.setattr(analyse_states, "forced_sentences", read)
     tested_on = "test" if learned_from == "validation" else "held out"
-    asked = argparse.Namespace(task="t"), None, learned_from, tested_on
+    arguments = argparse.Namespace(task="t"), None, learned_from, tested_on
     if message:
         with pytest.raises(UserError, match=message):
-            analyse_states._probed_sentences(*asked)
+            analyse_states._probed_sentences(*arguments)
     else:
-        assert set(analyse_states._probed_sentences(*asked)) == {learned_from, "test"}
+        assert set(analyse_states._probed_sentences(*arguments)) == {learned_from, "test"}
     assert source_texts(splits["test"]) == {("de", text) for text in test}
 
 
@@ -429,12 +433,12 @@ def test_a_finished_analysis_of_another_kind_is_kept(tmp_path):
 
 @pytest.mark.parametrize("text", ["-1", "4294967296", "1.5", "x"])
 def test_an_invalid_seed_is_refused(text, capsys):
-    given = ["probe", "--run=r", "--output=o", "--task=t"]
-    assert make_parser().parse_args([*given, "--seed=4294967295"]).seed == 2**32 - 1
+    flags = ["probe", "--run=r", "--output=o", "--task=t"]
+    assert make_parser().parse_args([*flags, "--seed=4294967295"]).seed == 2**32 - 1
     with pytest.raises((UserError, SystemExit)) as caught:
-        make_parser().parse_args([*given, f"--seed={text}"])
-    told = str(caught.value) + capsys.readouterr().err
-    assert "must be a whole number from 0 to 4294967295" in told
+        make_parser().parse_args([*flags, f"--seed={text}"])
+    message = str(caught.value) + capsys.readouterr().err
+    assert "must be a whole number from 0 to 4294967295" in message
 
 
 def test_runs_of_one_name_are_refused(tmp_path):

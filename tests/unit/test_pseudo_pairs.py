@@ -24,7 +24,7 @@ def cache(tmp_path_factory):
     return TokenCache.open(make_cache(tmp_path_factory.mktemp("pseudo") / "cache"))
 
 
-def test_draws_are_uniform_and_never_the_sentences_own_language():
+def test_drawn_languages_are_uniform_and_differ_from_the_sentences_language():
     draws = BackTranslationDraws.of(("en", "de", "fr", "nl"), ())
     assert draws.pool == ("de", "fr", "nl")
     for target, others in (("de", ("fr", "nl")), ("en", draws.pool)):
@@ -58,7 +58,7 @@ def test_every_pair_occurs_once_with_its_translation_as_source(cache, tmp_path):
     pairs = BackTranslatedPairs(cache, BackTranslationDraws.of(("en", "de"), ("de", "fr", "en")))
     assert pairs.tasks == ("made_en_de", "made_de_en", "made_fr_en") and len(pairs) == 120
     sentences = list(pairs.sentences())
-    translations = [f"{text} {wanted} {own}" for text, own, wanted in sentences]
+    translations = [f"{text} {target_language} {own}" for text, own, target_language in sentences]
     translations[7] = translations[50] = " "
     kept = [ReusedTask(cache, name) for name in cache.tasks]
     both = write_cache(
@@ -66,11 +66,13 @@ def test_every_pair_occurs_once_with_its_translation_as_source(cache, tmp_path):
     )
     real = [pair for name in pairs.tasks for pair in read(cache, name)]
     expected = collections.defaultdict(list)
-    for (_, target), (text, own, wanted), made in zip(real, sentences, translations, strict=True):
-        assert text == VOCABULARY.decode(target) and own != wanted
+    for (_, target), (text, own, target_language), made in zip(
+        real, sentences, translations, strict=True
+    ):
+        assert text == VOCABULARY.decode(target) and own != target_language
         if made.strip():
-            source = tuple(VOCABULARY.encode_lines([made], wanted)[0])
-            expected[f"back_translated_{wanted}_{own}"].append((source, target))
+            source = tuple(VOCABULARY.encode_lines([made], target_language)[0])
+            expected[f"back_translated_{target_language}_{own}"].append((source, target))
     assert sum(map(len, expected.values())) == 118
     new = [name for name in both.tasks if name not in cache.tasks]
     assert set(new) == set(expected) and len(new) == 4

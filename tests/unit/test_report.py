@@ -226,13 +226,13 @@ def test_comparison_table(runs):
 
 def test_results_of_equal_name_are_named_by_their_decoding_settings(runs):
     plain = dataclasses.replace(runs[0], decoding={"method": "beam", "beam_size": 5})
-    asked = (
+    samples = (
         {},
         {"seed": 0, "source_contrast": 0.7, "contrast_languages": ["en", "source"]},
         {"beam_size": 1, "method": "greedy", "pivot": "en"},
         {"language_contrast": 0.1, "contrast_languages": ["de", "fr"]},
     )
-    results = [dataclasses.replace(plain, decoding={**plain.decoding, **more}) for more in asked]
+    results = [dataclasses.replace(plain, decoding={**plain.decoding, **more}) for more in samples]
     name = plain.name
     assert [result.name for result in disambiguate_names([*results, runs[1]])] == [
         name,

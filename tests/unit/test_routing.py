@@ -27,7 +27,7 @@ CASES = {
 }
 
 
-def drawn(slots: np.ndarray, count: int):
+def random_case(slots: np.ndarray, count: int):
     rng = np.random.default_rng(0)
     shapes = ((EMBED, HIDDEN), (HIDDEN,), (HIDDEN, EMBED), (EMBED,))
     branches = (rng.standard_normal((count, *shape), np.float32) for shape in shapes)
@@ -39,25 +39,25 @@ def by_hand(states, slots, branches, weights):
     """Return outputs and gradients computed position by position."""
     out, by_states = np.zeros_like(states), np.zeros_like(states)
     sums = Branches(*map(np.zeros_like, branches))
-    for place, slot in enumerate(slots):
+    for position, slot in enumerate(slots):
         if slot < 0:
             continue
         first, first_bias, second, second_bias = (each[slot] for each in branches)
-        inner = states[place] @ first + first_bias
-        out[place] = np.maximum(inner, 0) @ second + second_bias
-        by_inner = (second @ weights[place]) * (inner > 0)
-        by_states[place] = first @ by_inner
-        sums.first_kernel[slot] += np.outer(states[place], by_inner)
+        inner = states[position] @ first + first_bias
+        out[position] = np.maximum(inner, 0) @ second + second_bias
+        by_inner = (second @ weights[position]) * (inner > 0)
+        by_states[position] = first @ by_inner
+        sums.first_kernel[slot] += np.outer(states[position], by_inner)
         sums.first_bias[slot] += by_inner
-        sums.second_kernel[slot] += np.outer(np.maximum(inner, 0), weights[place])
-        sums.second_bias[slot] += weights[place]
+        sums.second_kernel[slot] += np.outer(np.maximum(inner, 0), weights[position])
+        sums.second_bias[slot] += weights[position]
     return out, by_states, sums
 
 
 @functools.cache
 def computed(case: str, name: str):
     slots, count = CASES[case]
-    states, branches, weights = drawn(slots, count)
+    states, branches, weights = random_case(slots, count)
 
     def both(states, branches):
         out, pull = jax.vjp(
@@ -73,7 +73,7 @@ def computed(case: str, name: str):
 @pytest.mark.parametrize("case", CASES)
 def test_every_routing_equals_the_computation_by_hand(case, name):
     slots, count = CASES[case]
-    states, branches, weights = drawn(slots, count)
+    states, branches, weights = random_case(slots, count)
     expected = by_hand(states, slots, branches, weights)
     for one, other in zip(
         jax.tree.leaves(computed(case, name)), jax.tree.leaves(expected), strict=True
@@ -96,7 +96,7 @@ def test_a_mesh_changes_nothing(count):
     """Rows over data and fsdp, the hidden width over tensor, the slots over fsdp if it divides."""
     rng = np.random.default_rng(2)
     slots = rng.integers(-1, count, (8, 5))
-    states, branches, weights = drawn(slots.ravel(), count)
+    states, branches, weights = random_case(slots.ravel(), count)
     shape = (*slots.shape, EMBED)
     states, weights = states.reshape(shape), weights.reshape(shape)
 

@@ -41,7 +41,7 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def outputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("same_output")
     write_zero_run(folder / "run")
     command("adapters", "merge", "--run", folder / "run", "--output", folder / "merged")
@@ -54,10 +54,10 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_output_in_use_is_refused(made, tmp_path, name):
+def test_an_output_in_use_is_refused(outputs, tmp_path, name):
     run, output = tmp_path / "run", tmp_path / "new"
-    shutil.copytree(made / "run", run)
-    flags = [flag.format(run=run, folder=made) for flag in COMMANDS[name]]
+    shutil.copytree(outputs / "run", run)
+    flags = [flag.format(run=run, folder=outputs) for flag in COMMANDS[name]]
     if name == "average":
         output = run / "average"
     else:
@@ -74,10 +74,10 @@ def test_an_output_in_use_is_refused(made, tmp_path, name):
 
 def test_an_output_created_meanwhile_is_kept(tmp_path):
     output = tmp_path / "new"
-    told = (
+    message = (
         f"^{output}: already exists, written by another process; choose another --output or remove"
     )
-    with pytest.raises(UserError, match=told), new_folder(output) as partial:
+    with pytest.raises(UserError, match=message), new_folder(output) as partial:
         (partial / "file").write_text("second")
         output.mkdir()
         (output / "file").write_text("first")
@@ -124,7 +124,7 @@ def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):
     assert (tmp_path / "new" / "train.en").read_text() == "first"
 
 
-def test_a_vocabulary_created_meanwhile_is_kept(made, tmp_path, monkeypatch):
+def test_a_vocabulary_created_meanwhile_is_kept(outputs, tmp_path, monkeypatch):
     """Another vocabulary was written while this one was trained."""
     output = tmp_path / "new"
 
@@ -134,19 +134,19 @@ def test_a_vocabulary_created_meanwhile_is_kept(made, tmp_path, monkeypatch):
 
     monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", train)
     with pytest.raises(UserError, match=f"^--output={output}: holds a vocabulary"):
-        command("train_vocabulary", "--parallel", made / "text", *PARALLEL, "--output", output)
+        command("train_vocabulary", "--parallel", outputs / "text", *PARALLEL, "--output", output)
     assert (output / "languages.txt").read_text().split() == ["en", "de", "fr"]
 
 
 @pytest.mark.parametrize("flags", [(), ("--last=2",), ("--last=3",)])
-def test_fewer_checkpoints_than_requested_are_reported(made, tmp_path, capsys, flags):
+def test_fewer_checkpoints_than_requested_are_reported(outputs, tmp_path, capsys, flags):
     run = tmp_path / "run"
-    shutil.copytree(made / "run", run)
+    shutil.copytree(outputs / "run", run)
     shutil.copytree(run / "checkpoints" / "0", run / "checkpoints" / "4")
     command("average_checkpoints", "--run", run, *flags)
-    printed, said = capsys.readouterr()
-    asked = {(): 5, ("--last=2",): 2, ("--last=3",): 3}[flags]
-    expected = f"--last={asked}: the run has 2 checkpoints; averaging these"
-    assert printed == "0 4\n" and said.startswith(expected) == (asked > 2)
-    assert (not said) == (asked == 2)
+    stdout, stderr = capsys.readouterr()
+    requested = {(): 5, ("--last=2",): 2, ("--last=3",): 3}[flags]
+    expected = f"--last={requested}: the run has 2 checkpoints; averaging these"
+    assert stdout == "0 4\n" and stderr.startswith(expected) == (requested > 2)
+    assert (not stderr) == (requested == 2)
     assert load_params(run, "average")[1] == 4

@@ -52,13 +52,13 @@ def test_every_sentence_names_a_test_that_exists():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def original_run(tmp_path_factory) -> Path:
     return write_zero_run(tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture
-def run(made, tmp_path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
+def run(original_run, tmp_path) -> Path:
+    shutil.copytree(original_run, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -140,7 +140,7 @@ def _parsed(page: str) -> _Page:
     return parser
 
 
-def test_no_text_becomes_markup_in_a_report(tmp_path):
+def test_texts_are_escaped_in_a_report(tmp_path):
     """With a script in every text of a result, the page has the same elements."""
     evil = "\"'></title></style><script src=//x>x</script><img onerror=x src=y>&lt;b&gt;"
     plain = made_result("plain", ("en", "de", "fr"), seed=1)
@@ -196,7 +196,7 @@ def test_a_cache_unpickles_nothing(tmp_path, monkeypatch):
         TokenCache.open(cache).lengths("made_en_de", "train")
 
 
-def test_gin_itself_imports_what_a_file_names(tmp_path, monkeypatch):
+def test_gin_imports_modules_named_in_a_file(tmp_path, monkeypatch):
     (tmp_path / "x_for_t5x.py").write_text("")
     (tmp_path / "t5x.gin").write_text("import x_for_t5x\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -59,26 +59,31 @@ def test_one_seed_has_no_interval():
     assert (actual.mean, actual.low, actual.high, actual.p) == (2.0, None, None, None)
 
 
-def made(name, seed, dropout=0.1, level=60.0):
+def seed_result(name, seed, dropout=0.1, level=60.0):
     result = made_result(name, ("en", "de", "fr"), seed=seed, zero_shot=level)
     config = {"model": {"dropout": dropout}, "train": {"steps": 10, "seed": seed}}
     return dataclasses.replace(result, config=config)
 
 
 def test_runs_with_different_seeds_are_one_system():
-    results = [made("base_2", 2), made("cut_1", 1, 0.3), made("base_1", 1), made("cut_12", 12, 0.3)]
+    results = [
+        seed_result("base_2", 2),
+        seed_result("cut_1", 1, 0.3),
+        seed_result("base_1", 1),
+        seed_result("cut_12", 12, 0.3),
+    ]
     groups = group_by_seed(results)
     names = {name: [result.name for result in group] for name, group in groups.items()}
     assert names == {"base": ["base_1", "base_2"], "cut": ["cut_1", "cut_12"]}
     with pytest.raises(UserError, match="base_1, again: evaluations of one configuration and seed"):
-        group_by_seed([made("base_1", 1), made("again", 1)])
+        group_by_seed([seed_result("base_1", 1), seed_result("again", 1)])
     with pytest.raises(UserError, match="old: the evaluation has no training configuration"):
         group_by_seed([dataclasses.replace(results[0], name="old", config={})])
 
 
 def test_the_table_compares_each_system_with_the_first():
-    base = [made(f"base_{seed}", seed) for seed in (1, 2, 3)]
-    better = [made(f"cut_{seed}", seed, 0.3, 90.0) for seed in (1, 2, 3)]
+    base = [seed_result(f"base_{seed}", seed) for seed in (1, 2, 3)]
+    better = [seed_result(f"cut_{seed}", seed, 0.3, 90.0) for seed in (1, 2, 3)]
     lines = seed_table(group_by_seed([*base, *better])).splitlines()
     (first, second) = (
         [cell.strip() for cell in line.split("|")[1:-1]]

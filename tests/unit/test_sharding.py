@@ -62,7 +62,7 @@ def test_mesh_refuses_shapes_unsupported_by_the_topology(monkeypatch):
         make_mesh(Mesh(fsdp=8))
 
 
-def test_rules_name_mesh_axes_and_parameters_name_rules():
+def test_sharding_rules_use_known_mesh_axes_and_parameters_known_rules():
     assert RULES and PARAMETER_AXES
     assert {axis for axes in RULES.values() for axis in axes} == set(MESH_AXES)
     assert {axis for axes in PARAMETER_AXES.values() for axis in axes} <= set(RULES)

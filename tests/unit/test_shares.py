@@ -63,9 +63,10 @@ def test_the_last_process_writes_all_lines_in_order(count, order, tmp_path, capf
     wrote = [work(output, WorkShard(process, 3), count) for process in order]
     assert wrote == [False, False, True] and output.read_text() == expected(count)
     assert list(tmp_path.iterdir()) == [output]
-    told = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     assert (
-        f"process {order[0]} of 3 has finished its lines; the last process to finish writes" in told
+        f"process {order[0]} of 3 has finished its lines; the last process to finish writes"
+        in stderr
     )
 
 

@@ -74,9 +74,9 @@ def test_sentences_are_aligned_by_their_references():
         check_has_parallel(align_by_reference([DE, BACK]), "t")
 
 
-def states_of(places=2):
+def states_of(locations=2):
     rng = np.random.default_rng(1)
-    return {f: rng.normal(size=(len(f.sources), places, 5)).astype(np.float32) for f in (DE, FR)}
+    return {f: rng.normal(size=(len(f.sources), locations, 5)).astype(np.float32) for f in (DE, FR)}
 
 
 def test_mean_cosines_are_those_of_all_pairs():
@@ -90,8 +90,8 @@ def test_mean_cosines_are_those_of_all_pairs():
 
 def test_languages_and_roles_are_compared_at_each_location():
     pooled, pairs = states_of(3), align_by_reference([DE, FR])
-    places = (States(1), States(1, "register"), States(2, ended=True))
-    actual = language_similarity(pooled, pairs, places)
+    locations = (States(1), States(1, "register"), States(2, ended=True))
+    actual = language_similarity(pooled, pairs, locations)
     assert [(f["layer"], f["role"], f["ended"]) for f in actual] == [
         (1, "source", False),
         (1, "register", False),
@@ -100,33 +100,33 @@ def test_languages_and_roles_are_compared_at_each_location():
     expected = [cosine(pooled[DE][d, 1], pooled[FR][f, 1]) for d, f in ((0, 1), (1, 3), (2, 0))]
     assert actual[1]["parallel"] == pytest.approx(np.mean(expected), abs=1e-6)
     assert actual[1]["pairs"][0]["sentences"] == 3
-    (roles,) = role_similarity(pooled, places)
+    (roles,) = role_similarity(pooled, locations)
     every = [cosine(row[0], row[1]) for f in (DE, FR) for row in pooled[f]]
     assert roles["roles"] == ["source", "register"] and roles["layer"] == 1
     assert roles["cosine"] == pytest.approx(np.mean(every), abs=1e-6)
 
 
-def test_retrieval_is_a_search_of_every_pair():
+def test_retrieval_equals_a_brute_force_search():
     one = RNG.normal(size=(30, 6))
     other = one + 0.9 * RNG.normal(size=one.shape)
 
-    def found_by_hand(asked, among):
+    def found_by_hand(queries, among):
         hits = 0
-        for number, query in enumerate(asked):
+        for number, query in enumerate(queries):
             values = [cosine(query, each) for each in among]
             hits += values.index(max(values)) == number
-        return hits / len(asked)
+        return hits / len(queries)
 
-    there, back = retrieval_accuracy(one, other)
-    assert there == found_by_hand(one, other) and back == found_by_hand(other, one)
-    assert 0.2 < there < 1 and there != back
+    forward, backward = retrieval_accuracy(one, other)
+    assert forward == found_by_hand(one, other) and backward == found_by_hand(other, one)
+    assert 0.2 < forward < 1 and forward != backward
     assert retrieval_accuracy(one, one * 7) == (1, 1)
     pooled, pairs = states_of(1), align_by_reference([DE, FR])
     for d, f in ((0, 1), (1, 3), (2, 0)):
         pooled[FR][f] = 2 * pooled[DE][d]
-    (place,) = language_retrieval(pooled, pairs, (States(1),))
-    assert place["accuracy"] == 1 and chance_accuracy(pairs) == pytest.approx(1 / 3)
-    assert [(p["from"], p["to"]) for p in place["pairs"]] == [("de", "fr"), ("fr", "de")]
+    (location,) = language_retrieval(pooled, pairs, (States(1),))
+    assert location["accuracy"] == 1 and chance_accuracy(pairs) == pytest.approx(1 / 3)
+    assert [(p["from"], p["to"]) for p in location["pairs"]] == [("de", "fr"), ("fr", "de")]
 
 
 def rotation(size, seed):
@@ -171,15 +171,15 @@ def test_languages_and_checkpoints_by_svcca():
     one, other = (forced(c, "en", [f"{c}{t}" for t in texts], texts) for c in ("de", "fr"))
     base = rng.normal(size=(60, 1, 4))
     pooled = {one: base, other: base @ rotation(4, 5)}
-    (place,) = language_svcca(pooled, align_by_reference([one, other]), (States(1),))
-    assert place["parallel"] == pytest.approx(1) and place["others"] < 0.5
-    assert (place["kept"], place["sentences"]) == (4, 60)
+    (location,) = language_svcca(pooled, align_by_reference([one, other]), (States(1),))
+    assert location["parallel"] == pytest.approx(1) and location["others"] < 0.5
+    assert (location["kept"], location["sentences"]) == (4, 60)
     turned = {
         each: np.concatenate([rng.normal(size=(60, 1, 4)), states @ rotation(4, 6)], axis=1)
         for each, states in pooled.items()
     }
-    places = (States(1),), (States(1), States(2))
-    actual = checkpoint_svcca((pooled, turned), places)
+    locations = (States(1),), (States(1), States(2))
+    actual = checkpoint_svcca((pooled, turned), locations)
     assert [each["second"]["layer"] for each in actual] == [1, 2]
     assert actual[0]["svcca"] < 0.5 and actual[1]["svcca"] == pytest.approx(1)
     assert actual[1]["others"] < 0.5
@@ -200,13 +200,13 @@ def test_preference_correlates_over_features():
     assert target_preference(np.ones((1, 8)), source[:1], target[:1]).tolist() == [0.5]
     arrays = [each[:, None] for each in (pair, source, target)]
     swapped = [arrays[0], arrays[2], arrays[1]]
-    (place,) = preference_by_location(
+    (location,) = preference_by_location(
         [(("de", "fr"), arrays), (("fr", "de"), swapped)], (States(2),)
     )
-    first, second = (each["preference"] for each in place["directions"])
+    first, second = (each["preference"] for each in location["directions"])
     assert first == pytest.approx(expected.mean()) and first + second == pytest.approx(1)
-    assert (place["least"], place["most"]) == tuple(sorted((first, second)))
-    assert place["mean"] == pytest.approx(0.5)
+    assert (location["least"], location["most"]) == tuple(sorted((first, second)))
+    assert location["mean"] == pytest.approx(0.5)
 
 
 def test_choices_by_hand():
@@ -233,7 +233,7 @@ def test_attention_mass_per_group_of_source_tokens():
     assert {name: pytest.approx(value) for name, value in expected.items()} == actual
 
 
-def test_t_sne_keeps_clusters_and_repeats_itself():
+def test_t_sne_keeps_clusters_and_is_reproducible():
     centres = 20 * np.eye(3, 6)
     states = np.concatenate([c + RNG.normal(size=(8, 6)) for c in centres])
     actual = run_tsne(states, perplexity=5)
@@ -278,8 +278,8 @@ def test_the_sentence_count_is_the_minimum_of_a_pair():
     pooled = states_of() | {each: RNG.normal(size=(2, 2, 5)) for each in few}
     pairs = align_by_reference([DE, FR, *few])
     for compare in (language_similarity, language_svcca):
-        (place,) = compare(pooled, pairs, (States(1),))
-        assert [pair["sentences"] for pair in place["pairs"]] == [2]
+        (location,) = compare(pooled, pairs, (States(1),))
+        assert [pair["sentences"] for pair in location["pairs"]] == [2]
 
 
 def test_tokens_are_sampled_without_replacement():

@@ -55,18 +55,18 @@ def test_a_missing_bucket_object_is_a_file_error():
 
 
 def test_training_continues_and_saves_once_there_is_space(tmp_path):
-    said: list[str] = []
-    checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
+    reports: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=reports.append)
     checkpoints.save(make_state(1), {"data": {}})
     checkpoints.wait()
     with no_file_beyond(2000):
         checkpoints.save(make_state(2, width=4000), {"data": {}})
         checkpoints.wait()
-    assert len(said) == 1 and "checkpoint 2 could not be written" in said[0]
-    assert "File too large" in said[0] and said[0].endswith("the last good one is 1")
+    assert len(reports) == 1 and "checkpoint 2 could not be written" in reports[0]
+    assert "File too large" in reports[0] and reports[0].endswith("the last good one is 1")
     checkpoints.save(make_state(3), {"data": {}})
     checkpoints.close()
-    assert len(said) == 1
+    assert len(reports) == 1
     again = Checkpoints(tmp_path / "checkpoints")
     assert again.steps() == [1, 3]
     assert int(again.restore(shapes_of(make_state(0))).state.step) == 3
@@ -95,9 +95,9 @@ def writing_on(folder):
         thread.join()
 
 
-def test_a_refused_save_that_still_writes_does_not_block_the_next(tmp_path):
-    folder, said = tmp_path / "checkpoints", []
-    checkpoints = Checkpoints(folder, report=said.append)
+def test_a_failed_save_that_still_writes_does_not_block_the_next(tmp_path):
+    folder, reports = tmp_path / "checkpoints", []
+    checkpoints = Checkpoints(folder, report=reports.append)
     with writing_on(folder / "2.orbax-checkpoint-tmp"):
         with no_file_beyond(2000):
             checkpoints.save(make_state(2, width=4000), {"data": {}})
@@ -105,7 +105,7 @@ def test_a_refused_save_that_still_writes_does_not_block_the_next(tmp_path):
         for step in (3, 4, 5):
             checkpoints.save(make_state(step), {"data": {}})
         checkpoints.close()
-    assert len(said) == 1 and checkpoints.steps() == [3, 4, 5]
+    assert len(reports) == 1 and checkpoints.steps() == [3, 4, 5]
     again = Checkpoints(folder)
     again.save(make_state(6), {"data": {}})
     again.close()
@@ -125,18 +125,22 @@ def test_a_run_ending_without_a_save_is_an_error(tmp_path):
 
 
 def test_no_save_is_attempted_on_full_storage(tmp_path, monkeypatch):
-    said: list[str] = []
-    checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
+    reports: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=reports.append)
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage)
         checkpoints.save(make_state(1), {"data": {}})
-    assert "checkpoint 1 could not be written (No space left on device: " in said[0]
-    assert "bytes needed, 1,000 free); make room at" in said[0] and said[0].endswith("is none")
+    assert "checkpoint 1 could not be written (No space left on device: " in reports[0]
+    assert "bytes needed, 1,000 free); make room at" in reports[0] and reports[0].endswith(
+        "is none"
+    )
     assert list((tmp_path / "checkpoints").iterdir()) == []
     checkpoints.save(make_state(2), {"data": {}})
     checkpoints.close()
-    assert len(said) == 1 and write_refusal(tmp_path / "absent", 1) == "No such file or directory"
+    assert (
+        len(reports) == 1 and write_refusal(tmp_path / "absent", 1) == "No such file or directory"
+    )
 
 
 @pytest.mark.parametrize(

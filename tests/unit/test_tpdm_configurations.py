@@ -83,7 +83,7 @@ def test_the_models_differ_only_in_their_methods(size, dims, layer):
         (("CutResidual.sublayer='mlp'",), (True, "post"), (False, "post")),
     ],
 )
-def test_the_readings_of_mnmt_rc(bindings, attention, mlp):
+def test_both_variants_of_mnmt_rc(bindings, attention, mlp):
     """The cut connection and the norms of layer 4; other layers are unchanged."""
     config = model("residual_tpdm_base", *bindings)
     plan = make_plan(config, get_layout(config.layout, config.stage_layers))
@@ -91,8 +91,8 @@ def test_the_readings_of_mnmt_rc(bindings, attention, mlp):
         {each.name: (each.residual, each.norm) for each in layer} for _, layer in plan.layers()
     ]
     assert layers[3] == {"attention": attention, "mlp": mlp}
-    whole = [actual for number, actual in enumerate(layers) if number != 3]
-    assert {kind for actual in whole for kind in actual.values()} == {(True, "post")}
+    whole = [row for number, row in enumerate(layers) if number != 3]
+    assert {kind for row in whole for kind in row.values()} == {(True, "post")}
 
 
 def test_each_row_of_table_2_changes_one_field():

@@ -29,7 +29,7 @@ def data(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def requested_counts(monkeypatch):
     """Record the numbers of pairs that corpora draw; they get three."""
     actual, draw = [], corpus_module._draw
     monkeypatch.setattr(
@@ -47,7 +47,7 @@ def united_nations(data, form, pairs=("ar-en", "en-ru", "en-zh")):
 
 
 @pytest.mark.parametrize("form", UN_FORMS)
-def test_multiun_draws_two_million_pairs_for_both_directions(data, asked, form):
+def test_multiun_draws_two_million_pairs_for_both_directions(data, requested_counts, form):
     united_nations(data, form)
     corpus, mixture = get_corpus("multiun"), MIXTURES["multiun"]
     centric = {pair for code in UN[1:] for pair in (("en", code), (code, "en"))}
@@ -56,7 +56,7 @@ def test_multiun_draws_two_million_pairs_for_both_directions(data, asked, form):
     for code in UN[1:]:
         assert numbers(corpus, ("en", code)) == numbers(corpus, (code, "en"))
         assert numbers(corpus, (code, "en")) == sorted(shuffled(12, 3))
-    assert set(asked) == {2_000_000}
+    assert set(requested_counts) == {2_000_000}
 
 
 def test_multiun_holds_out_shared_lines_of_all_directions(data):
@@ -83,7 +83,7 @@ def test_opus_files_of_multiun_are_preferred(data):
 
 @pytest.mark.parametrize("places", PARLIAMENT_FORMS)
 def test_europarl_with_english_in_the_centre(data, places):
-    train, validation, test = (f"europarl/{place}" for place in places)
+    train, validation, test = (f"europarl/{prefix}" for prefix in places)
     for pair in ("de-en", "fr-en"):
         numbered(data, train, f"europarl-v7.{pair}", 5, pair.split("-"))
     numbered(data, validation, "devtest2006", 2001, (*PARLIAMENT, "es"))
@@ -99,7 +99,7 @@ def test_europarl_with_english_in_the_centre(data, places):
     assert list(corpus.pairs("test", ("fr", "de")))[-1] == ("fr 1999", "de 1999")
 
 
-def test_europarls_of_both_papers_share_a_folder(data):
+def test_the_europarl_corpora_of_both_papers_share_a_folder(data):
     """The files of MMCR4NLP and of statmt.org are not confused."""
     write(data, europarl__train_dot_de=lines("Ja"), europarl__train_dot_it=lines("Sì"))
     numbered(data, "europarl", "europarl-v7.de-en", 5, ("de", "en"))

@@ -88,10 +88,10 @@ def test_order_blank_and_truncated_lines():
     assert [t.text for t, is_blank in zip(actual, blank, strict=True) if is_blank] == [""] * 3
     assert [translation.truncated for translation in actual] == [line == long for line in lines]
     cut = vocabulary().encode(long)[: BUCKETS[-1] - 2]
-    (alone,) = made_translator().translate_nbest(
+    (single,) = made_translator().translate_nbest(
         [vocabulary().decode(cut)], source="en", target="de"
     )
-    assert_alike([actual[5]], [dataclasses.replace(alone, truncated=True)])
+    assert_alike([actual[5]], [dataclasses.replace(single, truncated=True)])
     with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags truncated"):
         texts = made_translator().translate(lines, source="en", target="de")
     assert texts == [translation.text for translation in actual]
@@ -124,24 +124,26 @@ def test_a_line_does_not_depend_on_the_others(search):
     translator = made_translator(**search)
     together = translator.translate_nbest(LINES, source="en", target="de")
     assert len({translation.text for translation in together}) > 1
-    for place in (0, 3, 6):
-        others = [LINES[0][::-1]] * place
-        mixed = translator.translate_nbest([*others, LINES[place]], source="en", target="de")
-        assert_alike([mixed[place]], [together[place]])
+    for index in (0, 3, 6):
+        others = [LINES[0][::-1]] * index
+        mixed = translator.translate_nbest([*others, LINES[index]], source="en", target="de")
+        assert_alike([mixed[index]], [together[index]])
 
 
 def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
     """One row, four, and so on up to a full batch, by the number of lines in a bucket."""
     seen = []
-    whole = lines_module.search_continuously
+    original_search = lines_module.search_continuously
 
-    def watched(inference_model, search, turns, rows):
-        turns = list(turns)
-        for turn in turns:
-            seen.append((turn.batch["source_tokens"].shape[1], len(turn.request.active), rows))
-        return whole(inference_model, search, turns, rows)
+    def record_shapes(inference_model, search, admissions, rows):
+        admissions = list(admissions)
+        for admission in admissions:
+            seen.append(
+                (admission.batch["source_tokens"].shape[1], len(admission.request.active), rows)
+            )
+        return original_search(inference_model, search, admissions, rows)
 
-    monkeypatch.setattr(lines_module, "search_continuously", watched)
+    monkeypatch.setattr(lines_module, "search_continuously", record_shapes)
     translator = made_translator(batch=8, buckets=(9, 40), beam_size=1, max_length=2)
     for count in (1, 2, 4, 5, 8):
         translator.translate((LINES + LINES)[:count], source="en", target="de")

@@ -157,7 +157,7 @@ def test_has_words_on_one_side(source, target, expected):
     assert has_words_on_one_side(source, target) == expected
 
 
-def test_analyses_leave_out_lines_of_invisible_characters():
+def test_analyses_skip_lines_of_invisible_characters():
     forced = make_forced_sentences(
         made_translator(), ("en", "de"), ["\u200b\ufeff", LINES[0], "\u2581"], None
     )

@@ -9,9 +9,9 @@ from mnmt_jax.training.losses import NLL_TOKENS
 from mnmt_jax.training.validation import ValidationTasks, validate
 
 
-def sums(nll: float, tokens: float, asked: float | None = None) -> dict[str, np.ndarray]:
+def sums(nll: float, tokens: float, predicted: float | None = None) -> dict[str, np.ndarray]:
     actual = {"smoothed": 2 * nll, "nll": nll, "tokens": tokens}
-    actual |= {} if asked is None else {NLL_TOKENS: asked}
+    actual |= {} if predicted is None else {NLL_TOKENS: predicted}
     return {name: np.float32(value) for name, value in actual.items()}
 
 

@@ -69,15 +69,15 @@ def test_int8_rounding_error_is_at_most_half_a_scale(shape, axes):
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_an_int8_product_is_exact_for_integers(name):
-    given, shape, inputs = PRODUCTS[name]
-    states, kernel = _drawn(given), _drawn(shape)
+    states_shape, shape, inputs = PRODUCTS[name]
+    states, kernel = _drawn(states_shape), _drawn(shape)
     states[1] *= 100
     states[0, 0] = 0
     (values, scale), last = _rounded(kernel, inputs), tuple(range(-len(inputs), 0))
     of_states, own = _rounded(states, last)
     sums = np.tensordot(of_states, values, (last, inputs))
     features = scale.squeeze(inputs)
-    own = own.reshape(given[: -len(inputs)] + (1,) * features.ndim)
+    own = own.reshape(states_shape[: -len(inputs)] + (1,) * features.ndim)
     expected = sums.astype(np.float32) * own * features
     actual = Int8(jnp.asarray(values, jnp.int8), jnp.asarray(features), inputs)
     product = np.asarray(actual.product(jnp.asarray(states)))
@@ -208,9 +208,9 @@ def run(tmp_path_factory):
 def test_a_run_is_translated_with_quantized_weights(weights, run):
     stored = Translator.load(run)
     fewer = Translator.load(run, bindings=[f"Decode.weights='{weights}'"])
-    asked = {"source": "en", "target": "fr"}
-    actual = fewer.translate_nbest(LINES, **asked)
-    assert_alike(_with(stored, weights).translate_nbest(LINES, **asked), actual)
+    directions = {"source": "en", "target": "fr"}
+    actual = fewer.translate_nbest(LINES, **directions)
+    assert_alike(_with(stored, weights).translate_nbest(LINES, **directions), actual)
     assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
     assert fewer.identity == stored.identity and fewer.parameters == stored.parameters
     made_by = TranslationJob.create(stored).provenance()

@@ -42,8 +42,10 @@ def test_elements_outside_units_are_freed(tmp_path, name):
     """Elements of a unit count towards its limit; elsewhere only their total is limited."""
     write_around(tmp_path / name, NOTES, 60)
     done = run_limited(READ, tmp_path / name, megabytes=512)
-    said = "this unit is too long, more than 4 MiB" if name[0] in "ac" else "32 MiB without a unit"
-    assert re.search(rf"{re.escape(name)}(:1)?: {said}; export", error_of(done)), done.stderr
+    message = (
+        "this unit is too long, more than 4 MiB" if name[0] in "ac" else "32 MiB without a unit"
+    )
+    assert re.search(rf"{re.escape(name)}(:1)?: {message}; export", error_of(done)), done.stderr
 
 
 def test_text_between_units_is_freed(tmp_path):
