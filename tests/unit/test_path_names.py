@@ -105,9 +105,9 @@ def vocabulary():
 @pytest.mark.parametrize("code", ["a/b", "../c", "", "a\tb"])
 def test_language_codes_are_checked(tmp_path, vocabulary, code):
     """Translation files are named by language codes."""
-    with pytest.raises(UserError, match="cannot be a language.s code"):
+    with pytest.raises(UserError, match="cannot be a language code"):
         Vocabulary(vocabulary.model, ("en", code))
-    with pytest.raises(UserError, match="cannot be a language.s code"):
+    with pytest.raises(UserError, match="cannot be a language code"):
         vocabulary.with_language(code)
 
 
