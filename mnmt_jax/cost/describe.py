@@ -39,7 +39,7 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
         LORA_B: _LORA,
     }
     layers = (sublayer for _, layer in plan.layers() for sublayer in layer)
-    for sublayer in (*layers, *plan.around()):
+    for sublayer in (*layers, *plan.outer_sublayers()):
         components |= {sublayer.name: sublayer.kind.component, f"{sublayer.name}_norm": _NORMS}
         components |= sublayer.kind.inner
     counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
@@ -113,7 +113,7 @@ def describe(
             "train": round(train_flops(*sizes, trainable=trainable) / target_length),
         },
     }
-    if layout.grows:
+    if layout.is_autoregressive:
         beams = beam if translates(layout) else 1
         figures["key_value_bytes_per_sentence"] = cache_bytes(config, layout, sentence, beams)
     return figures

@@ -22,7 +22,7 @@ from mnmt_jax.methods.language_layers import LanguageLayers, LanguageMLP
 from mnmt_jax.model.context import Context, PositionInfo
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import build_model
-from mnmt_jax.model.quantized_weights import as_multiplied
+from mnmt_jax.model.quantized_weights import cast_kernels
 from mnmt_jax.training.optimizer import make_optimizer
 from mnmt_jax.vocabulary.language_codes import find_code
 from tests.applied import apply, compiled
@@ -67,7 +67,7 @@ def test_packed_beside_other_languages_it_is_what_it_is_alone(name):
 
 def test_branches_stay_float32_where_other_kernels_are_rounded():
     """Their gradients are added up over many blocks, in the type of the parameters."""
-    layer = as_multiplied(case("register")[2], jnp.bfloat16, LanguageMLP.axes)["layer_0"]
+    layer = cast_kernels(case("register")[2], jnp.bfloat16, LanguageMLP.axes)["layer_0"]
     assert layer["attention"]["query"]["kernel"].dtype == jnp.bfloat16
     branches = jax.tree.leaves(layer["mlp"].pop("branch"))
     assert len(branches) > 2 and {leaf.dtype for leaf in branches} == {jnp.dtype("float32")}

@@ -1,4 +1,4 @@
-"""FLOPs against the compiler's own count, and what describe.py says of the tiny models."""
+"""FLOPs against the compiler's count, and descriptions of the tiny models."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("name", "methods"), [(name, ()) for name in LAYOUTS] + [("register", (TwoHeads(1),))]
 )
-def test_flops_equal_what_the_compiler_executes(name, methods):
+def test_flops_equal_the_compilers_count(name, methods):
     """The unrolled step's compiled FLOPs are the analytic count: dead work is really removed."""
     layers = (3,) * len(LAYOUTS[name].stages)
     config = small_config(name, embed=64, mlp=128, heads=4, stage_layers=layers, methods=methods)
@@ -45,7 +45,7 @@ def test_flops_equal_what_the_compiler_executes(name, methods):
 @pytest.mark.parametrize(
     ("lora_rank", "frozen"), [(0, ()), (0, ("embedding", "attention")), (8, ())]
 )
-def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, frozen):
+def test_training_flops_exclude_gradients_of_frozen_parameters(lora_rank, frozen):
     config = small_config(
         "register", embed=64, mlp=128, heads=4, stage_layers=(3,), lora_rank=lora_rank
     )
@@ -67,7 +67,7 @@ def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, 
     )
 
 
-def test_register_decoding_keeps_no_source():
+def test_register_decoding_caches_no_source():
     config = small_config("register", embed=64, heads=4, register_factor=2.0)
     layout = LAYOUTS["register"].with_layers((3,))
     sizes = cache_bytes(config, layout, Sentence(source=10, target=7), beam=5)
@@ -86,17 +86,17 @@ def test_liveness_of_the_register_layout():
 
 
 def test_description_is_json():
-    found = describe(small_config("prefix"), VOCAB, source_length=8, target_length=4, beam=2)
-    assert json.loads(json.dumps(found))["flops_per_target_token"]["train"] > 0
+    actual = describe(small_config("prefix"), VOCAB, source_length=8, target_length=4, beam=2)
+    assert json.loads(json.dumps(actual))["flops_per_target_token"]["train"] > 0
 
 
 @pytest.mark.parametrize("layout", LANGUAGE_MODELS)
-def test_a_language_model_has_no_beams_and_a_masked_one_no_keys(layout):
-    """What is continued has a hypothesis: 3 layers of keys and values of 4 positions."""
+def test_cache_sizes_of_language_models(layout):
+    """A causal model caches one hypothesis: keys and values of 3 layers and 4 positions."""
     config = Model(layout, (3,), embed=64, mlp=128, heads=4)
-    found = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
-    assert found["lengths"] == {"source": 8, "target": 4}
-    keys = found.get("key_value_bytes_per_sentence")
+    actual = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
+    assert actual["lengths"] == {"source": 8, "target": 4}
+    keys = actual.get("key_value_bytes_per_sentence")
     assert keys is None if layout == "masked_lm" else keys["total"] == 3 * 4 * 2 * 64 * 4
 
 
@@ -107,14 +107,14 @@ GIN_FILES = sorted((ROOT / "gin_configs" / "models").glob("*_tiny.gin"))
 @pytest.mark.parametrize("path", GIN_FILES, ids=lambda path: path.stem)
 def test_every_tiny_model_file_is_described(path):
     config = load_config([str(path)])
-    found = describe(
+    actual = describe(
         config.model, config.model.vocab_size or 1000, source_length=8, target_length=8, beam=4
     )
-    counts = dict(found["parameters"])
+    counts = dict(actual["parameters"])
     frozen = Trainable.from_config(config.model, config.optimizer).frozen
     assert (counts.pop("learnable") == counts["total"]) == (not frozen) and counts["total"] > 0
     assert sum(counts.values()) == 2 * counts["total"]
-    assert found["layout"] == config.model.layout
+    assert actual["layout"] == config.model.layout
 
 
 def test_describe_command():
