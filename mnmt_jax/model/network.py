@@ -280,9 +280,10 @@ class Network(LayerStack, SublayerStack):
             if not isinstance(config, Model) or config is self.config:
                 continue
             if dataclasses.replace(config, attention=attention, remat=remat) != self.config:
-                raise ValueError(
-                    f"sublayer '{sublayer.name}' has another configuration than its network; use "
-                    "build_model"
+                raise UserError(
+                    f"sublayer '{sublayer.name}' has `Model` settings of its own, but all layers "
+                    "share those of the network: change the fields of its kind instead (e.g. "
+                    "FeedForward.dropout), or build the network anew with build_model"
                 )
 
     def _run(

@@ -10,13 +10,23 @@ import pytest
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Model
-from mnmt_jax.cost.describe import describe
+from mnmt_jax.cost.describe import count_parameters, describe
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
+from mnmt_jax.design.plan import Sublayer
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.sublayers import FeedForward
 from mnmt_jax.model.trainable_params import Trainable, join
 from tests.random_params import random_params
-from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
+from tests.sample_batches import (
+    VOCAB,
+    make,
+    pack,
+    random_pairs,
+    small_config,
+    spans_of,
+    unpacked,
+)
 from tests.toy_heads import TwoHeads
 
 ROOT = Path(__file__).parent.parent.parent
@@ -83,6 +93,20 @@ def test_liveness_of_the_register_layout():
     live = build_model(small_config("register", stage_layers=(4,)), VOCAB).plan.live_roles()
     full = {"source", "register", "target"}
     assert [set(roles) for roles in live] == [full, full, {"register", "target"}, {"target"}]
+
+
+def test_a_sublayer_may_have_the_name_of_a_parameter():
+    """Norms have a parameter `scale`, which is theirs whatever sublayers are called."""
+    counts = {}
+    for name in ("scale", "stretch"):
+        model = build_model(small_config("prefix"), VOCAB)
+        sublayer = Sublayer(name, FeedForward(model.config, 8, component="stretch"))
+        plan = model.plan.with_layers(lambda number, layer, extra=sublayer: (*layer, extra))
+        batch = unpacked(plan.layout, random_pairs(1))
+        shapes = jax.eval_shape(model.clone(plan=plan).init, jax.random.key(0), batch)["params"]
+        counts[name] = count_parameters(shapes, plan)
+    assert counts["scale"] == counts["stretch"]
+    assert counts["scale"]["stretch"] > 0
 
 
 def test_description_is_json():
