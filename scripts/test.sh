@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 . scripts/environment.sh
 prepare_environment "[test]"
 bin=.venv/bin
+# Without cached bytecode every process compiles its imports again, and pytest every test file.
+unset PYTHONDONTWRITEBYTECODE
 code=(mnmt_jax tasks scripts tests benchmarks)
 $bin/ruff format --check "${code[@]}"
 $bin/ruff check "${code[@]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,8 +11,26 @@ import numpy as np
 from mnmt_jax.model.network import Network
 
 
+def compiled(model: Network, *arguments: Any, **options: Any) -> Callable[[Any, Any], Any]:
+    """Return `apply` as a function of parameters and batch, to be called several times.
+
+    It traces and compiles once for each set of shapes, where every call of `apply` does.
+
+    Args:
+        model: the network.
+        arguments: arguments of the method, constants of the program.
+        options: options of `model.apply` and the method, likewise.
+    """
+
+    @jax.jit
+    def run(params: Any, batch: Any) -> Any:
+        return model.apply({"params": params}, batch, *arguments, **options)
+
+    return lambda params, batch: jax.tree.map(np.asarray, run(params, batch))
+
+
 def apply(model: Network, params: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
-    """Returns what `model.apply` does, as NumPy arrays: indexing others compiles a program too.
+    """Return what `model.apply` does, as NumPy arrays: indexing others compiles a program too.
 
     Args:
         model: the network.
@@ -20,9 +39,4 @@ def apply(model: Network, params: Any, batch: Any, *arguments: Any, **options: A
         arguments: of the method, constants of the program.
         options: of `model.apply` and the method, likewise.
     """
-
-    @jax.jit
-    def run(params: Any, batch: Any) -> Any:
-        return model.apply({"params": params}, batch, *arguments, **options)
-
-    return jax.tree.map(np.asarray, run(params, batch))
+    return compiled(model, *arguments, **options)(params, batch)

@@ -1,4 +1,4 @@
-"""What every test runs under: 8 virtual CPU devices, strict ranks and dtypes, typed arrays."""
+"""Settings of all tests: 8 virtual CPU devices, strict ranks and dtypes, typed arrays."""
 
 import gc
 import importlib
@@ -41,6 +41,7 @@ for _name, _value in (
 ):
     os.environ[_name.upper()] = str(_value)
     jax.config.update(_name, _value)
+importlib.import_module("tests.shared_programs")
 
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
 PURE = (
@@ -61,14 +62,14 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 @pytest.fixture(scope="module", autouse=True)
 def freed_programs():
-    """Frees the programs of a file's tests at its end: those of all files are gigabytes."""
+    """Free the compiled programs after each test file; those of all files take gigabytes."""
     yield
     jax.clear_caches()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_local_device():
-    """Translates on one device: eight virtual ones compile for longer than tests translate."""
+    """Translate on one device; compiling for eight virtual ones takes longer than the tests."""
     with pytest.MonkeyPatch.context() as patch:
         one = jax.local_devices()[:1]
         patch.setattr("mnmt_jax.distributed.local.local_devices", lambda: one)
@@ -77,7 +78,7 @@ def one_local_device():
 
 @pytest.fixture(scope="module")
 def one_device():
-    """For tests that train, and not for the sake of a mesh."""
+    """Train on one device, for tests that do not test a mesh."""
     from tests import made_run  # after the hook
 
     with made_run.one_device():
@@ -86,19 +87,19 @@ def one_device():
 
 @pytest.fixture
 def relaxed_dtypes():
-    """Lets a test use libraries (optax) that mix dtypes on purpose."""
+    """Allow implicit dtype promotion, which optax relies on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 def pytest_unconfigure(config):
-    """Removes the cache of compiled programs with the process that made it."""
+    """Remove the cache of compiled programs of this process."""
     if not _NAMED:
         shutil.rmtree(_CACHE, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Says in the last lines which tests this environment cannot run: none is skipped silently."""
+    """Report which tests this environment cannot run; none is skipped silently."""
     if importlib.util.find_spec("t5x") is None:
         terminalreporter.write_line(
             "t5x is not installed: test_model.py, test_commands.py and test_page.py in tests/t5x "

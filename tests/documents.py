@@ -27,7 +27,7 @@ import pytest
 
 from mnmt_jax.config.loading import load_config
 from tests.fresh_process import serve_starts
-from tests.made_run import one_device
+from tests.made_run import KEEP_ALL_PROGRAMS, one_device
 from tests.run_commands import ROOT, SCRIPTS, call
 
 PAGES = (
@@ -277,6 +277,7 @@ def shell(root: Path, text: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
+        **KEEP_ALL_PROGRAMS,
         "JAX_PLATFORMS": "cpu",
     }
     done = subprocess.run(

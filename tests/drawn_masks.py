@@ -1,4 +1,4 @@
-"""Reads the pictures in tests/golden/masks: one block per stage, then one per memory edge."""
+"""Drawn masks in tests/golden/masks: one block per stage, then one per memory edge."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Picture:
 
     @property
     def matrix(self) -> np.ndarray:
-        """The picture as bool [rows, columns]; a row of padding sees nothing."""
+        """The mask as bool [rows, columns]; rows of padding are empty."""
         blank = [False] * len(self.columns)
         return np.array([self.cells.get(number, blank) for number in range(len(self.rows))])
 
     def block(self, query_role: str, key_role: str) -> np.ndarray:
-        """Returns the part of the matrix that says what one role sees of another."""
+        """Return the block of the mask for one query role and one key role."""
         rows = [ROLE_OF_LETTER[label[0]] == query_role for label in self.rows]
         columns = [ROLE_OF_LETTER[label[0]] == key_role for label in self.columns]
         return self.matrix[rows][:, columns]
 
 
 def read_pictures(name: str) -> tuple[list[Picture], list[Picture]]:
-    """Returns a layout's pictures: of its stages, and of its memory edges."""
+    """Return the drawn masks of a layout: of its stages and of its memory edges."""
     blocks = (MASKS / f"{name}.txt").read_text(encoding="utf-8").strip().split("\n\n")
     stages = [_read(block) for block in blocks if not block.startswith("memory")]
     edges = [_read(block.split("\n", 1)[1]) for block in blocks if block.startswith("memory")]
@@ -47,7 +47,7 @@ def read_pictures(name: str) -> tuple[list[Picture], list[Picture]]:
 
 
 def labelled(labels: list[str]) -> dict[str, list[int]]:
-    """Turns labels such as S1 S1 S2 S0 into role -> segment ids."""
+    """Convert labels such as S1 S1 S2 S0 to role -> segment ids."""
     spans: dict[str, list[int]] = {}
     for label in labels:
         spans.setdefault(ROLE_OF_LETTER[label[0]], []).append(int(label[1:]))

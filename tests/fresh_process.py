@@ -1,4 +1,4 @@
-"""Scripts in processes of their own that need not import: each is the fork of one that has.
+"""Fork server for scripts: each runs in a fork of a process that has imported everything.
 
 Imports take a second and a half of a script's start, and the tests start some two hundred. The
 standard library's fork server pays them once; what the scripts import is its state before JAX has
@@ -39,15 +39,18 @@ _IMPORTED = (
     "array_record.python.array_record_module",
     "google.cloud.storage",  # tensorboardX does, where it is installed
     "tqdm",
+    "grain.experimental",
 )
 # That the children's programs be those of the tests, which the cache of programs then has.
-_AS_HERE = [name for name in ("tests.unrolled_draws",) if name in sys.modules]
+_AS_HERE = [
+    name for name in ("tests.unrolled_draws", "tests.shared_programs") if name in sys.modules
+]
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([*_IMPORTED, *_AS_HERE, __name__])
 
 
 class Child:
-    """A started script; what can be asked of it is what `subprocess.Popen` offers.
+    """A started script, with the interface of `subprocess.Popen`.
 
     Attributes:
         pid: of its process.
@@ -63,11 +66,11 @@ class Child:
         return self._process.exitcode
 
     def poll(self) -> int | None:
-        """Returns `returncode`."""
+        """Return `returncode`."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Waits for its end; returns `returncode`.
+        """Wait for the end; return `returncode`.
 
         Raises:
             subprocess.TimeoutExpired: if it runs longer than this, in seconds.
@@ -79,26 +82,26 @@ class Child:
         return status
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Waits for its end; returns what it printed on stdout and stderr."""
+        """Wait for the end; return stdout and stderr."""
         self.wait(timeout)
         return self.printed(), self.said()
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal unless it has ended."""
+        """Send a signal unless the process has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Sends SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def printed(self) -> str:
-        """Returns what it has printed on stdout so far."""
+        """Return the output on stdout so far."""
         return self._read("out")
 
     def said(self) -> str:
-        """Returns what it has printed on stderr so far."""
+        """Return the output on stderr so far."""
         return self._read("err")
 
     def _read(self, name: str) -> str:
@@ -112,7 +115,7 @@ def start(
     variables: Mapping[str, str] | None = None,
     text: str = "",
 ) -> Child:
-    """Starts a script.
+    """Start a script.
 
     Args:
         script: its file in `scripts/`.
@@ -131,7 +134,7 @@ def start(
 
 
 def run(script: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs `start`'s script to its end."""
+    """Run a script to its end; see `start`."""
     child = start(script, *arguments, **options)
     printed, said = child.communicate()
     return subprocess.CompletedProcess([script, *arguments], child.wait(), printed, said)
@@ -139,7 +142,7 @@ def run(script: str, *arguments: object, **options: Any) -> subprocess.Completed
 
 @functools.cache
 def serve_starts() -> Path:
-    """Serves `tests/start_script.py`, as long as this process lives.
+    """Serve requests of `tests/start_script.py` as long as this process lives.
 
     Returns:
         The socket to give it.
@@ -160,7 +163,7 @@ def serve_starts() -> Path:
 
 
 def _start_for(line: socket.socket) -> None:
-    """Runs the script that one process asks for on its streams; kills it if that process ends."""
+    """Run the script that a process requests, on its streams; kill it if that process ends."""
     with line:
         number, argv, cwd, environment = json.loads(line.makefile().readline())
         process = _fork(argv, cwd, environment, [Path(f"/proc/{number}/fd/{n}") for n in range(3)])
@@ -175,7 +178,7 @@ def _start_for(line: socket.socket) -> None:
 def _fork(
     argv: list[str], cwd: str, environment: Mapping[str, str], streams: Sequence[Path]
 ) -> Any:
-    """Starts a script, given its file and arguments, and what its three streams are."""
+    """Fork and start a script, given its file, arguments and three streams."""
     process = _SERVER.Process(
         target=_run_script,
         args=(argv, cwd, environment, streams),
@@ -188,7 +191,7 @@ def _fork(
 def _run_script(
     argv: list[str], cwd: str, environment: Mapping[str, str], streams: Sequence[Path]
 ) -> None:
-    """Becomes the script: in a fork of the server."""
+    """Run the script in a fork of the server."""
     gc.freeze()  # looking through what was imported would copy its pages
     gc.set_threshold(100_000, 10, 10)  # as in conftest.py
     for number, path in enumerate(streams):
@@ -205,7 +208,7 @@ def _run_script(
 
 
 def _read_variables_of_jax(environment: Mapping[str, str]) -> None:
-    """Does what importing JAX does with them, which is done already."""
+    """Apply the environment variables that JAX reads when it is imported."""
     import jax
 
     for variable, text in environment.items():

@@ -1,4 +1,4 @@
-"""A disk that is full, for tests."""
+"""Simulation of a full disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """Lets the system refuse every file of more bytes, as a full disk would."""
+    """Limit the size of files, so that longer writes fail as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -1,4 +1,4 @@
-"""Python code in a process of limited memory and processor time, for files made to exhaust both."""
+"""Subprocesses with limited memory and CPU time, for hostile files."""
 
 from __future__ import annotations
 

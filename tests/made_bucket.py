@@ -1,4 +1,4 @@
-"""A server that answers the clients of Google Cloud Storage as its JSON API does, from memory.
+"""In-memory server with the JSON API of Google Cloud Storage.
 
 Only what tensorstore, gcsfs and google-cloud-storage ask while runs are read and written; any other
 request is answered 501, so a test that needs more fails.
@@ -46,7 +46,7 @@ class _Store(ThreadingHTTPServer):
         self.generation = 0
 
     def write(self, name: str, content: bytes, wanted: str | None) -> bool:
-        """Writes unless the object is not of the generation wanted; 0 is an object not there."""
+        """Write the object if its generation matches; generation 0 means that it must not exist."""
         with self.lock:
             if wanted is not None and int(wanted) != self.objects.get(name, (0, b""))[0]:
                 return False
@@ -61,10 +61,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Store
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
     def parse_request(self) -> bool:
-        """Turns everybody away while the server refuses; asks once, or a request gets two answers.
+        """Refuse requests while the server is set to refuse; answer each request once.
 
         A second answer on a connection that is kept would be taken for that of the next request.
         """
@@ -80,12 +80,12 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
-        if found := _OBJECT.fullmatch(url.path):
-            self._object(unquote(found["name"]), query)
+        if actual := _OBJECT.fullmatch(url.path):
+            self._object(unquote(actual["name"]), query)
         elif _LIST.fullmatch(url.path):
             self._list(query)
-        elif found := _BUCKET.fullmatch(url.path):
-            self._json({"kind": "storage#bucket", "name": found["bucket"], "id": found["bucket"]})
+        elif actual := _BUCKET.fullmatch(url.path):
+            self._json({"kind": "storage#bucket", "name": actual["bucket"], "id": actual["bucket"]})
         else:
             self._answer(501)
 
@@ -105,9 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(412)
 
     def do_DELETE(self) -> None:
-        found = _OBJECT.fullmatch(urlsplit(self.path).path)
+        actual = _OBJECT.fullmatch(urlsplit(self.path).path)
         with self.server.lock:
-            gone = found and self.server.objects.pop(unquote(found["name"]), None)
+            gone = actual and self.server.objects.pop(unquote(actual["name"]), None)
         self._answer(204 if gone else 404)
 
     def _object(self, name: str, query: dict[str, str]) -> None:
@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve() -> Iterator[_Store]:
-    """Sends this process's clients to an empty bucket, `gs://bucket`."""
+    """Serve an empty bucket, `gs://bucket`, to the clients of this process."""
     store = _Store()
     threading.Thread(target=store.serve_forever, daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
@@ -186,6 +186,6 @@ def serve() -> Iterator[_Store]:
 
 
 def download(folder: Path, copy: Path) -> Path:
-    """Copies a folder and returns the copy."""
+    """Copy a folder and return the copy."""
     copy_files(folder, copy)
     return copy

@@ -1,4 +1,4 @@
-"""Small checkpoints in other toolkits' forms: random weights, a real SentencePiece model."""
+"""Small checkpoints in the formats of other toolkits, with random weights."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SIZES = {"embed": 16, "mlp": 24, "heads": 2}
 
 @functools.cache
 def spm_model() -> bytes:
-    """A model with SentencePiece's own ids: unk 0, <s> 1, </s> 2, no pad."""
+    """Return a model with SentencePiece's default ids: unk 0, <s> 1, </s> 2, no pad."""
     model = io.BytesIO()
     text = [line for language in LANGUAGES for line in sentences(language, 200)]
     sentencepiece.SentencePieceTrainer.train(
@@ -54,20 +54,20 @@ def spm_model() -> bytes:
 
 
 def spm_pieces() -> list[str]:
-    """The model's pieces without its specials."""
+    """Return the model's pieces without special tokens."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm_model())
     return [processor.id_to_piece(i) for i in range(3, processor.get_piece_size())]
 
 
 def m2m100_pieces() -> list[str]:
-    """The same but in another order, with some left out and one more."""
+    """Return the pieces in another order, without some of them and with an additional one."""
     pieces = spm_pieces()
     order = np.random.default_rng(0).permutation(len(pieces))
     return [*(pieces[i] for i in order[DROPPED:]), EXTRA]
 
 
 def random_tensors(model: Model, dialect: Dialect, size: int, seed: int = 0) -> dict:
-    """Random weights under another toolkit's names."""
+    """Return random weights under the names of another toolkit."""
     rng = np.random.default_rng(seed)
     layout = get_layout(model.layout, model.stage_layers)
     tensors = {}
@@ -89,7 +89,7 @@ def write_tensors(folder: Path, tensors: dict, **options: Any) -> None:
 
 
 def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
-    """Writes a directory as `transformers` has it; returns its tensors."""
+    """Write a directory in the format of `transformers`; return its tensors."""
     folder.mkdir(parents=True)
     tokens = [*SPECIALS, *m2m100_pieces()]
     size = len(tokens) + len(M2M100_LANGUAGES) + FILLERS
@@ -112,7 +112,7 @@ def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
 
 
 def nllb_directory(folder: Path) -> None:
-    """Writes a directory as `transformers` has NLLB: no list of tokens, one feed-forward width."""
+    """Write an NLLB directory of `transformers`: no list of tokens, one feed-forward width."""
     folder.mkdir(parents=True)
     size = len(SPECIALS) + len(spm_pieces()) + len(NLLB_TAGS) + 1
     model = Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES)
@@ -129,7 +129,7 @@ def nllb_directory(folder: Path) -> None:
 
 
 def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:
-    """Writes a directory as the released MITRE has it, as far as that is known."""
+    """Write a directory in the format of the released MITRE, as far as it is known."""
     folder.mkdir(parents=True)
     tokens = [*SPECIALS, *spm_pieces()]
     size = len(tokens) + 24
@@ -149,7 +149,7 @@ def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:
 
 
 def _branched(*methods: Method) -> Model:
-    """An encoder-decoder with norms after, as all of AdapNonCenter's."""
+    """Return a post-norm encoder-decoder like all models of AdapNonCenter."""
     return Model("encoder_decoder", (2, 2), norm="post", methods=methods, **SIZES)
 
 
@@ -157,7 +157,7 @@ _GRAFT = (Graformer(fusion=True, encoder="none", decoder="none"),)
 
 
 def _graformers(layout: str, *layers: int, methods: tuple[Method, ...] = ()) -> Model:
-    """A model of Graformer's authors: norms first, GELU, learned positions, tables unscaled."""
+    """Return a model of Graformer's authors: pre-norm, GELU, learned positions, unscaled tables."""
     ends = {"norm": "pre", "activation": "gelu", "embedding_scale": False}
     return Model(layout, layers, positions=("learned", 40), methods=methods, **ends, **SIZES)
 
@@ -193,7 +193,7 @@ GRAFORMERS = [kind for kind, model in FAIRSEQ_MODELS.items() if "learned" in mod
 
 
 def _graformers_settings(kind: str, model: Model) -> dict[str, Any]:
-    """What the scripts of Graformer's authors say."""
+    """Return the settings in the scripts of Graformer's authors."""
     first, *rest = model.stage_layers
     own = {
         "transformer_encoder_model": {"encoder_layers": first, "decoder_layers": 6},
@@ -211,7 +211,7 @@ def _graformers_settings(kind: str, model: Model) -> dict[str, Any]:
 
 
 def fairseq_settings(kind: str) -> dict[str, Any]:
-    """The command line of a training, as a checkpoint keeps it."""
+    """Return the command line of a training as a checkpoint stores it."""
     model = FAIRSEQ_MODELS[kind]
     pre = model.norm == "pre"
     settings: dict[str, Any] = {
@@ -244,7 +244,7 @@ def fairseq_settings(kind: str) -> dict[str, Any]:
 
 
 def fairseq_checkpoint(folder: Path, kind: str) -> dict:
-    """Writes `checkpoint.pt` with the vocabulary's files beside it; returns the state."""
+    """Write `checkpoint.pt` and the vocabulary files; return the state."""
     folder.mkdir(parents=True)
     size = len(SPECIALS) + len(spm_pieces()) + len(LANGUAGES)
     tensors = random_tensors(FAIRSEQ_MODELS[kind], FAIRSEQ, size)

@@ -1,4 +1,4 @@
-"""Makes the files that the pages' commands expect of a reader: text, corpora, checkpoints, runs."""
+"""Input files for the commands of the documentation: text, corpora, checkpoints, runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TED_HEADER = (
 
 
 def talk(**cells):
-    """One row: languages not given have no sentence."""
+    """Return one row; languages not given have no sentence."""
     words = {"zh": "zh-cn"}
     given = {words.get(code, code): text for code, text in cells.items()}
     row = [given.get(word, "_ _ NULL _ _") for word in TED_HEADER[1:]]
@@ -46,7 +46,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def own_text(root: Path) -> None:
-    """Text of one's own, as README and docs/data.md name its files."""
+    """Write user text under the file names of README and docs/data.md."""
     splits = {"train": (1, 60), "validation": (100, 6), "dev": (100, 6), "test": (200, 3)}
     for split, (start, count) in splits.items():
         sides = {code: made_text.sentences(code, count, start) for code in made_text.LANGUAGES}
@@ -58,7 +58,7 @@ def own_text(root: Path) -> None:
 
 
 def text(root: Path) -> None:
-    """Text of single languages, as docs/graft.md names its files, and lines to translate."""
+    """Write monolingual text under the file names of docs/graft.md, and lines to translate."""
     for split, (start, count) in {"train": (300, 60), "validation": (400, 6)}.items():
         for code in made_text.LANGUAGES:
             lines = made_text.sentences(code, count, start)
@@ -68,7 +68,7 @@ def text(root: Path) -> None:
 
 
 def tmx(sides: Mapping[str, Iterable[str]]) -> str:
-    """A translation memory: line i of one language is the translation of line i of another."""
+    """Write a translation memory: line i of each language is a translation of the others."""
     units = []
     for row in zip(*sides.values(), strict=True):
         texts = zip(sides, row, strict=True)
@@ -78,7 +78,7 @@ def tmx(sides: Mapping[str, Iterable[str]]) -> str:
 
 
 def flores(root: Path, languages: Iterable[str] = MITRE_LANGUAGES) -> None:
-    """Flores-200 as it is unpacked, where docs/data.md says."""
+    """Write Flores-200 as unpacked, at the path of docs/data.md."""
     for split, first in (("dev", 1), ("devtest", 50)):
         for code in languages:
             name = f"{LANGUAGES[code].flores}.{split}"
@@ -86,7 +86,7 @@ def flores(root: Path, languages: Iterable[str] = MITRE_LANGUAGES) -> None:
 
 
 def ted19(root: Path) -> None:
-    """The tables of TED-19 with the languages of made text."""
+    """Write the tables of TED-19 with the languages of the generated text."""
     for split in ("train", "dev", "test"):
         sides = [made_text.sentences(code, 6) for code in made_text.LANGUAGES]
         rows = (
@@ -97,7 +97,7 @@ def ted19(root: Path) -> None:
 
 
 def foreign_checkpoints(root: Path) -> None:
-    """What docs/checkpoints.md imports."""
+    """Write the checkpoints that docs/checkpoints.md imports."""
     made_foreign.m2m100_directory(root / "m2m100_418M")
     made_foreign.nllb_directory(root / "nllb-200-distilled-600M")
     made_foreign.mitre_directory(root / "mitre_466m")
@@ -106,7 +106,7 @@ def foreign_checkpoints(root: Path) -> None:
 
 
 def iwslt17(root: Path) -> None:
-    """IWSLT 2017 as docs/data.md names its files: phrases, line i the same in all languages."""
+    """Write IWSLT 2017 under the file names of docs/data.md, with parallel phrases."""
     languages = ("en", "it", "ro", "nl")
     corpus = CldrPhrases(languages, sizes={"train": 600, "validation": 8, "test": 3})
     for split, word in (("train", "train"), ("validation", "dev"), ("test", "test")):
@@ -117,7 +117,7 @@ def iwslt17(root: Path) -> None:
 
 
 def gin_file(root: Path, name: str, target: str) -> None:
-    """Gives a file of gin_configs/ the name that stands for any in a page."""
+    """Copy a file of gin_configs/ to the placeholder name used in a page."""
     (root / name).symlink_to(root / "gin_configs" / target)
 
 
@@ -127,7 +127,7 @@ def cache(root: Path, name: str) -> None:
 
 
 def run(root: Path, name: str) -> None:
-    """A run in a model's smallest size, trained for an update on English-centric directions."""
+    """Train the smallest size of a model for one update on English-centric directions."""
     cache(root, "made_cache")
     config = make_config(root / "made_cache", train={"steps": 1, "save_every": 1, "eval_every": 1})
     with one_device():
@@ -135,7 +135,7 @@ def run(root: Path, name: str) -> None:
 
 
 def run_with_branches(root: Path, name: str) -> None:
-    """A run as of English-centric directions whose parameters are drawn, with language layers."""
+    """Write a run with random parameters and language layers for English-centric directions."""
     method = LanguageLayers(made_text.LANGUAGES, without=("en",), mlp=12)
     sizes = {"embed": 16, "mlp": 24, "heads": 2, "stage_layers": (1, 1)}
     model = Model(layout="encoder_decoder", methods=(method,), **sizes)
@@ -157,7 +157,7 @@ def spm_model(root: Path) -> None:
 
 
 def seqio_module(root: Path) -> None:
-    """A module that registers `wmt19` with text at hand, as the page's own does with TFDS."""
+    """Write a module that registers `wmt19` with local text instead of TFDS."""
     lines = (
         "import seqio",
         "from mnmt_jax.interop.seqio.tasks import add_mixture, add_task",

@@ -1,4 +1,4 @@
-"""Parameter trees for tests of checkpoints in and out."""
+"""Parameter trees for tests of import and export."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.unit import made_text
 
 
 def read_all(tree: Any) -> Any:
-    """Reads every lazy array of a tree."""
+    """Read every lazy array of a tree."""
     if isinstance(tree, LazyArray):
         return tree.read()
     return {key: read_all(branch) for key, branch in tree.items()}
 
 
 def zeros_of(model: Model, vocab_size: int) -> Any:
-    """Returns parameters as a model has them, all zero, to be read one by one."""
+    """Return lazy zero parameters of a model."""
     shapes = parameter_shapes(model, vocab_size)
     return jax.tree.map(lambda leaf: LazyArray.of(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def write_zero_run(run: Path) -> Path:
-    """Writes a run at step 0, with LoRA so that adapters open it too."""
+    """Write a run at step 0, with LoRA so that adapters open it too."""
     config = make_config(Path("nowhere"), model={"lora_rank": 2})
     vocabulary = made_text.vocabulary()
     params = zeros_of(config.model, vocabulary.size)
@@ -51,7 +51,7 @@ def config_with(model: Model) -> Config:
 
 
 def random_params(model: Model, size: int, seed: int = 0) -> dict:
-    """Random parameters, made without the model."""
+    """Return random parameters without building the model."""
     layout = get_layout(model.layout, model.stage_layers)
     tensors = random_tensors(model, FAIRSEQ, size, seed)
     lazy = {name: LazyArray.of(value) for name, value in tensors.items()}
@@ -61,7 +61,7 @@ def random_params(model: Model, size: int, seed: int = 0) -> dict:
 def write_random_run(
     folder: Path, model: Model, seed: int = 0, vocabulary: Vocabulary | None = None
 ) -> dict:
-    """Writes a run at step 0; returns its parameters."""
+    """Write a run at step 0; return its parameters."""
     vocabulary = vocabulary or made_text.vocabulary()
     params = random_params(model, vocabulary.size, seed)
     RunDirectory(folder).prepare(config_with(model), vocabulary, has_checkpoint=False)
@@ -70,17 +70,17 @@ def write_random_run(
 
 
 def flat(tree: Any) -> dict[str, np.ndarray]:
-    """Returns the arrays of a tree by path."""
+    """Return the arrays of a tree by path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {param_path(path): np.asarray(leaf) for path, leaf in leaves}
 
 
-def assert_same(found: Any, expected: Any) -> None:
-    """Compares two trees bit for bit."""
-    assert found.keys() == expected.keys() and found
+def assert_same(actual: Any, expected: Any) -> None:
+    """Assert that two trees are bit-identical."""
+    assert actual.keys() == expected.keys() and actual
     for key, value in expected.items():
         if isinstance(value, dict):
-            assert_same(found[key], value)
+            assert_same(actual[key], value)
         else:
-            np.testing.assert_array_equal(np.asarray(found[key]), np.asarray(value), err_msg=key)
-            assert np.asarray(found[key]).dtype == np.asarray(value).dtype
+            np.testing.assert_array_equal(np.asarray(actual[key]), np.asarray(value), err_msg=key)
+            assert np.asarray(actual[key]).dtype == np.asarray(value).dtype

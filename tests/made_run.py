@@ -1,4 +1,4 @@
-"""A cache, a configuration and helpers for tests that train for a few steps."""
+"""Cache, configuration and helpers for tests that train for a few steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu")
 
 @contextlib.contextmanager
 def one_device() -> Iterator[None]:
-    """Trains on one virtual device: eight copies of a small state cost more than its updates."""
+    """Train on one virtual device; eight copies of a small state cost more than its updates."""
     alone = functools.partial(make_mesh, devices=jax.devices()[:1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mnmt_jax.training.build.make_mesh", alone)
@@ -59,7 +59,7 @@ def make_cache(directory: Path) -> Path:
 
 
 def make_config(cache: Path, **changes) -> Config:
-    """Returns a configuration; `changes` maps a section's name to its changed fields."""
+    """Return a configuration; `changes` maps a section's name to its changed fields."""
     sections = {
         "data": Data(
             cache=str(cache),
@@ -85,7 +85,7 @@ def make_config(cache: Path, **changes) -> Config:
 
 
 def records(run: Path) -> list[dict]:
-    """Returns the lines of a run's metrics file, without what depends on the clock."""
+    """Return the lines of a run's metrics file without the time-dependent fields."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [
         {name: value for name, value in json.loads(line).items() if name not in TIMES}
@@ -94,7 +94,7 @@ def records(run: Path) -> list[dict]:
 
 
 def saved(run: Path, step: int) -> dict[str, np.ndarray]:
-    """Returns everything a checkpoint holds, by path: parameters, moments, sums, data position."""
+    """Return the contents of a checkpoint by path: parameters, moments, sums, data position."""
     import orbax.checkpoint as ocp
 
     folder = run.absolute() / "checkpoints" / str(step)
@@ -111,14 +111,14 @@ def saved(run: Path, step: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def assert_same_training(found: Path, expected: Path, step: int) -> None:
-    """Compares two runs bit for bit: the checkpoint of a step and the metrics up to it."""
-    left, right = saved(found, step), saved(expected, step)
+def assert_same_training(actual: Path, expected: Path, step: int) -> None:
+    """Assert that two runs are bit-identical: the checkpoint of a step and the metrics up to it."""
+    left, right = saved(actual, step), saved(expected, step)
     assert left.keys() == right.keys() and len(left) > 40
     for name in left:
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
-    assert records(found) == records(expected)
-    steps = [record["step"] for record in records(found)]
+    assert records(actual) == records(expected)
+    steps = [record["step"] for record in records(actual)]
     assert steps == sorted(set(steps)) and steps
 
 

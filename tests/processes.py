@@ -1,4 +1,4 @@
-"""Processes that meet: the same command in each, on virtual devices of this machine."""
+"""Multi-process runs: the same command in each process, on virtual devices of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEARTBEAT = 10
 
 
 class Processes:
-    """Starts a script in several processes; what is left of them ends with the context.
+    """Start a script in several processes; the context ends those still running.
 
     Args:
         script: its file in `scripts/`.
@@ -55,11 +55,11 @@ class Processes:
             child.wait()
 
     def said(self, number: int) -> str:
-        """Returns what one has said on stderr."""
+        """Return the stderr of a process."""
         return self.children[number].said()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Waits until something is so, while all run."""
+        """Wait for a condition while all processes run."""
         deadline = time.monotonic() + fresh_process.PATIENCE
         while not condition():
             for number, child in enumerate(self.children):
@@ -70,7 +70,7 @@ class Processes:
     def finish(
         self, numbers: Sequence[int], status: int, seconds: float = fresh_process.PATIENCE
     ) -> list[str]:
-        """Waits until these have ended with this status; returns what they said."""
+        """Wait until these processes end with this status; return their output."""
         deadline = time.monotonic() + seconds
         for number in numbers:
             child = self.children[number]
@@ -80,7 +80,7 @@ class Processes:
 
 
 def grandchild(process: fresh_process.Child) -> int:
-    """Returns the process that works; the one started only looks after it."""
-    found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(found) == 1
-    return int(found[0])
+    """Return the worker process; the started one only supervises it."""
+    actual = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(actual) == 1
+    return int(actual[0])

@@ -23,7 +23,7 @@ _SHAPES: dict[Network, Any] = {}  # of a model's parameters, whatever the batch
 def random_params(
     model: Network, batch: dict[str, np.ndarray], seed: int = 0, moments: Moments = STRONG
 ) -> Any:
-    """Draws every parameter."""
+    """Draw every parameter."""
     rng = np.random.default_rng(seed)
     if model not in _SHAPES:
         _SHAPES[model] = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]

@@ -22,12 +22,12 @@ SCRIPTS = {
 
 
 def command(name: str, *arguments: object) -> None:
-    """Runs a script's `main`."""
+    """Run a script's `main`."""
     call(f"scripts/{name}.py", list(map(str, arguments)))
 
 
 def call(script: str, arguments: Sequence[str]) -> None:
-    """Runs the `main` of a file of the repository, which must succeed.
+    """Run the `main` of a file of the repository, which must succeed.
 
     As when Python starts a file, its folder comes first on the path of imports.
     """

@@ -1,4 +1,4 @@
-"""Batches and parameters that tests share, made without the project's own data pipeline."""
+"""Batches and parameters for tests, made without the project's data pipeline."""
 
 import math
 
@@ -15,7 +15,7 @@ FIRST_TAG = 15
 
 
 def stage_layers(name: str) -> tuple[int, ...]:
-    """Two layers per stage: enough for information to travel source -> register -> target."""
+    """Return two layers per stage: enough for information to flow source -> register -> target."""
     return (2,) * len(LAYOUTS[name].stages)
 
 
@@ -25,7 +25,7 @@ def small_config(name: str, **changes) -> Model:
 
 
 def spans_of(layout: Layout, source: list[int], target: list[int], tag: int, factor: float = 1.0):
-    """One pair's tokens per role: tag-first source, tag copies as registers, eos trigger."""
+    """Return a pair's tokens per role: tag-first source, tag copies as registers, eos trigger."""
     source_row = [tag, *source, 1]
     target_row = [1, *target]
     spans = {"source": source_row, "target": target_row}
@@ -35,7 +35,7 @@ def spans_of(layout: Layout, source: list[int], target: list[int], tag: int, fac
 
 
 def pack(rows: list[list[dict[str, list[int]]]], lengths: dict[str, int]) -> dict[str, np.ndarray]:
-    """Lays examples of each row side by side, role by role, padded to `lengths`."""
+    """Lay examples of each row side by side, role by role, padded to `lengths`."""
     batch = {}
     for role, length in lengths.items():
         arrays = {
@@ -74,6 +74,6 @@ def unpacked(layout: Layout, pairs, factor: float = 1.0, pad: int = 0) -> dict[s
 
 
 def make(config: Model, batch, seed: int = 0):
-    """Builds the model and random parameters of the size they are drawn with."""
+    """Return the model and random parameters of the scale of its initialisers."""
     model = build_model(config, VOCAB)
     return model, random_params(model, batch, seed, MILD)

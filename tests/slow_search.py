@@ -53,7 +53,7 @@ def _allowed(scores: np.ndarray, step: int, max_length: int) -> np.ndarray:
 
 
 def slow_greedy(log_probs: LogProbs, *, max_length: int) -> Hypothesis:
-    """Takes the best token until eos; returns (mean log-probability, tokens)."""
+    """Take the best token until eos; return (mean log-probability, tokens)."""
     tokens: list[int] = []
     total = np.float32(0)
     while not tokens or tokens[-1] != EOS:
@@ -67,21 +67,21 @@ def slow_greedy(log_probs: LogProbs, *, max_length: int) -> Hypothesis:
 def exhaustive(
     log_probs: LogProbs, *, vocab: int, max_length: int, length_penalty: float = 1.0
 ) -> list[Hypothesis]:
-    """Scores every sequence of 1 to `max_length` tokens followed by eos; best first."""
+    """Score every sequence of 1 to `max_length` tokens followed by eos; best first."""
     words = [token for token in range(vocab) if token not in (PAD, EOS)]
-    found = []
+    actual = []
     for length in range(1, max_length + 1):
         for middle in itertools.product(words, repeat=length):
             tokens = [*middle, EOS]
             steps = [log_probs(tokens[:i])[token] for i, token in enumerate(tokens)]
-            found.append((float(sum(steps)) / len(tokens) ** length_penalty, tokens))
-    return sorted(found, key=lambda hypothesis: -hypothesis[0])
+            actual.append((float(sum(steps)) / len(tokens) ** length_penalty, tokens))
+    return sorted(actual, key=lambda hypothesis: -hypothesis[0])
 
 
 def contrasted(
     each: Sequence[LogProbs], weights: Sequence[float], max_length: int, spared: list | None = None
 ) -> LogProbs:
-    """Returns log(p - sum of weight * contrast's p) by the definition, in probabilities.
+    """Return log(p - sum of weight * contrast's p) by the definition, in probabilities.
 
     Args:
         each: of a sentence's own input, then of the contrasts.

@@ -1,4 +1,4 @@
-"""Asks the fork server of a test's process for a script, and ends as it does: imports nothing.
+"""Client of the fork server: requests a script and exits with its status; imports nothing.
 
     python -S tests/start_script.py SOCKET SCRIPT ARGUMENTS...
 

@@ -1,4 +1,4 @@
-"""A toy method with a table of each side, a third for the output alone, and two heads."""
+"""A toy method with a table for each side, a third one for the output, and two heads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLES = ("source_embedding", "target_embedding", "output_embedding")
 
 @dataclasses.dataclass(frozen=True)
 class TwoHeads(Method, name="two_heads"):
-    """What is generated has a table of its own, which is a head's too, in the middle.
+    """Separate table for the generated role, which a head in the middle uses too.
 
     Attributes:
         layer: that this head reads; 0 is the first that the generated role passes.

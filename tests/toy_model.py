@@ -1,4 +1,4 @@
-"""A toy language model whose logits are drawn anew for every history, as a step function."""
+"""A toy language model with random logits for every history, as a step function."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FACTOR = 613
 def make_tables(
     seed: int, batch: int, vocab: int, sharpness: float = 2.0, eos: float = 0.0
 ) -> np.ndarray:
-    """Draws logits [batch, STATES, vocab]: one row per hashed history; `eos` is added to eos."""
+    """Draw logits [batch, STATES, vocab]: one row per hashed history; `eos` is added to eos."""
     tables = sharpness * np.random.default_rng(seed).standard_normal((batch, STATES, vocab))
     tables[:, :, 1] += eos
     return tables.astype(np.float32)
 
 
 def make_cache(tables: np.ndarray, beam: int) -> dict[str, jax.Array]:
-    """Returns the cache before the first token."""
+    """Return the cache before the first token."""
     return {
         "tables": jnp.asarray(tables),
         "history": jnp.zeros((tables.shape[0], beam), jnp.int32),
@@ -32,21 +32,21 @@ def make_cache(tables: np.ndarray, beam: int) -> dict[str, jax.Array]:
 
 
 def step(tokens: jax.Array, cache: dict[str, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Looks up the logits of each hypothesis's history."""
+    """Look up the logits of each hypothesis's history."""
     history = (cache["history"] * _FACTOR + tokens + 1) % STATES
     logits = jnp.take_along_axis(cache["tables"], history[:, :, None], axis=1)
     return logits, {**cache, "history": history}
 
 
 def reorder(cache: dict[str, jax.Array], beam_indices: jax.Array) -> dict[str, jax.Array]:
-    """Lets beam w continue hypothesis `beam_indices[:, w]`."""
+    """Let beam w continue hypothesis `beam_indices[:, w]`."""
     return {**cache, "history": jnp.take_along_axis(cache["history"], beam_indices, axis=1)}
 
 
 def make_request(
     max_length: Sequence[int], prefix: Sequence[int] = (1,), max_steps: int | None = None
 ) -> Request:
-    """Asks for every row, all with the same prefix."""
+    """Return a request for every row, all with the same prefix."""
     rows = len(max_length)
     return Request(
         prefix=jnp.tile(jnp.asarray(prefix, jnp.int32)[None], (rows, 1)),
@@ -59,7 +59,7 @@ def make_request(
 def log_probs_of(
     table: np.ndarray, prefix: Sequence[int] = (1,)
 ) -> Callable[[Sequence[int]], np.ndarray]:
-    """Returns the same model for one sentence in plain Python."""
+    """Return the same model for one sentence in plain Python."""
 
     def log_probs(tokens: Sequence[int]) -> np.ndarray:
         history = 0

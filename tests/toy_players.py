@@ -1,4 +1,4 @@
-"""A toy method with two players: a critic that guesses states, and a model that it talks to."""
+"""A toy method with two players: a model, and a critic that predicts its states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST, LAST = States(1), States(2)
 
 
 def guess(forward, held):
-    """Sums how far the critic's guess of the last layer's states, by the first's, is from them."""
+    """Return the summed distance of the last layer's states from the critic's prediction."""
     given, wanted = held(forward.read(FIRST)), held(forward.read(LAST))
     distances = ((forward.auxiliary("critic", given) - wanted) ** 2).mean(axis=-1)
     return jnp.where(forward.batch[f"{SOURCE}_segment_ids"] != 0, distances, 0.0).sum()
@@ -26,7 +26,7 @@ def guess(forward, held):
 
 @dataclasses.dataclass(frozen=True)
 class Guessed(Method, name="guessed"):
-    """The critic learns to guess, the model to be hard to guess.
+    """The critic learns to predict the states, the model to be hard to predict.
 
     Attributes:
         weight: of the model's term; 0 leaves it as without the critic.

@@ -1,4 +1,4 @@
-"""Lines of odd Unicode text, and what must become of them, by code that shares nothing with ours.
+"""Lines of unusual Unicode text, and the expected results by independent code.
 
 `python -m tests.unicode_lines --run RUN --source CODE --target CODE --lines 100000` sends them
 through `mnmt translate` and compares every record.

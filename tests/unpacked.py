@@ -4,7 +4,7 @@ from mnmt_jax.data.converter import PER_SEGMENT, Converter, Example, HostBatch
 
 
 def unpack(converter: Converter, batch: HostBatch) -> list[list[Example]]:
-    """Returns the pairs of each row."""
+    """Return the pairs of each row."""
     rows = batch["source_segment_ids"]
     return [
         [_example(converter, batch, row, number) for number in range(1, 1 + int(rows[row].max()))]

@@ -1,4 +1,4 @@
-"""Random bits in one kernel rather than in a loop of many, which takes XLA long to compile.
+"""Unrolled Threefry: XLA compiles one kernel faster than a loop.
 
 JAX unrolls Threefry's twenty rounds for every platform but the CPU, since LLVM's optimisations take
 long for such code. Tests do without those (conftest.py), and half the time that programs of the
@@ -18,7 +18,7 @@ _PARITY = 0x1BD11BDA
 
 
 def threefry(key: Any, other_key: Any, left: Any, right: Any) -> tuple[Any, Any]:
-    """Returns Threefry-2x32 of 20 rounds, unrolled.
+    """Return Threefry-2x32 of 20 rounds, unrolled.
 
     Args:
         key: first half of the key, uint32.
@@ -41,7 +41,7 @@ def threefry(key: Any, other_key: Any, left: Any, right: Any) -> tuple[Any, Any]
 
 
 def use() -> None:
-    """Compiles what this process draws on CPUs so."""
+    """Use the unrolled generator on the CPUs of this process."""
     mlir.register_lowering(
         jax.extend.random.threefry2x32_p,
         mlir.lower_fun(threefry, multiple_results=True),

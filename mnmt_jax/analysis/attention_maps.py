@@ -100,7 +100,7 @@ def attention_weights(
         for spec in specs
         for intermediate in (spec.query_intermediate, *spec.key_intermediates)
     ]
-    passes = ForwardPasses(model, params, batch, reads=reads)
+    passes = ForwardPasses(model, params, batch, requests=reads)
     weights = []
     for spec in specs:
         queries = passes.read(spec.query_intermediate)

@@ -30,7 +30,7 @@ from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.forward_passes import ForwardPasses
-from mnmt_jax.model.intermediates import ENTERED
+from mnmt_jax.model.intermediates import BRANCH_INPUT
 from mnmt_jax.model.network import Network
 
 DEFAULT_NODES = 50  # Captum's default
@@ -212,9 +212,10 @@ def _attribute_batch(
 ) -> list[dict[str, Any]]:
     """Attribute every target position of a batch in one language, [rows, length] per array."""
     reads = [
-        Intermediate("/".join((*layer.path, ENTERED)), model.layout.generated) for layer in layers
+        Intermediate("/".join((*layer.path, BRANCH_INPUT)), model.layout.generated)
+        for layer in layers
     ]
-    passes = ForwardPasses(model, params, batch, reads=reads)
+    passes = ForwardPasses(model, params, batch, requests=reads)
     attributions = []
     for layer, intermediate in zip(layers, reads, strict=True):
         states = passes.read(intermediate)

@@ -53,7 +53,7 @@ def state_locations(plan: Plan, roles: Sequence[str], layers: Sequence[int] = ()
             f"--layers: there are no {' or '.join(layers_by_role)} states after layer "
             f"{unknown[0]}; choose from {', '.join(map(str, sorted(valid_layers)))}"
         )
-    ends = dict(zip(layout.ends, plan.stages, strict=True))
+    ends = dict(zip(layout.last_layers, plan.stages, strict=True))
     locations = []
     for role, numbers in layers_by_role.items():
         for number in (0, *numbers):
@@ -100,7 +100,7 @@ def compute_layer_states(
     Returns:
         float32 states per location; those of padding are arbitrary.
     """
-    passes = ForwardPasses(model, params, batch, reads=locations)
+    passes = ForwardPasses(model, params, batch, requests=locations)
     return [passes.read(location).astype(jnp.float32) for location in locations]
 
 

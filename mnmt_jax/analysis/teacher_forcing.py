@@ -11,7 +11,7 @@ import numpy as np
 from mnmt_jax.data.converter import TASK, Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.decoding.weight_precision import is_rounded_params
+from mnmt_jax.decoding.weight_precision import has_quantized_params
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import build_model
 from mnmt_jax.vocabulary.languages import Direction
@@ -100,7 +100,7 @@ def to_float32(inference_model: InferenceModel) -> InferenceModel:
     Raises:
         UserError: if the parameters are rounded.
     """
-    if is_rounded_params(inference_model.params):
+    if has_quantized_params(inference_model.params):
         raise UserError(
             "Decode.weights: a model is analysed with its weights as they are stored; pass "
             "--gin.Decode.weights=\"'stored'\""

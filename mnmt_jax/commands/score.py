@@ -120,7 +120,11 @@ def _scores(
         from mnmt_jax.decoding.language_model import LanguageModel
 
         model = LanguageModel.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
-        name = "perplexity" if model.inference_model.model.layout.grows else "pseudo-perplexity"
+        name = (
+            "perplexity"
+            if model.inference_model.model.layout.is_autoregressive
+            else "pseudo-perplexity"
+        )
         return model.score(lines, language=flags.language), name
     from mnmt_jax.decoding.translator import Translator
 

@@ -288,7 +288,7 @@ class Decode(Checked):
     buckets: tuple[Length, ...] = (16, 32, 64, 128, 256)
     temperature: Weight = 0.0
     top_k: Amount = 0
-    top_p: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
+    top_p: Annotated[float, Range(low=0, high=1, exclude_low=True)] = 1.0
     seed: Seed = 0
     source_contrast: Weight = 0.0
     language_contrast: Weight = 0.0

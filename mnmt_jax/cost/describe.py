@@ -34,21 +34,19 @@ def count_parameters(shapes: Any, plan: Plan) -> dict[str, int]:
     auxiliary = {sublayer.name for sublayer in plan.auxiliary}
     tables = [table.name for table in plan.tables]
     tables += [f"{name}_positions" for name in tables]
-    components = dict.fromkeys(tables, _EMBEDDING) | {
-        LORA_A: _LORA,
-        LORA_B: _LORA,
-    }
+    arrays = dict.fromkeys(tables, _EMBEDDING) | {LORA_A: _LORA, LORA_B: _LORA}
+    components: dict[str, str] = {}
     layers = (sublayer for _, layer in plan.layers() for sublayer in layer)
-    for sublayer in (*layers, *plan.around()):
+    for sublayer in (*layers, *plan.outer_sublayers()):
         components |= {sublayer.name: sublayer.kind.component, f"{sublayer.name}_norm": _NORMS}
         components |= sublayer.kind.inner
-    counts = dict.fromkeys((*_COMPONENTS, *components.values()), 0)
+    counts = dict.fromkeys((*_COMPONENTS, *arrays.values(), *components.values()), 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
-        names = [entry.key for entry in path]
-        if names[0] in auxiliary:
+        *groups, name = (entry.key for entry in path)
+        if (groups or [name])[0] in auxiliary:
             continue
-        matches = [components[name] for name in reversed(names) if name in components]
-        counts[matches[0]] += int(np.prod(leaf.shape))
+        owners = [components[group] for group in reversed(groups) if group in components]
+        counts[arrays[name] if name in arrays else owners[0]] += int(np.prod(leaf.shape))
     return counts | {"total": sum(counts.values())}
 
 
@@ -113,7 +111,7 @@ def describe(
             "train": round(train_flops(*sizes, trainable=trainable) / target_length),
         },
     }
-    if layout.grows:
+    if layout.is_autoregressive:
         beams = beam if translates(layout) else 1
         figures["key_value_bytes_per_sentence"] = cache_bytes(config, layout, sentence, beams)
     return figures

@@ -349,7 +349,7 @@ def required_views(config: Config) -> tuple[View, ...]:
     inputs = [
         model_input
         for objective in all_objectives(config.methods)
-        for model_input in objective.reads
+        for model_input in objective.inputs
     ]
     views = dict.fromkeys(
         model_input.view
@@ -401,7 +401,7 @@ def make_converter(
         Lengths(data.source_length, data.target_length, data.max_segments),
         extras.register_factor,
         extras.views,
-        None if layout.grows else extras.mask_shares,
+        None if layout.is_autoregressive else extras.mask_shares,
     )
 
 

@@ -54,7 +54,7 @@ class LanguageModel(PretrainedModel):
                 than the largest bucket.
         """
         decode, numbered = self.config.decode, list(self._numbered(lines, language))
-        if not self.inference_model.model.layout.grows:
+        if not self.inference_model.model.layout.is_autoregressive:
             return pseudo_log_likelihoods(self.inference_model, numbered, decode)
         without_source = [dataclasses.replace(line, text="") for line in numbered]
         return score_lines(

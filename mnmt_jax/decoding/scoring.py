@@ -119,5 +119,7 @@ def masked_log_probs(
         tokens: the original tokens.
         model: the model.
     """
-    logits: Any = model.apply({"params": params}, batch, at=positions[:, None], method="logits")
+    logits: Any = model.apply(
+        {"params": params}, batch, target_indices=positions[:, None], method="logits"
+    )
     return score_labels(logits, tokens[:, None], jnp.ones_like(tokens, bool)[:, None])

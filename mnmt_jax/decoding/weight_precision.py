@@ -29,7 +29,7 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import param_axes_of, platform
-from mnmt_jax.model.quantized_weights import KERNEL, Bfloat16, Int8, is_rounded, to_int8
+from mnmt_jax.model.quantized_weights import KERNEL, Bfloat16, Int8, is_quantized, to_int8
 
 STORED = "stored"
 _BIAS = "bias"
@@ -71,9 +71,9 @@ def round_weights(
     return traverse_util.unflatten_dict(flat, sep="/")
 
 
-def is_rounded_params(params: Any) -> bool:
+def has_quantized_params(params: Any) -> bool:
     """Return whether parameters are the result of `round_weights` with rounding."""
-    return any(map(is_rounded, jax.tree.leaves(params, is_leaf=is_rounded)))
+    return any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized)))
 
 
 def _input_axes(

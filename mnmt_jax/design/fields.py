@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing
 from collections.abc import Mapping
@@ -18,27 +19,27 @@ class Range:
     Attributes:
         low: smallest value.
         high: largest value.
-        above: whether `low` is excluded.
-        below: whether `high` is excluded.
+        exclude_low: whether `low` is excluded.
+        exclude_high: whether `high` is excluded.
     """
 
     low: float = -math.inf
     high: float = math.inf
-    above: bool = False
-    below: bool = False
+    exclude_low: bool = False
+    exclude_high: bool = False
 
     def __contains__(self, value: float) -> bool:
-        too_small = value <= self.low if self.above else value < self.low
-        too_large = value >= self.high if self.below else value > self.high
+        too_small = value <= self.low if self.exclude_low else value < self.low
+        too_large = value >= self.high if self.exclude_high else value > self.high
         is_number = isinstance(value, int) or math.isfinite(value)
         return is_number and not too_small and not too_large
 
     def __str__(self) -> str:
         limits = []
         if self.low > -math.inf:
-            limits.append(f"{'above' if self.above else 'at least'} {_plain(self.low)}")
+            limits.append(f"{'above' if self.exclude_low else 'at least'} {_plain(self.low)}")
         if self.high < math.inf:
-            limits.append(f"{'below' if self.below else 'at most'} {_plain(self.high)}")
+            limits.append(f"{'below' if self.exclude_high else 'at most'} {_plain(self.high)}")
         return " and ".join(limits) or "finite"
 
 
@@ -88,7 +89,7 @@ Length = Annotated[int, Range(low=1, high=2**16)]
 Seed = Annotated[int, Range(low=0, high=2**32 - 1)]
 Weight = Annotated[float, Range(low=0, high=_LARGE)]
 Positive = Annotated[float, Range(low=1e-6, high=_LARGE)]
-Rate = Annotated[float, Range(low=0, high=1, below=True)]  # of dropout or label smoothing
+Rate = Annotated[float, Range(low=0, high=1, exclude_high=True)]  # of dropout or label smoothing
 Positions = Annotated[tuple[Any, ...], Named({"sinusoidal": Positive, "learned": Count})]
 
 _LARGEST_INTEGER = 2**64
@@ -104,11 +105,13 @@ class Checked:
         Raises:
             UserError: if a value has the wrong type or is out of its range.
         """
-        for name, kind in field_types(type(self)).items():
-            field = f"{type(self).__name__}.{name}"
+        section: Any = type(self)  # mypy calls no class of dataclasses hashable
+        for name, kind in field_types(section).items():
+            field = f"{section.__name__}.{name}"
             object.__setattr__(self, name, _checked(field, getattr(self, name), kind))
 
 
+@functools.cache
 def field_types(section: type) -> Mapping[str, Any]:
     """Return the declared type of each field, with its constraints."""
     types = typing.get_type_hints(section, include_extras=True)

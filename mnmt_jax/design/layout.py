@@ -131,7 +131,7 @@ class Layout:
         return tuple(stages)
 
     @property
-    def grows(self) -> bool:
+    def is_autoregressive(self) -> bool:
         """Whether the generated role predicts the next token; otherwise it predicts masked tokens.
 
         It predicts masked tokens if it sees its own future.
@@ -149,11 +149,11 @@ class Layout:
         return sum(stage.layers for stage in self.stages)
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def last_layers(self) -> tuple[int, ...]:
         """The last layer of each stage, counted from 1 across stages."""
         return tuple(itertools.accumulate(stage.layers for stage in self.stages))
 
-    def check_passed(self, field: str, layer: int, role: str) -> None:
+    def check_layer(self, field: str, layer: int, role: str) -> None:
         """Check that a role is present in a layer.
 
         Args:

@@ -122,7 +122,7 @@ def check_continues(layout: Layout) -> None:
     Raises:
         UserError: if it is a masked language model.
     """
-    if not layout.grows:
+    if not layout.is_autoregressive:
         raise UserError(
             f"Model.layout='{layout.name}' fills masks and cannot continue text; {_uses(layout)}, "
             "or name a run of 'causal_lm'"
@@ -131,7 +131,7 @@ def check_continues(layout: Layout) -> None:
 
 def _uses(layout: Layout) -> str:
     """Return the hint that lists the commands for a language model."""
-    sample = ", continue text with 'mnmt sample --language'" if layout.grows else ""
+    sample = ", continue text with 'mnmt sample --language'" if layout.is_autoregressive else ""
     return f"score text with 'mnmt score --language'{sample}"
 
 
@@ -175,7 +175,7 @@ def check_source_layout(name: str, required: str, flag: str) -> None:
     if name != required:
         raise UserError(
             f"{flag}: its Model.layout is '{name}', but layers of a '{required}' are copied from "
-            "it; name such a run"
+            "it; choose such a run"
         )
 
 

@@ -10,8 +10,7 @@ class MaskShares:
     """The tokens to predict, and their replacements.
 
     In a sentence of n tokens, including eos, floor(share * n + u) tokens are predicted, with u
-    uniform
-    in [0, 1) and all choices equally likely.
+    uniform in [0, 1) and all choices equally likely.
 
     Attributes:
         share: fraction of tokens to predict.

@@ -54,15 +54,15 @@ class Player:
 
     Attributes:
         name: name of the player.
-        owns: patterns (`mnmt_jax.model.param_patterns`) of its parameters; nothing else updates
-            them.
+        param_patterns: patterns (`mnmt_jax.model.param_patterns`) of its parameters;
+            nothing else updates them.
         objectives: objectives that it minimises.
         optimizer: (field, value) pairs of `Optimizer` that differ from the run's.
         steps: its updates within one update of the run, all on the same batch.
     """
 
     name: str
-    owns: tuple[str, ...]
+    param_patterns: tuple[str, ...]
     objectives: tuple[Objective, ...]
     optimizer: tuple[tuple[str, Any], ...] = ()
     steps: int = 1
@@ -77,8 +77,8 @@ class Forward(Protocol):
     def view(self, view: View) -> Batch:
         """Return the arrays of a view under the names used in the batch."""
 
-    def read(self, what: States | Intermediate) -> Array:
-        """Return states or a recorded intermediate; it must be in the objective's `reads`."""
+    def read(self, requested: States | Intermediate) -> Array:
+        """Return states or a recorded intermediate; it must be in the objective's `inputs`."""
 
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
         """Return the output of an auxiliary sublayer (`Plan.auxiliary`) for states of a role."""
@@ -90,9 +90,9 @@ class Objective:
 
     Attributes:
         name: name in `metrics.jsonl`, where it is reported in nats per target token.
-        reads: states and intermediates that `value` reads. All reads from the batch itself share
+        inputs: states and intermediates that `value` reads. All inputs from the batch itself share
             one pass; each view has a separate pass with separate dropout, which runs only the
-            layers it needs. The run's batches contain the views that are read.
+            layers it needs. The run's batches contain the views of all inputs.
         value: returns the term of a micro-batch in nats, a float32 scalar that is added to the loss
             summed over target tokens.
         schedule: returns the factor of the term from the number of completed updates (int32
@@ -102,7 +102,7 @@ class Objective:
     """
 
     name: str
-    reads: tuple[States | Intermediate, ...]
+    inputs: tuple[States | Intermediate, ...]
     value: Callable[[Forward], Array]
     schedule: Callable[[Array], Array] | None = None
     warning: Callable[[int, float], str] | None = None

@@ -53,12 +53,12 @@ class Kind:
         """Whether it applies its own dropout, which replaces the residual stream's."""
         return False
 
-    def change(self, states: Any, place: Any) -> Any:
+    def change(self, states: Any, info: Any) -> Any:
         """Return the change of the states, with the module bound; for kinds that do not attend.
 
         Args:
             states: [batch, length, embed].
-            place: the `mnmt_jax.model.context.PositionInfo` of the states.
+            info: the `mnmt_jax.model.context.PositionInfo` of the states.
         """
         raise NotImplementedError
 
@@ -66,13 +66,13 @@ class Kind:
         """Return the number of additional parameters in the authors' code that compute nothing."""
         return 0
 
-    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+    def entries(self, names: Any, path: tuple[str, ...], prefix: str) -> Iterator[Any]:
         """Yield the names of its parameters in fairseq and Hugging Face.
 
         Args:
             names: factory of entries, a `mnmt_jax.interop.names.Names`.
             path: path of its parameters.
-            theirs: prefix of the toolkits' names inside the layer.
+            prefix: prefix of the names in these toolkits, inside the layer.
 
         Raises:
             UserError: if no toolkit has it.
@@ -207,8 +207,8 @@ class Plan:
             is_read = any(head.table == table.name for head in self.heads)
             if not table.embeds and (table.roles or not is_read):
                 raise UserError(
-                    f"table '{table.name}' embeds nobody: give it a head and no roles, or leave it "
-                    "out"
+                    f"table '{table.name}' embeds no role: use it in a head, without roles, or "
+                    "leave it out"
                 )
             if unknown := set(table.roles) - set(roles):
                 raise UserError(
@@ -246,21 +246,23 @@ class Plan:
             for layer in stage_plan.layers:
                 yield stage_plan.stage, layer
 
-    def around(self) -> Iterator[Sublayer]:
+    def outer_sublayers(self) -> Iterator[Sublayer]:
         """Yield the sublayers outside the layers: around each stage, and in the heads."""
         for stage_plan in self.stages:
             yield from (*stage_plan.before, *stage_plan.after)
         for head in self.heads:
             yield from head.after
 
-    def live_roles(self, also: Collection[tuple[int, str]] = ()) -> tuple[frozenset[str], ...]:
+    def live_roles(
+        self, extra_outputs: Collection[tuple[int, str]] = ()
+    ) -> tuple[frozenset[str], ...]:
         """Return the `live_roles` of the stages; the outputs are the states that the heads read.
 
         Args:
-            also: additional outputs: layers, counted from 1, each with a role.
+            extra_outputs: additional outputs: layers, counted from 1, each with a role.
         """
         outputs = {(head.layer or self.layout.layers, self.layout.generated) for head in self.heads}
-        return live_roles(self.layout.stages, outputs.union(also))
+        return live_roles(self.layout.stages, outputs.union(extra_outputs))
 
     def languages(self) -> frozenset[str]:
         """Return the languages that the sublayers need."""
@@ -288,7 +290,7 @@ class Plan:
 
     def _kinds(self) -> Iterator[Kind]:
         for sublayer in (
-            *self.around(),
+            *self.outer_sublayers(),
             *self.auxiliary,
             *(s for _, layer in self.layers() for s in layer),
         ):

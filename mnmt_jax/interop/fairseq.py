@@ -334,7 +334,9 @@ def _language_model_arguments(config: Config, architecture: Mapping[str, Any]) -
     layout = get_layout(model.layout, model.stage_layers)
     layers = {"encoder": 0, "decoder": 0}
     for stage in layout.stages:
-        side = "decoder" if layout.grows and layout.generated in stage.roles else "encoder"
+        side = (
+            "decoder" if layout.is_autoregressive and layout.generated in stage.roles else "encoder"
+        )
         layers[side] += stage.layers
     present_sides = {side: number for side, number in layers.items() if number}
     return {

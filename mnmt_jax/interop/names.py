@@ -250,7 +250,9 @@ class Names:
         yield from self._tables(plan, rows)
         number, layers = 0, collections.Counter[str]()  # layers per side
         for stage_plan in plan.stages:
-            side = self._side(layout.grows and layout.generated in stage_plan.stage.roles)
+            side = self._side(
+                layout.is_autoregressive and layout.generated in stage_plan.stage.roles
+            )
             for sublayers in stage_plan.layers:
                 path, prefix = (f"layer_{number}",), f"{side}layers.{layers[side]}."
                 for sublayer in sublayers:
@@ -288,7 +290,7 @@ class Names:
 
     def _table(self, plan: Plan, table: Table, rows: np.ndarray) -> Iterator[Entry]:
         """Yield the entries of a table and of its roles' learned positions, as fairseq has them."""
-        grows, generated = self.layout.grows, self.layout.generated
+        grows, generated = self.layout.is_autoregressive, self.layout.generated
         roles = [role for role in self.layout.embedded_roles() if plan.table_of(role) == table]
         sides = list(dict.fromkeys(self._side(grows and role == generated) for role in roles))
         output_side = self._side(grows)

@@ -53,7 +53,7 @@ class BackTranslation(Method, name="back_translation"):
 
     languages: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
-    share: Annotated[float, Range(low=0, high=1, above=True)] = 1.0
+    share: Annotated[float, Range(low=0, high=1, exclude_low=True)] = 1.0
     max_length: Annotated[float, Range(low=0.01, high=100)] = 1.0
     vocabulary: tuple[str, ...] = ()
 

@@ -77,10 +77,12 @@ class Graformer(Method, name="graformer"):
             raise UserError(
                 f"Graformer.encoder_layers={self.encoder_layers}, but the {SOURCE} passes "
                 f"{source.stage.layers} layers (Model.stage_layers={config.stage_layers}); "
-                "name as many or fewer"
+                "use at most as many"
             )
         norm = Sublayer(_LM_NORM, StageNorm(config), residual=False)
-        fused = Head(TARGET_TABLE, plan.layout.ends[-2], (norm,) if config.norm == "pre" else ())
+        fused = Head(
+            TARGET_TABLE, plan.layout.last_layers[-2], (norm,) if config.norm == "pre" else ()
+        )
         separate = Tables(target=True, output=True).edit(plan, config)
         without_norm = dataclasses.replace(language_model, after=())
         heads = (*((fused,) if self.fusion else ()), *separate.heads)

@@ -38,8 +38,8 @@ class Graft(Method, name="graft"):
         for mapping in self.parts:
             if len(mapping) != 3:
                 raise UserError(
-                    f"Graft.parts={mapping!r} must be an origin, what is taken and where it is "
-                    "put, such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
+                    f"Graft.parts={mapping!r} must be the name of a source run, a source path "
+                    "and a target path, such as ('lm', 'layer_{0-5}', 'layer_{12-17}')"
                 )
             try:
                 ParamMapping(*mapping)
@@ -55,7 +55,7 @@ class Graft(Method, name="graft"):
         del config
         if not self.parts:
             raise UserError(
-                "Graft.parts=() takes nothing; name parts, such as (('lm', 'layer_{0-5}', "
+                "Graft.parts=() names no parameters; set it, e.g. to (('lm', 'layer_{0-5}', "
                 "'layer_{12-17}'),), or leave 'graft' out of the methods"
             )
         return tuple(ParamMapping(*mapping) for mapping in self.parts)

@@ -59,7 +59,7 @@ class InstruCL(Method, name="instructcl"):
         Raises:
             UserError: if not; the message lists the layers or instructions to choose from.
         """
-        plan.layout.check_passed("InstruCL.layer", self.layer, SOURCE)
+        plan.layout.check_layer("InstruCL.layer", self.layer, SOURCE)
         if get_instruction(config.data.instruction).source_tag != "target":
             fitting = [key for key, row in INSTRUCTIONS.items() if row.source_tag == "target"]
             raise UserError(
@@ -74,8 +74,8 @@ class InstruCL(Method, name="instructcl"):
 
     def objectives(self) -> tuple[Objective, ...]:
         """Return the term."""
-        reads = States(self.layer), States(self.layer, view=_IDENTITY)
-        return (Objective("contrastive", reads, self._term),)
+        inputs = States(self.layer), States(self.layer, view=_IDENTITY)
+        return (Objective("contrastive", inputs, self._term),)
 
     def _term(self, forward: Forward) -> Array:
         """Return the loss of each group's source tags against those of its identity pairs."""

@@ -28,7 +28,7 @@ from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.context import PositionInfo
 from mnmt_jax.model.dropout import Dropout
-from mnmt_jax.model.intermediates import ENTERED, record
+from mnmt_jax.model.intermediates import BRANCH_INPUT, record
 from mnmt_jax.model.language_routing import Branches, choose_routing, route
 from mnmt_jax.model.modules import ACTIVATIONS, uniform_fan_in
 from mnmt_jax.model.param_patterns import matches
@@ -172,14 +172,14 @@ class LanguageMLP(FeedForward):
         self.branch = Branch(self.config, self.settings, self.activation or self.config.activation)
         self.drop_branch = Dropout(self.settings.dropout)
 
-    def change(self, states: Float[Array, "batch length embed"], place: PositionInfo) -> Array:
+    def change(self, states: Float[Array, "batch length embed"], info: PositionInfo) -> Array:
         """Return the change of the states, including the dropout of both."""
-        record(self, place, ENTERED, states)
-        shared = super().change(states, place)
-        branched = self.drop_branch(self.branch(states, place), deterministic=place.deterministic)
+        record(self, info, BRANCH_INPUT, states)
+        shared = super().change(states, info)
+        branched = self.drop_branch(self.branch(states, info), deterministic=info.deterministic)
         return shared if self.settings.off else shared + branched
 
-    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+    def entries(self, names: Any, path: tuple[str, ...], prefix: str) -> Iterator[Any]:
         """Yield the names of the parameters in AdapNonCenter's fairseq.
 
         Raises:
@@ -190,14 +190,14 @@ class LanguageMLP(FeedForward):
                 f"LanguageLayers.without={self.settings.without!r}: AdapNonCenter's models have "
                 "one centre at most"
             )
-        yield from super().entries(names, path, theirs)
+        yield from super().entries(names, path, prefix)
         yield from names.slots(
             (*path, "branch"),
-            tuple(f"{theirs}language_specific{number}" for number in (1, 2)),
+            tuple(f"{prefix}language_specific{number}" for number in (1, 2)),
             (self.settings.count, self.settings.mlp),
         )
         yield names.vector(
-            (*path, "branch", "scale"), f"{theirs}information_weights", self.settings.count
+            (*path, "branch", "scale"), f"{prefix}information_weights", self.settings.count
         )
 
     def unused_elsewhere(self) -> int:
@@ -238,10 +238,10 @@ class Branch(nn.Module):
         )
 
     def __call__(
-        self, states: Float[Array, "batch length embed"], place: PositionInfo
+        self, states: Float[Array, "batch length embed"], info: PositionInfo
     ) -> Float[Array, "batch length embed"]:
         """Return t_l branch_l(states)."""
-        slots = jnp.asarray((*self.settings.slots, -1))[place.language("target_lang")]
+        slots = jnp.asarray((*self.settings.slots, -1))[info.language("target_lang")]
         outputs = route(
             states,
             slots,
@@ -288,7 +288,7 @@ def _with_branches(layer: Layer, kind: LanguageMLP) -> Layer:
         isinstance(sublayer.kind, FeedForward) and sublayer.name == "mlp" for sublayer in layer
     ):
         names = join_names([sublayer.name for sublayer in layer])
-        raise UserError(f"language_layers: a layer of {names} has no 'mlp' to stand beside")
+        raise UserError(f"language_layers: a layer of {names} has no 'mlp'")
     return tuple(
         dataclasses.replace(sublayer, kind=kind) if sublayer.name == "mlp" else sublayer
         for sublayer in layer

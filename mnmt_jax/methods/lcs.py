@@ -86,6 +86,6 @@ class TagBias(nn.Module, Kind):
     component = "lcs"
     languages = ("target_lang",)
 
-    def change(self, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Array, info: PositionInfo) -> Array:
         """Return the vector at every position."""
-        return (place.tag("target_lang") * self.scale).astype(states.dtype)
+        return (info.tag("target_lang") * self.scale).astype(states.dtype)

@@ -45,9 +45,9 @@ class Masking(Method, name="masking"):
             UserError: if it is not.
         """
         del config
-        if plan.layout.grows:
+        if plan.layout.is_autoregressive:
             raise UserError(
-                f"masking: layout '{plan.layout.name}' fills no masks; set "
+                f"masking: layout '{plan.layout.name}' is not a masked language model; set "
                 "Model.layout='masked_lm', or leave 'masking' out"
             )
 

@@ -63,8 +63,10 @@ class MRASP2(Method, name="mrasp2"):
         Raises:
             UserError: if not.
         """
-        plan.layout.check_passed("MRASP2.layer", self.layer, SOURCE)
-        ends = [layer for layer in plan.layout.ends if layer in plan.layout.layers_with(SOURCE)]
+        plan.layout.check_layer("MRASP2.layer", self.layer, SOURCE)
+        ends = [
+            layer for layer in plan.layout.last_layers if layer in plan.layout.layers_with(SOURCE)
+        ]
         if self.ended and self.layer not in ends:
             raise UserError(
                 f"MRASP2.layer={self.layer}: stages of layout '{plan.layout.name}' that have the "

@@ -54,16 +54,16 @@ from mnmt_jax.model.sublayers import FeedForward, SelfAttention
 _HEADS, _CRITIC = "disentangle", "critic"
 _CONTENT, _POSITION, _GATE, _LOGIT = "content", "position", "gate", "gate_logit"
 _MINUS_CHANCE = "critic_minus_chance"
-_SETTLED = 500  # updates after which a critic should beat chance
-_KNOWS = 0.05  # nats below chance of such a critic
-_EDGE = 1e-3  # minimum distance of the gates' noise from 0 and 1
+_WARNING_STEP = 500  # updates after which a critic should beat chance
+_WARNING_MARGIN = 0.05  # nats below chance of such a critic
+_NOISE_MARGIN = 1e-3  # minimum distance of the gates' noise from 0 and 1
 _AXES: Mapping[str, tuple[str, ...]] = {
     "gate_first/kernel": ("embed", "mlp"),
     "gate_first/bias": ("mlp",),
     "gate_last/kernel": ("mlp", "channel"),
     "gate_last/bias": ("channel",),
 }
-_Share = Annotated[float, Range(low=0, high=1, above=True, below=True)]
+_Share = Annotated[float, Range(low=0, high=1, exclude_low=True, exclude_high=True)]
 
 
 def _linear(config: Model, features: int) -> Projection:
@@ -114,15 +114,15 @@ class _Heads(nn.Module, Kind):
         if self.gate_temperature:
             self.gate_first, self.gate_last = _linear(config, config.embed), _linear(config, 1)
 
-    def change(self, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Array, info: PositionInfo) -> Array:
         """Return the content, and record the values that losses read."""
         content = self.content(states)
         content = self.content_norm(content) if self.norms > 2 else content
         if is_requested(self):
-            record(self, place, _CONTENT, content)
-            record(self, place, _POSITION, self.position(states))
+            record(self, info, _CONTENT, content)
+            record(self, info, _POSITION, self.position(states))
             if self.gate_temperature:
-                self._gate(states, place)
+                self._gate(states, info)
         return content
 
     def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
@@ -132,14 +132,16 @@ class _Heads(nn.Module, Kind):
         for name in ("wi", "wo"):
             yield f"{_CONTENT}/{name}", positions, (self.config.embed, self.config.embed)
 
-    def _gate(self, states: Array, place: PositionInfo) -> None:
+    def _gate(self, states: Array, info: PositionInfo) -> None:
         logits = self.gate_last(nn.relu(self.gate_first(states)))[..., 0].astype(jnp.float32)
-        record(self, place, _LOGIT, logits)
-        if place.deterministic:
+        record(self, info, _LOGIT, logits)
+        if info.deterministic:
             return
         rng = self.make_rng("dropout")
-        noise = jax.random.uniform(rng, logits.shape, minval=_EDGE, maxval=1 - _EDGE)
-        record(self, place, _GATE, relaxed_gates(logits, noise, self.gate_temperature))
+        noise = jax.random.uniform(
+            rng, logits.shape, minval=_NOISE_MARGIN, maxval=1 - _NOISE_MARGIN
+        )
+        record(self, info, _GATE, relaxed_gates(logits, noise, self.gate_temperature))
 
 
 class _Critic(Block, Kind):
@@ -147,12 +149,12 @@ class _Critic(Block, Kind):
 
     component = _CRITIC
 
-    def change(self, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Array, info: PositionInfo) -> Array:
         """Return its predictions of the positions."""
-        stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: place.segment_ids}
+        stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: info.segment_ids}
         masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, ids)
         reader = SpanReader(masks, {}, stage, self.config.attention)
-        context = Context({SOURCE: place.positions}, ids, {}, reader)
+        context = Context({SOURCE: info.positions}, ids, {}, reader)
         return self({SOURCE: states}, context)[0][SOURCE]
 
 
@@ -242,7 +244,7 @@ class TPDM(Method, name="tpdm"):
                 f"Model.methods=('tpdm',): layout '{plan.layout.name}' is a language model's; take "
                 "a translator's, e.g. Model.layout='encoder_decoder'"
             )
-        plan.layout.check_passed("TPDM.layer", self.layer, SOURCE)
+        plan.layout.check_layer("TPDM.layer", self.layer, SOURCE)
         kind = _Heads(config, self.norms, self.gate_temperature if self.gated else 0.0)
         heads = Sublayer(_HEADS, kind, residual=False, roles=(SOURCE,))
         edited = plan.with_layers(
@@ -254,10 +256,10 @@ class TPDM(Method, name="tpdm"):
 
     def players(self) -> tuple[Player, ...]:
         """Return the critic, which learns to predict positions from the current contents."""
-        reads = self._content, self._position
+        inputs = self._content, self._position
         objectives = (
-            Objective(_CRITIC, reads, self._critic_objective),
-            Objective(_MINUS_CHANCE, reads, self._minus_chance, warning=self._exploited),
+            Objective(_CRITIC, inputs, self._critic_objective),
+            Objective(_MINUS_CHANCE, inputs, self._minus_chance, warning=self._chance_warning),
         )
         rate = self.critic_learning_rate
         optimizer = (("learning_rate", rate),) if rate else ()
@@ -265,18 +267,20 @@ class TPDM(Method, name="tpdm"):
 
     def objectives(self) -> tuple[Objective, ...]:
         """Return the loss terms, and with gates their mean probability as a metric."""
-        both, gates = (
+        content_and_position, gates = (
             (self._content, self._position),
             (self._intermediate(_GATE), self._intermediate(_LOGIT)),
         )
         objectives = []
         if self.information:
-            reads = (*both, *(gates if self.gated else ()))
+            inputs = (*content_and_position, *(gates if self.gated else ()))
             objectives.append(
-                Objective("information", reads, self._information_objective, self._weight)
+                Objective("information", inputs, self._information_objective, self._weight)
             )
         if self.alignment:
-            objectives.append(Objective("alignment", both[1:], self._alignment_objective))
+            objectives.append(
+                Objective("alignment", content_and_position[1:], self._alignment_objective)
+            )
         if self.gated:
             objectives.append(Objective("gate_divergence", gates[1:], self._gate_objective))
             objectives.append(Objective("mean_gate", gates[1:], self._mean_gate))
@@ -307,15 +311,15 @@ class TPDM(Method, name="tpdm"):
         chance = _per_source(chance_loss(_ids(forward)), forward)
         return jax.lax.stop_gradient(self._critic_objective(forward) - chance)
 
-    def _exploited(self, step: int, value: float) -> str:
+    def _chance_warning(self, step: int, value: float) -> str:
         """Return a warning if the critic knows nothing while the model minimises the bound."""
-        is_active = self.information and step >= max(self.head_start + self.ramp, _SETTLED)
-        if not is_active or value < -_KNOWS:
+        is_active = self.information and step >= max(self.head_start + self.ramp, _WARNING_STEP)
+        if not is_active or value < -_WARNING_MARGIN:
             return ""
         return (
             f"step {step}: TPDM's critic guesses positions no better than chance "
             f"({_MINUS_CHANCE} {value:.2f} nats): the model may exploit the bound rather than "
-            "forget positions; 'mnmt analyse probe' tells, and a lower TPDM.information, "
+            "forget positions; 'mnmt analyse probe' shows which, and a lower TPDM.information, "
             "TPDM.clip=True, TPDM.head_start or more TPDM.critic_steps help"
         )
 
@@ -343,14 +347,14 @@ class TPDM(Method, name="tpdm"):
     def _alignment_objective(self, forward: Forward) -> Array:
         """Return the alignment of positions with anchors."""
         position, ids = forward.read(self._position), _ids(forward)
-        places = forward.batch[f"{SOURCE}_positions"]
+        position_ids = forward.batch[f"{SOURCE}_positions"]
         if self.anchors == "sinusoidal":
             anchors = sinusoid(jnp.arange(ids.shape[1]), position.shape[-1])
         else:
-            anchors = mean_anchors(position, ids, places)
+            anchors = mean_anchors(position, ids, position_ids)
         if self.anchors != "mean":
             anchors = jax.lax.stop_gradient(anchors)
-        loss = alignment(position, ids, places, self.temperature, anchors=anchors)
+        loss = alignment(position, ids, position_ids, self.temperature, anchors=anchors)
         return self.alignment * loss
 
     def _gate_objective(self, forward: Forward) -> Array:
@@ -368,7 +372,7 @@ def _after_attention(layer: Layer, heads: Sublayer) -> Layer:
     """Return a layer with the heads after its self-attention."""
     names = [sublayer.name for sublayer in layer]
     if "attention" not in names:
-        raise UserError("tpdm: the layer has no 'attention'; leave out the method that took it")
+        raise UserError("tpdm: the layer has no 'attention'; leave out the method that removes it")
     index = names.index("attention") + 1
     return (*layer[:index], heads, *layer[index:])
 

@@ -58,7 +58,7 @@ class TuningLayers(Method, name="tuning_layers"):
 def _with_adapter(layer: Layer, added: Sublayer) -> Layer:
     """Return a layer with the new sublayers after those of a language model."""
     if all(sublayer.name != "mlp" for sublayer in layer):
-        raise UserError("tuning_layers: a layer has no 'mlp'; leave out the method that took it")
+        raise UserError("tuning_layers: a layer has no 'mlp'; leave out the method that removes it")
     cross_attention = cross_attending(layer)
     cross_attentions = () if cross_attention is None else (cross_attention,)
     return (

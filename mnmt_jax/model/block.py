@@ -52,7 +52,7 @@ class SublayerStack:
                 changed, new_keys_values = self._read(sublayer, role_states, context)
                 keys_values = keys_values if new_keys_values is None else new_keys_values
             else:
-                changed = context.map_places(
+                changed = context.map_states(
                     lambda s, p, sublayer=sublayer: self._change(sublayer, s, p), role_states
                 )
             spans = spans | changed
@@ -68,10 +68,10 @@ class SublayerStack:
 
         return context.map(add, spans, heads), keys_values
 
-    def _change(self, sublayer: Sublayer, states: Array, position_info: PositionInfo) -> Array:
+    def _change(self, sublayer: Sublayer, states: Array, info: PositionInfo) -> Array:
         kind: Kind = getattr(self, sublayer.name)
-        change = kind.change(self._enter(sublayer, states), position_info)
-        return self._leave(sublayer, states, change, position_info.deterministic)
+        change = kind.change(self._enter(sublayer, states), info)
+        return self._leave(sublayer, states, change, info.deterministic)
 
     def _enter(self, sublayer: Sublayer, states: Array) -> Array:
         return getattr(self, _norm_name(sublayer))(states) if sublayer.norm == "pre" else states

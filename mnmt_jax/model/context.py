@@ -68,8 +68,10 @@ class SpanReader:
     ) -> tuple[Array, KeyValue]:
         """Return a role's cross-attention output, per head, and the memory's keys and values."""
         states, mask = self.memory[role]
-        read = attention.project_keys_values(states)
-        return attend(queries, read.keys, read.values, mask=mask, dropout=dropout), read
+        keys_values = attention.project_keys_values(states)
+        return attend(
+            queries, keys_values.keys, keys_values.values, mask=mask, dropout=dropout
+        ), keys_values
 
 
 @flax.struct.dataclass
@@ -136,15 +138,15 @@ class Context:
         """Apply a function to the arrays of each role; see `map_spans`."""
         return map_spans(function, self.joined, *spans)
 
-    def map_places(self, function: Callable[..., Any], spans: Spans) -> Spans:
+    def map_states(self, function: Callable[..., Any], spans: Spans) -> Spans:
         """Apply a function of states and their `PositionInfo` to the states of each role."""
         if not self.joined:
             return {
                 role: function(states, PositionInfo(self, (role,)))
                 for role, states in spans.items()
             }
-        position_info = PositionInfo(self, tuple(spans))
-        return map_spans(lambda states: function(states, position_info), True, spans)
+        info = PositionInfo(self, tuple(spans))
+        return map_spans(lambda states: function(states, info), True, spans)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

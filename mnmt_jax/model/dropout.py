@@ -20,9 +20,9 @@ class Dropout(nn.Module):
     @nn.compact
     def __call__(self, states: Float[Array, "*b"], deterministic: bool) -> Float[Array, "*b"]:
         """Return the states after dropout; unchanged if `deterministic`."""
-        return self.drawn(deterministic)(states)
+        return self.draw_mask(deterministic)(states)
 
-    def drawn(self, deterministic: bool) -> DropoutMask:
+    def draw_mask(self, deterministic: bool) -> DropoutMask:
         """Draw a mask for one array; it drops nothing if `deterministic`."""
         return (
             DropoutMask()

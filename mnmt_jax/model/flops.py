@@ -48,7 +48,7 @@ def forward_flops(
     layout: Layout,
     vocab_size: int,
     sentence: Sentence,
-    reads: Collection[States] = (),
+    requests: Collection[States] = (),
 ) -> float:
     """Count the FLOPs of scoring one unpacked sentence pair under teacher forcing.
 
@@ -57,15 +57,17 @@ def forward_flops(
         layout: with its layers.
         vocab_size: entries of the vocabulary.
         sentence: lengths of the pair.
-        reads: states that are additional outputs.
+        requests: states that are additional outputs.
     """
-    products = _products(config, layout, vocab_size, sentence, reads=reads)
+    products = _products(config, layout, vocab_size, sentence, requests=requests)
     return sum(product.flops for product in products)
 
 
-def states_flops(config: Model, layout: Layout, reads: Collection[States], source: float) -> float:
+def states_flops(
+    config: Model, layout: Layout, requests: Collection[States], source: float
+) -> float:
     """Count the FLOPs of `Network.states` of one unpacked source of `source` tokens."""
-    return sum(product.flops for product in _states_products(config, layout, reads, source))
+    return sum(product.flops for product in _states_products(config, layout, requests, source))
 
 
 def train_flops(
@@ -75,7 +77,7 @@ def train_flops(
     sentence: Sentence,
     *,
     trainable: Trainable = EVERYTHING,
-    reads: Collection[States] = (),
+    requests: Collection[States] = (),
     views: Mapping[View, float] = _NO_VIEWS,
 ) -> float:
     """Count the FLOPs of forward and backward passes.
@@ -90,15 +92,17 @@ def train_flops(
         vocab_size: entries of the vocabulary.
         sentence: lengths of the pair.
         trainable: which parameters train.
-        reads: states that objectives read, of the pair and of views.
+        requests: states that objectives read, of the pair and of views.
         views: tokens of each view's source. Auxiliary sublayers are not counted.
     """
-    pair_reads = [states for states in reads if not states.view]
+    pair_requests = [states for states in requests if not states.view]
     products = [
-        *_products(config, layout, vocab_size, sentence, trainable=trainable, reads=pair_reads)
+        *_products(
+            config, layout, vocab_size, sentence, trainable=trainable, requests=pair_requests
+        )
     ]
     for view, tokens in views.items():
-        if of_view := [states for states in reads if states.view == view]:
+        if of_view := [states for states in requests if states.view == view]:
             products += _states_products(config, layout, of_view, tokens, trainable)
     return sum(product.flops * (1 + product.gradients) for product in products)
 
@@ -137,8 +141,8 @@ class Product(NamedTuple):
     gradients: int
 
 
-def _layers_and_roles(reads: Collection[States]) -> set[tuple[int, str]]:
-    return {(states.layer, states.role) for states in reads}
+def _layers_and_roles(requests: Collection[States]) -> set[tuple[int, str]]:
+    return {(states.layer, states.role) for states in requests}
 
 
 def _products(
@@ -148,38 +152,38 @@ def _products(
     sentence: Sentence,
     *,
     trainable: Trainable = EVERYTHING,
-    reads: Collection[States] = (),
+    requests: Collection[States] = (),
 ) -> Iterator[Product]:
     """Yield every product of a pass."""
     plan = make_plan(config, layout)
     generated, last_stage = layout.generated, plan.stages[-1]
-    walk = _Walk.of(config, plan, trainable, sentence, layout.embedded_roles())
-    live = plan.live_roles(_layers_and_roles(reads))
-    yield from walk.stages(plan.stages, live)
-    yield from walk.layer("", last_stage.after, last_stage.stage, {generated})
+    counter = _FlopCounter.of(config, plan, trainable, sentence, layout.embedded_roles())
+    live = plan.live_roles(_layers_and_roles(requests))
+    yield from counter.stages(plan.stages, live)
+    yield from counter.layer("", last_stage.after, last_stage.stage, {generated})
     for head in plan.heads:
-        yield from walk.head(head, last_stage.stage, generated, vocab_size)
+        yield from counter.head(head, last_stage.stage, generated, vocab_size)
 
 
 def _states_products(
     config: Model,
     layout: Layout,
-    reads: Collection[States],
+    requests: Collection[States],
     source: float,
     trainable: Trainable = EVERYTHING,
 ) -> Iterator[Product]:
     """Yield the products of a pass that ends with static states."""
     plan = make_plan(config, layout)
-    stages = plan.static(max(states.layer for states in reads))
-    walk = _Walk.of(config, plan, trainable, Sentence(source, 0), layout.static_roles())
-    yield from walk.stages(
+    stages = plan.static(max(states.layer for states in requests))
+    counter = _FlopCounter.of(config, plan, trainable, Sentence(source, 0), layout.static_roles())
+    yield from counter.stages(
         stages,
-        live_roles(tuple(stage_plan.stage for stage_plan in stages), _layers_and_roles(reads)),
+        live_roles(tuple(stage_plan.stage for stage_plan in stages), _layers_and_roles(requests)),
     )
 
 
 @dataclasses.dataclass
-class _Walk:
+class _FlopCounter:
     """Traversal of a model that tracks which roles' states depend on trainable parameters.
 
     Attributes:
@@ -204,8 +208,8 @@ class _Walk:
         trainable: Trainable,
         sentence: Sentence,
         roles: Collection[str],
-    ) -> _Walk:
-        """Return the walk of these roles before the first stage."""
+    ) -> _FlopCounter:
+        """Return the counter of these roles before the first stage."""
         tables = {role: plan.table_of(role).name for role in roles}
         learned = "learned" in config.positions
         trained_roles = {
@@ -259,10 +263,12 @@ class _Walk:
     def head(self, head: Head, stage: Stage, role: str, vocab_size: int) -> Iterator[Product]:
         """Yield the products of a head, which reads a role of the last stage."""
         trained_roles = self.trained_after[head.layer] if head.layer else self.trained_roles
-        head_walk = dataclasses.replace(self, trained_roles=set(trained_roles))
-        yield from head_walk.layer("", head.after, stage, {role})
+        head_counter = dataclasses.replace(self, trained_roles=set(trained_roles))
+        yield from head_counter.layer("", head.after, stage, {role})
         flops = 2 * self.lengths[role] * self.config.embed * vocab_size
-        yield Product(flops, self.trainable.trains(head.table) + (role in head_walk.trained_roles))
+        yield Product(
+            flops, self.trainable.trains(head.table) + (role in head_counter.trained_roles)
+        )
 
     def _projection(
         self, path: str, depends: bool, positions: float, widths: tuple[int, int]

@@ -37,7 +37,7 @@ class ForwardPasses:
         params: Any,
         batch: Batch,
         rng: Array | None = None,
-        reads: Sequence[States | Intermediate] = (),
+        requests: Sequence[States | Intermediate] = (),
     ) -> None:
         """Run the network.
 
@@ -46,15 +46,15 @@ class ForwardPasses:
             params: its parameters.
             batch: arrays [rows, length] of the pairs and of the views.
             rng: of dropout; None disables it.
-            reads: everything that `read` will be called with.
+            requests: everything that `read` will be called with.
         """
         self.batch = batch
         self._model, self._params, self._rng = model, params, rng
         self._states: dict[States, Array] = {}
         self._intermediates: Any = {}
-        states = [r for r in dict.fromkeys(reads) if isinstance(r, States)]
+        states = [r for r in dict.fromkeys(requests) if isinstance(r, States)]
         of_batch = tuple(s for s in states if not s.view)
-        has_intermediates = any(isinstance(r, Intermediate) for r in reads)
+        has_intermediates = any(isinstance(r, Intermediate) for r in requests)
         self.features, values = self._apply(
             "features_and_states", batch, of_batch, rng, has_intermediates
         )
@@ -77,17 +77,19 @@ class ForwardPasses:
         arrays = {name.removeprefix(view.prefix): array for name, array in view_arrays.items()}
         return arrays | dict.fromkeys(LANGUAGES, self.batch[f"{view.side}_lang"])
 
-    def read(self, what: States | Intermediate) -> Array:
+    def read(self, requested: States | Intermediate) -> Array:
         """Return requested states or a recorded intermediate.
 
         Args:
-            what: an item of `reads`.
+            requested: an item of `requests`.
 
         Raises:
-            KeyError: if it is not in `reads`, or no sublayer recorded it.
+            KeyError: if it is not in `requests`, or no sublayer recorded it.
         """
         return (
-            self._states[what] if isinstance(what, States) else recorded(self._intermediates, what)
+            self._states[requested]
+            if isinstance(requested, States)
+            else recorded(self._intermediates, requested)
         )
 
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
@@ -102,7 +104,7 @@ class ForwardPasses:
         output: Any = self._model.apply(
             {"params": self._params},
             *(self.batch, name, states, role, self._rng is None),
-            method="change_aside",
+            method="apply_auxiliary",
             rngs=rngs,
         )
         return output
@@ -111,7 +113,7 @@ class ForwardPasses:
         self,
         method: str,
         batch: Batch,
-        reads: Any,
+        requests: Any,
         rng: Array | None,
         with_intermediates: bool = False,
     ) -> Any:
@@ -119,7 +121,7 @@ class ForwardPasses:
         output = self._model.apply(
             {"params": self._params},
             batch,
-            reads,
+            requests,
             deterministic=rng is None,
             method=method,
             rngs=None if rng is None else {"dropout": rng},

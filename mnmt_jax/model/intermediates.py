@@ -11,7 +11,7 @@ from mnmt_jax.model.context import PositionInfo
 
 INTERMEDIATES = "taps"  # name of the Flax collection
 QUERIES, KEYS = "queries", "keys"  # names in attention, [batch, length, heads, head_dim]
-ENTERED = "entered"  # input states of a feed-forward with branches
+BRANCH_INPUT = "entered"  # input states of a feed-forward with branches
 
 
 def record(module: Any, info: PositionInfo, name: str, value: Array) -> None:
@@ -35,20 +35,20 @@ def is_requested(module: Any) -> bool:
     return module.is_initializing() or module.is_mutable_collection(INTERMEDIATES)
 
 
-def recorded(taps: Any, tap: Intermediate) -> Array:
+def recorded(collection: Any, intermediate: Intermediate) -> Array:
     """Return a recorded value.
 
     Args:
-        taps: Flax's collection `INTERMEDIATES` after a pass.
-        tap: which value.
+        collection: Flax's collection `INTERMEDIATES` after a pass.
+        intermediate: which value.
 
     Raises:
         KeyError: if no sublayer recorded it.
     """
-    *modules, name = tap.path.split("/")
+    *modules, name = intermediate.path.split("/")
     for module in modules:
-        taps = taps[module]
-    return taps[_name(name, tap.role)]
+        collection = collection[module]
+    return collection[_name(name, intermediate.role)]
 
 
 def _name(name: str, role: str) -> str:

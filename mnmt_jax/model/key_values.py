@@ -41,21 +41,21 @@ class KeyValue:
         )
 
 
-Kept = tuple[KeyValue, Sequence[Int[Array, "batch part"]]]
+SpanKeyValue = tuple[KeyValue, Sequence[Int[Array, "batch part"]]]
 
 
-def readable(kept: Kept | None, beam: int) -> Readable | None:
+def readable(keys_values: SpanKeyValue | None, beam: int) -> Readable | None:
     """Return keys and values in the layout of decoding steps, with padding masked.
 
     Args:
-        kept: of concatenated spans, with the segment ids of each span; None returns None.
+        keys_values: of concatenated spans, with the segment ids of each span; None returns None.
         beam: number of hypotheses.
     """
-    if kept is None:
+    if keys_values is None:
         return None
-    by_head = kept[0].by_head(beam)
-    real = jnp.concatenate(kept[1], axis=1) != 0
-    return Readable(by_head.keys, by_head.values, real[:, None])
+    by_head = keys_values[0].by_head(beam)
+    is_token = jnp.concatenate(keys_values[1], axis=1) != 0
+    return Readable(by_head.keys, by_head.values, is_token[:, None])
 
 
 @flax.struct.dataclass

@@ -21,8 +21,8 @@ Activation = Callable[[Array], Array]
 States = Float[Array, "positions embed"]
 Slots = Int[Array, " positions"]
 
-_BLOCK = 128  # largest block, in positions: enough to keep a matrix unit busy
-_LEAST = 8  # smallest block
+_MAX_BLOCK = 128  # largest block, in positions: enough to keep a matrix unit busy
+_MIN_BLOCK = 8  # smallest block
 
 
 class Branches(NamedTuple):
@@ -60,7 +60,7 @@ def one_hot(states: States, slots: Slots, branches: Branches, activation: Activa
 
 def gather(states: States, slots: Slots, branches: Branches, activation: Activation) -> States:
     """Sort positions into blocks of one slot and copy the slot's parameters to each block."""
-    blocks = _sort(slots, branches.slots)
+    blocks = _sort_into_blocks(slots, branches.slots)
     block_branches: Branches = jax.tree.map(lambda array: array[blocks.slot], branches)
     out = jax.vmap(functools.partial(_feed_forward, activation))(
         block_branches, blocks.to_blocks(states)
@@ -70,7 +70,7 @@ def gather(states: States, slots: Slots, branches: Branches, activation: Activat
 
 def loop(states: States, slots: Slots, branches: Branches, activation: Activation) -> States:
     """Sort positions into blocks as `gather` and loop over the occurring slots' blocks."""
-    blocks = _sort(slots, branches.slots)
+    blocks = _sort_into_blocks(slots, branches.slots)
     out = _loop(activation, branches, blocks.to_blocks(states), blocks.ends)
     return blocks.from_blocks(out)
 
@@ -104,7 +104,7 @@ ROUTINGS: Mapping[str, Routing] = {
 }
 
 
-_FEW = 4  # slots, up to which computing all branches is fastest on an accelerator
+_MAX_ONE_HOT_SLOTS = 4  # slots, up to which computing all branches is fastest on an accelerator
 
 
 def choose_routing(slots: int, platform: str) -> str:
@@ -116,7 +116,7 @@ def choose_routing(slots: int, platform: str) -> str:
     """
     if platform == "cpu":
         return "loop"
-    return "one_hot" if slots <= _FEW else "gather"
+    return "one_hot" if slots <= _MAX_ONE_HOT_SLOTS else "gather"
 
 
 def route(
@@ -182,10 +182,10 @@ class _Blocks(NamedTuple):
         return rows.at[self.row].get(mode="fill", fill_value=0, unique_indices=True)
 
 
-def _sort(slots: Slots, count: int) -> _Blocks:
+def _sort_into_blocks(slots: Slots, count: int) -> _Blocks:
     """Sort positions into blocks of one slot each, for `count` slots."""
     total = slots.shape[0]
-    size = min(max(1 << (total // count).bit_length(), _LEAST), _BLOCK)
+    size = min(max(1 << (total // count).bit_length(), _MIN_BLOCK), _MAX_BLOCK)
     keys = jnp.where(slots < 0, count, slots)
     sizes = jnp.bincount(keys, length=count + 1)
     block_counts = -(-sizes[:count] // size)
@@ -209,7 +209,7 @@ def _feed_forward(activation: Activation, branch: Branches, states: States) -> S
     return inner @ branch.second_kernel + branch.second_bias[None]
 
 
-def _occurring(ends: Array) -> tuple[Array, Array, Array]:
+def _occurring_slots(ends: Array) -> tuple[Array, Array, Array]:
     """Return the slots with the occurring ones first, their number, and all first blocks."""
     starts = jnp.concatenate([jnp.zeros_like(ends[:1]), ends[:-1]])
     return jnp.argsort(ends == starts, stable=True), (ends > starts).sum(), starts
@@ -218,7 +218,7 @@ def _occurring(ends: Array) -> tuple[Array, Array, Array]:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _loop(activation: Activation, branches: Branches, blocks: Array, ends: Array) -> Array:
     """Pass each block through the branch of its slot."""
-    order, occurring, starts = _occurring(ends)
+    order, occurring, starts = _occurring_slots(ends)
 
     def run_slot(number: Array, out: Array) -> Array:
         slot = order[number]
@@ -239,7 +239,7 @@ def _loop_forward(activation: Activation, *arguments: Any) -> tuple[Array, Any]:
 def _loop_backward(activation: Activation, residuals: Any, grad: Array) -> tuple[Any, ...]:
     """Recompute each block, and sum the gradients over the blocks of a slot."""
     branches, blocks, ends = residuals
-    order, occurring, starts = _occurring(ends)
+    order, occurring, starts = _occurring_slots(ends)
 
     def add_slot(number: Array, gradients: tuple[Branches, Array]) -> tuple[Branches, Array]:
         branch_gradients, block_gradients = gradients
@@ -247,8 +247,8 @@ def _loop_backward(activation: Activation, residuals: Any, grad: Array) -> tuple
         branch: Branches = jax.tree.map(lambda array: array[slot], branches)
 
         def add_block(i: Array, sums: tuple[Branches, Array]) -> tuple[Branches, Array]:
-            _, pull = jax.vjp(functools.partial(_feed_forward, activation), branch, blocks[i])
-            branch_gradient, block_gradient = pull(grad[i])
+            _, vjp = jax.vjp(functools.partial(_feed_forward, activation), branch, blocks[i])
+            branch_gradient, block_gradient = vjp(grad[i])
             return jax.tree.map(jnp.add, sums[0], branch_gradient), sums[1].at[i].set(
                 block_gradient
             )

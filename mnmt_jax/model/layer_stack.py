@@ -18,11 +18,11 @@ from mnmt_jax.distributed.sharding import gather_params, has_mesh
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.context import Context, Spans
 from mnmt_jax.model.intermediates import INTERMEDIATES
-from mnmt_jax.model.quantized_weights import as_multiplied
+from mnmt_jax.model.quantized_weights import cast_kernels
 
 _LOOPED_FROM = 8  # layers of a stage; fewer layers compile fast, and run faster unrolled
-_COLLECTED = "collected"  # checkpoint name of gathered parameters; a device stores its shard only
-_ALL_BUT_COLLECTED = jax.checkpoint_policies.save_anything_except_these_names(_COLLECTED)
+_GATHERED = "collected"  # checkpoint name of gathered parameters; a device stores its shard only
+_ALL_BUT_GATHERED = jax.checkpoint_policies.save_anything_except_these_names(_GATHERED)
 _UNROLLED = 2  # last layers of a stage, where the compiler removes the dead work of some roles
 
 
@@ -127,7 +127,7 @@ class LayerStack(nn.Module):
         # Rngs and intermediates depend on the names of all modules.
         if needs_rng or self.is_mutable_collection(INTERMEDIATES):
             return LayerOutput(*self.layer[number](spans, context))
-        named_layer = self._alone(self._first_alike(number))
+        named_layer = self._named_layer(self._first_identical(number))
         return apply_layer(self._layer_params(number), spans, context, layer=named_layer)
 
     def _can_loop(self, stage_plan: StagePlan, first: int) -> bool:
@@ -149,21 +149,21 @@ class LayerStack(nn.Module):
         layers = [self._layer_params(number) for number in range(first, first + count)]
         stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
         config = dataclasses.replace(self.config, remat=False)  # the checkpoint below covers it
-        named_layer = dataclasses.replace(self._alone(first), config=config)
+        named_layer = dataclasses.replace(self._named_layer(first), config=config)
         rng = None if context.deterministic else self.make_rng("dropout")
         axes = self.plan.param_axes()
 
         def apply(layer_params: Any, spans: Spans, rngs: Any) -> LayerOutput:
             layer_params = gather_params(
-                as_multiplied(layer_params, jnp.dtype(self.config.dtype), axes), axes
+                cast_kernels(layer_params, jnp.dtype(self.config.dtype), axes), axes
             )
-            layer_params = checkpoint_name(layer_params, _COLLECTED)
+            layer_params = checkpoint_name(layer_params, _GATHERED)
             output: Any = named_layer.apply(
                 {"params": {named_layer.layer_name: layer_params}}, spans, context, rngs=rngs
             )
             return output
 
-        policy = None if self.config.remat else _ALL_BUT_COLLECTED
+        policy = None if self.config.remat else _ALL_BUT_GATHERED
         if self.config.remat or has_mesh():
             # `prevent_cse` is not needed inside a scan.
             apply = jax.checkpoint(apply, policy=policy, prevent_cse=False)
@@ -177,11 +177,11 @@ class LayerStack(nn.Module):
         _, outputs = jax.lax.scan(step, spans, (stacked, jnp.arange(count)))
         return [jax.tree.map(lambda a: a[number], outputs) for number in range(count)]  # noqa: B023
 
-    def _alone(self, number: int) -> NamedLayer:
+    def _named_layer(self, number: int) -> NamedLayer:
         (_, layer), name = [*self.plan.layers()][number], f"layer_{number}"
         return NamedLayer(self.config, layer, name, parent=None)
 
-    def _first_alike(self, number: int) -> int:
+    def _first_identical(self, number: int) -> int:
         """Return the first identical layer, whose trace is reused; else the layer itself."""
         layers = [layer for _, layer in self.plan.layers()]
         first = layers.index(layers[number])

@@ -16,7 +16,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.distributed.sharding import split_rows
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.param_patterns import matches
-from mnmt_jax.model.quantized_weights import FEWER_BITS, affine
+from mnmt_jax.model.quantized_weights import QUANTIZED_TYPES, affine
 
 LAYER_NORM_EPS = 1e-5
 # fairseq's `gelu` is the exact one (Hendrycks and Gimpel 2016, section 2), not the tanh form.
@@ -104,7 +104,7 @@ class Projection(nn.DenseGeneral, kw_only=True):
 
     def _mapped(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
         kernel: Any = self.get_variable("params", "kernel")
-        if isinstance(kernel, FEWER_BITS):
+        if isinstance(kernel, QUANTIZED_TYPES):
             return affine(states, kernel, self.get_variable("params", "bias"), self.dtype)
         return super().__call__(states)
 

@@ -28,7 +28,7 @@ from mnmt_jax.model.attention.core import pair_mask
 from mnmt_jax.model.block import SublayerStack
 from mnmt_jax.model.context import Context, PositionInfo, SpanReader, Spans, StepReader, map_spans
 from mnmt_jax.model.dropout import Dropout
-from mnmt_jax.model.key_values import Cache, Kept, KeyValue, LayerCache
+from mnmt_jax.model.key_values import Cache, KeyValue, LayerCache, SpanKeyValue
 from mnmt_jax.model.layer_stack import LayerOutput, LayerStack
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.quantized_weights import look_up, project
@@ -36,7 +36,7 @@ from mnmt_jax.model.sublayers import cross_attending, make_plan
 from mnmt_jax.vocabulary.special_ids import PAD_ID
 
 # Settings that limit the length of a role's span, in training and in translation.
-_SHORTENED = {
+_LENGTH_SETTINGS = {
     SOURCE: "Data.source_length or Decode.buckets",
     REGISTER: "Data.source_length, Data.max_segments or Decode.buckets",
     TRIGGER: "Data.max_segments",
@@ -101,20 +101,22 @@ class Network(LayerStack, SublayerStack):
             for table in self.plan.tables
         }
         learned = "learned" in config.positions
-        self.rows = {
+        self.position_tables = {
             table.name: matrix(f"{table.name}_positions", config.positions[1], _normal_init)
             for table in self.plan.tables
             if learned and table.embeds
         }
         self.create_layers()
-        self.create((*self.plan.around(), *self.plan.auxiliary))
+        self.create((*self.plan.outer_sublayers(), *self.plan.auxiliary))
         self.drop = Dropout(config.dropout)
 
     def __call__(self, batch: Batch) -> Float[Array, "batch target vocab"]:
         """Return `logits`; the entry point for `init`."""
         if self.is_initializing():
             for sublayer in self.plan.auxiliary:
-                self.change_aside(batch, sublayer.name, self._embed_spans(batch, [SOURCE])[SOURCE])
+                self.apply_auxiliary(
+                    batch, sublayer.name, self._embed_spans(batch, [SOURCE])[SOURCE]
+                )
         return self.logits(batch)
 
     def features(
@@ -130,16 +132,18 @@ class Network(LayerStack, SublayerStack):
         return self.features_and_states(batch, (), deterministic)[0]
 
     def features_and_states(
-        self, batch: Batch, reads: Sequence[States], deterministic: bool = True
+        self, batch: Batch, requests: Sequence[States], deterministic: bool = True
     ) -> tuple[tuple[Float[Array, "batch target embed"], ...], tuple[Array, ...]]:
         """Compute `features`, and in the same pass the states that `states` returns."""
         _, _, layers = self._run(batch, self.plan.stages, deterministic)
         after = [output.spans.get(self.layout.generated) for output in layers]
         context = self._context(batch, deterministic)
-        return self._finish(after, context), self._picked(layers, reads, batch, context)
+        return self._head_inputs(after, context), self._select_states(
+            layers, requests, batch, context
+        )
 
     def states(
-        self, batch: Batch, reads: Sequence[States], deterministic: bool = True
+        self, batch: Batch, requests: Sequence[States], deterministic: bool = True
     ) -> tuple[Array, ...]:
         """Compute states of static roles after layers, and no layer beyond the last requested one.
 
@@ -148,14 +152,14 @@ class Network(LayerStack, SublayerStack):
 
         Args:
             batch: as for `features`; the spans of the generated role are not needed.
-            reads: the requested states, at least one; [batch, length of the role, embed] each.
+            requests: the requested states, at least one; [batch, length of the role, embed] each.
             deterministic: as for `features`.
         """
-        stages = self.plan.static(max(states.layer for states in reads))
+        stages = self.plan.static(max(states.layer for states in requests))
         _, _, layers = self._run(batch, stages, deterministic)
-        return self._picked(layers, reads, batch, self._context(batch, deterministic))
+        return self._select_states(layers, requests, batch, self._context(batch, deterministic))
 
-    def change_aside(
+    def apply_auxiliary(
         self,
         batch: Batch,
         name: str,
@@ -164,26 +168,26 @@ class Network(LayerStack, SublayerStack):
         deterministic: bool = True,
     ) -> Array:
         """Apply a sublayer of `Plan.auxiliary` to states; see `ForwardPasses.auxiliary`."""
-        position_info = PositionInfo(self._context(batch, deterministic), (role,))
+        info = PositionInfo(self._context(batch, deterministic), (role,))
         kind: Kind = getattr(self, name)
-        return kind.change(states, position_info)
+        return kind.change(states, info)
 
     def logits(
         self,
         batch: Batch,
         deterministic: bool = True,
-        at: Int[Array, "batch places"] | None = None,
-    ) -> Float[Array, "batch places vocab"]:
+        target_indices: Int[Array, "batch positions"] | None = None,
+    ) -> Float[Array, "batch positions vocab"]:
         """Compute float32 logits of the next token at each target position; see `features`.
 
         Args:
             batch: as for `features`.
             deterministic: as for `features`.
-            at: indices into each row's target span; None computes all positions.
+            target_indices: indices into each row's target span; None computes all positions.
         """
         features = self.features(batch, deterministic)
-        if at is not None:
-            indices = jnp.asarray(at)[:, :, None]
+        if target_indices is not None:
+            indices = jnp.asarray(target_indices)[:, :, None]
             features = tuple(jnp.take_along_axis(f, indices, axis=1) for f in features)
         return self._project(features)
 
@@ -201,7 +205,7 @@ class Network(LayerStack, SublayerStack):
             if length > rows:
                 raise UserError(
                     f"Model.positions=('learned', {rows}): the {role} span has {length} positions; "
-                    f"give as many rows, or lower {_SHORTENED[role]}"
+                    f"use at least as many rows, or lower {_LENGTH_SETTINGS[role]}"
                 )
 
     def prefill(self, batch: Batch, *, beam: int, max_steps: int) -> Cache:
@@ -223,8 +227,8 @@ class Network(LayerStack, SublayerStack):
             self.plan.layers(), self.layer, outputs, strict=True
         ):
             if self.layout.generated in stage.roles:
-                static = readable(self._static(stage, output.keys_values, batch))
-                memory_kv = readable(self._memory(stage, layer, block, memory, batch))
+                static = readable(self._static_keys_values(stage, output.keys_values, batch))
+                memory_kv = readable(self._memory_keys_values(stage, layer, block, memory, batch))
                 layers.append(LayerCache(static, memory_kv, growing))
         ancestry = key_values.new_ancestry(rows, beam, max_steps)
         return Cache(tuple(layers), jnp.zeros((), jnp.int32), ancestry, self._languages(batch))
@@ -264,21 +268,22 @@ class Network(LayerStack, SublayerStack):
                 after.append(spans[role])
             if stage_plan is not self.plan.stages[-1]:
                 spans, _ = self.apply_sublayers(stage_plan.after, spans, context)
-        logits = self._project(self._finish(after, context))
+        logits = self._project(self._head_inputs(after, context))
         return logits, dataclasses.replace(cache, layers=tuple(layers), index=cache.index + 1)
 
     def _check_kinds(self) -> None:
         """Refuse layers of another configuration, e.g. after `clone(config=...)`."""
         attention, remat = self.config.attention, self.config.remat
         in_layers = (sublayer for _, layer in self.plan.layers() for sublayer in layer)
-        for sublayer in (*self.plan.around(), *in_layers):
+        for sublayer in (*self.plan.outer_sublayers(), *in_layers):
             config = getattr(sublayer.kind, "config", None)
             if not isinstance(config, Model) or config is self.config:
                 continue
             if dataclasses.replace(config, attention=attention, remat=remat) != self.config:
-                raise ValueError(
-                    f"sublayer '{sublayer.name}' has another configuration than its network; use "
-                    "build_model"
+                raise UserError(
+                    f"sublayer '{sublayer.name}' has `Model` settings of its own, but all layers "
+                    "share those of the network: change the fields of its kind instead (e.g. "
+                    "FeedForward.dropout), or build the network anew with build_model"
                 )
 
     def _run(
@@ -345,7 +350,7 @@ class Network(LayerStack, SublayerStack):
         }
         return SpanReader(masks, edges, stage, self.config.attention)
 
-    def _finish(
+    def _head_inputs(
         self, after: Sequence[Any], context: Context
     ) -> tuple[Float[Array, "*b embed"], ...]:
         """Return the input of each head's table.
@@ -363,21 +368,25 @@ class Network(LayerStack, SublayerStack):
         states_after = (last_states, *after)
         return tuple(apply_final(head.after, states_after[head.layer]) for head in self.plan.heads)
 
-    def _picked(
-        self, layers: Sequence[LayerOutput], reads: Sequence[States], batch: Batch, context: Context
+    def _select_states(
+        self,
+        layers: Sequence[LayerOutput],
+        requests: Sequence[States],
+        batch: Batch,
+        context: Context,
     ) -> tuple[Array, ...]:
-        ends = dict(zip(self.layout.ends, self.plan.stages, strict=True))
+        stage_by_last_layer = dict(zip(self.layout.last_layers, self.plan.stages, strict=True))
 
-        def pick(request: States) -> Array:
+        def select(request: States) -> Array:
             if not request.layer:
                 return self._embed_spans(batch, [request.role])[request.role]
             states = layers[request.layer - 1].spans[request.role]
             if not request.ended:
                 return states
-            sublayers = ends[request.layer].after
+            sublayers = stage_by_last_layer[request.layer].after
             return self.apply_sublayers(sublayers, {request.role: states}, context)[0][request.role]
 
-        return tuple(map(pick, reads))
+        return tuple(map(select, requests))
 
     def _project(self, features: tuple[Float[Array, "*b embed"], ...]) -> Float[Array, "*b vocab"]:
         def term(head: Head, states: Array) -> Array:
@@ -394,7 +403,7 @@ class Network(LayerStack, SublayerStack):
             case ("sinusoidal", base):
                 vectors = vectors + sinusoid(positions, config.embed, base)
             case ("learned", _):
-                vectors = vectors + whole_width(self.rows[table.name])[positions]
+                vectors = vectors + whole_width(self.position_tables[table.name])[positions]
         return vectors.astype(jnp.dtype(config.dtype))
 
     def _look_up_tokens(self, table: Table, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
@@ -422,9 +431,9 @@ class Network(LayerStack, SublayerStack):
                 )
         return {role: embedded[role] for role in roles}
 
-    def _static(
+    def _static_keys_values(
         self, stage: Stage, keys_values: Mapping[str, KeyValue], batch: Batch
-    ) -> Kept | None:
+    ) -> SpanKeyValue | None:
         roles = [r for r in stage.key_roles(self.layout.generated) if r != self.layout.generated]
         if not roles:
             return None
@@ -432,9 +441,9 @@ class Network(LayerStack, SublayerStack):
         joined = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), *visible)
         return joined, [jnp.asarray(batch[f"{role}_segment_ids"]) for role in roles]
 
-    def _memory(
+    def _memory_keys_values(
         self, stage: Stage, layer: Layer, block: Any, memory: Spans, batch: Batch
-    ) -> Kept | None:
+    ) -> SpanKeyValue | None:
         role, sublayer = stage.memory_role(self.layout.generated), cross_attending(layer)
         if role is None or sublayer is None:
             return None

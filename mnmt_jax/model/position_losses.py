@@ -18,13 +18,13 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.model.vectors import precise, unit_vectors
+from mnmt_jax.model.vectors import at_least_float32, unit_vectors
 
 Tokens = Float[Array, "rows length"]
 Vectors = Float[Array, "rows length embed"]
 Ids = Int[Array, "rows length"]
 
-_FAR = -1e9  # logit of an excluded pair: finite, so that gradients at padding are finite too
+_MASKED_LOGIT = -1e9  # finite, so that gradients at padding are finite too
 
 
 def critic_loss(guesses: Vectors, positions: Vectors, ids: Ids, temperature: float) -> Array:
@@ -106,7 +106,9 @@ def alignment(
     cosines = jnp.einsum("rle,ke->rlk", unit_positions, unit_anchors, precision="highest")
     lengths = _same_sentence(ids).sum(axis=-1)
     in_sentence = jnp.arange(anchors.shape[0])[None, None] < lengths[..., None]
-    log_probs = jax.nn.log_softmax(jnp.where(in_sentence, cosines / temperature, _FAR), axis=-1)
+    log_probs = jax.nn.log_softmax(
+        jnp.where(in_sentence, cosines / temperature, _MASKED_LOGIT), axis=-1
+    )
     token_log_probs = jnp.take_along_axis(log_probs, position_ids[..., None], axis=-1)[..., 0]
     return -jnp.where(ids != 0, token_log_probs, 0.0).sum()
 
@@ -123,7 +125,7 @@ def mean_anchors(
 
     Source: equation 9, whose 1 / b assumes sentences of equal length.
     """
-    dtype = precise(positions.dtype)
+    dtype = at_least_float32(positions.dtype)
     weights = jax.nn.one_hot(jnp.where(ids != 0, position_ids, -1), ids.shape[1], dtype=dtype)
     sums = jnp.einsum("rlk,rle->ke", weights, positions.astype(dtype), precision="highest")
     return sums / jnp.maximum(weights.sum(axis=(0, 1)), 1.0)[:, None]
@@ -165,7 +167,9 @@ def _log_probs(
     cosines = jnp.einsum(
         "rie,rke->rik", unit_vectors(guesses), unit_vectors(positions), precision="highest"
     )
-    return jax.nn.log_softmax(jnp.where(_same_sentence(ids), cosines / temperature, _FAR), axis=-1)
+    return jax.nn.log_softmax(
+        jnp.where(_same_sentence(ids), cosines / temperature, _MASKED_LOGIT), axis=-1
+    )
 
 
 def _sentence_lengths(ids: Ids, dtype: DTypeLike = jnp.float32) -> Tokens:

@@ -20,7 +20,7 @@ from mnmt_jax.distributed.sharding import param_axes_of, whole_width
 
 KERNEL = "kernel"  # last part of a kernel's path
 LARGEST = 127  # of the int8 values, symmetric around zero
-_LEAST = 1e-30  # smallest maximum that is scaled to 127, so that the factor fits in float32
+_SMALLEST_MAXIMUM = 1e-30  # smallest maximum scaled to 127, so that the factor fits in float32
 
 
 @jax.tree_util.register_dataclass
@@ -77,7 +77,7 @@ class Int8:
         return vectors * self.scale[tokens][..., None]
 
 
-FEWER_BITS = (Bfloat16, Int8)
+QUANTIZED_TYPES = (Bfloat16, Int8)
 
 
 def to_int8(array: Float[Array, "*b"], axes: tuple[int, ...]) -> tuple[Array, Array]:
@@ -93,12 +93,12 @@ def to_int8(array: Float[Array, "*b"], axes: tuple[int, ...]) -> tuple[Array, Ar
     """
     array = array.astype(jnp.float32)
     largest = jnp.max(jnp.abs(array), axis=axes, keepdims=True)
-    largest = jnp.where(largest < _LEAST, jnp.float32(LARGEST), largest)
+    largest = jnp.where(largest < _SMALLEST_MAXIMUM, jnp.float32(LARGEST), largest)
     # One multiplication per number is faster than a division.
     return jnp.round(array * (LARGEST / largest)).astype(jnp.int8), largest / LARGEST
 
 
-def as_multiplied(
+def cast_kernels(
     params: Any, dtype: Any, extra_axes: Mapping[str, tuple[str, ...]] | None = None
 ) -> Any:
     """Return parameters with kernels cast to the dtype of the products.
@@ -120,12 +120,12 @@ def as_multiplied(
         is_branch = "slot" in param_axes_of(name, extra_axes or {})
         return leaf if is_branch else leaf.astype(dtype)
 
-    return jax.tree_util.tree_map_with_path(cast, params, is_leaf=is_rounded)
+    return jax.tree_util.tree_map_with_path(cast, params, is_leaf=is_quantized)
 
 
-def is_rounded(leaf: Any) -> bool:
+def is_quantized(leaf: Any) -> bool:
     """Return whether a leaf of a parameter tree is a quantized weight."""
-    return isinstance(leaf, FEWER_BITS)
+    return isinstance(leaf, QUANTIZED_TYPES)
 
 
 def affine(
@@ -145,7 +145,7 @@ def affine(
 
 def project(states: Float[Array, "*b embed"], table: Any) -> Float[Array, "*b vocab"]:
     """Return the products of states with all rows of a table, float32."""
-    if isinstance(table, FEWER_BITS):
+    if isinstance(table, QUANTIZED_TYPES):
         return table.product(states)
     table = table.astype(states.dtype)
     return jnp.einsum("...m,vm->...v", states, table, preferred_element_type=jnp.float32)
@@ -153,14 +153,14 @@ def project(states: Float[Array, "*b embed"], table: Any) -> Float[Array, "*b vo
 
 def look_up(table: Any, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
     """Return rows of a table, float32 unless it is an array of another dtype."""
-    return table.rows(tokens) if isinstance(table, FEWER_BITS) else whole_width(table)[tokens]
+    return table.rows(tokens) if isinstance(table, QUANTIZED_TYPES) else whole_width(table)[tokens]
 
 
-def _contract(states: Array, values: Array, inputs: tuple[int, ...], total: Any) -> Array:
-    """Sum products over the last axes of states and `inputs` of values, in the dtype `total`."""
+def _contract(states: Array, values: Array, inputs: tuple[int, ...], sum_dtype: Any) -> Array:
+    """Sum products over the last axes of states and `inputs` of values in the dtype `sum_dtype`."""
     input_axes = tuple(range(states.ndim - len(inputs), states.ndim))
     dimensions = (input_axes, inputs), ((), ())
-    return jax.lax.dot_general(states, values, dimensions, preferred_element_type=total)
+    return jax.lax.dot_general(states, values, dimensions, preferred_element_type=sum_dtype)
 
 
 def _as_last_axes(array: Array, ndim: int) -> Array:

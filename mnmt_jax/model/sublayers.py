@@ -72,20 +72,22 @@ class Attention(nn.Module, Kind):
         """Return keys and values [*b, heads, head_dim]."""
         return KeyValue(self.key(states), self.value(states))
 
-    def show(self, place: PositionInfo, queries: Array, read: KeyValue) -> None:
+    def record_queries_keys(
+        self, info: PositionInfo, queries: Array, keys_values: KeyValue
+    ) -> None:
         """Record queries and keys as the intermediates `queries` and `keys`, for attention maps.
 
         Args:
-            place: of the queries.
+            info: of the queries.
             queries: scaled.
-            read: keys and values of the same role, or of the memory in cross-attention.
+            keys_values: keys and values of the same role, or of the memory in cross-attention.
         """
-        record(self, place, QUERIES, queries)
-        record(self, place, KEYS, read.keys)
+        record(self, info, QUERIES, queries)
+        record(self, info, KEYS, keys_values.keys)
 
     def dropout(self, deterministic: bool) -> Callable[[], DropoutMask]:
         """Return the function that draws dropout masks of attention weights."""
-        return functools.partial(self.drop.drawn, deterministic)
+        return functools.partial(self.drop.draw_mask, deterministic)
 
     def _matmuls(self, query_positions: float, key_positions: float) -> Maps:
         square = self.config.embed, self.config.embed
@@ -109,12 +111,14 @@ class SelfAttention(Attention):
         queries = context.map(self.project_queries, states)
         keys_values = context.map(self.project_keys_values, states)
         for role, role_queries in queries.items():
-            self.show(PositionInfo(context, (role,)), role_queries, keys_values[role])
+            self.record_queries_keys(
+                PositionInfo(context, (role,)), role_queries, keys_values[role]
+            )
         return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
 
-    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+    def entries(self, names: Any, path: tuple[str, ...], prefix: str) -> Iterator[Any]:
         """Yield the parameter names of the projections in fairseq and Hugging Face."""
-        return names.attention(path, f"{theirs}self_attn")
+        return names.attention(path, f"{prefix}self_attn")
 
     def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the projections, with keys and values of all roles that `roles` see."""
@@ -144,12 +148,12 @@ class CrossAttention(Attention):
         for role, role_states in states.items():
             queries = self.project_queries(role_states)
             heads[role], memory = context.reader.cross_attend(role, self, queries, dropout)
-            self.show(PositionInfo(context, (role,)), queries, memory)
+            self.record_queries_keys(PositionInfo(context, (role,)), queries, memory)
         return heads, None
 
-    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+    def entries(self, names: Any, path: tuple[str, ...], prefix: str) -> Iterator[Any]:
         """Yield the parameter names of the projections in fairseq and Hugging Face."""
-        return names.attention(path, f"{theirs}encoder_attn")
+        return names.attention(path, f"{prefix}encoder_attn")
 
     def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the projections of each memory edge."""
@@ -193,19 +197,19 @@ class FeedForward(nn.Module, Kind):
         """Whether it has its own dropout."""
         return self.dropout is not None
 
-    def change(self, states: Float[Array, "*b embed"], place: PositionInfo) -> Array:
+    def change(self, states: Float[Array, "*b embed"], info: PositionInfo) -> Array:
         """Return the two layers' output at each position, after its own dropout if it has one."""
         inner = self.activate(self.wi(states))
-        return self.drop(self.wo(inner), deterministic=place.deterministic)
+        return self.drop(self.wo(inner), deterministic=info.deterministic)
 
     def activate(self, states: Array) -> Array:
         """Return the activation of states."""
         return ACTIVATIONS[self.activation or self.config.activation](states)
 
-    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+    def entries(self, names: Any, path: tuple[str, ...], prefix: str) -> Iterator[Any]:
         """Yield the parameter names of the two layers in fairseq and Hugging Face."""
         first, second = self.other
-        return names.mlp(path, (theirs + first, theirs + second), self.hidden)
+        return names.mlp(path, (prefix + first, prefix + second), self.hidden)
 
     def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the two layers."""
@@ -228,14 +232,14 @@ class StageNorm(nn.Module, Kind):
         self.norm = layer_norm(self.config)
         nn.share_scope(self, self.norm)
 
-    def change(self, states: Array, place: PositionInfo) -> Array:
+    def change(self, states: Array, info: PositionInfo) -> Array:
         """Return the normalised states."""
-        del place
+        del info
         return self.norm(states)
 
-    def entries(self, names: Any, path: tuple[str, ...], theirs: str) -> Iterator[Any]:
+    def entries(self, names: Any, path: tuple[str, ...], prefix: str) -> Iterator[Any]:
         """Yield the parameter names of the norm in fairseq and Hugging Face."""
-        return names.norm(path, f"{theirs}layer_norm")
+        return names.norm(path, f"{prefix}layer_norm")
 
 
 def plain_plan(config: Model, layout: Layout) -> Plan:

@@ -33,26 +33,26 @@ class Trainable:
             user and from methods. LoRA parameters are never frozen; if there is LoRA and no
             pattern, everything else is frozen.
         lora: patterns of projections that carry LoRA; empty for a model without LoRA.
-        others: patterns of parameters that other players train
+        player_patterns: patterns of parameters that other players train
             (`mnmt_jax.design.objective.Player`).
         rows: frozen rows of trained parameters.
     """
 
     frozen: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    player_patterns: tuple[str, ...] = ()
     rows: tuple[Rows, ...] = ()
 
     @classmethod
     def from_config(cls, model: Model, optimizer: Optimizer) -> Trainable:
         """Return the selection that a configuration describes."""
         players = [player for method in model.methods for player in method.players()]
-        others = tuple(pattern for player in players for pattern in player.owns)
+        player_patterns = tuple(pattern for player in players for pattern in player.param_patterns)
         rows = tuple(rows for method in model.methods for rows in method.frozen_rows())
         lora, frozen = model.lora if model.lora_rank else (), optimizer.frozen
         if frozen or not lora:  # LoRA without patterns freezes all other parameters
             frozen += tuple(p for method in model.methods for p in method.frozen_patterns(model))
-        return cls(frozen, lora, others, rows)
+        return cls(frozen, lora, player_patterns, rows)
 
     def trains(self, name: str) -> bool:
         """Return whether a parameter trains.
@@ -60,7 +60,7 @@ class Trainable:
         Args:
             name: its path, e.g. `layer_0/attention/query/kernel`.
         """
-        if any(matches(pattern, name) for pattern in self.others):
+        if any(matches(pattern, name) for pattern in self.player_patterns):
             return False
         if is_lora(name):
             return True
@@ -111,11 +111,11 @@ class Trainable:
         frozen = {i for pattern, rows in self.rows if matches(pattern, name) for i in rows}
         return tuple(sorted(frozen))
 
-    def without_rows(self, gradients: Any) -> Any:
+    def zero_frozen_rows(self, gradients: Any) -> Any:
         """Return the gradients of trained parameters, with 0 in the frozen rows."""
         return self._replace_frozen_rows(gradients, lambda _, leaf: jnp.zeros_like(leaf))
 
-    def with_rows(self, updated: Any, before: Any) -> Any:
+    def restore_frozen_rows(self, updated: Any, before: Any) -> Any:
         """Return trained parameters after an update, with the frozen rows restored bit for bit.
 
         Args:
@@ -149,21 +149,21 @@ class Trainable:
 
 
 @dataclasses.dataclass(frozen=True)
-class Owned(Trainable):
+class PlayerParams(Trainable):
     """Selection of a player's parameters: those that its patterns match.
 
     Attributes:
-        owns: patterns of its parameters.
+        patterns: patterns of its parameters.
     """
 
-    owns: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
 
     def trains(self, name: str) -> bool:
         """Return whether a parameter belongs to the player."""
-        return any(matches(pattern, name) for pattern in self.owns)
+        return any(matches(pattern, name) for pattern in self.patterns)
 
     def _check(self, names: list[str]) -> None:
-        check_patterns("Player.owns", self.owns, names)
+        check_patterns("Player.param_patterns", self.patterns, names)
 
 
 EVERYTHING = Trainable()

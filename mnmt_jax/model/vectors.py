@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_SHORTEST = 1e-8  # lower bound of the norm, as in PyTorch's cosine_similarity
+_MIN_NORM = 1e-8  # lower bound of the norm, as in PyTorch's cosine_similarity
 
 
 def unit_vectors(states: Float[Array, "*b embed"]) -> Float[Array, "*b embed"]:
@@ -15,11 +15,11 @@ def unit_vectors(states: Float[Array, "*b embed"]) -> Float[Array, "*b embed"]:
     Args:
         states: of any float type.
     """
-    states = states.astype(precise(states.dtype))
+    states = states.astype(at_least_float32(states.dtype))
     squares = (states * states).sum(axis=-1, keepdims=True)
-    return states * jax.lax.rsqrt(jnp.maximum(squares, _SHORTEST**2))
+    return states * jax.lax.rsqrt(jnp.maximum(squares, _MIN_NORM**2))
 
 
-def precise(dtype: jnp.dtype) -> jnp.dtype:
+def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
     """Return the dtype for computing with `dtype`: float64 for float64, else float32."""
     return jnp.dtype(jnp.float64 if dtype == jnp.float64 else jnp.float32)

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.per_device import batch_split_devices, sum_over_devices
 from mnmt_jax.distributed.sharding import device_memory, tree_specs
-from mnmt_jax.model.quantized_weights import as_multiplied
+from mnmt_jax.model.quantized_weights import cast_kernels
 from mnmt_jax.model.trainable_params import join
 from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.learner import Learner, PlayerUpdate, batch_loss, player_loss
@@ -55,7 +55,7 @@ def sum_gradients(
     if micro_batches == 1 or not learner.is_plain:
         return _batch_gradients(learner, update, (split, rng), batch, step)
     axes = learner.model.plan.param_axes()
-    unsharded = as_multiplied(split, jnp.dtype(learner.model.config.dtype), axes)
+    unsharded = cast_kernels(split, jnp.dtype(learner.model.config.dtype), axes)
     devices = batch_split_devices(rows, include_fsdp=_fits_in_memory(unsharded))
     if devices == 1:
         return _batch_gradients(learner, update, (split, rng), batch, step)

@@ -22,7 +22,7 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network, build_model
-from mnmt_jax.model.trainable_params import EVERYTHING, Owned, Trainable
+from mnmt_jax.model.trainable_params import EVERYTHING, PlayerParams, Trainable
 from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 
@@ -57,7 +57,7 @@ class PlayerUpdate:
         optimizer = dataclasses.replace(config.optimizer, **dict(player.optimizer))
         return cls(
             player.name,
-            Owned(owns=player.owns),
+            PlayerParams(patterns=player.param_patterns),
             make_optimizer(optimizer, config.train.steps),
             player.objectives,
             player.steps,
@@ -139,19 +139,19 @@ class Learner:
         generated = [
             name for spec in self.generated_batches for name in (spec.name, f"{spec.name}_tokens")
         ]
-        nll_tokens = () if self.model.layout.grows else (NLL_TOKENS,)
+        nll_tokens = () if self.model.layout.is_autoregressive else (NLL_TOKENS,)
         return (*LossSums._fields, *nll_tokens, *terms, *generated)
 
     @property
     def views(self) -> tuple[View, ...]:
         """The views that objectives read."""
-        reads = [
-            read
+        inputs = [
+            request
             for update in self.player_updates
             for objective in update.objectives
-            for read in objective.reads
+            for request in objective.inputs
         ]
-        views = (read.view for read in reads if isinstance(read, States) and read.view)
+        views = (request.view for request in inputs if isinstance(request, States) and request.view)
         return tuple(dict.fromkeys(views))
 
     def init_optimizers(self, params: Any) -> Any:
@@ -182,13 +182,13 @@ class Learner:
         objectives = [
             objective for update in self.player_updates for objective in update.objectives
         ]
-        reads = [read for objective in objectives for read in objective.reads]
+        inputs = [request for objective in objectives for request in objective.inputs]
         sizes = model.config, model.layout, model.vocab_size
         pair_flops = train_flops(
             *sizes,
             pair,
             trainable=self.trainable,
-            reads=[read for read in reads if isinstance(read, States)],
+            requests=[request for request in inputs if isinstance(request, States)],
             views=views,
         )
         generated_pair = Sentence(pair.target, pair.target)
@@ -243,17 +243,20 @@ def _check_names(
         if names.count(term.name) > 1:
             raise UserError(f"objective '{term.name}': the name is taken; choose another")
     for objective in objectives:
-        for read in objective.reads:
-            if isinstance(read, States) and read.ended and read.layer not in layout.ends:
+        for request in objective.inputs:
+            if not isinstance(request, States):
+                continue
+            if request.ended and request.layer not in layout.last_layers:
                 raise UserError(
                     f"objective '{objective.name}' reads the end of a stage after layer "
-                    f"{read.layer}; stages end with layers "
-                    f"{join_names(list(map(str, layout.ends)))}"
+                    f"{request.layer}; stages end with layers "
+                    f"{join_names(list(map(str, layout.last_layers)))}"
                 )
-            if isinstance(read, States) and read.layer not in layout.layers_with(read.role):
+            if request.layer not in layout.layers_with(request.role):
                 raise UserError(
-                    f"objective '{objective.name}' reads '{read.role}' after layer {read.layer}, "
-                    f"which layout '{layout.name}' does not have; choose another layer"
+                    f"objective '{objective.name}' reads '{request.role}' after layer "
+                    f"{request.layer}, which layout '{layout.name}' does not have; choose another "
+                    "layer"
                 )
 
 
@@ -293,7 +296,7 @@ def batch_loss(
         chunk=learner.chunk,
     )
     reported = sums._asdict()
-    if not layout.grows:
+    if not layout.is_autoregressive:
         reported |= {"tokens": present.sum(dtype=jnp.float32), NLL_TOKENS: sums.tokens}
     terms = {objective.name: objective.term(passes, step) for objective in learner.objectives}
     return sum(terms.values(), sums.smoothed), reported | terms
@@ -324,5 +327,5 @@ def _forward_passes(
     batch: Batch,
     rng: Array | None,
 ) -> ForwardPasses:
-    reads = tuple(read for objective in objectives for read in objective.reads)
-    return ForwardPasses(learner.model, params, batch, rng, reads)
+    inputs = tuple(request for objective in objectives for request in objective.inputs)
+    return ForwardPasses(learner.model, params, batch, rng, inputs)

@@ -80,8 +80,8 @@ def _update_player(
 
     gradients, sums = sum_gradients(learner, player, (trained, frozen), batch, rng, step)
     tokens = jnp.maximum(sums["tokens"], 1.0)
-    gradients = player.trainable.without_rows(jax.tree.map(lambda g: g / tokens, gradients))
+    gradients = player.trainable.zero_frozen_rows(jax.tree.map(lambda g: g / tokens, gradients))
     norm = optax.global_norm(gradients)
     updates, opt_state = player.optimizer.update(gradients, opt_state, trained)
-    updated = player.trainable.with_rows(optax.apply_updates(trained, updates), trained)
+    updated = player.trainable.restore_frozen_rows(optax.apply_updates(trained, updates), trained)
     return join(updated, frozen), opt_state, sums, norm

@@ -1,1 +1,1 @@
-"""Tests of pages as Chromium lays them out; without it they do not run (`tests/conftest.py`)."""
+"""Layout tests of pages in Chromium; skipped with a report without it (`tests/conftest.py`)."""

@@ -34,15 +34,15 @@ def measurements(tmp_path_factory):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", FACTS)
-def test_everything_can_be_read(measurements, page, width):
-    found = measurements[page][str(width)]
-    assert found["cells"] > 5 and found["width"] <= width
-    assert found["outside"] == found["broken"] == found["hidden"] == []
+def test_no_text_is_cut_off_or_overlaps(measurements, page, width):
+    actual = measurements[page][str(width)]
+    assert actual["cells"] > 5 and actual["width"] <= width
+    assert actual["outside"] == actual["broken"] == actual["hidden"] == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_text_of_one_kind_has_one_size(measurements, width):
-    for found in (measurements[page][str(width)] for page in FACTS):
-        assert {name: sizes for name, sizes in found["sizes"].items() if len(sizes) > 1} == {}
-        assert len(found["chart_fonts"]) < 2
-        assert all(10 <= size <= 17 for size in found["chart_fonts"])
+def test_text_of_one_kind_has_one_font_size(measurements, width):
+    for actual in (measurements[page][str(width)] for page in FACTS):
+        assert {name: sizes for name, sizes in actual["sizes"].items() if len(sizes) > 1} == {}
+        assert len(actual["chart_fonts"]) < 2
+        assert all(10 <= size <= 17 for size in actual["chart_fonts"])

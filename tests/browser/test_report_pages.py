@@ -43,21 +43,21 @@ def measurements(tmp_path_factory):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("page", ["eight", "two", "one"])
-def test_everything_can_be_read(measurements, page, width):
-    found = measurements[page][str(width)]
-    assert found["viewport"] == width and found["cells"] > 80
-    assert found["width"] <= width
-    assert found["outside"] == []
-    assert found["broken"] == []
-    assert found["hidden"] == []
+def test_no_text_is_cut_off_or_overlaps(measurements, page, width):
+    actual = measurements[page][str(width)]
+    assert actual["viewport"] == width and actual["cells"] > 80
+    assert actual["width"] <= width
+    assert actual["outside"] == []
+    assert actual["broken"] == []
+    assert actual["hidden"] == []
 
 
-def test_models_have_colours_that_differ(measurements):
-    for found in measurements["eight"].values():
-        colours = [_hexadecimal(colour) for colour in found["colours"]]
+def test_models_have_distinct_colours(measurements):
+    for actual in measurements["eight"].values():
+        colours = [_hexadecimal(colour) for colour in actual["colours"]]
         assert len(colours) == 8
         for number, colour in enumerate(colours):
-            assert contrast(colour, _hexadecimal(found["background"])) >= 3
+            assert contrast(colour, _hexadecimal(actual["background"])) >= 3
             assert min([1.0, *(difference(colour, c) for c in colours[:number])]) > 0.1
 
 
@@ -67,12 +67,12 @@ def test_titles_are_short(measurements):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_charts_have_one_legible_size_of_text(measurements, width):
+def test_chart_text_has_one_legible_font_size(measurements, width):
     sizes = measurements["eight"][str(width)]["chart_fonts"]
     assert sizes and min(sizes) >= 10 and max(sizes) <= 17
 
 
-def test_the_measurements_see_faults(tmp_path):
+def test_measurements_detect_layout_faults(tmp_path):
     style = "th {position:sticky; left:0; background:#fff; overflow-wrap:anywhere}"
     row = '<tr><th style="min-width:350px">name</th><td>12.3</td><td>45.6</td></tr>'
     faults = {
@@ -83,11 +83,11 @@ def test_the_measurements_see_faults(tmp_path):
     }
     head = f"<!DOCTYPE html><meta name=viewport content=width=device-width><style>{style}</style>"
     pages = {name: f"{head}<body>{text}" for name, text in faults.items()}
-    found = {name: each["420"] for name, each in measure(pages, (420,), tmp_path).items()}
-    assert len(found["covered"]["hidden"]) == 2
-    assert found["broken"]["broken"] and "|" in found["broken"]["broken"][0]
-    assert found["wide"]["width"] > 420 and found["wide"]["outside"]
-    assert not found["covered"]["broken"] and not found["broken"]["hidden"]
+    actual = {name: each["420"] for name, each in measure(pages, (420,), tmp_path).items()}
+    assert len(actual["covered"]["hidden"]) == 2
+    assert actual["broken"]["broken"] and "|" in actual["broken"]["broken"][0]
+    assert actual["wide"]["width"] > 420 and actual["wide"]["outside"]
+    assert not actual["covered"]["broken"] and not actual["broken"]["hidden"]
 
 
 def _hexadecimal(colour: str) -> str:

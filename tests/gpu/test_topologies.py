@@ -1,4 +1,4 @@
-"""Programs compiled for GPUs that are not there; needs what scripts/test_gpu.sh installs."""
+"""Compilation for GPUs that are not attached; needs the packages of scripts/test_gpu.sh."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FILES = ["gin_configs/models/register_tiny.gin", "gin_configs/runs/cldr_quicksta
 
 @pytest.fixture(autouse=True)
 def as_users_compile(monkeypatch):
-    """Not with the flags by which this suite compiles fast."""
+    """Compile without the flags that make this suite fast."""
     monkeypatch.delenv("XLA_FLAGS")
 
 
@@ -39,24 +39,24 @@ def compile_ahead(topology: str, *more: str) -> dict:
     return json.loads(done.stdout)["programs"]["train_step"]
 
 
-def test_data_parallel_sums_the_gradient_once(tmp_path):
-    """The page's own command; the exchange is the one on TPUs."""
+def test_data_parallel_all_reduces_the_gradient_once(tmp_path):
+    """Run the command of the documentation; the all-reduce is that of TPUs."""
     [text] = (c.text for c in commands("docs/gpu.md") if "models/register_tiny.gin" in c.text)
-    found = json.loads(shell(make_root(tmp_path), text).stdout)
-    assert (found["chip"], found["chips"]) == ("NVIDIA H100", 4)
-    assert set(found["programs"]) == {"train_step", "prefill", "decode_step"}
-    for program in found["programs"].values():
+    actual = json.loads(shell(make_root(tmp_path), text).stdout)
+    assert (actual["chip"], actual["chips"]) == ("NVIDIA H100", 4)
+    assert set(actual["programs"]) == {"train_step", "prefill", "decode_step"}
+    for program in actual["programs"].values():
         assert program["fits"] and program["bytes"]["of_chip"] == CHIP
         assert 0 < program["bytes"]["temporaries"] < program["bytes"]["peak"] < CHIP
         assert program["seconds"] is None and program["flops"] is None
-    (sums,) = found["programs"]["train_step"]["collectives"]
+    (sums,) = actual["programs"]["train_step"]["collectives"]
     assert (sums["kind"], sums["axes"], sums["count"]) == ("all-reduce", ["data"], 1)
     page = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
     assert f"the sum of the gradient, {sums['bytes']:,} bytes" in " ".join(page.split())
 
 
 @pytest.mark.parametrize("topology", ["a100:1", "h100:2"])
-def test_attention_by_a_kernel_is_compiled_and_holds_no_scores(topology):
+def test_the_attention_kernel_compiles_without_storing_scores(topology):
     more = "--gin.Model.dtype='bfloat16'", "--gin.Model.attention_dropout=0.1"
     more += "--gin.Data.rows=256", "--gin.Model.remat=True"
     split, fused = (
@@ -71,7 +71,7 @@ def test_attention_by_a_kernel_is_compiled_and_holds_no_scores(topology):
     assert fused["collectives"] == split["collectives"]
 
 
-def test_what_does_not_fit_is_told_with_a_remedy():
+def test_a_program_too_large_for_memory_is_reported_with_a_remedy():
     step = compile_ahead("a100:1", "--gin.Data.rows=131072")
     sizes = step["bytes"]
     assert not step["fits"] and sizes["over"] == sizes["peak"] - CHIP > 0

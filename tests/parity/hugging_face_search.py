@@ -18,7 +18,7 @@ def slow_hugging_face_search(
     max_length: int,
     length_penalty: float,
 ) -> list[Hypothesis]:
-    """Searches as `generate(num_beams=..., early_stopping=False)` does; best first.
+    """Search as `generate(num_beams=..., early_stopping=False)`; best first.
 
     What differs from this project's search, which follows fairseq: the forced tag counts as a token
     of probability one; at the length limit hypotheses end without eos; pad may be generated, and

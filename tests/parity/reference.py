@@ -1,4 +1,4 @@
-"""Reads the authors' numbers: a model of theirs, its inputs, and what their code made of them."""
+"""Reference files: a model of the authors, its inputs, and the outputs of their code."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ FOLDER = Path(os.environ.get("MNMT_GOLDEN_DIR", SHIPPED))
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """One file of the reference, with everything about it read from its fields."""
+    """A reference file."""
 
     values: dict
     config: Model
@@ -42,18 +42,18 @@ class Reference:
 
     @property
     def asked(self) -> np.ndarray:
-        """Where a label counts."""
+        """Mask of the labels that count."""
         return (self.batch[f"{self.layout.generated}_segment_ids"] != 0) & (self.labels >= 0)
 
     @property
     def contrastive_layer(self) -> int:
-        """Their position counts inside stage 2; 0 is without the term."""
+        """Layer of the contrastive term, counted within stage 2 by the authors; 0 means no term."""
         position = int(self.values.get("instruction_layer_in_stage2", 0))
         return position and int(self.values["stage1_layers"]) + position
 
     @property
     def sentence_contrast(self) -> tuple:
-        """mRASP2's term, if the file has it."""
+        """The term of mRASP2, if the file has it."""
         if "temperature" not in self.values:
             return ()
         method = MRASP2(
@@ -65,14 +65,14 @@ class Reference:
 
     @property
     def label_smoothing(self) -> float:
-        """As ours has it: older fairseq gives the right entry its share too."""
+        """Label smoothing in this project's form; older fairseq also smooths the correct entry."""
         smoothing = float(self.values.get("label_smoothing", 0.1))
         is_old = str(self.values.get("smoothing_form", "new")).startswith("old")
         return smoothing * (1 - is_old / self.vocab_size)
 
     @property
     def train_batch(self) -> dict:
-        """What training reads: labels, tags and the identity pairs beside the spans."""
+        """The training batch: spans, labels, tags and identity pairs."""
         tags = np.array([[[*source, 0][0]] for source in self.sources], np.int32)
         labels = f"{self.layout.generated}_labels"
         batch = {"target_lang": tags} | self.batch | {labels: self.labels}
@@ -99,7 +99,7 @@ class Reference:
 
 
 def _cut_residual(values) -> Model:
-    """The "Residual" baseline: a stock encoder-decoder but for one connection of one layer."""
+    """Return the "Residual" baseline: an encoder-decoder without one residual connection."""
     sublayer = {"self_attn": "attention", "ffn": "mlp"}[str(values["residual_removed"])]
     return Model(
         layout="encoder_decoder",
@@ -111,7 +111,7 @@ def _cut_residual(values) -> Model:
 
 
 def _plain(values) -> Model:
-    """A stock encoder-decoder: mRASP2's contrast is of training alone."""
+    """Return a standard encoder-decoder; mRASP2 changes only training."""
     return Model(
         layout="encoder_decoder",
         stage_layers=(int(values["encoder_layers"]), int(values["decoder_layers"])),
@@ -121,7 +121,7 @@ def _plain(values) -> Model:
 
 
 def _language_layers(values) -> Model:
-    """FCLL, or SD: one decoder layer with branches, one encoder layer without a residual."""
+    """Return FCLL, or SD: one decoder layer with branches, one encoder layer without a residual."""
     layers = int(values["layers"])
     languages = tuple(f"l{number}" for number in range(1, int(values["languages"]) + 1))
     branches = LanguageLayers(
@@ -145,7 +145,7 @@ def _language_layers(values) -> Model:
 
 
 def _ends(values) -> dict:
-    """What Graformer's models have alike."""
+    """Return the settings common to Graformer's models."""
     assert str(values["activation"]).startswith("gelu") and values["pre_norm"]
     shared = {
         "activation": "gelu",
@@ -162,7 +162,7 @@ def _language_model(values) -> Model:
 
 
 def graft_model(values) -> Model:
-    """The source's layers, the target's own, and those above them."""
+    """Return the grafted model: source layers, target-only layers and the layers above."""
     own = int(values["decoder_pretrained_layers"])
     method = Graformer(
         fusion=bool(values.get("lm_fusion", True)),
@@ -220,7 +220,7 @@ def load_reference(path: Path) -> Reference:
     sources = [[]] * len(values[given])
     if "source_lengths" in values:
         sources = rows_of(values["source_right_padded"], values["source_lengths"])
-    lengths = values["target_lengths" if layout.grows else "source_lengths"]
+    lengths = values["target_lengths" if layout.is_autoregressive else "source_lengths"]
     labels = rows_of(values["target_labels"], lengths)
     batch = spans_of(values, config, layout, list(zip(sources, labels, strict=True)))
     if "target_language" in values:  # theirs count from 1
@@ -228,7 +228,7 @@ def load_reference(path: Path) -> Reference:
     padded = np.zeros_like(batch[f"{layout.generated}_tokens"])
     for row, label in enumerate(labels):
         padded[row, : len(label)] = label
-    if not layout.grows:  # theirs have padding where nothing is asked for
+    if not layout.is_autoregressive:  # theirs have padding where nothing is asked for
         padded = np.where(padded == 0, -1, padded)
     return Reference(
         values, config, layout, read_parameters(state, config, layout), batch, padded, sources
@@ -267,7 +267,7 @@ def rows_of(padded: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
 
 
 def spans_of(values, config, layout, pairs):
-    """Lays out rows by the specs: registers copy the tag, MITRE starts from it, others from eos."""
+    """Lay out rows: registers copy the tag; MITRE starts from the tag, other models from eos."""
     uses_tag = "register_factor" in values
     triggers = [1] * len(pairs)
     if "target_input" in values:

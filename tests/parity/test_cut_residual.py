@@ -1,4 +1,4 @@
-"""The layer without a residual connection, before and after, against the authors' code."""
+"""States around the layer without a residual connection, against the authors' code."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""Decoding of the real model, every row of the table: cache, search, scores and batches agree."""
+"""Decoding of every layout: cache, search, scores and batches agree."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ class Case:
     pairs: list
 
     def batch(self, targets, pairs=None):
-        """One row per sentence, its target inputs given."""
+        """Return one row per sentence, with its target inputs."""
         pairs = self.pairs if pairs is None else pairs
         roles = self.layout.embedded_roles()
         rows = [
@@ -55,7 +55,7 @@ class Case:
         return jax.jit(lambda batch: self.model.apply({"params": self.params}, batch))
 
     def log_probs_of(self, row):
-        """Returns the slow path for one sentence: teacher forcing over the whole prefix."""
+        """Return the slow path for one sentence: teacher forcing over the whole prefix."""
 
         def log_probs(tokens):
             targets = [[] for _ in self.pairs]
@@ -100,18 +100,18 @@ def _found(name):
     return generate(case.model, case.params, case.static_batch(), _request(), search=search)
 
 
-def _hypotheses(found, row):
+def _hypotheses(actual, row):
     return [
         (float(score), ids[:length].tolist())
         for ids, length, score in zip(
-            found.tokens[row], found.lengths[row], found.scores[row], strict=True
+            actual.tokens[row], actual.lengths[row], actual.scores[row], strict=True
         )
         if length
     ]
 
 
-def test_step_is_teacher_forcing_under_reordering():
-    """Beams hold different prefixes and change places; the next test does this for every row."""
+def test_step_equals_teacher_forcing_under_reordering():
+    """Beams hold different prefixes and are reordered; the next test does this for every row."""
     case = _case("register")
     rng = np.random.default_rng(0)
     rows, steps = len(case.pairs), 6
@@ -138,24 +138,24 @@ def test_step_is_teacher_forcing_under_reordering():
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_beam_search_is_the_slow_one_on_teacher_forced_logits(name):
-    case, found = _case(name), _found(name)
+def test_beam_search_equals_slow_search_on_teacher_forced_logits(name):
+    case, actual = _case(name), _found(name)
     for row, limit in enumerate(LIMITS):
         expected = slow_beam_search(case.log_probs_of(row), beam=BEAM, max_length=limit)
-        hypotheses = _hypotheses(found, row)
+        hypotheses = _hypotheses(actual, row)
         assert [tokens for _, tokens in hypotheses] == [tokens for _, tokens in expected]
         np.testing.assert_allclose(
             [score for score, _ in hypotheses], [score for score, _ in expected], atol=SCORE_ATOL
         )
-    assert found.lengths.max() > 2
+    assert actual.lengths.max() > 2
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_score_is_the_search_score(name):
-    case, found = _case(name), _found(name)
+def test_scoring_gives_the_score_of_the_search(name):
+    case, actual = _case(name), _found(name)
     compared = 0
     for rank in range(BEAM):
-        tokens = [_hypotheses(found, row) for row in range(len(LIMITS))]
+        tokens = [_hypotheses(actual, row) for row in range(len(LIMITS))]
         tokens = [each[rank][1] if rank < len(each) else [] for each in tokens]
         batch = case.batch([ids[:-1] for ids in tokens])
         labels = np.zeros_like(batch["target_tokens"])
@@ -164,31 +164,31 @@ def test_score_is_the_search_score(name):
             labels[row, : len(ids)] = ids
             scored[row, : len(ids)] = True
         scores = score_labels(case.logits(batch), jnp.asarray(labels), jnp.asarray(scored))
-        np.testing.assert_allclose(scores, found.scores[:, rank], atol=SCORE_ATOL)
+        np.testing.assert_allclose(scores, actual.scores[:, rank], atol=SCORE_ATOL)
         compared += sum(map(bool, tokens))
     assert compared >= BEAM * (len(LIMITS) - 1)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_rows_mates_and_empty_rows_change_no_bit(name):
-    case, found = _case(name), _found(name)
+def test_other_and_empty_rows_do_not_change_results(name):
+    case, actual = _case(name), _found(name)
     order = [2, 0, 3, 1]
     search = BeamSearch(BEAM, reorder)
     batch = case.static_batch([case.pairs[i] for i in order])
     limits = [LIMITS[i] for i in order]
     permuted = generate(case.model, case.params, batch, _request(limits), search=search)
     for place, row in enumerate(order):
-        _assert_same_row(permuted, place, found, row)
+        _assert_same_row(permuted, place, actual, row)
     alone = {key: np.where(np.arange(4)[:, None] == 1, a, 0) for key, a in batch.items()}
     request = _request(limits, active=[False, True, False, False])
     _assert_same_row(
-        generate(case.model, case.params, alone, request, search=search), 1, found, order[1]
+        generate(case.model, case.params, alone, request, search=search), 1, actual, order[1]
     )
 
 
-def test_room_for_fewer_steps_ends_some_alike_and_says_of_the_others():
-    case, found = _case("register"), _found("register")
-    room = int(np.median(found.lengths.max(axis=1)))
+def test_a_smaller_step_limit_keeps_finished_results_and_marks_the_others():
+    case, actual = _case("register"), _found("register")
+    room = int(np.median(actual.lengths.max(axis=1)))
     request = _request().replace(max_steps=room)
     short, done = search_batch(
         case.params,
@@ -199,8 +199,8 @@ def test_room_for_fewer_steps_ends_some_alike_and_says_of_the_others():
     )
     assert 0 < np.sum(done) < len(done)
     for row in np.flatnonzero(done):
-        np.testing.assert_array_equal(short.tokens[row], found.tokens[row, :, :room])
-        np.testing.assert_allclose(short.scores[row], found.scores[row], atol=SCORE_ATOL)
+        np.testing.assert_array_equal(short.tokens[row], actual.tokens[row, :, :room])
+        np.testing.assert_allclose(short.scores[row], actual.scores[row], atol=SCORE_ATOL)
 
 
 def _assert_same_row(one, row, other, other_row):

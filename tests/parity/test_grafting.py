@@ -1,4 +1,4 @@
-"""Graformer's start and its frozen parameters against the authors' own `load_state_dict` and regex.
+"""Graformer's initialisation and frozen parameters against the authors' code.
 
 Other files of the same form are put to it through `MNMT_GOLDEN_DIR`.
 """
@@ -49,40 +49,40 @@ def params_of(values, prefix, model):
     return read_parameters(state(values, prefix), model, layout)
 
 
-def started(values):
-    """What our moves make of their two models and of the grafted one before."""
+def initialised(values):
+    """Return the model and parameters after the parameter mappings."""
     model = graft_model(values)
     givers = {}
-    given = {
+    arrays = {
         "mlm": ("mbert/", "masked_lm", model.methods[0].encoder_layers),
         "lm": ("mgpt/", "causal_lm", model.stage_layers[1]),
     }
-    for origin, (prefix, layout, layers) in given.items():
+    for origin, (prefix, layout, layers) in arrays.items():
         alone = dataclasses.replace(model, layout=layout, stage_layers=(layers,), methods=())
         givers[origin] = types.SimpleNamespace(arrays=flat(params_of(values, prefix, alone)))
     before = params_of(values, "before/", model)
     sources = mapped_param_sources(model.methods[0].param_mappings(model), givers, flat(before))
 
-    def taken(path, leaf):
+    def copied(path, leaf):
         source = sources.get(param_path(path))
         return leaf if source is None else source.array
 
-    return model, jax.tree_util.tree_map_with_path(taken, before)
+    return model, jax.tree_util.tree_map_with_path(copied, before)
 
 
-def test_each_parameter_is_the_one_that_theirs_is(transfer):
-    model, params = started(transfer)
-    found = write_parameters(params, model, get_layout(model.layout, model.stage_layers))
+def test_each_parameter_is_the_one_in_the_authors_model(transfer):
+    model, params = initialised(transfer)
+    actual = write_parameters(params, model, get_layout(model.layout, model.stage_layers))
     after, before = state(transfer, "after/"), state(transfer, "before/")
-    assert found.keys() == after.keys()
+    assert actual.keys() == after.keys()
     for name, expected in after.items():
         used = slice(2 if "embed_positions" in name else 0, None)  # before: padding's
-        np.testing.assert_array_equal(found[name][used], expected[used], err_msg=name)
+        np.testing.assert_array_equal(actual[name][used], expected[used], err_msg=name)
     assert sum(not np.array_equal(after[name], before[name]) for name in after) > 60
 
 
-def test_the_new_model_says_what_theirs_says(transfer):
-    model, params = started(transfer)
+def test_the_grafted_model_gives_the_authors_logits(transfer):
+    model, params = initialised(transfer)
     sources = rows_of(transfer["source_right_padded"], transfer["source_lengths"])
     labels = rows_of(transfer["target_labels"], transfer["target_lengths"])
     layout = get_layout(model.layout, model.stage_layers)
@@ -96,7 +96,7 @@ def test_the_new_model_says_what_theirs_says(transfer):
 
 
 def frozen_names(model, encoder):
-    """Their names of what does not train."""
+    """Return the authors' names of frozen parameters."""
     (method,) = model.methods
     model = dataclasses.replace(model, methods=(dataclasses.replace(method, encoder=encoder),))
     trainable = Trainable.from_config(model, Optimizer())
@@ -114,7 +114,7 @@ TIED = "decoder.lm_output_projection.weight"  # W1 once more, which theirs list 
 
 @pytest.mark.parametrize("encoder", RULES)
 @pytest.mark.parametrize("path", files("graft_[fn]*fusion*.npz"), ids=lambda path: path.stem)
-def test_what_does_not_train_is_what_does_not_in_theirs(path, encoder):
+def test_frozen_parameters_are_those_of_the_authors(path, encoder):
     values = read(path)
     expected = json.loads(str(values[RULES[encoder]]))
     assert frozen_names(graft_model(values), encoder) - {TIED} == set(expected)
@@ -122,7 +122,7 @@ def test_what_does_not_train_is_what_does_not_in_theirs(path, encoder):
 
 @pytest.mark.parametrize("encoder", RULES)
 @pytest.mark.parametrize("path", files("graft_frozen_names*.json"), ids=lambda path: path.stem)
-def test_what_does_not_train_of_the_published_size(path, encoder):
+def test_frozen_parameters_at_the_published_size(path, encoder):
     expected = json.loads(path.read_text())[RULES[encoder]]
     sizes = {"embed": 4, "mlp": 4, "heads": 1, "positions": ("learned", 2), "norm": "pre"}
     model = Model("grafted", (12, 6, 6), methods=(Graformer(),), **sizes)

@@ -1,4 +1,4 @@
-"""Imported Hugging Face directories against what `transformers` computed from them."""
+"""Imported Hugging Face models against outputs of `transformers`."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ BEAM, MAX_LENGTH, LENGTH_PENALTY = 4, 20, 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A directory, the model it became, and its expected values in our ids."""
+    """A directory, the imported model, and the expected values in this project's ids."""
 
     foreign: object
     model: object
@@ -53,7 +53,7 @@ class Case:
         return pack(spans, lengths)
 
 
-def test_there_are_directories():
+def test_reference_directories_exist():
     assert DIRECTORIES, f"no directory with expected.npz in {FOLDER}"
 
 
@@ -87,11 +87,11 @@ def test_encoder_output(case, batch):
         return module._run(batch, module.plan.stages, True)[1][SOURCE]
 
     apply = functools.partial(case.model.apply, method=encode)
-    found = np.asarray(jax.jit(apply)({"params": case.params}, batch))
+    actual = np.asarray(jax.jit(apply)({"params": case.params}, batch))
     valid = batch["source_segment_ids"] != 0
     assert valid.sum() > 10
     np.testing.assert_allclose(
-        found[valid], case.values["encoder_output"][valid], atol=LOGITS_ATOL, rtol=0
+        actual[valid], case.values["encoder_output"][valid], atol=LOGITS_ATOL, rtol=0
     )
 
 
@@ -122,7 +122,7 @@ def test_loss(case, batch, logits):
 
 
 def next_log_probs(case, source):
-    """Returns the function that gives log-probabilities after histories without the start token."""
+    """Return the function that gives log-probabilities after histories without the start token."""
 
     @jax.jit
     def logits_of(batch):
@@ -133,18 +133,18 @@ def next_log_probs(case, source):
         rows += [[START]] * (BEAM - len(rows))  # one shape for all steps
         padded = [row + [START] * (MAX_LENGTH - len(row)) for row in rows]
         logits = logits_of(case.batch([source] * BEAM, padded))
-        found = logits - log_normalizer(logits)[..., None]
-        return np.asarray(found)[: len(histories), len(histories[0])]
+        actual = logits - log_normalizer(logits)[..., None]
+        return np.asarray(actual)[: len(histories), len(histories[0])]
 
     return log_probs
 
 
-def test_beam_search_by_their_rules(case):
-    """Their hypotheses follow from our log-probabilities by their rules, token for token."""
+def test_beam_search_by_the_rules_of_transformers(case):
+    """The hypotheses of `transformers` follow from our log-probabilities by its rules."""
     compared = 0
     for number, source in enumerate(case.sources):
         expected = permute_ids(case.values[f"beam/{number}/tokens"])
-        found = slow_hugging_face_search(
+        actual = slow_hugging_face_search(
             next_log_probs(case, source),
             forced=int(expected[0][1]),
             eos=1,
@@ -153,7 +153,7 @@ def test_beam_search_by_their_rules(case):
             length_penalty=LENGTH_PENALTY,
         )
         scores = case.values[f"beam/{number}/scores"]
-        for (score, tokens), row, wanted in zip(found, expected, scores, strict=False):
+        for (score, tokens), row, wanted in zip(actual, expected, scores, strict=False):
             assert [START, *tokens] == row[: len(tokens) + 1].tolist()
             assert (row[len(tokens) + 1 :] == 0).all()
             assert score == pytest.approx(float(wanted), abs=SCORE_ATOL)
@@ -161,8 +161,8 @@ def test_beam_search_by_their_rules(case):
     assert compared == sum(len(case.values[f"beam/{n}/tokens"]) for n in range(len(case.sources)))
 
 
-def test_our_score_is_theirs_but_for_the_tag(case):
-    """Same sum of log-probabilities; they divide by one token more, the forced tag."""
+def test_scores_equal_those_of_transformers_except_for_the_tag(case):
+    """The sums are equal; `transformers` divides by one more token, the forced tag."""
     numbers = range(len(case.sources))
     scores = np.concatenate([case.values[f"beam/{n}/scores"] for n in numbers])
     hypotheses = [
@@ -183,7 +183,7 @@ def test_our_score_is_theirs_but_for_the_tag(case):
 
 
 def test_token_layout(case):
-    """The instruction of the imported model lays out what their tokenizer laid out."""
+    """The instruction of the imported model gives the layout of its tokenizer."""
     instruction = get_instruction(case.foreign.instruction)
     first_tag = min(row[0] for row in case.sources + case.labels)
     languages = tuple(f"language{n}" for n in range(len(case.rows) - first_tag))

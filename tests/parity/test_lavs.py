@@ -1,4 +1,4 @@
-"""LAVS by the rule of the authors' code: counts, flags, rewritten text and the new vocabulary."""
+"""LAVS against the authors' code: counts, flags, rewritten text and the new vocabulary."""
 
 import json
 
@@ -16,12 +16,12 @@ from tests.parity.reference import FOLDER, SHIPPED
 FILES = sorted([*FOLDER.glob("lavs*.json"), *FOLDER.glob("methods/lavs*.json")])
 
 
-def test_the_authors_figures_are_there():
+def test_reference_figures_exist():
     assert FILES or FOLDER != SHIPPED
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_rule_of_the_code(path):
+def test_lavs_equals_the_authors_code(path):
     known = json.loads(path.read_text(encoding="utf-8"))
     languages, shared, corpora = known["languages"], known["shared_vocab"], known["corpora"]
     files = {language: _files_of(language, corpora, languages) for language in languages}
@@ -46,14 +46,14 @@ def test_the_rule_of_the_code(path):
         in_order = (
             line for code in others_first for name in files[code] for line in rewritten[name]
         )
-        found = count_tokens(in_order)
-        by_count = sorted(found.items(), key=lambda item: -item[1])
+        actual = count_tokens(in_order)
+        by_count = sorted(actual.items(), key=lambda item: -item[1])
         assert [list(item) for item in by_count] == expected["new_vocab"]
         assert count_used_pieces(counts, split) == len(by_count)
 
 
 def _files_of(language, corpora, languages):
-    """Files of a language, in the order of the language that each is translated to."""
+    """Return the files of a language, ordered by the language of their translation."""
     own = [name for name in corpora if name.endswith(f".{language}")]
 
     def place(name):

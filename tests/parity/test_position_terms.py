@@ -31,7 +31,7 @@ LOSSES = {
 
 
 def packed(array, lengths, fill=0.0):
-    """Sentences two by two in rows, the second after the first: none knows of the other."""
+    """Pack two sentences per row."""
     sentences = [row[:length] for row, length in zip(array, lengths, strict=True)]
     pairs = [np.concatenate(sentences[i : i + 2]) for i in range(0, len(sentences), 2)]
     width = max(map(len, pairs))
@@ -42,7 +42,7 @@ def packed(array, lengths, fill=0.0):
 
 
 def inputs(values, dtype, form):
-    """The file's arrays, one sentence a row with junk at padding, or packed."""
+    """Return the arrays of the file: one sentence per row with junk at padding, or packed."""
     lengths = values["lengths"]
     steps = np.arange(values["p"].shape[1])
     ids = (steps < lengths[:, None]).astype(np.int32)
@@ -58,11 +58,11 @@ def inputs(values, dtype, form):
     return {n: a.astype(dtype) if a.dtype.kind == "f" else a for n, a in arrays.items()}
 
 
-def losses(given, constants):
-    """Each loss of the file as ours, of its inputs."""
-    g, p, ids, places = (given[name] for name in ("g", "p", "ids", "places"))
-    tau, logits = constants["tau"], given["gate_logits"]
-    gates = relaxed_gates(logits, given["uniform"], constants["gate_temperature"])
+def losses(arrays, constants):
+    """Return each loss of the file computed by this project."""
+    g, p, ids, places = (arrays[name] for name in ("g", "p", "ids", "places"))
+    tau, logits = constants["tau"], arrays["gate_logits"]
+    gates = relaxed_gates(logits, arrays["uniform"], constants["gate_temperature"])
     divergence = gate_divergence(logits, constants["prior"])
     anchors = mean_anchors(p, ids, places)
 
@@ -92,18 +92,18 @@ def test_losses_and_gradients(values, dtype, form):
     constants = {name: float(values[name]) for name in names}
     lengths = values["lengths"]
     with jax.enable_x64(dtype == "float64"):
-        given = jax.tree.map(jnp.asarray, inputs(values, dtype, form))
+        arrays = jax.tree.map(jnp.asarray, inputs(values, dtype, form))
 
-        def each(name, changed):
-            return losses(given | changed, constants)[name]
+        def loss_of(name, changed):
+            return losses(arrays | changed, constants)[name]
 
         for name, moved in LOSSES.items():
-            own = {key: given[key] for key in moved}
-            loss = jax.jit(jax.value_and_grad(lambda c, n=name: each(n, c)))
-            found, gradients = loss(own)
-            assert found.dtype == dtype
+            own = {key: arrays[key] for key in moved}
+            loss = jax.jit(jax.value_and_grad(lambda c, n=name: loss_of(n, c)))
+            actual, gradients = loss(own)
+            assert actual.dtype == dtype
             scale = max(1.0, abs(float(values[name])))
-            assert abs(float(found) - float(values[name])) < TOLERANCES[dtype] * scale, name
+            assert abs(float(actual) - float(values[name])) < TOLERANCES[dtype] * scale, name
             for key, gradient in gradients.items():
                 expected = values[f"grad/{name}/{key}"]
                 expected = expected if form == "padded" else packed(expected, lengths)
@@ -113,12 +113,14 @@ def test_losses_and_gradients(values, dtype, form):
                 )  # fmt: skip
 
 
-def test_information_is_of_each_position(values):
+def test_the_information_bound_is_per_position(values):
     """Equation 1 fixes the position and averages contents; the other order differs by token."""
     with jax.enable_x64(True):
-        given = jax.tree.map(jnp.asarray, inputs(values, "float64", "padded"))
-        found = np.asarray(information(given["g"], given["p"], given["ids"], float(values["tau"])))
-    np.testing.assert_allclose(found, values["information_per_token"], atol=1e-9)
+        arrays = jax.tree.map(jnp.asarray, inputs(values, "float64", "padded"))
+        actual = np.asarray(
+            information(arrays["g"], arrays["p"], arrays["ids"], float(values["tau"]))
+        )
+    np.testing.assert_allclose(actual, values["information_per_token"], atol=1e-9)
     other = values["club_order_per_token"]
-    assert np.abs(found - other).max() > 0.1
-    assert float(found.sum()) == pytest.approx(other.sum(), abs=1e-9)
+    assert np.abs(actual - other).max() > 0.1
+    assert float(actual.sum()) == pytest.approx(other.sum(), abs=1e-9)

@@ -66,10 +66,11 @@ def make_learner(folder, name: str, layer: int, groups: int = 1, **changes) -> L
     return Learner.from_config(config, VOCABULARY.size, mesh)
 
 
-def both(model, params, batch, layer):
-    """The states of the pass that also makes the features."""
-    _, (states,) = apply(model, params, batch, (States(layer),), method="features_and_states")
-    return states
+def both(model, params, batch, layers):
+    """The states, after each of the layers, of the pass that also makes the features."""
+    reads = tuple(map(States, layers))
+    _, states = apply(model, params, batch, reads, method="features_and_states")
+    return dict(zip(layers, states, strict=True))
 
 
 def term_of(learner: Learner, batch, rng=None):
@@ -105,13 +106,14 @@ def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
     centred = embedded - embedded.mean(axis=-1, keepdims=True)
     normal = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
     assert float(jnp.abs(embedded - normal).max()) > 0.1
-    for layer in (1, 2, 3, 4):
+    layers = (1, 2, 3, 4)
+    in_first = both(model, params, batch, layers)
+    in_second = apply(model, params, batch, tuple(map(States, layers)), method="states")
+    for layer, states in zip(layers, in_second, strict=True):
         expected = embedded if norm == "pre" and layer <= 2 else normal
-        (states,) = apply(model, params, batch, (States(layer),), method="states")
         found = tag_states(jnp.asarray(states), batch["source_segment_ids"], 2)
         np.testing.assert_allclose(found, expected, atol=1e-4)
-        in_first = both(model, params, batch, layer)
-        np.testing.assert_allclose(in_first, states, atol=1e-4)
+        np.testing.assert_allclose(in_first[layer], states, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["register", "two_stage_trigger", "encoder_decoder_register"])
@@ -125,8 +127,8 @@ def test_both_passes_give_a_copied_sentence_the_same_state(name):
     batch = make_batch(layout, [examples(2, copies=True), examples(1, 1, True)], lengths, 1.5)
     params = random_params(model, batch)
     pairs = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
-    for layer in layout.layers_with("source"):
-        states = both(model, params, batch, layer)
+    in_first = both(model, params, batch, tuple(layout.layers_with("source")))
+    for layer, states in in_first.items():
         (second,) = apply(model, params, pairs, (States(layer),), method="states")
         anchors = tag_states(jnp.asarray(states), batch["source_segment_ids"], 2)
         positives = tag_states(jnp.asarray(second), pairs["source_segment_ids"], 2)
@@ -239,12 +241,18 @@ def test_both_passes_have_dropout_each_its_own(tmp_path, monkeypatch):
         return apply(self, method, batch, reads, rng, *rest)
 
     monkeypatch.setattr(ForwardPasses, "_apply", watched)
-    noisy = [float(term_of(learner, batch, jax.random.key(seed))(params)) for seed in (1, 2)]
-    assert noisy[0] != noisy[1]
-    drawn = {tuple(jax.random.key_data(rng).tolist()) for rng in rngs.values()}
-    assert len(drawn) == len(rngs) == 2
-    still = float(term_of(learner, batch)(params))
-    assert set(rngs.values()) == {None} and still not in noisy
+
+    @jax.jit
+    def noisy_term(params, rng):
+        term = term_of(learner, batch, rng)(params)
+        return term, {method: jax.random.key_data(rng) for method, rng in rngs.items()}
+
+    (first, drawn), (second, _) = (noisy_term(params, jax.random.key(seed)) for seed in (1, 2))
+    assert float(first) != float(second)
+    assert len({tuple(data.tolist()) for data in drawn.values()}) == len(drawn) == 2
+    rngs.clear()
+    still = jax.jit(term_of(learner, batch))(params)
+    assert set(rngs.values()) == {None} and float(still) not in (float(first), float(second))
 
 
 def test_recomputing_layers_changes_nothing(tmp_path):

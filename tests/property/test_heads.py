@@ -226,7 +226,7 @@ def test_other_toolkits_have_one_table():
         ({"heads": ()}, "without heads"),
         (
             {"tables": (Table(), Table("other_embedding", embeds=False))},
-            "table 'other_embedding' embeds nobody: give it a head",
+            "table 'other_embedding' embeds no role: use it in a head",
         ),
     ],
 )

@@ -22,10 +22,10 @@ from mnmt_jax.methods.language_layers import LanguageLayers, LanguageMLP
 from mnmt_jax.model.context import Context, PositionInfo
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import build_model
-from mnmt_jax.model.quantized_weights import as_multiplied
+from mnmt_jax.model.quantized_weights import cast_kernels
 from mnmt_jax.training.optimizer import make_optimizer
 from mnmt_jax.vocabulary.language_codes import find_code
-from tests.applied import apply
+from tests.applied import apply, compiled
 from tests.property.test_contrastive_model import LENGTHS, VOCABULARY, make_batch
 from tests.property.test_plan import pairs
 from tests.random_params import MILD, random_params
@@ -49,11 +49,17 @@ def case(name: str):
     return model, batch, random_params(model, batch, moments=MOMENTS)
 
 
+@functools.cache
+def forward(name: str):
+    """The compiled forward pass of the case's model, which several tests call."""
+    return compiled(case(name)[0])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_packed_beside_other_languages_it_is_what_it_is_alone(name):
     model, alone, params = case(name)
     packed = make_batch(model.layout, [pairs(6)[:3], pairs(6)[3:]])
-    expected, found = (apply(model, params, batch) for batch in (alone, packed))
+    expected, found = (forward(name)(params, batch) for batch in (alone, packed))
     for number, row in enumerate(expected):
         here = packed["target_segment_ids"][number // 3] == number % 3 + 1
         np.testing.assert_allclose(found[number // 3, here], row[: here.sum()], atol=ATOL)
@@ -61,7 +67,7 @@ def test_packed_beside_other_languages_it_is_what_it_is_alone(name):
 
 def test_branches_stay_float32_where_other_kernels_are_rounded():
     """Their gradients are added up over many blocks, in the type of the parameters."""
-    layer = as_multiplied(case("register")[2], jnp.bfloat16, LanguageMLP.axes)["layer_0"]
+    layer = cast_kernels(case("register")[2], jnp.bfloat16, LanguageMLP.axes)["layer_0"]
     assert layer["attention"]["query"]["kernel"].dtype == jnp.bfloat16
     branches = jax.tree.leaves(layer["mlp"].pop("branch"))
     assert len(branches) > 2 and {leaf.dtype for leaf in branches} == {jnp.dtype("float32")}
@@ -72,11 +78,11 @@ def test_branches_stay_float32_where_other_kernels_are_rounded():
 def test_only_the_branch_of_the_language_computes(name):
     """Branches of the other languages may be anything; the centre's sentences have none."""
     model, batch, params = case(name)
-    expected = apply(model, params, batch)
+    expected = forward(name)(params, batch)
     changed = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf.at[1].add(1.0) if "branch" in str(path) else leaf, params
     )
-    moved = np.abs(apply(model, changed, batch) - expected).max(axis=(1, 2)) > 0.01
+    moved = np.abs(forward(name)(changed, batch) - expected).max(axis=(1, 2)) > 0.01
     languages = np.asarray(batch["target_lang"])[:, 0]
     assert moved.tolist() == (languages == 2).tolist() and 0 < moved.sum() < len(moved)
     plain = build_model(small_config(name), VOCABULARY.size)
@@ -87,7 +93,7 @@ def test_only_the_branch_of_the_language_computes(name):
         }
     centre = batch | {"target_lang": jnp.zeros_like(batch["target_lang"])}
     without = apply(plain, shared, batch)
-    np.testing.assert_allclose(apply(model, params, centre), without, atol=ATOL)
+    np.testing.assert_allclose(forward(name)(params, centre), without, atol=ATOL)
     off = make(name, dataclasses.replace(METHOD, off=True))
     np.testing.assert_allclose(apply(off, params, batch), without, atol=ATOL)
 
@@ -97,7 +103,7 @@ def test_steps_are_teacher_forcing_in_each_language(name):
     """Under beams that change places; every sentence keeps its language."""
     model, _, params = case(name)
     batch = make_batch(model.layout, [[pair] for pair in pairs(6)], LENGTHS)
-    logits = apply(model, params, batch)
+    logits = forward(name)(params, batch)
     static = {key: array for key, array in batch.items() if not key.startswith("target_")}
     static["target_lang"] = batch["target_lang"]
     steps = int((batch["target_segment_ids"] != 0).sum(axis=1).min())

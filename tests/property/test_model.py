@@ -32,18 +32,20 @@ def test_dense_equals_split_and_packed_equals_unpacked(name, norm):
     config = small_config(name, norm=norm)
     layout = LAYOUTS[name]
     pairs = random_pairs(3, seed=1)
-    packed = pack([[spans_of(layout, *pair) for pair in pairs]], lengths_of(layout))
-    model, params = make(config, packed)
-    split = apply(model, params, packed)
+    spans = [spans_of(layout, *pair) for pair in pairs]
+    # Packed and unpacked rows in one batch: one program instead of two.
+    batch = pack([spans, *([sentence] for sentence in spans)], lengths_of(layout))
+    model, params = make(config, batch)
+    split = apply(model, params, batch)
     oracle = model.clone(config=dataclasses.replace(config, attention="dense"))
-    dense = apply(oracle, params, packed)
-    alone = apply(model, params, unpacked(layout, pairs, pad=2))
+    dense = apply(oracle, params, batch)
+    segment_ids = batch["target_segment_ids"]
     compared = 0
-    for number, (_, target, _) in enumerate(pairs):
-        place = np.flatnonzero(packed["target_segment_ids"][0] == number + 1)
-        assert len(place) == len(target) + 1
+    for number, (_, target, _) in enumerate(pairs, start=1):
+        place = np.flatnonzero(segment_ids[0] == number)
+        assert len(place) == len(target) + 1 == segment_ids[number].sum()
         np.testing.assert_allclose(split[0, place], dense[0, place], atol=ATOL)
-        np.testing.assert_allclose(split[0, place], alone[number, : len(place)], atol=ATOL)
+        np.testing.assert_allclose(split[0, place], split[number, : len(place)], atol=ATOL)
         compared += len(place)
     assert compared >= 6
     assert np.isfinite(split).all()

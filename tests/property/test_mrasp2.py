@@ -138,7 +138,7 @@ def test_the_anchor_has_dropout_of_its_own_unless_it_is_shared(tmp_path):
         batch = batch_of(own, [[pair] for pair in pairs(4)])
         params = random_params(own.model, batch, moments=MILD)
         (objective,) = own.objectives
-        reads = objective.reads
+        reads = objective.inputs
         assert (reads[0].view is not None) == differs
         plain = States(2, ended=True)
         forward = ForwardPasses(own.model, params, batch, rng, (*reads, plain))
@@ -164,7 +164,7 @@ def test_sentences_are_averaged_after_the_norm_at_the_end_of_the_encoder(tmp_pat
     own = learner(tmp_path, norm="pre")
     batch = batch_of(own, [[pair] for pair in pairs(4)])
     params = random_params(own.model, batch, moments=MILD)
-    ((anchor, positive),) = [objective.reads for objective in own.objectives]
+    ((anchor, positive),) = [objective.inputs for objective in own.objectives]
     assert anchor.ended and positive.ended
     plain = dataclasses.replace(positive, ended=False)
     forward = ForwardPasses(own.model, params, batch, None, (anchor, positive, plain))

@@ -15,6 +15,7 @@ from mnmt_jax.data.converter import Example
 from mnmt_jax.design.layouts import LANGUAGES, LAYOUTS
 from mnmt_jax.design.plan import Kind, Layer, Sublayer
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.errors import UserError
 from mnmt_jax.model import layer_stack
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.model.network import Network, build_model
@@ -123,7 +124,7 @@ def test_a_network_has_the_configuration_of_its_layers():
     config = dataclasses.replace(model.config, remat=True, attention="dense")
     jax.eval_shape(model.clone(config=config).init, jax.random.key(0), batch)
     config = dataclasses.replace(model.config, dtype="bfloat16")
-    with pytest.raises(ValueError, match="sublayer 'stage_0_norm' has another configuration"):
+    with pytest.raises(UserError, match="sublayer 'stage_0_norm' has `Model` settings of its own"):
         jax.eval_shape(model.clone(config=config).init, jax.random.key(0), batch)
 
 

@@ -53,7 +53,7 @@ def case():
 
 def compiled(model: Network, params, batch, reads=()):
     def run(params, batch):
-        passes = ForwardPasses(model, params, batch, reads=reads)
+        passes = ForwardPasses(model, params, batch, requests=reads)
         return passes.features, [passes.read(each) for each in reads]
 
     return jax.jit(run).lower(params, batch).compile()
@@ -79,7 +79,7 @@ def test_the_layers_own_taps_are_no_part_of_a_program_that_reads_none(monkeypatc
 
     def program(reads=()):
         def run(params, batch):
-            passes = ForwardPasses(model, params, batch, reads=reads)
+            passes = ForwardPasses(model, params, batch, requests=reads)
             return passes.features, [passes.read(each) for each in reads]
 
         return jax.jit(run).lower(params, batch).as_text()

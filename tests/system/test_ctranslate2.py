@@ -1,4 +1,4 @@
-"""Exported models in the hands of CTranslate2 itself (extra `test`)."""
+"""Exported models in CTranslate2 (extra `test`)."""
 
 import ctranslate2
 import numpy as np
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def prompt(translator: Translator, line: str) -> tuple[list[str], list[str]]:
-    """Source and target prefix as the instruction lays them out, by name."""
+    """Return the source and the target prefix of the instruction, by name."""
     instruction = translator.inference_model.instruction
     tag = {"source": [f"__{SOURCE}__"], "target": [f"__{TARGET}__"], None: []}
     pieces = names(translator, translator.vocabulary.encode(line))
@@ -30,7 +30,7 @@ def prompt(translator: Translator, line: str) -> tuple[list[str], list[str]]:
 
 
 def names(translator: Translator, ids) -> list[str]:
-    """What ids are called outside."""
+    """Return the names of ids in the exported vocabulary."""
     vocabulary = translator.vocabulary
     special = {vocabulary.eos_id: "</s>", vocabulary.unk_id: "<unk>"}
     tags = [f"__{code}__" for code in vocabulary.languages]
@@ -41,17 +41,17 @@ def names(translator: Translator, ids) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "instruction"), [("pre", "5"), ("gelu", "register"), ("base", "2")]
 )
-def test_ctranslate2_finds_and_scores_what_we_do(kind, instruction, tmp_path):
+def test_ctranslate2_gives_the_same_translations_and_scores(kind, instruction, tmp_path):
     translator = made_translator(instruction, "encoder_decoder", KINDS[kind])
     run = write_made_run(tmp_path / "run", translator)
     export_checkpoint("ctranslate2", run, tmp_path / "ct2")
-    theirs = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32")
+    ct2_model = ctranslate2.Translator(str(tmp_path / "ct2"), compute_type="float32")
     sources, prefixes = zip(*(prompt(translator, line) for line in LINES), strict=True)
-    given = {"source": SOURCE, "target": TARGET, "length_penalty": 0.0, "max_length": STEPS}
-    found = translator.translate_nbest(LINES, beam_size=BEAM, **given)
+    options = {"source": SOURCE, "target": TARGET, "length_penalty": 0.0, "max_length": STEPS}
+    actual = translator.translate_nbest(LINES, beam_size=BEAM, **options)
 
-    rows = [(number, h) for number, each in enumerate(found) for h in each.hypotheses]
-    scored = theirs.score_batch(
+    rows = [(number, h) for number, each in enumerate(actual) for h in each.hypotheses]
+    scored = ct2_model.score_batch(
         [sources[number] for number, _ in rows],
         [[*prefixes[n], *names(translator, h.tokens[:-1])] for n, h in rows],
     )
@@ -60,7 +60,7 @@ def test_ctranslate2_finds_and_scores_what_we_do(kind, instruction, tmp_path):
         assert len(score.log_probs) == own + len(hypothesis.tokens)
         np.testing.assert_allclose(sum(score.log_probs[own:]), hypothesis.score, rtol=1e-4)
 
-    searched = theirs.translate_batch(
+    searched = ct2_model.translate_batch(
         sources,
         target_prefix=prefixes,
         beam_size=1,
@@ -68,7 +68,7 @@ def test_ctranslate2_finds_and_scores_what_we_do(kind, instruction, tmp_path):
         min_decoding_length=1 + own,  # no empty translation, as here
         disable_unk=True,
     )
-    ours = translator.translate_nbest(LINES, beam_size=1, **given)
+    ours = translator.translate_nbest(LINES, beam_size=1, **options)
     for one, other in zip(ours, searched, strict=True):
         tokens = names(translator, one.hypotheses[0].tokens[:-1])
         assert other.hypotheses[0][own : own + STEPS] == tokens
@@ -82,7 +82,7 @@ def test_ctranslate2_finds_and_scores_what_we_do(kind, instruction, tmp_path):
         ("encoder_decoder", (("positions", ("learned", 32)),), "Model.positions"),
     ],
 )
-def test_what_ctranslate2_does_not_have_is_one_line(layout, changes, message, tmp_path):
+def test_models_unsupported_by_ctranslate2_are_one_error_line(layout, changes, message, tmp_path):
     run = write_made_run(tmp_path / "run", made_translator("5", layout, changes))
     with pytest.raises(UserError, match=message):
         export_checkpoint("ctranslate2", run, tmp_path / "ct2")

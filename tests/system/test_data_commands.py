@@ -1,4 +1,4 @@
-"""scripts/train_vocabulary.py and scripts/cache_tasks.py as a user runs them."""
+"""The commands `vocabulary` and `cache`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tsv(tmp_path) -> Path:
     return folder
 
 
-def test_own_text_becomes_batches(tsv, tmp_path):
+def test_user_text_becomes_batches(tsv, tmp_path):
     corpus = ["--tsv", tsv / "{split}.tsv", "--splits", "train=train,validation=dev"]
     corpus += ["--directions", "en-de,de-en", "--name", "mine", "--on_bad_line", "drop"]
     made = succeed(
@@ -93,7 +93,7 @@ def test_own_text_becomes_batches(tsv, tmp_path):
         (["--parallel", "{text}/nowhere", "--languages", "en,de"], "no such directory"),
     ],
 )
-def test_missing_text_is_one_clear_line(tsv, tmp_path, flags, message):
+def test_missing_text_is_one_error_line(tsv, tmp_path, flags, message):
     flags = [flag.format(text=tsv) for flag in flags]
     done = run("cache_tasks.py", *flags, "--splits", "train=train", "--output", tmp_path / "cache")
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
@@ -124,8 +124,8 @@ def test_the_small_mixture_is_cached_without_tensorflow(tmp_path):
     assert 3 < np.mean(lengths) < 30
 
 
-def test_what_a_killed_process_left_is_cleaned(tmp_path):
-    """And nothing else: not what a living process or another machine is writing."""
+def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
+    """Files of a living process or of another machine stay."""
     program = (
         "import os, signal\n"
         "from mnmt_jax.data.cache_writer import TaskSource, write_cache\n"
@@ -150,7 +150,7 @@ def test_what_a_killed_process_left_is_cleaned(tmp_path):
 
 @pytest.fixture
 def shared_words(tmp_path) -> list:
-    """Flags of text in which two of three languages share words, and of a vocabulary of it."""
+    """Return flags of a text in which two of three languages share words, and of its vocabulary."""
     words = {"en": "the hotel in ({})", "de": "das hotel in ({})", "fr": "un ({})"}
     for code, frame in words.items():
         lines = [frame.format(line) for line in made_text.sentences(code, 30)]
@@ -161,7 +161,7 @@ def shared_words(tmp_path) -> list:
     return [*corpus, "--vocabulary", tmp_path / "vocabulary"]
 
 
-def test_languages_get_copies_of_the_pieces_they_share(shared_words, tmp_path):
+def test_languages_get_copies_of_shared_pieces(shared_words, tmp_path):
     # Two pairs read each English and German line, and of two opposite directions one counts.
     flags = [*shared_words, "--lavs", "code", "--lavs_threshold", 59]
     made = succeed("train_vocabulary.py", *flags, "--output", tmp_path / "split")
@@ -201,7 +201,7 @@ def test_languages_get_copies_of_the_pieces_they_share(shared_words, tmp_path):
         (["--lavs_threshold", 3], "--vocabulary does not apply to a new vocabulary"),
     ],
 )
-def test_mistakes_of_a_split_end_in_one_line(shared_words, tmp_path, changes, message):
+def test_invalid_piece_copies_are_one_error_line(shared_words, tmp_path, changes, message):
     before = {path: path.read_bytes() for path in (tmp_path / "vocabulary").iterdir()}
     changes = [str(flag).format(vocabulary=tmp_path / "vocabulary") for flag in changes]
     done = run("train_vocabulary.py", *shared_words, "--output", tmp_path / "split", *changes)
@@ -212,7 +212,7 @@ def test_mistakes_of_a_split_end_in_one_line(shared_words, tmp_path, changes, me
     assert before == {path: path.read_bytes() for path in (tmp_path / "vocabulary").iterdir()}
 
 
-def test_an_existing_model_is_adopted(tmp_path):
+def test_an_existing_model_is_used(tmp_path):
     model = tmp_path / "any.model"
     model.write_bytes(made_text.vocabulary().model)
     flags = [
@@ -245,7 +245,7 @@ def test_an_existing_model_is_adopted(tmp_path):
         (["--mixture", "cldr_quickstart", "--vocab_size", "90"], "--vocab_size does not apply to"),
     ],
 )
-def test_mistakes_end_in_one_line(arguments, message, tmp_path):
+def test_invalid_arguments_are_one_error_line(arguments, message, tmp_path):
     if "--vocabulary" not in arguments:
         made_text.vocabulary().save(tmp_path / "v")
         arguments = [*arguments, "--vocabulary", str(tmp_path / "v")]
@@ -256,7 +256,7 @@ def test_mistakes_end_in_one_line(arguments, message, tmp_path):
     assert "Traceback" not in done.stderr and not (tmp_path / "cache").exists()
 
 
-def test_a_direction_whose_text_is_not_there_is_named(tmp_path):
+def test_a_direction_without_text_is_named(tmp_path):
     for language in ("de", "fr"):
         for code in ("en", language):
             text = "\n".join(made_text.sentences(code, 9)) + "\n"
@@ -290,7 +290,7 @@ def test_missing_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--vocab_size=90", "--seed=1", "--splits=test=a", "--name=x"])
-def test_an_adopted_model_takes_no_training_options(flag, tmp_path):
+def test_an_existing_model_refuses_training_options(flag, tmp_path):
     flags = ["--sentencepiece", "any.model", "--languages", "fr,en", "--output", tmp_path / "v"]
     done = run("train_vocabulary.py", *flags, flag)
     name = flag.partition("=")[0]

@@ -1,4 +1,4 @@
-"""`scripts/evaluate.py` on a run directory that `train` made."""
+"""The command `evaluate` on a trained run."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"))
 
 
 def _cache(directory: Path) -> Path:
-    """Writes a cache whose task names say nothing true about their directions."""
+    """Write a cache whose task names do not match their directions."""
 
     def task(number: int, direction: tuple[str, str], *splits: str) -> TaskSource:
         readers = {name: lambda: made_run.random_pairs(20, number) for name in splits}
@@ -44,7 +44,7 @@ def _cache(directory: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Holds a run of a few steps and a small parallel test set."""
+    """Make a folder with a run of a few steps and a small parallel test set."""
     path = tmp_path_factory.mktemp("evaluate")
     decode = {"batch": 4, "max_length": 6, "buckets": (16,), "beam_size": 1}
     changes = {"decode": decode, "train": {"steps": 2, "log_every": 1, "eval_every": 2}}
@@ -61,12 +61,12 @@ def _run(*arguments: object) -> subprocess.CompletedProcess:
     return fresh_process.run("evaluate.py", *arguments)
 
 
-def test_a_run_is_evaluated_and_continued(folder):
+def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr,cs")
     # A language that the model does not know.
     (folder / "test.cs").write_text("x\n" * SENTENCES, encoding="utf-8")
-    where = ("--run", folder / "tiny", "--task", "mine", "--output", folder / "out")
-    done = _run(*where, *files)
+    flags = ("--run", folder / "tiny", "--task", "mine", "--output", folder / "out")
+    done = _run(*flags, *files)
     assert done.returncode == 0, done.stderr
     assert "skipped languages that the model does not have: cs" in done.stderr
     assert done.stderr.count("chrF++") == 6 and "6/6 " in done.stderr
@@ -94,7 +94,7 @@ def test_a_run_is_evaluated_and_continued(folder):
     assert [row["hypothesis"] for row in rows] == direct and any(direct)
     assert [row["reference"] for row in rows] == sentences("fr", SENTENCES)
 
-    fewer = (*where, *files, "--directions", "zero_shot", "--paper_compatible", "opus100")
+    fewer = (*flags, *files, "--directions", "zero_shot", "--paper_compatible", "opus100")
     refused = _run(*fewer)
     assert refused.returncode == 2 and "directions: 3 of its 6 would be lost" in refused.stderr
     again = _run(*fewer, "--overwrite")
@@ -111,11 +111,11 @@ def test_a_run_is_evaluated_and_continued(folder):
     assert "As published" in (folder / "out/report.html").read_text(encoding="utf-8")
 
 
-def test_several_processes_evaluate_as_one(folder, tmp_path):
+def test_several_processes_give_the_evaluation_of_one(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
-    where = ("--run", folder / "tiny", "--task", "mine", *files)
-    assert _run(*where, "--output", tmp_path / "alone").returncode == 0
-    shared = (*where, "--output", tmp_path / "shared", "--num_processes=2")
+    flags = ("--run", folder / "tiny", "--task", "mine", *files)
+    assert _run(*flags, "--output", tmp_path / "alone").returncode == 0
+    shared = (*flags, "--output", tmp_path / "shared", "--num_processes=2")
     first = _run(*shared, "--process_id=1")
     assert first.returncode == 0 and first.stdout == ""
     assert (
@@ -125,14 +125,14 @@ def test_several_processes_evaluate_as_one(folder, tmp_path):
     assert not (tmp_path / "shared" / "scores.json").exists()
     last = _run(*shared, "--process_id=0")
     assert last.returncode == 0 and "6 of 6 directions had been translated before" in last.stderr
-    found, expected = (read_result(tmp_path / name) for name in ("shared", "alone"))
-    assert found.directions == expected.directions and len(found.directions) == 6
+    actual, expected = (read_result(tmp_path / name) for name in ("shared", "alone"))
+    assert actual.directions == expected.directions and len(actual.directions) == 6
 
 
-def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
+def test_an_explicit_beam_is_used_and_recorded(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de")
-    where = ("--run", folder / "tiny", "--task", "mine", "--output", tmp_path)
-    done = _run(*where, *files, "--beam_size=3", "--lid=langdetect")
+    flags = ("--run", folder / "tiny", "--task", "mine", "--output", tmp_path)
+    done = _run(*flags, *files, "--beam_size=3", "--lid=langdetect")
     assert done.returncode == 0, done.stderr
     assert "Off-target (langdetect)" in done.stdout
     result = read_result(tmp_path)
@@ -140,54 +140,54 @@ def test_an_explicit_beam_is_searched_and_recorded(folder, tmp_path):
     decoding = result.decoding
     assert (decoding["method"], decoding["beam_size"]) == ("beam", 3)
     path = tmp_path / "translations" / "en-de.jsonl"
-    found = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
-    where = {"source": "en", "target": "de"}
+    actual = [json.loads(line)["hypothesis"] for line in path.read_text("utf-8").splitlines()]
+    flags = {"source": "en", "target": "de"}
     beam = Translator.load(folder / "tiny", bindings=["Decode.beam_size=5"])
-    assert found == beam.translate(sentences("en", SENTENCES), beam_size=3, **where)
+    assert actual == beam.translate(sentences("en", SENTENCES), beam_size=3, **flags)
     greedy = Translator.load(folder / "tiny")
     sizes = [
-        {len(t.hypotheses) for t in greedy.translate_nbest(["one two"], beam_size=size, **where)}
+        {len(t.hypotheses) for t in greedy.translate_nbest(["one two"], beam_size=size, **flags)}
         for size in (None, 1, 3)
     ]
     assert sizes == [{1}, {1}, {3}]
 
 
-def test_contrast_and_pivot_are_recorded_and_told_apart(folder, tmp_path):
+def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
     where = ("--run", folder / "tiny", "--task", "mine", "--directions", "zero_shot")
-    asked = {"plain": [], "other": ["--pivot=en", "--gin.Decode.source_contrast=0.5"]}
-    for name, flags in asked.items():
+    flags_of = {"plain": [], "other": ["--pivot=en", "--gin.Decode.source_contrast=0.5"]}
+    for name, flags in flags_of.items():
         done = _run(*where, *files, "--output", tmp_path / name, *flags)
         assert done.returncode == 0, done.stderr
         # Of de-fr, fr-en and fr-de, the second has the pivot as target.
-        told = done.stderr.count("1 direction from or into en: translated directly")
-        assert told == len(flags[:1])
-    plain, other = (read_result(tmp_path / name).decoding for name in asked)
+        notice_count = done.stderr.count("1 direction from or into en: translated directly")
+        assert notice_count == len(flags[:1])
+    plain, other = (read_result(tmp_path / name).decoding for name in flags_of)
     contrast = {"source_contrast": 0.5, "seed": 0}
     assert other == {**plain, **contrast, "pivot": "en"}
     assert "- pivot: en" in (tmp_path / "other" / "table.md").read_text("utf-8").splitlines()
     path = tmp_path / "other" / "translations" / "fr-de.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    found = Translator.load(folder / "tiny").translate_nbest(
+    actual = Translator.load(folder / "tiny").translate_nbest(
         sentences("fr", SENTENCES), source="fr", target="de", pivot="en", source_contrast=0.5
     )
-    assert [row["pivot"] for row in rows] == [t.pivot for t in found]
-    assert [row["hypothesis"] for row in rows] == [t.text for t in found]
-    where = (*(tmp_path / name for name in asked), "--output", tmp_path / "page.html")
+    assert [row["pivot"] for row in rows] == [t.pivot for t in actual]
+    assert [row["hypothesis"] for row in rows] == [t.text for t in actual]
+    where = (*(tmp_path / name for name in flags_of), "--output", tmp_path / "page.html")
     done = fresh_process.run("compare.py", *where)
     assert done.returncode == 0, done.stderr
     names = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:4]]
     assert names == ["tiny (register)", "tiny, source_contrast=0.5, pivot=en (register)"]
 
 
-def test_a_pivot_that_the_model_lacks_is_refused_before_anything_is_written(folder, tmp_path):
-    where = ("--run", folder / "tiny", "--task", "cldr_quickstart", "--output", tmp_path / "none")
-    done = _run(*where, "--pivot=xx")
+def test_an_unknown_pivot_is_refused_before_anything_is_written(folder, tmp_path):
+    flags = ("--run", folder / "tiny", "--task", "cldr_quickstart", "--output", tmp_path / "none")
+    done = _run(*flags, "--pivot=xx")
     assert done.returncode == 2 and "--pivot=xx: the model has no such language" in done.stderr
     assert not (tmp_path / "none").exists()
 
 
-def test_the_search_is_described_as_it_is_done(folder):
+def test_the_recorded_search_settings_are_those_used(folder):
     config = Translator.load(folder / "tiny").config.decode
     assert (config.method, config.beam_size) == ("greedy", 1)
     assert describe_search(config)["beam_size"] == 1
@@ -201,7 +201,7 @@ def test_the_search_is_described_as_it_is_done(folder):
     assert (sampled.method, sampled.beam_size) == ("sample", 3)
 
 
-def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
+def test_the_fingerprint_covers_parameters_vocabulary_and_instruction(folder):
     subject, _ = load_evaluated_model(folder / "tiny")
     other, _ = load_evaluated_model(folder / "tiny", bindings=["Data.instruction='2'"])
     extra = json.loads(next((folder / "tiny/checkpoints/2/extra").iterdir()).read_text())
@@ -213,7 +213,7 @@ def test_the_stamp_names_parameters_vocabulary_and_instruction(folder):
     assert other.identity == subject.identity | {"instruction": "2"}
 
 
-def test_tags_omitted_in_decoding_are_recorded_and_told_apart(folder, tmp_path):
+def test_decoding_without_tags_is_recorded_and_named(folder, tmp_path):
     """Table 8 of the language-specific layers paper: trained with tags, decoded without."""
     corpus = ParallelFiles("mine", str(folder / "{split}.{language}"), ("de", "fr"))
     benchmark = Benchmark("mine", corpus, limit=2)
@@ -243,7 +243,7 @@ def test_tags_omitted_in_decoding_are_recorded_and_told_apart(folder, tmp_path):
         (["--task", "cldr", "--directions", "best"], "or write all, supervised, zero_shot"),
     ],
 )
-def test_mistakes_are_one_line(folder, tmp_path, arguments, message):
+def test_invalid_arguments_are_one_error_line(folder, tmp_path, arguments, message):
     done = _run("--run", folder / "tiny", "--output", tmp_path / "out", *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr

@@ -1,4 +1,4 @@
-"""Checkpoints in and out through the commands: runs that translate, files that come back equal."""
+"""Import and export commands: imported runs translate, and files round-trip."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def tensors_of(folder: Path) -> dict[str, np.ndarray]:
     return {name: tensor.read() for name, tensor in read_safetensors(path).items()}
 
 
-def assert_equal(found: dict, expected: dict) -> None:
-    assert found.keys() == expected.keys() and len(found) > 20
+def assert_equal(actual: dict, expected: dict) -> None:
+    assert actual.keys() == expected.keys() and len(actual) > 20
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
-def test_m2m100_there_and_back(tmp_path, capsys):
+def test_m2m100_round_trip(tmp_path, capsys):
     tensors = made_foreign.m2m100_directory(tmp_path / "hf", shard_bytes=6000)
     assert len(list((tmp_path / "hf").glob("model-*-of-*.safetensors"))) > 2
     run = tmp_path / "runs" / "m2m"
@@ -91,7 +91,7 @@ def test_m2m100_there_and_back(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("prefix", ["model.decoder.", "model."])
-def test_mitre_there_and_back(tmp_path, prefix):
+def test_mitre_round_trip(tmp_path, prefix):
     tensors = made_foreign.mitre_directory(tmp_path / "hf", prefix)
     import_checkpoint("huggingface", tmp_path / "hf", tmp_path / "run")
     config = RunDirectory(tmp_path / "run").config()
@@ -106,7 +106,7 @@ def test_mitre_there_and_back(tmp_path, prefix):
 
 
 @pytest.mark.parametrize("kind", made_foreign.FAIRSEQ_MODELS)
-def test_fairseq_there_and_back(tmp_path, kind):
+def test_fairseq_round_trip(tmp_path, kind):
     tensors = made_foreign.fairseq_checkpoint(tmp_path / "fs", kind)
     path = tmp_path / "fs" / "checkpoint.pt"
     import_checkpoint("fairseq", path, tmp_path / "run")
@@ -126,7 +126,7 @@ def test_fairseq_there_and_back(tmp_path, kind):
 
 @pytest.fixture(scope="module")
 def golden_vocabulary(tmp_path_factory) -> Path:
-    """Any vocabulary of ours with as many ids as a golden file has."""
+    """Return a vocabulary with as many ids as a golden file."""
     with np.load(GOLDEN / "registers_tiny.npz") as archive:
         size = len(archive["param/encoder.embed_tokens.weight"])
         first_tag = int(archive["first_language_id"])
@@ -149,8 +149,8 @@ def test_golden_file(tmp_path, golden_vocabulary):
     assert translate(tmp_path / "run", "l0", "l1")[1] == ""
 
 
-def test_a_vocabulary_of_ours_may_be_given(tmp_path):
-    """Another --vocabulary than the one beside the weights, in either form."""
+def test_a_vocabulary_can_be_passed_to_an_import(tmp_path):
+    """Pass another --vocabulary than the one beside the weights, in either form."""
     made_foreign.m2m100_directory(tmp_path / "hf")
     import_checkpoint("huggingface", tmp_path / "hf", tmp_path / "own")
     bare = tmp_path / "bare"
@@ -168,7 +168,7 @@ def test_a_vocabulary_of_ours_may_be_given(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_problems_leave_nothing_behind(tmp_path):
+def test_failed_imports_leave_no_files(tmp_path):
     tensors = made_foreign.m2m100_directory(tmp_path / "hf")
     name = "model.decoder.layers.1.fc1.weight"
     made_foreign.write_tensors(
@@ -187,7 +187,7 @@ def test_problems_leave_nothing_behind(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"hf"}
 
 
-def test_nothing_is_overwritten(tmp_path):
+def test_existing_files_are_not_overwritten(tmp_path):
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
     path = tmp_path / "fs" / "checkpoint.pt"
     with pytest.raises(UserError, match="already exists"):
@@ -198,7 +198,7 @@ def test_nothing_is_overwritten(tmp_path):
         export_checkpoint("fairseq", tmp_path / "run", tmp_path / "fs")
 
 
-def test_our_own_vocabulary_goes_out_and_comes_back(tmp_path):
+def test_a_vocabulary_trained_here_round_trips(tmp_path):
     """Vocabularies trained here have no <s>; Hugging Face does not need it, fairseq does."""
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "encoder_decoder")
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "run")
@@ -229,7 +229,7 @@ def test_our_own_vocabulary_goes_out_and_comes_back(tmp_path):
         ("fairseq", {"layout": "causal"}, "no model like 'causal'"),
     ],
 )
-def test_models_without_counterpart_are_refused(tmp_path, kind, changes, message):
+def test_exports_without_a_counterpart_are_refused(tmp_path, kind, changes, message):
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "run")
     run = RunDirectory(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""`scripts/infer.py` on a run directory: pipes, files, formats, errors."""
+"""The command `translate`: pipes, files, formats, errors."""
 
 import gzip
 import importlib.util
@@ -61,7 +61,7 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def infer(monkeypatch, capfd):
-    """Runs the command in this process; returns its status, standard output and standard error."""
+    """Run the command in this process; return its status, standard output and standard error."""
     spec = importlib.util.spec_from_file_location("infer", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -84,8 +84,8 @@ def _languages(run: Path) -> tuple:
     return "--run", run, "--source", "en", "--target", "de"
 
 
-def test_a_pipe_gives_one_line_per_line(run):
-    """The real thing: a process of its own."""
+def test_a_pipe_gives_one_output_line_per_input_line(run):
+    """Run in a separate process."""
     command = [sys.executable, str(SCRIPT), *map(str, _languages(run))]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
@@ -111,8 +111,8 @@ def test_files_gzip_and_json(run, infer, tmp_path):
     assert [record["source"] for record in records] == LINES
     assert [record["line"] for record in records] == [1, 2, 3, 4, 5]
     assert [record["truncated"] for record in records] == [False] * 4 + [True]
-    found = Translator.load(run).translate_nbest(LINES, source="en", target="de", beam_size=3)
-    for record, translation in zip(records, found, strict=True):
+    actual = Translator.load(run).translate_nbest(LINES, source="en", target="de", beam_size=3)
+    for record, translation in zip(records, actual, strict=True):
         assert record["translation"] == translation.text
         assert record["score"] == translation.score
         assert record["limited"] == translation.limited
@@ -121,12 +121,12 @@ def test_files_gzip_and_json(run, infer, tmp_path):
     assert set(tmp_path.iterdir()) == {source, output}
 
 
-def test_a_translator_says_which_run_it_is(run):
+def test_repr_of_a_translator_names_the_run(run):
     expected = f"Translator('{run}', step=7, layout='prefix', languages=3)"
     assert repr(Translator.load(run)) == expected
 
 
-def test_bindings_and_step_reach_the_search(run, infer):
+def test_bindings_and_step_are_used(run, infer):
     text = LINES[0].encode()
     binding = "--gin.Decode.max_length=1"
     status, out, _ = infer(*_languages(run), binding, "--step=7", stdin=text)
@@ -149,7 +149,7 @@ def test_bindings_and_step_reach_the_search(run, infer):
         ({"--format": "xml"}, "invalid choice"),
     ],
 )
-def test_mistakes_are_one_line(run, infer, changed, message):
+def test_invalid_arguments_are_one_error_line(run, infer, changed, message):
     flags = {"--run": run, "--source": "en", "--target": "de"} | changed
     arguments = [argument for pair in flags.items() for argument in pair]
     status, out, error = infer(*arguments, stdin=LINES[0].encode())
@@ -167,8 +167,8 @@ def test_bad_text_names_its_line_and_leaves_no_output(run, infer, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["same", "symbolic", "hard", "gzip"])
-def test_the_input_is_not_replaced(infer, tmp_path, kind):
-    """Found before the run is looked for."""
+def test_the_input_file_is_not_overwritten(infer, tmp_path, kind):
+    """Checked before the run is loaded."""
     source, output = tmp_path / "in", tmp_path / ("in.gz" if kind == "gzip" else "out")
     source.write_text("one\n")
     if kind == "same":
@@ -183,8 +183,8 @@ def test_the_input_is_not_replaced(infer, tmp_path, kind):
     assert error.count("\n") == 1
 
 
-def test_an_output_that_cannot_be_is_known_before(infer, tmp_path):
-    """Before the run is looked for; in the user's own words."""
+def test_an_invalid_output_path_is_refused_before_loading(infer, tmp_path):
+    """Checked before the run is loaded; the message has the path as given."""
     for output, why in (
         (tmp_path, "is a folder"),
         (tmp_path / "no" / "x", f"cannot be written ({tmp_path / 'no'}: No such file"),
@@ -194,7 +194,7 @@ def test_an_output_that_cannot_be_is_known_before(infer, tmp_path):
         assert error.startswith(f"error: --output={output}: {why}")
 
 
-def test_devices_pipes_and_links_are_written_as_they_are(run, infer, tmp_path):
+def test_devices_pipes_and_links_are_written_in_place(run, infer, tmp_path):
     text = LINES[0].encode()
     expected = infer(*_languages(run), stdin=text)[1]
     assert infer(*_languages(run), "--output=/dev/fd/1", stdin=text)[:2] == (0, expected)
@@ -247,7 +247,7 @@ def _files(folder: Path, name: str = "out") -> tuple:
 
 
 def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
-    """Lets an error come after so many translated lines; counts all that are translated."""
+    """Raise an error after a number of translated lines; count all translated lines."""
     numbers: list[int] = []
     as_completed = TranslationJob.as_completed
 
@@ -263,8 +263,8 @@ def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
-    """By Ctrl-C; sampling, so that every line has a draw of its own; nothing is done twice."""
+def test_an_interrupted_translation_is_resumed(run, infer, folder, monkeypatch, name):
+    """Interrupted by Ctrl-C. Sampling gives each line its own draw; no line is translated twice."""
     arguments = *_languages(run), *_files(folder, name), SAMPLED, "--format=jsonl"
     assert infer(*arguments)[0] == 0
     expected = (folder / name).read_bytes()
@@ -285,7 +285,7 @@ def test_a_stopped_command_goes_on(run, infer, folder, monkeypatch, name):
     assert set(folder.iterdir()) == {folder / "in", folder / name}
 
 
-def test_pivot_and_others_stand_in_the_records(run, infer):
+def test_records_include_pivot_and_contrast(run, infer):
     contrast = {"source_contrast": 0.5, "language_contrast": 0.1, "contrast_languages": ("en",)}
     flags = [f"--gin.Decode.{name}={value}" for name, value in contrast.items()]
     text = "\n".join(LINES).encode()
@@ -293,18 +293,18 @@ def test_pivot_and_others_stand_in_the_records(run, infer):
     status, out, error = infer(*arguments, stdin=text)
     assert status == 0 and "without another" not in error and "directly" not in error
     records = [json.loads(line) for line in out.split("\n")[:-1]]
-    found = Translator.load(run).translate_nbest(
+    actual = Translator.load(run).translate_nbest(
         LINES, source="en", target="de", pivot="fr", **contrast
     )
-    assert [record["translation"] for record in records] == [t.text for t in found]
-    assert [record["score"] for record in records] == [t.score for t in found]
-    assert [record.get("pivot") for record in records] == [t.pivot for t in found]
+    assert [record["translation"] for record in records] == [t.text for t in actual]
+    assert [record["score"] for record in records] == [t.score for t in actual]
+    assert [record.get("pivot") for record in records] == [t.pivot for t in actual]
     assert [len(record.get("others", ())) for record in records] == [1, 0, 1, 1, 1]
     assert all(set(r.get("others", ())) <= set(LINES) - {r["source"], ""} for r in records)
     assert "pivot" not in records[1] and "others" not in records[1]
 
 
-def test_what_a_pivot_or_contrast_cannot_do_is_said(run, infer):
+def test_unsupported_pivot_and_contrast_settings_are_refused(run, infer):
     text = f"\n{LINES[0]}\n".encode()
     plain = infer(*_languages(run), stdin=text)[1]
     status, out, error = infer(*_languages(run), "--gin.Decode.source_contrast=0.5", stdin=text)
@@ -319,7 +319,7 @@ def test_what_a_pivot_or_contrast_cannot_do_is_said(run, infer):
     assert "--pivot=xx: the model has no such language" in error
 
 
-def test_a_stopped_command_with_pivot_and_contrast_goes_on(run, infer, folder, monkeypatch):
+def test_an_interrupted_pivot_or_contrast_translation_is_resumed(run, infer, folder, monkeypatch):
     contrast = "--gin.Decode.source_contrast=0.5", "--format=jsonl"
     arguments = *_languages(run), *_files(folder), *contrast
     assert infer(*arguments, "--pivot=fr")[0] == 0
@@ -339,12 +339,12 @@ def test_a_stopped_command_with_pivot_and_contrast_goes_on(run, infer, folder, m
     changed = [text if number != 14 else TEXTS[13] for number, text in enumerate(TEXTS)]
     (folder / "in").write_text("\n".join(changed) + "\n")
     assert infer(*arguments)[0] == 0
-    found = (folder / "out").read_bytes()
+    actual = (folder / "out").read_bytes()
     (folder / "out").unlink()
-    assert infer(*arguments)[0] == 0 and (folder / "out").read_bytes() == found
+    assert infer(*arguments)[0] == 0 and (folder / "out").read_bytes() == actual
 
 
-def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
+def test_translations_before_a_bad_line_are_kept(run, infer, folder):
     good = (folder / "in").read_bytes()
     lines = good.split(b"\n")
     lines[17] = b"two \xff"
@@ -361,7 +361,7 @@ def test_a_bad_line_loses_nothing_before_it(run, infer, folder):
     assert (folder / "out").read_text().split("\n") == [*expected, ""]
 
 
-def test_only_what_is_whole_and_of_the_same_input_is_used(run, infer, folder, monkeypatch):
+def test_only_complete_translations_of_the_same_input_are_reused(run, infer, folder, monkeypatch):
     assert infer(*_languages(run), *_files(folder))[0] == 0
     expected = (folder / "out").read_text().splitlines()
     with monkeypatch.context() as patch:
@@ -381,15 +381,15 @@ def test_only_what_is_whole_and_of_the_same_input_is_used(run, infer, folder, mo
         texts = list(itertools.takewhile(lambda text: text is not None, texts))
         (folder / "in").write_text("\n".join(texts) + "\n")
         status, _, error = infer(*_languages(run), *_files(folder))
-        found = (folder / "out").read_text().splitlines()
-        assert status == 0 and len(found) == len(texts) and not kept.exists()
+        actual = (folder / "out").read_text().splitlines()
+        assert status == 0 and len(actual) == len(texts) and not kept.exists()
         same = [number for number in range(len(texts)) if number not in changed]
-        assert [found[n] for n in same] == [expected[n] for n in same] and len(same) > 11
+        assert [actual[n] for n in same] == [expected[n] for n in same] and len(same) > 11
         if going_on is not None and len(texts) > 12:
             assert f"resumes after {going_on} lines" in error
 
 
-def test_other_settings_are_refused_while_something_is_kept(run, infer, folder, monkeypatch):
+def test_other_settings_are_refused_while_translations_are_kept(run, infer, folder, monkeypatch):
     with monkeypatch.context() as patch:
         _stop_after(9, KeyboardInterrupt(), patch)
         infer(*_languages(run), *_files(folder))
@@ -405,14 +405,14 @@ def test_other_settings_are_refused_while_something_is_kept(run, infer, folder, 
     assert (folder / "out").read_text().split("\n") == [*expected, ""]
 
 
-def test_nothing_done_leaves_nothing(run, infer, folder, monkeypatch):
+def test_no_files_remain_if_no_line_was_translated(run, infer, folder, monkeypatch):
     _stop_after(0, KeyboardInterrupt(), monkeypatch)
     assert infer(*_languages(run), *_files(folder))[0] == 130
     assert list(folder.iterdir()) == [folder / "in"]
 
 
-def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
-    """Full after some lines, and full when the whole is written at the end."""
+def test_a_full_disk_keeps_finished_translations(run, infer, folder, monkeypatch):
+    """Full after some lines, or when the output is written at the end."""
 
     def full(self):
         raise OSError(28, "No space left on device")
@@ -431,15 +431,15 @@ def test_a_full_disk_keeps_what_was_done(run, infer, folder, monkeypatch):
     assert status == 0 and "0 lines in" in error and not kept.exists()
 
 
-def test_two_processes_do_not_write_one_output(run, infer, folder):
+def test_two_processes_cannot_write_one_output(run, infer, folder):
     with ResumableOutput(str(folder / "out"), {}, WINDOW):
         status, _, error = infer(*_languages(run), *_files(folder))
     assert status == 2 and "another process is writing it" in error
     assert "Traceback" not in error
 
 
-def test_several_processes_write_what_one_does(run, infer, folder, monkeypatch):
-    """One of them is stopped and started again; sampling, so that every line has its own draw."""
+def test_several_processes_write_the_output_of_one(run, infer, folder, monkeypatch):
+    """One of them is stopped and restarted. Sampling gives each line its own draw."""
     contrast = "--gin.Decode.source_contrast=0.5", "--pivot=fr"
     arguments = *_languages(run), *_files(folder), SAMPLED, *contrast, "--format=jsonl"
     assert infer(*arguments)[0] == 0
@@ -469,8 +469,8 @@ def test_several_processes_write_what_one_does(run, infer, folder, monkeypatch):
     assert set(folder.iterdir()) == {folder / "in", folder / "out"}
 
 
-def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
-    """Before the run is looked for."""
+def test_foreign_and_input_files_are_not_used_as_partial_output(infer, folder):
+    """Checked before the run is loaded."""
     kept = folder / "out.unfinished"
     kept.write_text('{"notes": "mine"}\n')
     for arguments, message in (
@@ -482,7 +482,7 @@ def test_kept_translations_are_no_input_and_no_file_of_others(infer, folder):
     assert kept.read_text() == '{"notes": "mine"}\n'
 
 
-def test_standard_output_gets_each_line_when_it_is_done(run, infer, folder, monkeypatch):
+def test_standard_output_gets_each_line_at_once(run, infer, folder, monkeypatch):
     seen = []
 
     class Watched:

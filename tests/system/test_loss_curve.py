@@ -1,4 +1,4 @@
-"""Twenty updates of a tiny run give the losses on file: a refactor moves none of them.
+"""Golden loss curve: twenty updates of a tiny run give the stored losses.
 
 A change of numerics on purpose writes the file anew, and its difference shows the curve it moved:
 
@@ -22,7 +22,7 @@ LOSS_RTOL = 1e-4  # float32 sums in another order, twenty updates long
 
 
 def loss_curve(folder: Path) -> list[float]:
-    """Returns the losses of a training with dropout, packing, accumulation and clipping."""
+    """Return the losses of a training with dropout, packing, accumulation and clipping."""
     config = make_config(
         make_cache(folder / "cache"),
         model={"layout": "register", "stage_layers": (2,)},
@@ -35,9 +35,9 @@ def loss_curve(folder: Path) -> list[float]:
 
 def test_loss_curve(tmp_path):
     expected = json.loads(CURVE.read_text(encoding="utf-8"))
-    found = loss_curve(tmp_path)
-    assert len(found) == STEPS and found[-1] < 0.95 * found[0]
-    assert found == pytest.approx(expected, rel=LOSS_RTOL)
+    actual = loss_curve(tmp_path)
+    assert len(actual) == STEPS and actual[-1] < 0.95 * actual[0]
+    assert actual == pytest.approx(expected, rel=LOSS_RTOL)
 
 
 if __name__ == "__main__":

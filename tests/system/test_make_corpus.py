@@ -1,4 +1,4 @@
-"""scripts/make_corpus.py: files other toolkits can read, the same ones every time."""
+"""The command `corpus`: reproducible files in standard formats."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_parallel_files_hold_the_corpus_and_repeat_themselves(tmp_path):
+def test_parallel_files_contain_the_corpus_and_are_reproducible(tmp_path):
     summary = make(tmp_path / "a", "--seed", 7)
     make(tmp_path / "b", "--seed", 7, hash_seed="99")
     make(tmp_path / "c", "--seed", 8)
@@ -58,7 +58,7 @@ def test_parallel_files_hold_the_corpus_and_repeat_themselves(tmp_path):
         assert not lines["test"] & lines["train"] and not lines["validation"] & lines["train"]
 
 
-def test_tsv_holds_the_same_sentences(tmp_path):
+def test_tsv_contains_the_same_sentences(tmp_path):
     summary = make(tmp_path, "--format", "tsv", "--inventory", "large")
     assert set(contents(tmp_path)) == {"train.tsv", "validation.tsv", "test.tsv"}
     assert summary["lines"]["train.tsv"] == 300
@@ -69,13 +69,13 @@ def test_tsv_holds_the_same_sentences(tmp_path):
     assert list(written.pairs("test", ("ja", "en"))) == pairs
 
 
-def test_a_split_of_no_lines_is_left_out(tmp_path):
+def test_an_empty_split_is_not_written(tmp_path):
     result = run("--output", tmp_path, "--train", 5, "--validation", 0, "--test", 0)
     assert result.returncode == 0, result.stderr
     assert set(contents(tmp_path)) == {"train.en", "train.de", "train.fr"}
 
 
-def test_files_in_the_way_are_kept_unless_told_otherwise(tmp_path):
+def test_existing_files_are_kept_unless_overwriting_is_requested(tmp_path):
     (tmp_path / "test.de").write_text("mine\n")
     result = run("--output", tmp_path, "--train", 5)
     assert result.returncode == 2
@@ -95,7 +95,7 @@ def test_files_in_the_way_are_kept_unless_told_otherwise(tmp_path):
         (("--train", "many"), "--train"),
     ],
 )
-def test_mistakes_end_with_one_line_and_leave_nothing(tmp_path, arguments, message):
+def test_invalid_arguments_are_one_error_line_and_leave_no_files(tmp_path, arguments, message):
     result = run("--output", tmp_path / "new", *arguments)
     assert result.returncode == 2
     assert result.stdout == "" and message in result.stderr

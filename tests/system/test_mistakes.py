@@ -1,4 +1,4 @@
-"""A mistake in the configuration ends a command with status 2 and one line that names the field."""
+"""Configuration errors end a command with status 2 and one line that names the field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DESCRIBE, TRAIN = "describe.py", "train.py"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A configuration that trains, so that what is refused is the binding under test."""
+    """Make a valid configuration, so that only the tested binding is refused."""
     folder = tmp_path_factory.mktemp("mistakes")
     save_config(make_config(make_cache(folder / "cache")), folder / "run.gin")
     return folder
@@ -42,7 +42,7 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         (TRAIN, "Mesh.fsdp=5", "Mesh.fsdp=5 x Mesh.tensor=1 must divide the"),
     ],
 )
-def test_one_line_and_status_two(script, binding, named, folder, tmp_path):
+def test_invalid_configuration_is_one_line_and_status_2(script, binding, named, folder, tmp_path):
     own = "--vocab_size=60" if script == DESCRIBE else f"--workdir={tmp_path / 'run'}"
     done = run(script, f"--gin_file={folder / 'run.gin'}", own, f"--gin.{binding}")
     assert done.returncode == 2, done.stderr
@@ -60,7 +60,7 @@ def test_one_line_and_status_two(script, binding, named, folder, tmp_path):
         (["train", "--gin.Train.steps=3"], "are required: --workdir"),
     ],
 )
-def test_a_flag_that_is_none_is_named_before_one_that_is_missing(arguments, message, monkeypatch):
+def test_an_unknown_flag_is_named_before_a_missing_one(arguments, message, monkeypatch):
     monkeypatch.setattr("sys.argv", ["mnmt", *arguments])
     with pytest.raises(UserError, match=re.escape(message)):
         mnmt.main()
@@ -70,7 +70,7 @@ def test_a_flag_that_is_none_is_named_before_one_that_is_missing(arguments, mess
     ("script", "flag"),
     [(TRAIN, "--workdir"), ("train_vocabulary.py", "--output"), ("cache_tasks.py", "--output")],
 )
-def test_a_path_that_cannot_be_made_is_one_line(script, flag, folder, tmp_path):
+def test_an_invalid_path_is_one_error_line(script, flag, folder, tmp_path):
     (tmp_path / "file").write_text("in the way")
     (folder / "train.tsv").write_text("en\tde\n" + "one two\teins zwei\n" * 9)
     text = ["--languages=en,de", "--name=x", "--tsv", folder / "{split}.tsv", "--vocab_size=12"]
@@ -88,7 +88,7 @@ def test_a_path_that_cannot_be_made_is_one_line(script, flag, folder, tmp_path):
         ("JAX_PLATFORMS", "abacus", "=abacus: JAX finds no such devices here (Unable to initiali"),
     ],
 )
-def test_what_jax_cannot_read_of_the_environment_is_told(variable, value, message):
+def test_invalid_jax_environment_variables_are_reported(variable, value, message):
     code = (
         "from mnmt_jax.runtime.run_command import run_command\n"
         "run_command(lambda: 0 * len(__import__('jax').devices()))"

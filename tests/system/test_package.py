@@ -1,4 +1,4 @@
-"""What `pip install` leaves: one command, the gin files, and nothing of the checkout."""
+"""The installed package: one command, the gin files, and nothing of the checkout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PACKAGED = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built beside a source distribution, in a folder where something was built before."""
+    """Build the wheel beside a source distribution, in a folder with an earlier build."""
     source = tmp_path_factory.mktemp("source")
     for name in (*PACKAGED, "README.md", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
@@ -42,13 +42,13 @@ def wheel(tmp_path_factory) -> Path:
     stale.touch()  # of an earlier version
     build = [sys.executable, "-m", "build", "--sdist", "--wheel", "--no-isolation", str(source)]
     subprocess.run(build, check=True, capture_output=True)
-    (found,) = (source / "dist").glob("*.whl")
-    return found
+    (actual,) = (source / "dist").glob("*.whl")
+    return actual
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The `bin` of an environment with the package; what it depends on is that of the suite."""
+    """Return the `bin` of an environment with the package and this suite's dependencies."""
     place = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
     python = place / "bin" / "python"
@@ -76,7 +76,7 @@ def run(installed: Path, folder: Path, *command: str, text: str = "") -> str:
     return done.stdout
 
 
-def test_the_wheel_holds_the_package_alone(wheel):
+def test_the_wheel_contains_only_the_package(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {
         "mnmt_jax",
@@ -96,7 +96,7 @@ def test_the_wheel_holds_the_package_alone(wheel):
     assert len(required) > 15 and not any("git+" in line or "://" in line for line in required)
 
 
-def test_the_package_is_not_the_checkout(installed, tmp_path):
+def test_the_installed_package_is_imported(installed, tmp_path):
     printed = run(installed, tmp_path, "python", "-c", "import mnmt_jax; print(mnmt_jax.__file__)")
     assert Path(printed.strip()).is_relative_to(installed.parent)
     assert run(installed, tmp_path, "mnmt", "--version").startswith(f"mnmt-jax {__version__}, jax ")
@@ -108,13 +108,13 @@ def test_help_lists_the_commands(installed, tmp_path):
     assert "usage: mnmt train" in run(installed, tmp_path, "mnmt", "train", "--help")
 
 
-def test_pages_that_messages_name_are_installed(installed, tmp_path):
+def test_pages_named_in_messages_are_installed(installed, tmp_path):
     code = "from mnmt_jax.errors import docs_page; print(docs_page('graft.md'))"
     page = Path(run(installed, tmp_path, "python", "-c", code).strip())
     assert page.is_file() and page.is_relative_to(installed.parent)
 
 
-def test_bash_completes_commands_flags_and_files(installed, tmp_path):
+def test_bash_completion_of_commands_flags_and_files(installed, tmp_path):
     (tmp_path / "some.gin").touch()
     script = run(installed, tmp_path, "mnmt", "--completion", "bash")
     words = {"tr": {"train", "translate"}, "train --work": {"--workdir"}}
@@ -126,8 +126,8 @@ def test_bash_completes_commands_flags_and_files(installed, tmp_path):
         assert {*done.stdout.split()} == expected, typed
 
 
-def test_the_readme_from_an_empty_folder(installed, tmp_path):
-    """Its three commands of "Train on your own text" and its lines of Python, as they stand."""
+def test_readme_commands_in_an_empty_folder(installed, tmp_path):
+    """Run the three commands of "Train on your own text" and its Python lines as written."""
     made_pages.own_text(tmp_path)
     page = commands("README.md")
     for name in ("cache", "train", "evaluate"):

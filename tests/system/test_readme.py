@@ -13,14 +13,14 @@ from tests.documents import make_root, run_page, shell
 
 @pytest.fixture(scope="module")
 def readme(tmp_path_factory):
-    """The folder in which the page's commands ran, and what each printed."""
+    """Return the folder in which the page's commands ran, and the output of each."""
     root = make_root(tmp_path_factory.mktemp("readme"))
     made_pages.own_text(root)
     return root, run_page("README.md", root)
 
 
 def printed_by(printed: dict[str, str], words: str) -> str:
-    """Returns what the one command that holds these words printed."""
+    """Return the output of the only command that contains these words."""
     [text] = (text for command, text in printed.items() if words in command)
     return text
 
@@ -31,9 +31,9 @@ def test_the_quickstart_compares_two_models(readme):
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in output.splitlines()[:6]]
     assert rows[0][:5] == ["model", "steps", "seconds", "decoding", "directions"]
     assert {row[3] for row in rows[2:]} == {"greedy"}
-    found = [(row[0], row[1], row[4]) for row in rows[2:]]
+    actual = [(row[0], row[1], row[4]) for row in rows[2:]]
     names = ("prefix", "register")
-    assert found == [(n, "2", "supervised (3)") for n in names] + [
+    assert actual == [(n, "2", "supervised (3)") for n in names] + [
         (n, "2", "zero-shot (9)") for n in names
     ]
     assert "Zero-shot translations, in directions never trained on" in output
@@ -64,11 +64,11 @@ def test_the_readme_describes_a_model(readme):
 def test_the_readme_translates_with_the_quickstart(readme):
     _, printed = readme
     assert printed_by(printed, "mnmt translate").count("\n") == 1
-    found = printed_by(printed, "import mnmt_jax")
-    assert found.startswith("[") and found.count("\n") == 1
+    actual = printed_by(printed, "import mnmt_jax")
+    assert actual.startswith("[") and actual.count("\n") == 1
 
 
-def test_the_readme_trains_on_files_of_ones_own(readme):
+def test_the_readme_trains_on_user_files(readme):
     root, printed = readme
     table = printed_by(printed, "--task=mine").splitlines()
     assert "supervised (4)" in table[-2] and "zero-shot (2)" in table[-1]

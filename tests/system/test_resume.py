@@ -1,4 +1,4 @@
-"""A training that was stopped anyhow ends as the one that was not."""
+"""Stopped, killed and damaged runs end like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 24
 
 @pytest.fixture(scope="module")
 def gin_file(tmp_path_factory) -> Path:
-    """Saves at every step, so that a moment chosen at random is likely to be inside a save."""
+    """Write a configuration that saves at every step, so that a random kill likely hits a save."""
     folder = tmp_path_factory.mktemp("resume")
     config = make_config(
         make_cache(folder / "cache"),
@@ -44,9 +44,9 @@ def start(gin_file: Path, workdir: Path, *bindings: str) -> fresh_process.Child:
 
 
 def finish(child: fresh_process.Child, status: int) -> str:
-    _, said = child.communicate(timeout=fresh_process.PATIENCE)
-    assert child.returncode == status, said
-    return said
+    _, output = child.communicate(timeout=fresh_process.PATIENCE)
+    assert child.returncode == status, output
+    return output
 
 
 def wait_for(condition, child: fresh_process.Child) -> None:
@@ -58,25 +58,27 @@ def wait_for(condition, child: fresh_process.Child) -> None:
 
 
 def unfinished(run: Path, above: int) -> list[Path]:
-    """Returns the folders of saves in progress."""
-    found = (run / "checkpoints").glob("*tmp*")
-    return [path for path in found if int(path.name.split(".")[0]) > above]
+    """Return the folders of saves in progress."""
+    actual = (run / "checkpoints").glob("*tmp*")
+    return [path for path in actual if int(path.name.split(".")[0]) > above]
 
 
 def complete(run: Path) -> list[int]:
     return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit())
 
 
-def test_stopped_by_sigterm_and_by_kill_inside_a_save(gin_file, tmp_path):
-    straight, broken = tmp_path / "straight", tmp_path / "broken"
-    assert "complete" in finish(start(gin_file, straight, f"--gin.Train.save_every={STEPS}"), 0)
+def test_runs_stopped_by_sigterm_or_killed_in_a_save_resume_identically(gin_file, tmp_path):
+    uninterrupted, broken = tmp_path / "straight", tmp_path / "broken"
+    assert "complete" in finish(
+        start(gin_file, uninterrupted, f"--gin.Train.save_every={STEPS}"), 0
+    )
 
     child = start(gin_file, broken)
     wait_for(lambda: complete(broken) and complete(broken)[-1] >= 3, child)
     child.send_signal(signal.SIGTERM)
-    said = finish(child, 128 + signal.SIGTERM)
+    output = finish(child, 128 + signal.SIGTERM)
     stopped_at = complete(broken)[-1]
-    assert f"SIGTERM: {broken} is at step {stopped_at} of {STEPS}" in said
+    assert f"SIGTERM: {broken} is at step {stopped_at} of {STEPS}" in output
     assert 3 <= stopped_at < STEPS
 
     for above in (stopped_at + 1, stopped_at + 5):
@@ -88,7 +90,7 @@ def test_stopped_by_sigterm_and_by_kill_inside_a_save(gin_file, tmp_path):
         assert above - 1 <= complete(broken)[-1] < STEPS
 
     assert "complete" in finish(start(gin_file, broken), 0)
-    assert_same_training(broken, straight, STEPS)
+    assert_same_training(broken, uninterrupted, STEPS)
     assert [record["step"] for record in records(broken)] == [7, 8, 14, 16, 21, 24]
     assert not unfinished(broken, 0)
 
@@ -105,19 +107,21 @@ def damage(run: Path, step: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
-def test_damaged_newest_checkpoint(how, undisturbed, tmp_path, capfd):
-    """Falls back to the one before, says so, and still ends as the undisturbed run."""
+def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(
+    how, undisturbed, tmp_path, capfd
+):
+    """The fallback is reported, and the run ends like the undisturbed one."""
     from mnmt_jax.training.train import train
 
-    config, straight = undisturbed
+    config, uninterrupted = undisturbed
     run = tmp_path / "run"
-    shutil.copytree(straight, run)
+    shutil.copytree(uninterrupted, run)
     damage(run, 8, how)
     assert train(config, run) is None
-    said = capfd.readouterr().err
-    assert "checkpoint 8 cannot be read" in said
-    assert "checkpoint 8 was moved to" in said and (run / "checkpoints_damaged" / "8").is_dir()
-    assert_same_training(run, straight, 8)
+    output = capfd.readouterr().err
+    assert "checkpoint 8 cannot be read" in output
+    assert "checkpoint 8 was moved to" in output and (run / "checkpoints_damaged" / "8").is_dir()
+    assert_same_training(run, uninterrupted, 8)
     assert steps_of(run) == [4, 8]
 
 

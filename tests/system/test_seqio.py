@@ -40,7 +40,7 @@ from tests.unit.test_text_normalization import trained
 
 @pytest.fixture(scope="module")
 def cldr(tmp_path_factory):
-    """The registered package, reading a small vocabulary made here."""
+    """Register the package with a small vocabulary."""
     directory = tmp_path_factory.mktemp("cldr") / "vocabulary"
     corpus = get_corpus("cldr")
     text = {
@@ -59,7 +59,7 @@ def cldr(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Parallel files of the made text, and the same registered with seqio as `made_tiny`."""
+    """Write parallel files of generated text, and register them with seqio as `made_tiny`."""
     folder = tmp_path_factory.mktemp("files")
     for split, start, count in (("train", 1, 40), ("validation", 100, 9), ("test", 200, 5)):
         for code in made_text.LANGUAGES:
@@ -75,7 +75,7 @@ def files(tmp_path_factory):
 
 
 @pytest.mark.parametrize("byte_fallback", [True, False])
-def test_tensorflow_normalises_and_spells_odd_text_as_python_does(byte_fallback):
+def test_tensorflow_tokenizes_unusual_text_like_python(byte_fallback):
     vocabulary = trained(byte_fallback)
     words = "one two in café grün Italy".split()
     in_graph = PieceVocabulary(lambda: vocabulary)
@@ -83,7 +83,7 @@ def test_tensorflow_normalises_and_spells_odd_text_as_python_does(byte_fallback)
         assert in_graph.encode_tf(line).numpy().tolist() == vocabulary.encode(line), ascii(line)
 
 
-def test_mixtures_have_the_directions_their_names_say(cldr):
+def test_mixtures_have_the_directions_in_their_names(cldr):
     counts = {
         name: len(seqio.MixtureRegistry.get(name).tasks) for name in seqio.MixtureRegistry.names()
     }
@@ -116,7 +116,7 @@ def test_every_task_has_metrics_and_held_out_splits(cldr):
 
 
 @pytest.mark.parametrize("direction", [("en", "de"), ("de", "ja"), ("vi", "bg"), ("zh", "ko")])
-def test_a_task_yields_the_ids_of_the_path_without_tensorflow(cldr, direction):
+def test_a_task_gives_the_ids_of_the_path_without_tensorflow(cldr, direction):
     source, target = direction
     task = seqio.TaskRegistry.get(f"cldr_{source}_{target}")
     dataset = task.get_dataset(sequence_length=None, split="validation", shuffle=False)
@@ -146,7 +146,7 @@ def test_the_tensorflow_vocabulary_decodes_as_the_python_one():
     assert adapter != PieceVocabulary(lambda: other)
 
 
-def test_a_task_encodes_each_side_with_its_languages_copies(files):
+def test_a_task_encodes_each_side_with_the_copies_of_its_language(files):
     plain = made_text.vocabulary()
     copies = [(piece, code) for piece in plain.named_pieces[:50] for code in ("en", "de")]
     copied = plain.with_copies(copies)
@@ -191,7 +191,7 @@ def run_cache_tasks(arguments: list[str], capsys) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_seqio_mixture_gives_the_cache_of_the_files(files, tmp_path, capsys):
+def test_a_seqio_mixture_gives_the_same_cache_as_files(files, tmp_path, capsys):
     module = ["--mixture", "made_tiny", "--module_import", "tests.system.test_seqio"]
     summary = run_cache_tasks([*module, "--output", str(tmp_path / "seqio")], capsys)
     assert summary["tasks"] == {"train": 4, "validation": 6}
@@ -210,7 +210,7 @@ def test_a_seqio_mixture_gives_the_cache_of_the_files(files, tmp_path, capsys):
             assert seqio_cache.read(name, split, everything) == cache.read(name, split, everything)
 
 
-def test_a_seqio_mixture_is_evaluated_on_the_text_of_the_files(files, tmp_path):
+def test_a_seqio_mixture_is_evaluated_on_the_same_text_as_files(files, tmp_path):
     corpus = ParallelFiles("made", str(files / "{split}.{language}"), made_text.LANGUAGES)
     plain, registered = Benchmark("x", corpus), Benchmark("x", RegisteredText("made_tiny"))
     assert set(plain.directions) == set(registered.directions) and len(plain.directions) == 6
@@ -241,14 +241,14 @@ def test_a_seqio_mixture_is_evaluated_on_the_text_of_the_files(files, tmp_path):
         "--vocabulary=v",
     ],
 )
-def test_flags_that_a_seqio_mixture_would_ignore_are_refused(files, tmp_path, capsys, flag):
+def test_flags_without_effect_on_a_seqio_mixture_are_refused(files, tmp_path, capsys, flag):
     module = ["--mixture", "made_tiny", "--module_import", "tests.system.test_seqio"]
     name = flag.partition("=")[0]
     with pytest.raises(UserError, match=f"^{name} does not apply to a seqio mixture"):
         run_cache_tasks([*module, flag, "--output", str(tmp_path / "seqio")], capsys)
 
 
-def test_the_kept_vocabulary_is_named_by_what_it_depends_on(cldr, tmp_path, monkeypatch):
+def test_the_cached_vocabulary_is_named_after_its_inputs(cldr, tmp_path, monkeypatch):
     before = cldr.cached_directory(tmp_path)
     assert cldr.cached_directory(tmp_path) == before and before.parent == tmp_path
     monkeypatch.setattr("mnmt_jax.data.cldr.cldr_corpus.babel.__version__", "0.0")
@@ -259,8 +259,8 @@ def test_the_kept_vocabulary_is_named_by_what_it_depends_on(cldr, tmp_path, monk
     assert len({before, other_babel, other_options, cldr.cached_directory(tmp_path)}) == 4
 
 
-def test_two_processes_may_make_the_kept_vocabulary_at_once(cldr, tmp_path, monkeypatch):
-    """The other one finishes while this one trains."""
+def test_two_processes_may_train_the_cached_vocabulary_concurrently(cldr, tmp_path, monkeypatch):
+    """The other process finishes while this one trains."""
     monkeypatch.delenv("MNMT_JAX_CLDR_VOCABULARY")
     monkeypatch.setenv("HOME", str(tmp_path))
     directory = cldr.cached_directory(tmp_path / ".cache" / "mnmt_jax")
@@ -308,7 +308,7 @@ def test_unregistered_names_are_refused(files):
         registered_vocabulary("foreign")
 
 
-def test_text_for_a_vocabulary_takes_each_pair_once(files):
+def test_vocabulary_training_reads_each_pair_once(files):
     corpus = ParallelFiles("made", str(files / "{split}.{language}"), made_text.LANGUAGES)
     text = language_text(corpus, english_centric_directions(corpus.languages), limit=1000)
     assert list(text) == list(corpus.languages)

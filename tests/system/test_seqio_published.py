@@ -23,7 +23,7 @@ def data(tmp_path, monkeypatch):
 
 
 def test_every_mixture_is_registered_with_its_directions():
-    found = {
+    actual = {
         name: len(seqio.MixtureRegistry.get(name).tasks) for name in seqio.MixtureRegistry.names()
     }
     expected = {
@@ -43,17 +43,17 @@ def test_every_mixture_is_registered_with_its_directions():
         "newscrawl": 45, "multiun": 6, "multiun_zero_shot": 6, "europarl_centric": 4,
         "europarl_centric_zero_shot": 2,
     }  # fmt: skip
-    assert {name: found.get(name) for name in expected} == expected
+    assert {name: actual.get(name) for name in expected} == expected
     for name in MIXTURES:
         if MIXTURES[name].corpus in PUBLISHED:
             assert name in expected or name in seqio.TaskRegistry.names()
     assert "ted19_zh_de" in seqio.TaskRegistry.names()
-    assert "ted30_zero_shot" not in found and "ted30_de_fr" not in seqio.TaskRegistry.names()
+    assert "ted30_zero_shot" not in actual and "ted30_de_fr" not in seqio.TaskRegistry.names()
     [tested] = seqio.MixtureRegistry.get("ted30_transfer_de_zero_shot").tasks
     assert tested.name == "ted30_fr_en"
 
 
-def test_a_task_without_files_says_what_to_put_where(data):
+def test_a_task_without_files_names_the_missing_files(data):
     task = seqio.TaskRegistry.get("ec40_en_kab")
     with pytest.raises(UserError, match=f"corpus 'ec40' is not in {data}/ec40; put there"):
         task.get_dataset(sequence_length=None, split="train")
@@ -84,7 +84,7 @@ def test_tasks_read_the_corpus(data, monkeypatch):
     assert [vocabulary.decode(pair[1]) for pair in pairs] == made_text.sentences("fr", 5, 100)
 
 
-def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch):
+def test_monolingual_tasks_give_the_same_cache_as_files(data, monkeypatch):
     folder = data / "newscrawl"
     folder.mkdir()
     for code in ("en", "de"):
@@ -101,11 +101,11 @@ def test_text_of_single_languages_gives_the_cache_of_the_files(data, monkeypatch
     assert vocabulary.decode(example["targets"]) == made_text.sentences("de", 1)[0]
     tag = vocabulary.languages.index("de")
     assert example["source_lang"].tolist() == example["target_lang"].tolist() == [tag]
-    [theirs] = task_sources("newscrawl_de", ("train",))
+    [seqio_task] = task_sources("newscrawl_de", ("train",))
     [ours] = cache_task_sources(get_corpus("newscrawl"), [("de", "de")], vocabulary)
     written = [
         write_cache(data / name, [source], vocabulary=vocabulary)
-        for name, source in (("theirs", theirs), ("ours", ours))
+        for name, source in (("theirs", seqio_task), ("ours", ours))
     ]
     assert written[0].tasks == written[1].tasks and "newscrawl_de" in written[0].tasks
     own = MonolingualFiles(

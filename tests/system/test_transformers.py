@@ -1,4 +1,4 @@
-"""Exported checkpoints in the hands of PyTorch and transformers themselves (extra `test`)."""
+"""Exported checkpoints in PyTorch and transformers (extra `test`)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def exported(run, tmp_path_factory) -> Path:
 
 
 def pairs_of(vocabulary: Vocabulary) -> list[tuple[list[int], list[int]]]:
-    """Source and decoder input of sentence pairs in our ids, laid out as M2M-100 has it."""
+    """Return source and decoder input of sentence pairs in our ids and M2M-100's layout."""
     pairs = []
     for english, german in zip(sentences("en", 4), sentences("de", 4), strict=True):
         source = [vocabulary.tag_id("en"), *vocabulary.encode(english), 1]
@@ -66,16 +66,16 @@ def test_transformers_computes_the_same_logits(run, exported):
     model = build_model(config.model, vocabulary.size)
     ours = np.asarray(jax.jit(model.apply)({"params": params}, batch))
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
-    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(exported)
-    theirs.eval()
-    assert theirs.num_parameters() == sum(leaf.size for leaf in jax.tree.leaves(params))
+    torch_model = transformers.M2M100ForConditionalGeneration.from_pretrained(exported)
+    torch_model.eval()
+    assert torch_model.num_parameters() == sum(leaf.size for leaf in jax.tree.leaves(params))
     valid = {role: batch[f"{role}_segment_ids"] != 0 for role in lengths}
     ids = {
         role: torch.tensor(np.where(valid[role], rows[batch[f"{role}_tokens"]], 1))
         for role in lengths
     }
     with torch.no_grad():
-        logits = theirs(
+        logits = torch_model(
             input_ids=ids["source"],
             attention_mask=torch.tensor(valid["source"].astype(np.int64)),
             decoder_input_ids=ids["target"],
@@ -101,15 +101,15 @@ def test_transformers_reads_the_vocabulary(run, exported):
     assert compared == 20
 
 
-def test_the_safetensors_package_reads_what_is_written(exported):
+def test_the_safetensors_package_reads_written_files(exported):
     path = exported / "model.safetensors"
-    theirs, ours = safetensors.numpy.load_file(path), read_safetensors(path)
-    assert theirs.keys() == ours.keys() and len(theirs) > 20
-    for name, value in theirs.items():
+    expected, ours = safetensors.numpy.load_file(path), read_safetensors(path)
+    assert expected.keys() == ours.keys() and len(expected) > 20
+    for name, value in expected.items():
         np.testing.assert_array_equal(ours[name].read(), value)
 
 
-def test_files_of_torch_are_read(tmp_path):
+def test_torch_files_are_read(tmp_path):
     weight = torch.randn(3, 4)
     state = collections.OrderedDict(
         weight=weight,
@@ -124,30 +124,30 @@ def test_files_of_torch_are_read(tmp_path):
     module = torch.nn.Linear(2, 3)
     settings = argparse.Namespace(encoder_layers=2, device=torch.device("cpu"))
     torch.save({"model": state, "args": settings, "module": module.state_dict()}, tmp_path / "x.pt")
-    found = read_torch(tmp_path / "x.pt")
+    actual = read_torch(tmp_path / "x.pt")
     for name, tensor in {**state, **module.state_dict()}.items():
-        lazy = {**found["model"], **found["module"]}[name]
+        lazy = {**actual["model"], **actual["module"]}[name]
         assert lazy.shape == tuple(tensor.shape)
         np.testing.assert_array_equal(
             lazy.read().astype(np.float32), tensor.detach().float().numpy()
         )
-    assert found["model"]["weight"].storage == found["model"]["tied"].storage
-    assert found["args"].encoder_layers == 2
+    assert actual["model"]["weight"].storage == actual["model"]["tied"].storage
+    assert actual["args"].encoder_layers == 2
     torch.save(module, tmp_path / "module.pt")
     with pytest.raises(ValueError, match="nothing was executed"):
         read_torch(tmp_path / "module.pt")
 
 
-def test_torch_reads_what_is_written(tmp_path):
+def test_torch_reads_written_files(tmp_path):
     tensors = made_foreign.fairseq_checkpoint(tmp_path / "fs", "mitre")
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "run")
     export_checkpoint("fairseq", tmp_path / "run", tmp_path / "out")
     with torch.serialization.safe_globals([argparse.Namespace]):
-        found = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
-    assert found["args"].register_factor == 1.5
-    assert found["model"].keys() == tensors.keys()
-    for name, tensor in found["model"].items():
+        actual = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
+    assert actual["args"].register_factor == 1.5
+    assert actual["model"].keys() == tensors.keys()
+    for name, tensor in actual["model"].items():
         np.testing.assert_array_equal(tensor.numpy(), tensors[name])
     names = ("encoder.embed_tokens.weight", "decoder.output_projection.weight")
-    first, second = (found["model"][name] for name in names)
+    first, second = (actual["model"][name] for name in names)
     assert first.data_ptr() == second.data_ptr()

@@ -1,4 +1,4 @@
-"""A configuration, a batch and parameters that the tests of the t5x adapters share."""
+"""Configuration, batch and parameters for the tests of the t5x adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEATURES = ("inputs", "targets", "source_lang", "target_lang")
 
 
 def make_config(layout: str, **changes) -> Config:
-    """Returns a tiny configuration; `changes` maps a section's name to its changed fields."""
+    """Return a tiny configuration; `changes` maps a section's name to its changed fields."""
     layers = (1,) * len(LAYOUTS[layout].stages)
     sections = {
         "data": Data(instruction="4", rows=8, source_length=24, target_length=24, max_segments=3),
@@ -46,7 +46,7 @@ def make_converter(config: Config) -> Converter:
 
 
 def make_batch(config: Config, seed: int = 0) -> dict[str, np.ndarray]:
-    """Lays out one to three random pairs per row, so that rows have different numbers of tokens."""
+    """Lay out one to three random pairs per row, so that rows have different numbers of tokens."""
     rng = np.random.default_rng(seed)
 
     def pair() -> Example:
@@ -66,7 +66,7 @@ def as_t5x(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def dataset(given: list[Example]):
-    """Returns a tf.data.Dataset of the features of the project's tasks."""
+    """Return a tf.data.Dataset of the features of the project's tasks."""
     import tensorflow as tf
 
     ids = tf.TensorSpec([None], tf.int32)

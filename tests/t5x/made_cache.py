@@ -1,4 +1,4 @@
-"""Writes what `seqio.cache_tasks` writes. Needs no t5x."""
+"""Writer of seqio's offline cache format. Needs no t5x."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def write_cache(folder: Path, splits: Mapping[str, Sequence[dict]]) -> None:
-    """Writes a task's examples in seqio's format; its own writer needs Apache Beam."""
+    """Write a task's examples in seqio's format; its own writer needs Apache Beam."""
     folder.mkdir(parents=True)
     (folder / "COMPLETED").touch()
     for split, examples in splits.items():

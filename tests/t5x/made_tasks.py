@@ -1,4 +1,4 @@
-"""Registers a small mixture with seqio: what a user's own module of tasks looks like."""
+"""Example of a user's task module: registers a small mixture with seqio."""
 
 from __future__ import annotations
 

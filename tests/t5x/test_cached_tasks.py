@@ -1,4 +1,4 @@
-"""Files as `seqio.cache_tasks` writes them are read instead of the source. Needs no t5x."""
+"""Offline caches of `seqio.cache_tasks` are read instead of the source. Needs no t5x."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.t5x.made_cache import write_cache
 from tests.unit import made_text
 
 
-def test_an_offline_cache_is_read_in_place_of_the_source(tmp_path):
+def test_an_offline_cache_replaces_the_source(tmp_path):
     def text(split, shuffle_files, seed=None):
         return tf.data.Dataset.from_tensors({"inputs": "drei Haus", "targets": "three house"})
 

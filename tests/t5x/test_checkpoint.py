@@ -1,4 +1,4 @@
-"""Run directories to t5x's folders and back. Needs no t5x; test_commands.py has t5x read them."""
+"""Conversion of runs to t5x's folders and back. Needs no t5x, unlike test_commands.py."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def exported(run, tmp_path):
     return tmp_path / "t5x"
 
 
-def test_a_run_comes_back_as_it_went(run, exported, tmp_path):
+def test_a_run_round_trips_through_t5x(run, exported, tmp_path):
     names = {path.name for path in exported.iterdir()}
     assert names == {"checkpoint_0", "mnmt_jax"}
     for source, target in ((exported, "a"), (exported / "checkpoint_0", "b")):
         import_checkpoint("t5x", source, tmp_path / target)
         back = RunDirectory(tmp_path / target)
         assert back.config() == RunDirectory(run).config()
-        (found, step), (expected, _) = load_params(back.path), load_params(run)
+        (actual, step), (expected, _) = load_params(back.path), load_params(run)
         assert step == 0 and len(jax.tree.leaves(expected)) > 30
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        jax.tree.map(np.testing.assert_array_equal, actual, expected)
 
 
-def test_the_newest_checkpoint_is_taken(exported, tmp_path):
+def test_the_newest_checkpoint_is_converted(exported, tmp_path):
     shutil.copytree(exported / "checkpoint_0", exported / "checkpoint_9")
     (exported / "checkpoint_0").rename(exported / "checkpoint_10")
     (exported / "checkpoint_100.orbax-checkpoint-tmp").mkdir()
@@ -64,7 +64,7 @@ def test_the_newest_checkpoint_is_taken(exported, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_what_does_not_fit_is_named(exported, tmp_path):
+def test_mismatched_parameters_are_named(exported, tmp_path):
     file = exported / "mnmt_jax" / "config.gin"
     config = load_config([str(file)])
     wider = dataclasses.replace(config, model=dataclasses.replace(config.model, mlp=32))

@@ -1,4 +1,4 @@
-"""t5x's commands with other models than those of docs/t5x.md, in processes of their own."""
+"""t5x's commands in separate processes, with other models than those of docs/t5x.md."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def t5x(mode: str, model: str, settings: Mapping[str, object] = {}, **bindings: 
     )
 
 
-def test_train_eval_infer_and_back(tmp_path):
+def test_train_eval_infer_and_conversion_back(tmp_path):
     model = "two_stage_tiny"
     t5x("train", model, MIXTURE_OR_TASK_NAME="t5x_made", MODEL_DIR=str(tmp_path / "model"))
     checkpoint = str(tmp_path / "model" / "checkpoint_4")
@@ -71,19 +71,19 @@ def test_train_eval_infer_and_back(tmp_path):
     [scores] = (tmp_path / "eval").rglob("*metrics.jsonl")
     assert {"bleu", "chrf", "exact_match"} <= json.loads(scores.read_text()).keys()
     t5x("infer", model, **task, INFER_OUTPUT_DIR=str(tmp_path / "infer"))
-    found = predictions(tmp_path / "infer")
-    assert len(found) == 9 and any(found.values())
+    actual = predictions(tmp_path / "infer")
+    assert len(actual) == 9 and any(actual.values())
     command = ["--format=t5x", "--input", str(tmp_path / "model"), "--output"]
     run("scripts/import_checkpoint.py", *command, str(tmp_path / "run"))
-    lines = "\n".join(found) + "\n"
+    lines = "\n".join(actual) + "\n"
     flags = [f"--run={tmp_path / 'run'}", "--source=de", "--target=en"]
     ours = run("scripts/infer.py", *flags, text=lines).split("\n")[:-1]
-    assert ours == list(found.values())
+    assert ours == list(actual.values())
     back = ["--format=t5x", "--run", str(tmp_path / "run"), "--output", str(tmp_path / "back")]
     run("scripts/export_checkpoint.py", *back)
     task["CHECKPOINT_PATH"] = str(tmp_path / "back" / "checkpoint_0")
     t5x("infer", model, **task, INFER_OUTPUT_DIR=str(tmp_path / "again"))
-    assert predictions(tmp_path / "again") == found
+    assert predictions(tmp_path / "again") == actual
 
 
 def test_a_contrastive_run_trains_and_scores(tmp_path):

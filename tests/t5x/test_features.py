@@ -38,7 +38,12 @@ def examples(count: int, longest: int = 9, seed: int = 0) -> list[Example]:
 
 
 def laid_out(spec: Converter, given: list[Example], **options) -> dict[str, np.ndarray]:
-    rows = list(RoleFeatureConverter(spec, **options)(dataset(given), SPANS).as_numpy_iterator())
+    converted = RoleFeatureConverter(spec, **options)(dataset(given), SPANS)
+    # Optimising the graph of the pipeline takes longer than converting sixty examples.
+    unoptimized = tf.data.Options()
+    unoptimized.experimental_optimization.apply_default_optimizations = False
+    unoptimized.autotune.enabled = False
+    rows = list(converted.with_options(unoptimized).as_numpy_iterator())
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 

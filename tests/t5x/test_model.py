@@ -1,4 +1,4 @@
-"""The model under t5x's own trainer and inference against this project's."""
+"""Training and inference under t5x against this project's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def make_model(config):
 
 @pytest.fixture(autouse=True)
 def mesh_of_virtual_devices(monkeypatch):
-    """Lays CPU devices out as t5x does GPUs; it would give them all to its `model` axis.
+    """Arrange CPU devices as t5x does GPUs; otherwise it gives them all to its `model` axis.
 
     One device where nothing is to be split: that compiles faster.
     """
@@ -137,19 +137,21 @@ def assert_same_step(config):
     for name in names:
         assert float(theirs[1][name]) == pytest.approx(float(expected[1][name]), abs=LOSS_ATOL)
     assert {"loss", "nll", "learning_rate"} <= names and float(expected[1]["loss"]) > 1
-    ours, found, old = (
+    ours, actual, old = (
         traverse_util.flatten_dict(tree, sep="/") for tree in (expected[0], theirs[0], before)
     )
     trainable = Trainable.from_config(config.model, config.optimizer)
     moved = 0
     for name, array in ours.items():
-        np.testing.assert_allclose(found[name], array, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
+        np.testing.assert_allclose(actual[name], array, atol=PARAMETER_ATOL, rtol=0, err_msg=name)
         moved += np.abs(array - old[name]).max() > 10 * PARAMETER_ATOL
         if not trainable.trains(name):
-            np.testing.assert_array_equal(found[name], old[name])
+            np.testing.assert_array_equal(actual[name], old[name])
     assert moved > 5
     moved_on, old_ones = (trainable.split(tree)[0] for tree in (theirs[0], before))
-    kept = trainable.with_rows(moved_on, old_ones)  # where rows are frozen, those of before
+    kept = trainable.restore_frozen_rows(
+        moved_on, old_ones
+    )  # where rows are frozen, those of before
     jax.tree.map(np.testing.assert_array_equal, moved_on, kept)
     return names
 
@@ -167,18 +169,18 @@ def test_both_trainers_take_the_same_step_with_methods(name):
     assert ("sentence_contrast" in names) == bool(objectives)
 
 
-def test_branches_may_be_split_over_t5x_axes():
+def test_branches_can_be_sharded_over_t5x_axes():
     changes = METHODS["language layers and a cut residual"]
     mesh = {"tensor": 2, "fsdp": 2}
     assert_same_step(make_config("encoder_decoder", model=changes, mesh=mesh))
 
 
-def test_micro_batches_weigh_by_their_tokens():
+def test_micro_batches_are_weighted_by_tokens():
     """Every third row has one pair, so no two micro-batches have the same number of tokens."""
     assert_same_step(make_config("register", optimizer={"accumulate": 3, "weight_decay": 0.1}))
 
 
-def test_the_contrastive_term_is_trained_on_and_not_validated():
+def test_the_contrastive_term_is_used_in_training_only():
     config = make_config("register", train={"methods": (InstruCL(1),)})
     assert "contrastive" in assert_same_step(config)
     model, params, batch = make_model(config), make_params(config, 0.3), as_t5x(make_batch(config))
@@ -190,13 +192,13 @@ def test_the_contrastive_term_is_trained_on_and_not_validated():
     assert "contrastive" not in metrics and float(trained) > float(validated) + 1
 
 
-def test_lora_trains_and_the_rest_stays():
-    """The norm that is clipped is that of LoRA's gradients alone."""
+def test_only_lora_parameters_train():
+    """Clipping uses the norm of LoRA's gradients only."""
     lora, clip = {"lora_rank": 2, "lora": ("attention",)}, {"clip_norm": 0.05}
     assert_same_step(make_config("two_stage", model=lora, optimizer=clip))
 
 
-def test_parameters_may_be_split_over_t5x_axes():
+def test_parameters_can_be_sharded_over_t5x_axes():
     """61 + 3 ids: the vocabulary is odd or even, heads and widths are split in two."""
     config = make_config("two_stage", mesh={"tensor": 2, "fsdp": 2})
     rules = dict(logical_axis_rules(config))
@@ -205,7 +207,7 @@ def test_parameters_may_be_split_over_t5x_axes():
 
 
 def t5x_batch(config, source="de", target="fr", references=None):
-    """Lays lines out as `t5x.infer` does, one per row."""
+    """Lay lines out as `t5x.infer` does, one per row."""
     vocabulary = made_text.vocabulary()
 
     texts = references or [""] * len(LINES)
@@ -226,8 +228,8 @@ def t5x_batch(config, source="de", target="fr", references=None):
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, *METHODS])
-def test_t5x_finds_the_translations_that_translator_finds(layout):
-    """Of every layout, and of methods whose layers ask for the language at every step."""
+def test_t5x_gives_the_translations_of_translator(layout):
+    """For every layout, and for methods whose layers need the language at every step."""
     own, changes = ("encoder_decoder", METHODS[layout]) if layout in METHODS else (layout, {})
     config = make_config(own, model=changes, decode={"max_length_per_source": 1.1})
     model, batch = t5x_batch(config)
@@ -236,7 +238,7 @@ def test_t5x_finds_the_translations_that_translator_finds(layout):
     decodes, aux = predict(params, batch)
     vocabulary = made_text.vocabulary()
     ours = Translator(config, vocabulary, params).translate_nbest(LINES, source="de", target="fr")
-    assert len({hypothesis.score for found in ours for hypothesis in found.hypotheses}) > 6
+    assert len({hypothesis.score for actual in ours for hypothesis in actual.hypotheses}) > 6
     for row, translation in enumerate(ours):
         assert len(translation.hypotheses) == 3
         for rank, hypothesis in enumerate(translation.hypotheses):
@@ -250,19 +252,19 @@ def test_t5x_finds_the_translations_that_translator_finds(layout):
     np.testing.assert_array_equal(best, decodes[:, -1])
 
 
-def test_scores_are_those_of_translator_without_its_length_penalty():
+def test_scores_equal_translator_without_length_penalty():
     config = make_config("register", decode={"length_penalty": 0.0})
     references = ["un maison", "deux et trois", "petit", "vert vert vert"]
     model, batch = t5x_batch(config, references=references)
     params = make_params(config)
-    found = jax.jit(model.score_batch)(params, batch)
+    actual = jax.jit(model.score_batch)(params, batch)
     translator = Translator(config, made_text.vocabulary(), params)
     expected = translator.score(LINES, references, source="de", target="fr")
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
 def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
-    """A decode function of the user's own, by t5x's interface, that takes one greedy step."""
+    """A user's decode function with t5x's interface, which takes one greedy step."""
     config = make_config("register")
     seen = {}
 
@@ -290,7 +292,7 @@ def test_static_keys_have_no_beam_axis_when_a_decode_function_gets_them():
         assert layer.growing_kv.values.shape == (len(LINES), 2, 3 * 14, 8)
 
 
-def test_batches_made_inside_the_update_are_refused():
+def test_generated_batches_are_refused():
     methods = {"methods": (BackTranslation(),)}
     config = make_config("register", train=methods, data={"max_segments": 1})
     with pytest.raises(UserError, match="'back_translation' makes batches with the model inside"):
@@ -312,7 +314,7 @@ def test_contrast_is_refused():
         ({"copy_unknown": True}, "Decode.copy_unknown must be False for t5x"),
     ],
 )
-def test_settings_that_need_more_than_t5x_gives_are_refused(setting, message):
+def test_settings_unsupported_by_t5x_are_refused(setting, message):
     config = make_config("prefix", decode=setting)
     model, batch = t5x_batch(config)
     with pytest.raises(UserError, match=message):

@@ -27,7 +27,7 @@ TASK = made_tasks.NAMES[1]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """The folder in which the page's commands ran; its paths are relative, as the page's."""
+    """Return the folder in which the page's commands ran, with relative paths as in the page."""
     root = make_root(tmp_path_factory.mktemp("t5x"))
     task = seqio.get_mixture_or_task(TASK)
     examples = {
@@ -43,7 +43,7 @@ def params(folder: Path) -> dict:
     return jax.tree.map(lambda leaf: leaf.read(), open_t5x(folder)[2])
 
 
-def test_it_trains_evaluates_and_translates(root):
+def test_the_commands_train_evaluate_and_translate(root):
     for run in ("register", "cached", "lora"):
         assert (root / "runs/t5x" / run / "checkpoint_2" / "state").is_dir()
     [scores] = (root / "runs/t5x/eval").rglob("*metrics.jsonl")
@@ -59,14 +59,14 @@ def test_it_trains_evaluates_and_translates(root):
     assert ours.split("\n")[:-1] == [record["prediction"] for record in records]
 
 
-def test_parameters_come_and_go(root):
-    found, _ = load_params(root / "RUN")
+def test_parameters_are_converted_in_both_directions(root):
+    actual, _ = load_params(root / "RUN")
     for other in (params(root / "runs/t5x/register"), params(root / "DIR")):
-        jax.tree.map(np.testing.assert_array_equal, other, found)
+        jax.tree.map(np.testing.assert_array_equal, other, actual)
 
 
 @pytest.mark.parametrize("with_lora", [True, False])
-def test_a_training_starts_from_parameters(root, with_lora):
+def test_training_starts_from_converted_parameters(root, with_lora):
     """With LoRA as the page's command ran; without it, LoRA's pattern would match nothing."""
     if not with_lora:
         [start] = (one.text for one in commands(PAGE) if "start_from.gin" in one.text)

@@ -1,4 +1,4 @@
-"""One configuration for both trainers: what t5x's gin files get of it. Needs no t5x."""
+"""Values that t5x's gin files get from this project's configuration. Needs no t5x."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def made_elsewhere(size=1):
 
 @pytest.fixture
 def parse():
-    """Parses as t5x does, in a gin state that ends with the test."""
+    """Parse as t5x does, in a gin state that ends with the test."""
     gin.clear_config()
     yield lambda *bindings: gin.parse_config_files_and_bindings([MODEL, RUN], list(bindings))
     gin.clear_config()
 
 
-def test_a_configuration_parsed_elsewhere_is_the_one_of_our_commands(parse):
+def test_a_configuration_parsed_by_gin_equals_the_commands_configuration(parse):
     expected = load_config([MODEL, RUN], BINDINGS)
     parse(*BINDINGS, "train/made_elsewhere.size = 3", "made_elsewhere.size = %SIZE", "SIZE = 2")
     assert parsed_config() == expected
@@ -40,20 +40,20 @@ def test_a_configuration_parsed_elsewhere_is_the_one_of_our_commands(parse):
 
 
 @pytest.mark.parametrize(
-    ("binding", "told"),
+    ("binding", "message"),
     [
         ("train/Data.rows = 4", "train/Data.rows"),
         ("STEPS = 4", "macro 'STEPS' is never used"),
         ("Data.rows = 0", "Data.rows"),
     ],
 )
-def test_mistakes_in_our_keys_are_refused_under_t5x_too(parse, binding, told):
+def test_invalid_keys_are_refused_under_t5x_too(parse, binding, message):
     parse(binding)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         parsed_config()
 
 
-def test_t5x_gets_its_values_from_our_keys(parse):
+def test_t5x_values_come_from_the_projects_keys(parse):
     parse(*BINDINGS)
     config = parsed_config()
     assert (t5x_settings.rows(), t5x_settings.micro_batches()) == (24, 4)
@@ -71,7 +71,7 @@ def test_checkpoints_that_t5x_would_delete_are_refused(parse):
         t5x_settings.keep_last()
 
 
-def test_an_end_that_t5x_does_not_know_is_refused(parse):
+def test_patience_is_refused_under_t5x(parse):
     parse("Train.eval_every = 100", "Train.patience = 300")
     with pytest.raises(UserError, match="Train.patience=300: t5x trains to Train.steps"):
         t5x_settings.eval_every()
@@ -83,7 +83,7 @@ def gin_step(step: int):
     return jnp.asarray(step, jnp.int32)
 
 
-def test_axis_rules_are_those_of_the_table(parse):
+def test_axis_rules_equal_the_sharding_table(parse):
     parse()
     rules = dict(t5x_settings.axis_rules())
     assert rules.keys() == RULES.keys()
@@ -92,7 +92,7 @@ def test_axis_rules_are_those_of_the_table(parse):
     assert dict(t5x_settings.logical_axis_rules(split))["embed"] == "data"
 
 
-def test_a_file_that_registers_names_like_t5x_s_own_reaches_them(parse, tmp_path):
+def test_gin_files_with_dynamic_registration_are_parsed(parse, tmp_path):
     (tmp_path / "train.gin").write_text(
         "from __gin__ import dynamic_registration\nfrom mnmt_jax import config\n"
         f"config.Data.rows = 6\ninclude '{MODEL}'\n"
@@ -101,7 +101,7 @@ def test_a_file_that_registers_names_like_t5x_s_own_reaches_them(parse, tmp_path
     assert parsed_config() == load_config([MODEL], ["Data.rows = 6"])
 
 
-def test_paths_reach_t5x_absolute(tmp_path, monkeypatch):
+def test_paths_passed_to_t5x_are_absolute(tmp_path, monkeypatch):
     """Orbax refuses relative ones, from a thread and at the first save."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model" / "checkpoint_2" / "state").mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_paths_reach_t5x_absolute(tmp_path, monkeypatch):
         assert t5x_settings.output_folder(path) == path == t5x_settings.checkpoint(path)
 
 
-def test_paths_that_do_not_serve_are_named(tmp_path, monkeypatch):
+def test_invalid_paths_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model" / "checkpoint_2" / "state").mkdir(parents=True)
     (tmp_path / "file").touch()
@@ -126,7 +126,7 @@ def test_paths_that_do_not_serve_are_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("rank", "lora"), [(0, []), (4, [".*/lora_[ab]"])])
-def test_a_start_leaves_out_only_what_is_there(parse, rank, lora):
+def test_restoring_excludes_only_existing_lora_parameters(parse, rank, lora):
     """t5x refuses a pattern that matches nothing."""
     parse(f"Model.lora_rank = {rank}")
     assert t5x_settings.not_restored() == tuple((name, None) for name in ["state/.*", *lora])
@@ -135,7 +135,7 @@ def test_a_start_leaves_out_only_what_is_there(parse, rank, lora):
 GRAFT = "Train.methods = ('graft',)", "Graft.parts = (('lm', 'embedding', 'embedding'),)"
 
 
-def test_a_graft_is_not_forgotten_under_t5x(parse):
+def test_a_graft_must_be_made_before_training_under_t5x(parse):
     parse(*GRAFT)
     with pytest.raises(UserError, match=r"steps=0', then 'mnmt export .*start_from.gin$") as caught:
         t5x_settings.seed()
@@ -143,13 +143,13 @@ def test_a_graft_is_not_forgotten_under_t5x(parse):
     assert t5x_settings.inference_rows()  # evaluation takes no seed
 
 
-def test_a_graft_that_our_trainer_has_made_is_trained_under_t5x(parse):
+def test_a_graft_made_by_this_trainer_trains_under_t5x(parse):
     """Bound as in `start_from.gin`, whose other lines need t5x."""
     parse(*GRAFT, "INITIAL_CHECKPOINT_PATH = 'a'", "made_elsewhere.size = %INITIAL_CHECKPOINT_PATH")
     assert t5x_settings.seed() == 1
 
 
-def test_a_mistake_ends_t5x_in_one_line(capsys, monkeypatch):
+def test_an_invalid_configuration_is_one_error_line_under_t5x(capsys, monkeypatch):
     """Also after gin has added lines to it; a bug keeps its traceback."""
     others = []
     monkeypatch.setattr(t5x_errors, "_DEFAULT", lambda *error: others.append(error))
@@ -161,11 +161,11 @@ def test_a_mistake_ends_t5x_in_one_line(capsys, monkeypatch):
     assert others == [(ValueError, bug, None)]
 
 
-def test_a_misspelt_key_ends_t5x_in_one_line(capsys):
-    """gin itself finds it, before anything of ours runs."""
-    with pytest.raises(ValueError) as found:
+def test_a_misspelt_key_is_one_error_line_under_t5x(capsys):
+    """gin reports it before any code of this project runs."""
+    with pytest.raises(ValueError) as actual:
         gin.parse_config_files_and_bindings([], ["Model.embd = 3"])
     with pytest.raises(SystemExit) as stop:
-        t5x_errors.end(ValueError, found.value, None)
-    said = "error: Model.embd: no such name; did you mean Model.embed?\n"
-    assert (stop.value.code, capsys.readouterr().err) == (2, said)
+        t5x_errors.end(ValueError, actual.value, None)
+    error_line = "error: Model.embd: no such name; did you mean Model.embed?\n"
+    assert (stop.value.code, capsys.readouterr().err) == (2, error_line)

@@ -1,4 +1,4 @@
-"""Compiles attention of one role for a v5e and prints what its kernels state and libtpu schedules.
+"""Declared and scheduled cycles of the attention kernels, compiled for a v5e.
 
     LIBTPU_INIT_ARGS="--xla_jf_dump_to=DIR --xla_jf_dump_llo_text=true" \
         python -m tests.tpu.schedule DIR LENGTH SEES KEYS [KEYS ...]
@@ -15,7 +15,7 @@ ROWS, HEADS, HEAD_DIM = 3, 4, 64
 
 
 def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
-    """Prints, by kernel, the cycles stated of a program of its grid and the bundles scheduled."""
+    """Print the declared cycles and the scheduled bundles of each kernel."""
     device = topology_devices("v5e:2x2")[0]
     import jax
 
@@ -30,8 +30,8 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
         def read(*states):
             return attend(settings, numbers, states, (query_ids, key_ids))
 
-        found, back = jax.vjp(read, queries, keys, values)
-        return found, back(outward)
+        actual, back = jax.vjp(read, queries, keys, values)
+        return actual, back(outward)
 
     settings = KernelSettings(sees, HEADS, 0.9)
     queries = shape(ROWS, length, HEADS, HEAD_DIM)
@@ -40,13 +40,13 @@ def main(folder: str, length: int, sees: str, keys: list[int]) -> None:
     numbers = shape(4, dtype="int32")
     lowered = jax.jit(both).lower(numbers, queries, ids[0], spans, spans, ids[1:], queries)
     text = lowered.compile().as_text()
-    found = {}
+    actual = {}
     for name in ("attention_forward", "attention_backward"):
         stated = re.search(rf'{name}.*?"core_cycles":"(\d+)"', text, re.DOTALL)
         (path,) = Path(folder).glob(f"*{name}*schedule-analysis_final_bundles.txt")
         bundles = re.search(r"total scheduled bundles:\s+(\d+)", path.read_text())
-        found[name] = {"stated": int(stated[1]) * 2 // (ROWS * HEADS), "bundles": int(bundles[1])}
-    print(json.dumps(found))
+        actual[name] = {"stated": int(stated[1]) * 2 // (ROWS * HEADS), "bundles": int(bundles[1])}
+    print(json.dumps(actual))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Programs compiled for TPUs that are not there. Needs libtpu: scripts/test_tpu.sh installs it."""
+"""Compilation for TPUs that are not attached; needs libtpu (scripts/test_tpu.sh)."""
 
 import json
 import os
@@ -32,20 +32,20 @@ def compile_ahead(topology: str, model: str, *more: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_data_parallel_sums_the_gradient_once(tmp_path):
-    """The page's own command, and the figure below it."""
+def test_data_parallel_all_reduces_the_gradient_once(tmp_path):
+    """Run the command of the documentation, and compare the figure below it."""
     [text] = (c.text for c in commands("docs/tpu.md") if "models/register_tiny.gin" in c.text)
-    found = json.loads(shell(make_root(tmp_path), text).stdout)
-    assert (found["chips"], found["mesh"]) == (4, {"data": 4, "fsdp": 1, "tensor": 1})
-    assert set(found["programs"]) == {"train_step", "prefill", "decode_step"}
-    for program in found["programs"].values():
+    actual = json.loads(shell(make_root(tmp_path), text).stdout)
+    assert (actual["chips"], actual["mesh"]) == (4, {"data": 4, "fsdp": 1, "tensor": 1})
+    assert set(actual["programs"]) == {"train_step", "prefill", "decode_step"}
+    for program in actual["programs"].values():
         sizes = program["bytes"]
         parts = ("arguments", "outputs", "temporaries", "program")
         assert program["fits"] and sizes["of_chip"] == CHIP
         assert sizes["peak"] == sum(sizes[part] for part in parts) < CHIP
         assert all(sizes[part] > 0 for part in ("arguments", "temporaries", "program"))
         assert program["flops"] > 0 and (program["cycles"] > 0 and program["seconds"] > 0)
-    step = found["programs"]["train_step"]
+    step = actual["programs"]["train_step"]
     assert 0 < step["model_flops_utilization"] < 1
     (sums,) = step["collectives"]
     assert (sums["kind"], sums["axes"], sums["count"]) == ("all-reduce", ["data"], 1)
@@ -54,10 +54,10 @@ def test_data_parallel_sums_the_gradient_once(tmp_path):
     assert f"the sum of the gradient, {sums['bytes']:,} bytes" in " ".join(page.split())
     assert step["without_estimate"]["all-reduce"] == 1 and step["random_bits_share"] == 0
     assert 0.5 < step["model_flops"] / step["flops"] < 1.1
-    assert found["programs"]["prefill"]["collectives"] == []
+    assert actual["programs"]["prefill"]["collectives"] == []
 
 
-def test_sharded_parameters_are_gathered_and_fewer_bytes_are_held():
+def test_sharded_parameters_are_gathered_and_use_less_memory():
     more = "--programs=train_step", "--gin.Data.rows=16"
     whole, parts = (
         compile_ahead("v5e:4x4", "two_stage_tiny", *more, *mesh)["programs"]["train_step"]
@@ -70,29 +70,29 @@ def test_sharded_parameters_are_gathered_and_fewer_bytes_are_held():
     assert parts["bytes"]["arguments"] < whole["bytes"]["arguments"] / 8
 
 
-def test_a_loop_of_layers_collects_each_parameter_once_for_all_roles():
-    """Three passes (remat has two forward); the CPU compiler merges the roles without help."""
+def test_a_layer_scan_gathers_each_parameter_once_for_all_roles():
+    """Three passes (remat has two forward); the CPU compiler merges the roles by itself."""
     more = "--gin.Model.stage_layers=(12,)", "--gin.Model.remat=True", "--gin.Data.rows=16"
-    found = compile_ahead(
+    actual = compile_ahead(
         "v5e:4x4", "register_tiny", "--programs=train_step", "--gin.Mesh.fsdp=-1", *more
     )
-    exchanged = found["programs"]["train_step"]["collectives"]
+    exchanged = actual["programs"]["train_step"]["collectives"]
     gathered = sum(one["bytes"] for one in exchanged if one["kind"] == "all-gather")
     kernels = 12 * 4 * (4 * 128 * 128 + 2 * 128 * 512)
     assert gathered < 4.5 * kernels  # and the embedding; 6.1 if each role collects them
 
 
-def test_dropout_spends_cycles_on_random_bits():
+def test_random_bits_of_dropout_are_counted_in_cycles():
     more = "--programs=train_step", "--gin.Model.dropout=0.1", "--gin.Model.stage_layers=(1,)"
     step = compile_ahead("v5e:2x2", "register_tiny", *more)["programs"]["train_step"]
     assert 0.1 < step["random_bits_share"] < 1
     assert step["without_estimate"]["random bits"] > 0  # of the keys, folded in
 
 
-def test_what_does_not_fit_is_told_with_a_remedy():
+def test_a_program_too_large_for_memory_is_reported_with_a_remedy():
     large = "--gin.Data.rows=131072", "--gin.Data.source_length=512", "--gin.Data.target_length=512"
-    found = compile_ahead("v5e:2x2", "prefix_tiny", "--programs=train_step", *large)
-    step = found["programs"]["train_step"]
+    actual = compile_ahead("v5e:2x2", "prefix_tiny", "--programs=train_step", *large)
+    step = actual["programs"]["train_step"]
     assert not step["fits"] and step["bytes"]["over"] > 0
     assert step["bytes"]["peak"] - step["bytes"]["of_chip"] == step["bytes"]["over"]
     assert step["fits_with"] is None or step["fits_with"].startswith("--gin.Model.remat=True")
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_told_with_a_remedy():
     ("spans", "least"),
     [("256 f 256", 1), ("272 ff 256 272", 1), ("256 fc 272 256", 1), ("544 ff 544 544", 0.9)],
 )
-def test_kernels_state_the_cycles_that_are_scheduled(spans, least, tmp_path):
+def test_kernels_declare_the_cycles_that_libtpu_schedules(spans, least, tmp_path):
     """MITRE's source, registers and target, and the longest spans that are taken."""
     dump = f"--xla_jf_dump_to={tmp_path} --xla_jf_dump_llo_text=true"
     done = subprocess.run(
@@ -118,15 +118,15 @@ def test_kernels_state_the_cycles_that_are_scheduled(spans, least, tmp_path):
         assert least * each["bundles"] <= each["stated"] < 1.3 * each["bundles"]
 
 
-def test_attention_by_a_kernel_is_counted():
-    """It exchanges nothing of its own, and its cycles are among the step's."""
+def test_the_attention_kernel_is_counted_in_the_cycle_estimate():
+    """It adds no collectives, and its cycles are part of the step's."""
     more = "--programs=train_step", "--gin.Model.dtype='bfloat16'", "--gin.Data.max_segments=16"
     more += "--gin.Model.attention_dropout=0.1", "--gin.Mesh.tensor=2", "--gin.Data.rows=16"
     split, fused = (
         compile_ahead("v5e:2x2", "register_tiny", *more, f"--gin.Model.attention='{name}'")
         for name in ("split", "fused")
     )
-    split, fused = (found["programs"]["train_step"] for found in (split, fused))
+    split, fused = (actual["programs"]["train_step"] for actual in (split, fused))
     assert split["kernels"] == {"cycles": 0}
     assert fused["kernels"]["cycles"] > fused["kernels"]["core_cycles"] > 0
     assert fused["cycles"] > fused["kernels"]["cycles"]
@@ -155,8 +155,8 @@ def loads_libtpu(topology: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
-def test_two_processes_compile_at_one_time():
-    """Also beside one that holds libtpu's lock, as a process that uses the chips does."""
+def test_two_processes_compile_concurrently():
+    """Also while another process has libtpu's lock, like a process that uses the chips."""
     with loads_libtpu("v5e:2x2", ALLOW_MULTIPLE_LIBTPU_LOAD="0") as first:
         assert first.stdout.readline() == "4\n"
         second, _ = loads_libtpu("v5e:4x4").communicate()

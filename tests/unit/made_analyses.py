@@ -1,4 +1,4 @@
-"""Made-up facts of analyses with long names, as `analysis.json` has them."""
+"""Example contents of `analysis.json`, with long names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def facts_of(analysis: str, *, others: bool = False, **more: Any) -> dict[str, A
     return {**facts, **several, **read, "limit": 1000, **more}
 
 
-def place(layer: int, role: str = "source", **more: Any) -> dict[str, Any]:
+def location(layer: int, role: str = "source", **more: Any) -> dict[str, Any]:
     return {"role": role, "layer": layer, "ended": False, **more}
 
 
@@ -38,12 +38,12 @@ def languages(
     pairs = [
         {"languages": [one, other], **values} for one in codes for other in codes if one < other
     ]
-    return [place(layer, **values, pairs=pairs) for layer in range(3)]
+    return [location(layer, **values, pairs=pairs) for layer in range(3)]
 
 
 def svcca(sentences: int = 1000, kept: int = 20, *, others: bool = True) -> dict[str, Any]:
     preference = [
-        place(
+        location(
             layer,
             mean=0.5,
             least=0.4,
@@ -60,8 +60,8 @@ def svcca(sentences: int = 1000, kept: int = 20, *, others: bool = True) -> dict
     ]
     between = [
         {
-            "first": place(one),
-            "second": place(two),
+            "first": location(one),
+            "second": location(two),
             **{"svcca": 0.5, "others": 0.25, "kept": kept, "sentences": sentences},
         }
         for one in range(3)
@@ -77,18 +77,19 @@ def similarity(
     roles = [
         {"layer": n, "roles": ["source", "target"], "cosine": 0.8 + n / 100} for n in range(layers)
     ]
-    found = languages() if compared is None else compared
-    return facts_of("similarity", roles=roles, languages=found, **more)
+    actual = languages() if compared is None else compared
+    return facts_of("similarity", roles=roles, languages=actual, **more)
 
 
 def probe() -> dict[str, Any]:
     classes = {"all": {"macro": 0.5, "types": 12, "micro": 0.25, "tokens": 3456}}
-    places = [
-        place(n, accuracy=0.9 - n / 10, held_out=0.875 - n / 10, classes=classes) for n in range(3)
+    locations = [
+        location(n, accuracy=0.9 - n / 10, held_out=0.875 - n / 10, classes=classes)
+        for n in range(3)
     ]
-    subjects = [{**model(number), "places": places} for number in range(2)]
+    subjects = [{**model(number), "places": locations} for number in range(2)]
     gains = [
-        place(1, gained=3, types=12, classes={"Latin": {"all": 0.5, "gained": 0.25}}),
+        location(1, gained=3, types=12, classes={"Latin": {"all": 0.5, "gained": 0.25}}),
     ]
     return facts_of(
         "probe",

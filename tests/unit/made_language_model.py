@@ -41,7 +41,7 @@ def _params(layout: str):
 def made_language_model(
     layout: str = "causal_lm", instruction: str = "3", **decode
 ) -> LanguageModel:
-    """Returns a small random model; `decode` are fields of `Decode`."""
+    """Return a small random model; `decode` are fields of `Decode`."""
     model, params = _params(layout)
     decode = {"batch": 4, "max_length": 11, "buckets": BUCKETS} | decode
     data = Data(instruction=instruction)
@@ -50,7 +50,7 @@ def made_language_model(
 
 
 def write_made_run(folder: Path, model: PretrainedModel) -> Path:
-    """Writes a model as a run at step 0."""
+    """Write a model as a run at step 0."""
     RunDirectory(folder).prepare(model.config, model.vocabulary, has_checkpoint=False)
     arrays = jax.tree.map(
         lambda array: LazyArray.of(np.asarray(array)), model.inference_model.params
@@ -60,7 +60,7 @@ def write_made_run(folder: Path, model: PretrainedModel) -> Path:
 
 
 def logits_of(model: LanguageModel, rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Returns float64 logits [rows, LONGEST, vocab] of tokens, one forward pass, laid out here."""
+    """Return float64 logits [rows, LONGEST, vocab] of tokens, one forward pass, laid out here."""
     role = model.inference_model.model.layout.generated
     tokens = np.zeros((len(rows), LONGEST), np.int32)
     present = np.zeros_like(tokens)
@@ -70,12 +70,12 @@ def logits_of(model: LanguageModel, rows: Sequence[Sequence[int]]) -> np.ndarray
     positions = np.arange(LONGEST, dtype=np.int32)[None] * present
     batch = {"tokens": tokens, "positions": positions, "segment_ids": present}
     batch = {f"{role}_{name}": array for name, array in batch.items()}
-    found = _logits(model.inference_model.model, model.inference_model.params, batch)
-    return np.asarray(found, np.float64)
+    actual = _logits(model.inference_model.model, model.inference_model.params, batch)
+    return np.asarray(actual, np.float64)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns log-probabilities, float64."""
+    """Return log-probabilities, float64."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 

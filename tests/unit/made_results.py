@@ -19,7 +19,7 @@ TEXTS = {
 def made_result(
     name: str, languages: tuple[str, ...], *, seed: int, layout: str = "", zero_shot: float = 60.0
 ) -> RunResult:
-    """Makes a result with random scores; directions between English and others are supervised."""
+    """Make a result with random scores; directions between English and others are supervised."""
     draw = random.Random(seed)
     trained = set(english_centric_directions(languages))
     directions = tuple(

@@ -17,18 +17,18 @@ _WORDS = {
 
 
 def sentence(number: int, language: str) -> str:
-    """Returns the words at the digits of a number, so that languages are parallel."""
+    """Return the words at the digits of a number, so that languages are parallel."""
     return " ".join(_WORDS[language][int(digit)] for digit in str(number * 7919))
 
 
 def sentences(language: str, count: int, start: int = 1) -> list[str]:
-    """Returns `count` sentences of a language."""
+    """Return `count` sentences of a language."""
     return [sentence(number, language) for number in range(start, start + count)]
 
 
 @functools.cache
 def vocabulary() -> Vocabulary:
-    """Returns one small vocabulary of the three languages, trained once per test run."""
+    """Return one small vocabulary of the three languages, trained once per test run."""
     text = {language: sentences(language, 300) for language in LANGUAGES}
     options = SentencePieceOptions(vocab_size=60, byte_fallback=False)
     with tempfile.TemporaryDirectory() as directory:

@@ -47,7 +47,7 @@ def made_translator(
     changes: tuple[tuple[str, object], ...] = (),
     **decode,
 ) -> Translator:
-    """Returns a translator of a small random model.
+    """Return a translator of a small random model.
 
     Args:
         instruction: of `INSTRUCTIONS`.
@@ -63,10 +63,10 @@ def made_translator(
     return Translator(config, vocabulary(), params)
 
 
-def assert_alike(found: Sequence[Translation], expected: Sequence[Translation]) -> None:
-    """Asserts the same translations, whose scores other numbers of rows may have rounded."""
-    assert [_unscored(each) for each in found] == [_unscored(each) for each in expected]
-    scores = [[h.score for each in all_ for h in each.hypotheses] for all_ in (found, expected)]
+def assert_alike(actual: Sequence[Translation], expected: Sequence[Translation]) -> None:
+    """Assert equal translations, with scores equal up to rounding."""
+    assert [_unscored(each) for each in actual] == [_unscored(each) for each in expected]
+    scores = [[h.score for each in all_ for h in each.hypotheses] for all_ in (actual, expected)]
     np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
@@ -78,7 +78,7 @@ def _unscored(translation: Translation) -> Translation:
 def forced_log_probs(
     translator: Translator, line: str, source: str, target: str
 ) -> Callable[[Sequence[int]], np.ndarray]:
-    """Returns next-token log-probabilities by teacher forcing, laid out as training does."""
+    """Return next-token log-probabilities by teacher forcing, laid out as training does."""
     vocab, inference_model = translator.vocabulary, translator._inference_model
     longest = Lengths(BUCKETS[-1], BUCKETS[-1] + 2)
     converter = dataclasses.replace(inference_model.converter(BUCKETS[-1]), lengths=longest)

@@ -1,4 +1,4 @@
-"""LoRA saved alone, loaded and merged: what comes back, and what is refused."""
+"""Adapters: LoRA saved separately, loaded and merged, and invalid adapters."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def config_of(model: Model, **optimizer) -> Config:
 
 
 def random_tree(model: Model, seed: int) -> dict:
-    """Random parameters; a base of one seed is the same with LoRA and without."""
-    own, base = split_lora(parameter_shapes(model, made_vocabulary().size))
+    """Return random parameters; the base is the same with and without LoRA."""
+    lora, base = split_lora(parameter_shapes(model, made_vocabulary().size))
     trees = []
-    for number, tree in enumerate((own, base)):
+    for number, tree in enumerate((lora, base)):
         rng = np.random.default_rng((seed, number))
         trees.append(
             jax.tree.map(lambda a, r=rng: r.normal(0, 0.3, a.shape).astype(np.float32), tree)
         )
-    own, base = trees
-    for layer, attention in own.items():
+    lora, base = trees
+    for layer, attention in lora.items():
         for projection, arrays in attention["attention"].items():
             base[layer]["attention"][projection] |= arrays
     return base
@@ -56,14 +56,14 @@ def make_run(folder: Path, model: Model, seed: int = 0, **optimizer) -> dict:
     params = random_tree(model, seed)
     lazy = jax.tree.map(LazyArray.of, params)
     config = config_of(model, **optimizer)
-    told = {"origin": ("runs/base", "made"), "tasks": TASKS if model.lora_rank else None}
-    write_run(folder, config, made_vocabulary(), lazy, **told)
+    record = {"origin": ("runs/base", "made"), "tasks": TASKS if model.lora_rank else None}
+    write_run(folder, config, made_vocabulary(), lazy, **record)
     return params
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A base, a run with LoRA on it, and the adapter saved of that."""
+    """Make a base, a run with LoRA on it, and its adapter."""
     folder = tmp_path_factory.mktemp("adapters")
     base = make_run(folder / "base", MODEL)
     tuned = make_run(folder / "tuned", LORA)
@@ -72,21 +72,21 @@ def runs(tmp_path_factory):
     return folder, base, tuned
 
 
-def test_an_adapter_holds_lora_alone(runs):
+def test_an_adapter_contains_only_lora(runs):
     folder, _, tuned = runs
     assert {p.name for p in (folder / "adapter").iterdir()} == {
         "adapter.json",
         "adapter.safetensors",
     }
-    found = read_safetensors(folder / "adapter" / "adapter.safetensors")
-    assert set(found) == {
+    actual = read_safetensors(folder / "adapter" / "adapter.safetensors")
+    assert set(actual) == {
         f"layer_{layer}/attention/{projection}/{matrix}"
         for layer in (0, 1)
         for projection in ("query", "out")
         for matrix in ("lora_a", "lora_b")
     }
     np.testing.assert_array_equal(
-        found["layer_1/attention/out/lora_a"].read(),
+        actual["layer_1/attention/out/lora_a"].read(),
         tuned["layer_1"]["attention"]["out"]["lora_a"],
     )
     facts = json.loads((folder / "adapter" / "adapter.json").read_text())
@@ -94,7 +94,7 @@ def test_an_adapter_holds_lora_alone(runs):
     assert facts["base"]["origin"] == "runs/base" and facts["base"]["fingerprint"] > 0
 
 
-def test_loaded_onto_its_base_it_is_the_run_again(runs, tmp_path):
+def test_an_adapter_loaded_onto_its_base_equals_the_run(runs, tmp_path):
     folder, _, tuned = runs
     load_adapter(folder / "base", folder / "adapter", tmp_path / "again")
     assert_same(load_params(tmp_path / "again")[0], tuned)
@@ -104,7 +104,7 @@ def test_loaded_onto_its_base_it_is_the_run_again(runs, tmp_path):
     assert again.trained_tasks() == TASKS and not (folder / "base" / "tasks.json").exists()
 
 
-def test_the_adapter_brings_the_place_of_the_tags(runs, tmp_path):
+def test_the_adapter_sets_the_instruction(runs, tmp_path):
     """A base may have been fine-tuned with another instruction than it was trained with."""
     folder, _, _ = runs
     shutil.copytree(folder / "tuned", tmp_path / "tuned")
@@ -124,18 +124,18 @@ def test_merged_weights_are_w_plus_a_b(runs, tmp_path):
     assert RunDirectory(tmp_path / "merged").trained_tasks() == TASKS
     merged, _ = load_params(tmp_path / "merged")
     changed = 0
-    for path, found in jax.tree_util.tree_leaves_with_path(merged):
+    for path, actual in jax.tree_util.tree_leaves_with_path(merged):
         names = [entry.key for entry in path]
-        expected, own = base, tuned
+        expected, lora = base, tuned
         for name in names:
-            expected, above, own = expected[name], own, own.get(name)
+            expected, above, lora = expected[name], lora, lora.get(name)
         if names[-2:] in (["query", "kernel"], ["out", "kernel"]):
             letters = "mr,rhd->mhd" if names[-2] == "query" else "hdr,rm->hdm"
             expected = expected + np.einsum(letters, above["lora_a"], above["lora_b"])
             changed += 1
-            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
         else:
-            np.testing.assert_array_equal(found, expected)
+            np.testing.assert_array_equal(actual, expected)
     assert changed == 4
 
 
@@ -174,7 +174,7 @@ def test_another_base_is_refused(runs, tmp_path):
     refuse("has LoRA already", *load, absent=out)
 
 
-def test_what_is_no_run_with_lora_is_refused(runs, tmp_path):
+def test_runs_without_lora_are_refused(runs, tmp_path):
     folder, _, _ = runs
     out = tmp_path / "out"
     for action in (save_adapter, merge_adapter):

@@ -1,4 +1,4 @@
-"""Languages added to a vocabulary: who is cut how, ids that stay, exact decoding, refusals."""
+"""Languages added to a vocabulary: segmentation, stable ids, exact decoding, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT = tuple(
 
 @functools.cache
 def model(normalization: str = "identity") -> bytes:
-    """Cuts the made text of a fourth language."""
+    """Return a SentencePiece model for the generated text of a fourth language."""
     options = SentencePieceOptions(vocab_size=33, byte_fallback=False, normalization=normalization)
     return train_model({"nl": TEXT}, options)
 
@@ -36,7 +36,7 @@ def grown(base: Vocabulary | None = None, language: str = "nl") -> Vocabulary:
 
 
 def listed() -> Vocabulary:
-    """As imported: another order than the model's, pieces it lacks, and some of its not in use."""
+    """Return a vocabulary as imported: other order, additional pieces and unused pieces."""
     return Vocabulary(spm_model(), made_text.LANGUAGES, ("<s>", *m2m100_pieces(), "<mask>"))
 
 
@@ -49,7 +49,7 @@ BASES = {
 
 
 @pytest.mark.parametrize("kind", BASES)
-def test_old_text_and_ids_stay_and_unseen_pieces_come_before_the_tags(kind):
+def test_existing_ids_stay_and_new_pieces_precede_the_tags(kind):
     base = BASES[kind]()
     vocabulary = grown(base)
     assert vocabulary.languages == (*base.languages, "nl")
@@ -71,26 +71,26 @@ def test_old_text_and_ids_stay_and_unseen_pieces_come_before_the_tags(kind):
 
 
 @pytest.mark.parametrize("kind", BASES)
-def test_its_own_text_is_cut_by_its_own_model_and_comes_back(kind):
+def test_text_of_the_added_language_uses_its_own_model_and_round_trips(kind):
     base = BASES[kind]()
     vocabulary = grown(base)
     alone = Vocabulary(model(), ("nl",))
     known = [p for p in alone.named_pieces if p in base.named_pieces]
     assert known  # some are shared
-    found = set()
+    actual = set()
     for line in TEXT[:60]:
         ids = vocabulary.encode(line, "nl")
-        found |= set(ids)
+        actual |= set(ids)
         assert vocabulary.tokens(ids) == alone.tokens(alone.encode(line))
         assert vocabulary.decode(ids) == line
-    assert any(i < base.first_copy for i in found) and any(i >= base.first_added for i in found)
-    assert not any(base.first_copy <= i < base.first_added for i in found)
+    assert any(i < base.first_copy for i in actual) and any(i >= base.first_added for i in actual)
+    assert not any(base.first_copy <= i < base.first_added for i in actual)
     # Whatever order the pieces of both come in, a model may write it.
     mixed = vocabulary.encode("drei", "de") + vocabulary.encode("één huis", "nl")
     assert vocabulary.decode(mixed) == "drei één huis"
 
 
-def test_languages_of_one_batch_are_cut_each_by_its_own():
+def test_each_language_of_a_batch_uses_its_own_model():
     vocabulary = grown()
     lines = ["één huis", "ein Haus", "drie", "one", "één huis"]
     codes = ["nl", "de", "nl", "en", "de"]
@@ -113,8 +113,8 @@ def test_a_language_may_be_added_without_pieces():
     assert vocabulary.is_extension_of(base)
 
 
-def test_what_a_tokenizer_of_the_model_alone_is_given_agrees():
-    """As seqio does in TensorFlow: ids of a SentencePiece model, by tables."""
+def test_sentencepiece_id_tables_agree_with_encoding():
+    """seqio maps ids of a SentencePiece model by tables in TensorFlow."""
     vocabulary = grown(BASES["copies"]())
     for code, line in (("nl", TEXT[3]), ("de", "eins Haus"), ("fr", "un")):
         own = Vocabulary(vocabulary.sentencepiece_model_for(code), ())
@@ -127,7 +127,7 @@ def test_what_a_tokenizer_of_the_model_alone_is_given_agrees():
     assert len(vocabulary.id_to_spm) == vocabulary.first_tag
 
 
-def test_what_text_can_have():
+def test_pieces_that_appear_in_text():
     base = made_text.vocabulary()
     assert base.appears_in_text.tolist() == [False] + [True] * (base.size - 1)
     of_list = listed()
@@ -139,7 +139,7 @@ def test_what_text_can_have():
     )
 
 
-def test_what_the_first_model_takes_for_a_control_symbol_is_unknown():
+def test_control_symbols_of_the_first_model_are_unknown():
     odd = append_pieces(model(), ["<s>"])
     alone = Vocabulary(odd, ())
     assert alone.tokens(alone.encode("huis<s>")) == ["▁huis", "<s>"]
@@ -174,7 +174,7 @@ def test_additions_are_saved(tmp_path):
     ]
 
 
-def test_which_vocabulary_continues_which():
+def test_extensions_of_vocabularies_are_recognised():
     base, one = made_text.vocabulary(), grown()
     two = grown(one, "it")
     assert one.is_extension_of(base) and two.is_extension_of(base) and two.is_extension_of(one)
@@ -189,7 +189,7 @@ def test_which_vocabulary_continues_which():
     assert not cut_anew.is_extension_of(base.with_language("nl")) and cut_anew.is_extension_of(base)
 
 
-def test_mistakes_are_refused(tmp_path):
+def test_invalid_arguments_are_refused(tmp_path):
     with pytest.raises(UserError, match="'de' is in the vocabulary already; it has en, de, fr"):
         grown(language="de")
     base = made_text.vocabulary()

@@ -1,4 +1,4 @@
-"""Ablation, scales and pages of analyses, and what the command refuses, without a forward pass."""
+"""Ablation, scales and pages of analyses, and errors of the command, without a forward pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def benchmark():
 
 
 def subject(benchmark, name, choose):
-    """Answers every phrase in the language that is chosen for the direction."""
+    """A translator that answers in a chosen language per direction."""
     phrases = benchmark._phrases
     places = {code: {text: n for n, text in enumerate(texts)} for code, texts in phrases.items()}
 
@@ -66,7 +66,7 @@ def subject(benchmark, name, choose):
 
 
 def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tmp_path):
-    """What falls back to what it was trained into is perfect in row (3), and there alone."""
+    """A model that falls back to its supervised target is perfect only in row (3)."""
     right = subject(benchmark, "on", lambda direction: direction[1])
     back = subject(benchmark, "off", lambda direction: INTO[direction[0]][0])
     targets = supervised_targets_by_source(benchmark.directions, TRAINED)
@@ -107,17 +107,17 @@ def test_ablation_scores_zero_shot_output_by_the_supervised_target(benchmark, tm
     assert facts["rows"][2]["zero_shot"]["directions"] == 1
 
 
-def test_ablation_takes_references_by_the_source_text(benchmark, tmp_path):
-    """Test sets of two directions need not have one order; a source without one is refused."""
+def test_ablation_looks_up_references_by_source_text(benchmark, tmp_path):
+    """Test sets of two directions may differ in order; a source without a reference is refused."""
 
     class Turned(Benchmark):
         def texts(self, direction):
             texts = super().texts(direction)
             if direction != ("en", "de"):
                 return texts
-            kept = slice(None, None, -1) if self.whole else slice(1, None)
+            existing = slice(None, None, -1) if self.whole else slice(1, None)
             return dataclasses.replace(
-                texts, sources=texts.sources[kept], references=texts.references[kept]
+                texts, sources=texts.sources[existing], references=texts.references[existing]
             )
 
     turned = Turned("phrases", CldrPhrases(LANGUAGES, sizes={"test": 8}, name="phrases"))
@@ -138,7 +138,7 @@ def model(**changes) -> Model:
     return Model(layout="encoder_decoder", methods=(method,), **sizes)
 
 
-def test_scales_are_of_the_languages_in_their_order():
+def test_scales_follow_the_order_of_the_languages():
     config = model(layers=(2, 3), without=("de",))
     network = build_model(config, 60)
     params = {
@@ -154,7 +154,7 @@ def test_scales_are_of_the_languages_in_their_order():
     assert list(facts["mean"]) == ["en", "fr"]
 
 
-def test_a_page_has_what_the_file_has_and_replaces_nothing_of_others(tmp_path):
+def test_a_page_shows_its_file_and_overwrites_no_foreign_files(tmp_path):
     scales = [{"layer": 2, "scale": {"de": -0.2, "fr": np.float32(0.1)}}]
     facts = {"analysis": "scales", "run": "<run>", "layout": "x", "checkpoint": "step 1"}
     facts |= {"without": ["en"], "layers": scales, "mean": {"de": -0.2, "fr": np.float32(0.1)}}
@@ -178,18 +178,18 @@ def test_a_page_has_what_the_file_has_and_replaces_nothing_of_others(tmp_path):
         ("0.1", "good", "--share:50%"),
     ]
     for name in ("analysis.json", "analysis.html"):
-        kept = (tmp_path / name).read_text("utf-8")
+        existing = (tmp_path / name).read_text("utf-8")
         (tmp_path / name).write_text("mine", encoding="utf-8")
         with pytest.raises(
             UserError, match=f"{name}: already exists and was not written by mnmt-jax"
         ):
             check_analysis_folder(tmp_path)
-        (tmp_path / name).write_text(kept, encoding="utf-8")
+        (tmp_path / name).write_text(existing, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of zeros with language layers and without."""
+    """Make runs of zeros with language layers and without."""
     folder = tmp_path_factory.mktemp("runs")
     vocab = vocabulary()
     for name, config in (("layers", model()), ("plain", dataclasses.replace(model(), methods=()))):
@@ -204,7 +204,7 @@ TASK = "--task=cldr_quickstart"
 
 
 @pytest.mark.parametrize("kind", ["attribution", "ablation", "scales"])
-def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
+def test_a_run_without_language_layers_is_an_error(kind, runs, tmp_path):
     flags = [] if kind == "scales" else [TASK]
     with pytest.raises(UserError, match="^the run's model has no language-specific") as caught:
         command("analyse", kind, "--run", runs / "plain", "--output", tmp_path, *flags)
@@ -261,7 +261,7 @@ def test_a_run_without_language_layers_is_told(kind, runs, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
+def test_invalid_arguments_are_one_error_line(kind, flags, message, runs, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         command("analyse", kind, "--run", runs / "layers", "--output", tmp_path, *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
@@ -271,28 +271,28 @@ def test_mistakes_are_one_line(kind, flags, message, runs, tmp_path):
     "word,kind",
     [("tsne", "states"), ("t-SNE", "states"), ("cca", "svcca"), ("probing", "probe"), ("xyz", "")],
 )
-def test_another_word_for_a_kind_is_answered_with_the_kind(word, kind, tmp_path):
+def test_a_synonym_of_an_analysis_is_answered_with_its_name(word, kind, tmp_path):
     with pytest.raises(UserError, match=f"^argument kind: invalid choice: '{word}'") as caught:
         command("analyse", word, "--run=r", "--output", tmp_path)
     assert (f"did you mean '{kind}'?" in str(caught.value)) == bool(kind)
 
 
-def test_a_probe_is_not_tested_on_what_it_learned(runs, tmp_path):
+def test_a_probe_is_tested_on_held_out_texts(runs, tmp_path):
     for code in ("en", "de"):
         (tmp_path / f"lines.{code}").write_text(f"one {code}\ntwo {code}\n", encoding="utf-8")
-    own = [f"--parallel={tmp_path}/lines.{{language}}", "--languages=en,de", "--task=mine"]
-    given = ["--run", runs / "layers", "--directions=all", *own]
+    flags = [f"--parallel={tmp_path}/lines.{{language}}", "--languages=en,de", "--task=mine"]
+    given = ["--run", runs / "layers", "--directions=all", *flags]
     with pytest.raises(UserError, match="^task 'mine': validation and test sentences are the same"):
         command("analyse", "probe", "--output", tmp_path / "x", *given)
     assert not (tmp_path / "x").exists()
 
 
-def test_a_probe_of_checkpoints_is_drawn_by_step():
+def test_probes_of_checkpoints_are_plotted_by_step():
     """Figure 1 (right) of the TPDM paper; one of two runs is not."""
-    found = {"tokens": 9, "micro": 0.5, "types": 0, "macro": None}
+    actual = {"tokens": 9, "micro": 0.5, "types": 0, "macro": None}
 
     def subject(run, step, accuracy):
-        place = {"role": "source", "layer": 1, "ended": False, "classes": {"all": found}}
+        place = {"role": "source", "layer": 1, "ended": False, "classes": {"all": actual}}
         places = [place | {"accuracy": accuracy, "held_out": None}]
         return {"run": run, "checkpoint": f"step {step}", "places": places}
 
@@ -305,7 +305,7 @@ def test_a_probe_of_checkpoints_is_drawn_by_step():
     assert "Accuracy by step" not in "".join(render_sections(facts))
 
 
-def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypatch):
+def test_a_finished_analysis_of_other_inputs_is_kept(runs, tmp_path, monkeypatch):
     """And a page calls lines by their file's name."""
     monkeypatch.setattr(
         teacher_forcing,
@@ -317,26 +317,26 @@ def test_a_finished_analysis_of_something_else_is_kept(runs, tmp_path, monkeypat
     scales = "analyse", "scales", "--output", tmp_path / "x", "--run"
     for _ in range(2):  # its own it replaces
         command(*scales, runs / "layers")
-    kept = {path: path.read_bytes() for path in (tmp_path / "x").iterdir()}
+    existing = {path: path.read_bytes() for path in (tmp_path / "x").iterdir()}
     shutil.copytree(runs / "layers", tmp_path / "other")
     lines = tmp_path / "lines"
     lines.write_text("one\n", encoding="utf-8")
     read = ["--input", lines, "--source=en", "--target=de"]
     attention = "analyse", "attention", "--output", tmp_path / "x", "--run", runs / "layers", *read
-    for call, told in (((*scales, tmp_path / "other"), "run"), (attention, "analysis")):
-        with pytest.raises(UserError, match=rf"^--output=.* \({told}\); .* --overwrite$"):
+    for call, message in (((*scales, tmp_path / "other"), "run"), (attention, "analysis")):
+        with pytest.raises(UserError, match=rf"^--output=.* \({message}\); .* --overwrite$"):
             command(*call)
-    assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == kept
+    assert {path: path.read_bytes() for path in (tmp_path / "x").iterdir()} == existing
     command(*attention, "--overwrite")
-    found = json.loads((tmp_path / "x" / "analysis.json").read_text("utf-8"))
-    assert (found["analysis"], found["task"]) == ("attention", "lines")
+    actual = json.loads((tmp_path / "x" / "analysis.json").read_text("utf-8"))
+    assert (actual["analysis"], actual["task"]) == ("attention", "lines")
     page = (tmp_path / "x" / "analysis.html").read_text("utf-8")
     assert "lines, 1 direction, 1 sentence. Layout " in page and str(tmp_path) not in page
     command(*attention)
     command(*scales, tmp_path / "other", "--overwrite")
 
 
-def test_an_analysis_is_known_by_its_facts(tmp_path):
+def test_an_analysis_is_identified_by_its_facts(tmp_path):
     facts = {"analysis": "attention", "run": "r", "parameters_fingerprint": 2**32 - 1, "task": "t"}
     facts["others"] = [{"run": "s", "step": "newest"}]
     check_same_analysis(tmp_path, facts)
@@ -347,8 +347,8 @@ def test_an_analysis_is_known_by_its_facts(tmp_path):
             check_same_analysis(tmp_path, {**facts, name: "other"})
     for settings in ({"limit": 3}, {"limit": 1000, "layers": "1"}, {}):
         write_analysis(tmp_path, {**facts, "settings": {"limit": 1000}}, "title", [])
-        told = "layers" if "layers" in settings else "limit"
-        with pytest.raises(UserError, match=rf"something else \({told}\)"):
+        message = "layers" if "layers" in settings else "limit"
+        with pytest.raises(UserError, match=rf"something else \({message}\)"):
             check_same_analysis(tmp_path, {**facts, "settings": settings})
     check_same_analysis(tmp_path, {**facts, "settings": {"limit": 1000}})
     check_same_analysis(tmp_path, facts)  # known later
@@ -357,7 +357,7 @@ def test_an_analysis_is_known_by_its_facts(tmp_path):
     check_same_analysis(tmp_path, {**facts, "parameters_fingerprint": 3})
 
 
-def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
+def test_fingerprints_of_earlier_versions_are_compared(tmp_path):
     """It was called `parameters`."""
     earlier = {"analysis": "svcca", "run": "r", "parameters": 7}
     write_analysis(tmp_path, {**earlier, "others": [{"run": "s", "parameters": 8}]}, "t", [])
@@ -368,7 +368,7 @@ def test_the_fingerprint_of_an_earlier_analysis_is_compared(tmp_path):
         check_same_analysis(tmp_path, {**facts, "parameters_fingerprint": 9})
 
 
-def test_blank_lines_alone_are_refused(runs, tmp_path):
+def test_input_of_blank_lines_only_is_refused(runs, tmp_path):
     (tmp_path / "lines").write_text("\n \n", encoding="utf-8")
     flags = ["--input", tmp_path / "lines", "--source=en", "--target=de"]
     with pytest.raises(UserError, match="lines: all sentences are blank$"):

@@ -1,4 +1,4 @@
-"""Attribution: exact where it can be, a Riemann sum elsewhere, complete, and of the model."""
+"""Attribution against exact values and Riemann sums, completeness, and the model's block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mnmt_jax.analysis.branches import branch_layers
 from mnmt_jax.design.objective import Intermediate, States
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.forward_passes import ForwardPasses
-from mnmt_jax.model.intermediates import ENTERED
+from mnmt_jax.model.intermediates import BRANCH_INPUT
 from mnmt_jax.model.network import build_model
 from tests.property.test_contrastive_model import make_batch
 from tests.property.test_language_layers import MOMENTS, case, make
@@ -38,7 +38,7 @@ MANY = 400  # nodes, where the gradient jumps
 
 @pytest.fixture(scope="module", params=["relu", "gelu"])
 def taken_apart(request):
-    """A block with its second language's branch, its parameters, states, and the activation."""
+    """Return a block with a branch of its second language, parameters, states and activation."""
     model, batch, params = case("encoder_decoder")
     config = dataclasses.replace(model.config, activation=request.param)
     model = build_model(config, model.vocab_size)
@@ -61,25 +61,25 @@ def test_a_linear_function_is_attributed_exactly():
         jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((4,), (4, 3), (3,))
     )
     states = jnp.asarray(rng.normal(size=(2, 4)), jnp.float32)
-    found = integrated_gradients(lambda at: at @ weight + 7.0, states, 3)
-    np.testing.assert_allclose(found, states * weight[None], atol=1e-6)
+    actual = integrated_gradients(lambda at: at @ weight + 7.0, states, 3)
+    np.testing.assert_allclose(actual, states * weight[None], atol=1e-6)
     units = conductance(lambda at: at @ inner + 5.0, lambda at: at @ outer, states, 3)
     np.testing.assert_allclose(units, (states @ inner) * outer[None], atol=1e-6)
 
 
-def test_it_is_what_a_brute_force_sum_gives(taken_apart):
+def test_attributions_equal_a_brute_force_riemann_sum(taken_apart):
     """A Riemann sum of 2,000 steps in float64 with derivatives by hand, for every unit."""
     block, params, states, name = taken_apart
     nodes = MANY if name == "relu" else DEFAULT_NODES
     expected, total = riemann(params, np.asarray(states, np.float64), name)
     inner, outer = block.inner(), block.outer()
     for output in COMPONENT_OUTPUTS:
-        found = conductance(inner[output], outer[output], states, nodes)
-        assert found.shape == expected[output].shape
-        np.testing.assert_allclose(found, expected[output], atol=2e-3, err_msg=output)
+        actual = conductance(inner[output], outer[output], states, nodes)
+        assert actual.shape == expected[output].shape
+        np.testing.assert_allclose(actual, expected[output], atol=2e-3, err_msg=output)
         assert np.abs(expected[output]).max() > 0.05
-    found = integrated_gradients(block.value, states, nodes)
-    np.testing.assert_allclose(found, total, atol=2e-3)
+    actual = integrated_gradients(block.value, states, nodes)
+    np.testing.assert_allclose(actual, total, atol=2e-3)
 
 
 def riemann(params, states, name):
@@ -120,32 +120,32 @@ def test_sums_are_complete(taken_apart):
     """Integrated gradients and both rows of the components add up to f(x) - f(0)."""
     block, _, states, name = taken_apart
     few = jax.jit(lambda at: attribute_block(block, at))(states)
-    found = few if name == "gelu" else jax.jit(lambda at: attribute_block(block, at, MANY))(states)
+    actual = few if name == "gelu" else jax.jit(lambda at: attribute_block(block, at, MANY))(states)
     gained = np.asarray(block.value(states) - block.value(jnp.zeros_like(states)))
-    np.testing.assert_allclose(found["output"], gained, atol=1e-5)
+    np.testing.assert_allclose(actual["output"], gained, atol=1e-5)
     allowed = 1e-3 * np.abs(gained).max()
     for row in ("1", "2"):
-        total = found["signed"][f"ffn{row}"] + found["signed"][f"lsl{row}"]
+        total = actual["signed"][f"ffn{row}"] + actual["signed"][f"lsl{row}"]
         np.testing.assert_allclose(total, gained, atol=allowed)
-    assert np.abs(found["error"]).max() < allowed
+    assert np.abs(actual["error"]).max() < allowed
     # The error of few nodes where the gradient jumps is told.
     assert (np.abs(few["error"]).max() > allowed) == (name == "relu")
     for output in COMPONENT_OUTPUTS:
-        assert (found["absolute"][output] >= np.abs(found["signed"][output]) - 1e-5).all()
+        assert (actual["absolute"][output] >= np.abs(actual["signed"][output]) - 1e-5).all()
 
 
-def test_f_is_the_block_of_the_model_and_x_what_enters_it():
-    """With norms after, what leaves a layer is the norm of x and its change."""
+def test_the_attributed_function_is_the_block_of_the_model():
+    """With post-norm, the output of a layer is the norm of x plus its change."""
     model = make("encoder_decoder", norm="post")
     batch = make_batch(model.layout, [[pair] for pair in pairs(6)])
     params = random_params(model, batch, moments=MOMENTS)
     layer = branch_layers(model)[-1]
     assert (layer.number, layer.path) == (4, ("layer_3", "mlp"))
-    tap, after = Intermediate(f"layer_3/mlp/{ENTERED}", "target"), States(4, "target")
+    tap, after = Intermediate(f"layer_3/mlp/{BRANCH_INPUT}", "target"), States(4, "target")
 
     @jax.jit
     def run(params, batch):
-        passes = ForwardPasses(model, params, batch, reads=(tap, after))
+        passes = ForwardPasses(model, params, batch, requests=(tap, after))
         entered = passes.read(tap)
         changes = []
         for row, slot in enumerate(
@@ -163,24 +163,24 @@ def test_f_is_the_block_of_the_model_and_x_what_enters_it():
     moved, norm = entered + change, params["layer_3"]["mlp_norm"]
     centred = moved - moved.mean(axis=-1, keepdims=True)
     scaled = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
-    found = scaled * np.asarray(norm["scale"]) + np.asarray(norm["bias"])
+    actual = scaled * np.asarray(norm["scale"]) + np.asarray(norm["bias"])
     valid = np.asarray(batch["target_segment_ids"]) != 0
-    np.testing.assert_allclose(found[valid], expected[valid], atol=1e-4)
+    np.testing.assert_allclose(actual[valid], expected[valid], atol=1e-4)
     assert set(np.asarray(batch["target_lang"])[:, 0]) == {1, 2}
 
 
-def test_a_language_without_a_branch_has_rows_of_zero():
+def test_a_language_without_a_branch_has_zero_attributions():
     model, _, params = case("encoder_decoder")
     (layer, *_) = branch_layers(model)
     assert layer.kind.settings.slots[0] == -1
     states = jnp.ones((2, EMBED))
     block = BranchedBlock(model, params, layer, jnp.asarray(-1))
-    found = jax.jit(lambda at: attribute_block(block, at, 8))(states)
+    actual = jax.jit(lambda at: attribute_block(block, at, 8))(states)
     for row in ("lsl1", "lsl2"):
-        assert not np.any(found["signed"][row]) and not np.any(found["absolute"][row])
-    assert np.all(found["absolute"]["ffn1"] > 0)
+        assert not np.any(actual["signed"][row]) and not np.any(actual["absolute"][row])
+    assert np.all(actual["absolute"]["ffn1"] > 0)
 
 
-def test_a_model_without_branches_is_told():
+def test_a_model_without_branches_is_an_error():
     with pytest.raises(UserError, match="no language-specific layers, which this analysis needs"):
         branch_layers(build_model(small_config("encoder_decoder"), 60))

@@ -1,4 +1,4 @@
-"""Averages over groups of directions, by hand on a made-up matrix."""
+"""Averages over groups of directions, by hand on a small matrix."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Online back-translation: what is drawn, translated and learnt, in which proportions."""
+"""Online back-translation: drawn languages, generated pairs and gradients."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def pairs(count: int) -> list[Example]:
 
 @functools.cache
 def setting(layout: str = "register", instruction: str = "register", **fields):
-    """Returns configuration, learner, parameters, pairs and their batch, and what is made of it.
+    """Return configuration, learner, parameters, pairs, their batch and the generated batch.
 
     The last row is empty.
     """
@@ -82,17 +82,17 @@ def setting(layout: str = "register", instruction: str = "register", **fields):
         method=BackTranslation(**fields), model=model, data={"instruction": instruction}
     )
     learner = learner_of(config)
-    given = pairs(ROWS - 1)
-    rows = segments_from_rows([*([pair] for pair in given), []])
+    sentence_pairs = pairs(ROWS - 1)
+    rows = segments_from_rows([*([pair] for pair in sentence_pairs), []])
     batch = arrays(converter_of(config, learner).batch(rows, ROWS))
     params = random_params(learner.model, batch, 3, STRONG)
     params["embedding"] = params["embedding"].at[VOCABULARY.eos_id].multiply(4.0)  # some end early
-    made = jax.jit(
+    generated = jax.jit(
         lambda params, batch: generate_batch(
             learner.generated_batches[0], 0, (learner.model, params), batch, jax.random.key(5)
         )[0]
     )(params, batch)
-    return config, learner, params, given, batch, jax.device_get(made)
+    return config, learner, params, sentence_pairs, batch, jax.device_get(generated)
 
 
 def padded(array: np.ndarray, width: int) -> np.ndarray:
@@ -100,83 +100,90 @@ def padded(array: np.ndarray, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("layout", "instruction"), CASES)
-def test_the_pairs_are_those_that_translating_outside_gives(layout, instruction):
-    """By the project's converter and search, after the languages that were drawn."""
-    config, learner, params, given, batch, made = setting(layout, instruction)
-    drawn = made["source_lang"][:-1, 0]
-    assert made["source_lang"][-1, 0] == -1 and len(set(drawn.tolist())) > 1
+def test_generated_pairs_equal_offline_translations(layout, instruction):
+    """Computed with the project's converter and search for the drawn languages."""
+    config, learner, params, sentence_pairs, batch, generated = setting(layout, instruction)
+    drawn = generated["source_lang"][:-1, 0]
+    assert generated["source_lang"][-1, 0] == -1 and len(set(drawn.tolist())) > 1
     turned = [
         Example(pair.target, np.zeros(0, np.int32), pair.target_lang, int(language))
-        for pair, language in zip(given, drawn, strict=True)
+        for pair, language in zip(sentence_pairs, drawn, strict=True)
     ]
     converter = converter_of(config, learner)
     static = arrays(converter.static_batch(segments_from_rows([[e] for e in turned]), ROWS - 1))
     row = converter.instruction
     codes = [CODES[e.target_lang] for e in turned]
     prefix = [(row.trigger_id(VOCABULARY, c), *row.forced_ids(VOCABULARY, c)) for c in codes]
-    limits = np.array([len(pair.target) for pair in given], np.int32)
+    limits = np.array([len(pair.target) for pair in sentence_pairs], np.int32)
     request = Request(np.array(prefix, np.int32), limits, np.ones(ROWS - 1, bool), max_steps=12)
-    found = generate(learner.model, params, static, request, search=Greedy())
+    actual = generate(learner.model, params, static, request, search=Greedy())
     expected = [
         Example(tokens[0, : length[0] - 1], pair.target, e.target_lang, pair.target_lang)
-        for tokens, length, pair, e in zip(found.tokens, found.lengths, given, turned, strict=True)
+        for tokens, length, pair, e in zip(
+            actual.tokens, actual.lengths, sentence_pairs, turned, strict=True
+        )
     ]
     assert any(len(e.source) < limit for e, limit in zip(expected, limits, strict=True))
     assert len({tuple(e.source) for e in expected}) > 4
     rows = segments_from_rows([*([pair] for pair in expected), []])
     laid = {n: a for n, a in converter.batch(rows, ROWS).items() if n != "task"}
-    assert laid.keys() == made.keys() and limits[0] == 1
+    assert laid.keys() == generated.keys() and limits[0] == 1
     for name, array in laid.items():
-        width = max(array.shape[1], made[name].shape[1])
-        np.testing.assert_array_equal(padded(made[name], width), padded(array, width), name)
+        width = max(array.shape[1], generated[name].shape[1])
+        np.testing.assert_array_equal(padded(generated[name], width), padded(array, width), name)
 
 
-def test_the_longest_translation_is_a_multiple_of_the_sentence():
+def test_the_length_limit_is_a_multiple_of_the_sentence():
     lengths = {}
     for factor in (1.0, 0.5):
-        *_, given, _, made = setting(max_length=factor)
-        found = (made["source_segment_ids"] != 0).sum(axis=1)[:-1] - 2
-        limits = [max(1, int(factor * len(pair.target))) for pair in given]
-        assert (found <= limits).all() and (found == limits).any()
-        lengths[factor] = found.sum()
+        *_, sentence_pairs, _, generated = setting(max_length=factor)
+        actual = (generated["source_segment_ids"] != 0).sum(axis=1)[:-1] - 2
+        limits = [max(1, int(factor * len(pair.target))) for pair in sentence_pairs]
+        assert (actual <= limits).all() and (actual == limits).any()
+        lengths[factor] = actual.sum()
     assert lengths[0.5] < lengths[1.0]
 
 
-def test_draws_are_uniform_and_never_a_sentences_own_language():
+def test_drawn_languages_are_uniform_and_differ_from_the_sentences_language():
     rows, pool = 6000, np.array([4, 0, 2], np.int32)
-    own = jnp.asarray(np.arange(rows) % 4)  # 1 and 3 are not in the pool
-    drawn, chosen = map(np.asarray, jax.jit(lambda r: draw(r, own, pool, 1.0))(jax.random.key(1)))
+    own_languages = jnp.asarray(np.arange(rows) % 4)  # 1 and 3 are not in the pool
+    drawn, chosen = map(
+        np.asarray, jax.jit(lambda r: draw(r, own_languages, pool, 1.0))(jax.random.key(1))
+    )
     assert chosen.all()
     for language in range(4):
         others = [each for each in pool if each != language]
-        found = drawn[np.asarray(own) == language]
-        counts = np.array([(found == each).sum() for each in others])
-        assert counts.sum() == len(found) == rows // 4
-        mean = len(found) / len(others)
+        actual = drawn[np.asarray(own_languages) == language]
+        counts = np.array([(actual == each).sum() for each in others])
+        assert counts.sum() == len(actual) == rows // 4
+        mean = len(actual) / len(others)
         assert (np.abs(counts - mean) < 4 * mean**0.5).all(), counts
-    part, some = map(np.asarray, draw(jax.random.key(1), own[:50], pool, 0.25))
+    part, some = map(np.asarray, draw(jax.random.key(1), own_languages[:50], pool, 0.25))
     np.testing.assert_array_equal(part, drawn[:50])  # of the number of its row alone
     assert 3 < some.sum() < 25
     alone, none = draw(jax.random.key(1), jnp.array([4, 0]), pool[:1], 1.0)
     assert none.tolist() == [False, True] and alone[1] == 4
 
 
-def test_only_the_languages_named_are_translated_and_only_into_the_pool():
-    *_, given, _, made = setting(languages=("de", "fr"), pool=("en", "fr"))
-    targets, drawn = made["target_lang"][:-1, 0], made["source_lang"][:-1, 0]
-    for pair, target, language in zip(given, targets, drawn, strict=True):
+def test_only_the_given_languages_are_translated_into_the_pool():
+    *_, sentence_pairs, _, generated = setting(languages=("de", "fr"), pool=("en", "fr"))
+    targets, drawn = generated["target_lang"][:-1, 0], generated["source_lang"][:-1, 0]
+    for pair, target, language in zip(sentence_pairs, targets, drawn, strict=True):
         code = CODES[pair.target_lang]
         if code == "en":
             assert target == language == -1
         else:
             assert CODES[target] == code and CODES[language] in {"de": "en fr", "fr": "en"}[code]
-    empty = made["target_lang"][:, 0] < 0
+    empty = generated["target_lang"][:, 0] < 0
     assert 0 < empty[:-1].sum() < ROWS - 1
-    assert not made["target_segment_ids"][empty].any() and not made["target_labels"][empty].any()
+    assert (
+        not generated["target_segment_ids"][empty].any()
+        and not generated["target_labels"][empty].any()
+    )
 
 
-def test_the_gradient_is_that_of_real_and_made_pairs_in_one_batch():
-    """As one batch of twice the rows, without the method; and by the tokens of both."""
+def test_the_gradient_equals_that_of_real_and_generated_pairs_in_one_batch():
+    """As one batch of twice the rows without the method, weighted by the tokens of both."""
     config, learner, params, _, batch, _ = setting()
     turn, rng = learner.player_updates[-1], jax.random.key(7)
     stacked = {name: array[None] for name, array in batch.items()}
@@ -191,13 +198,13 @@ def test_the_gradient_is_that_of_real_and_made_pairs_in_one_batch():
             0
         ]
 
-    made = make(params, batch, micro_rng)
+    generated = make(params, batch, micro_rng)
     others = [make(params, batch, jax.random.fold_in(rng, n))["source_lang"] for n in (1, 2)]
-    drawn = {tuple(np.asarray(each)[:, 0].tolist()) for each in (made["source_lang"], *others)}
+    drawn = {tuple(np.asarray(each)[:, 0].tolist()) for each in (generated["source_lang"], *others)}
     assert len(drawn) == 3  # other draws in other steps and micro-batches
-    wide = {name: max(array.shape[1], made[name].shape[1]) for name, array in batch.items()}
+    wide = {name: max(array.shape[1], generated[name].shape[1]) for name, array in batch.items()}
     both = {
-        name: jnp.concatenate([padded(array, wide[name]), padded(made[name], wide[name])])
+        name: jnp.concatenate([padded(array, wide[name]), padded(generated[name], wide[name])])
         for name, array in batch.items()
     }
     plain = learner.plain()
@@ -226,36 +233,36 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device):
         model={"dropout": 0.1},
         train={"steps": 6, "log_every": 1, "eval_every": 3, "save_every": 3},
     )
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(config, whole) is None
-    lines = records(whole)
+    straight, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(config, straight) is None
+    lines = records(straight)
     assert len({line["back_translation"] for line in lines}) == 6
     assert all(line["back_translation"] != line["loss"] for line in lines)
     assert not any("back_translation_tokens" in line for line in lines)
-    shutil.copytree(whole, broken)
+    shutil.copytree(straight, broken)
     shutil.rmtree(broken / "checkpoints" / "6")
     assert train(config, broken) is None
-    assert_same_training(broken, whole, 6)
+    assert_same_training(broken, straight, 6)
 
 
-def test_a_mesh_makes_and_learns_what_one_device_does():
+def test_a_mesh_gives_the_same_update_as_one_device():
     config, learner, params, _, batch, _ = setting()
     stacked = {name: np.asarray(array)[None] for name, array in batch.items()}
-    turn, rng, found = learner.player_updates[-1], jax.random.key(7), []
+    turn, rng, actual = learner.player_updates[-1], jax.random.key(7), []
     for mesh, count in ((Mesh(), 1), (Mesh(fsdp=2, tensor=2), 8)):
         devices = make_mesh(mesh, jax.devices()[:count])
 
         def update(params, batch):
-            made = {name: array[0] for name, array in batch.items()}
-            made, _ = generate_batch(
-                learner.generated_batches[0], 0, (learner.model, params), made, rng
+            generated = {name: array[0] for name, array in batch.items()}
+            generated, _ = generate_batch(
+                learner.generated_batches[0], 0, (learner.model, params), generated, rng
             )
             split = turn.trainable.split(params)
-            return made, *sum_gradients(learner, turn, split, batch, rng)
+            return generated, *sum_gradients(learner, turn, split, batch, rng)
 
         placed = place_batch(stacked, devices, leading=1)
-        found.append(jax.device_get(compile_on(devices, update)(params, placed)))
-    (left, *expected), (right, *rest) = found
+        actual.append(jax.device_get(compile_on(devices, update)(params, placed)))
+    (left, *expected), (right, *rest) = actual
     jax.tree.map(np.testing.assert_array_equal, left, right)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), expected, rest
@@ -271,13 +278,13 @@ def test_a_mesh_makes_and_learns_what_one_device_does():
         ({"languages": ("de",)}, {}, "pool=.'de',. has no language to translate de into"),
     ],
 )
-def test_mistakes_are_one_line(method, changes, message):
+def test_invalid_arguments_are_one_error_line(method, changes, message):
     with pytest.raises(UserError, match=message) as caught:
         learner_of(configure(method=BackTranslation(**method), data=changes))
     assert "\n" not in str(caught.value)
 
 
-def test_it_needs_the_languages_of_its_vocabulary():
+def test_the_languages_of_the_vocabulary_are_required():
     config = dataclasses.replace(configure(method=None))
     bare = dataclasses.replace(config.train, methods=(BackTranslation(),))
     with pytest.raises(UserError, match=r"BackTranslation.vocabulary=\(\): name the vocabulary's"):
@@ -286,7 +293,7 @@ def test_it_needs_the_languages_of_its_vocabulary():
         BackTranslation(vocabulary=("en",)).bind_languages(CODES, find_code)
 
 
-def test_the_counted_operations_are_those_of_both_batches():
+def test_flops_include_both_batches():
     from mnmt_jax.model.flops import Sentence, forward_flops
 
     _, learner, *_ = setting()
@@ -294,5 +301,5 @@ def test_the_counted_operations_are_those_of_both_batches():
     sizes = model.config, model.layout, model.vocab_size
     own = learner.plain().train_flops(pair, {})
     assert own == 3 * forward_flops(*sizes, pair)
-    made = 4 * forward_flops(*sizes, Sentence(5, 5))
-    assert learner.train_flops(pair, {}) == own + made
+    generated = 4 * forward_flops(*sizes, Sentence(5, 5))
+    assert learner.train_flops(pair, {}) == own + generated

@@ -1,4 +1,4 @@
-"""TMX, XLIFF and PO files as corpora: the texts expected are written out beside the files."""
+"""TMX, XLIFF and PO files as corpora."""
 
 import gzip
 import json
@@ -106,7 +106,7 @@ DROP = Cleaning(on_bad_line="drop", max_characters=40)
 
 
 def write(folder, **files):
-    """Writes texts; a name's last "_" is a full stop."""
+    """Write texts; a name's last "_" is a full stop."""
     for name, text in files.items():
         path = folder / ".".join(name.rsplit("_", 1))
         path.write_text(text, encoding="utf-8")
@@ -118,30 +118,30 @@ def corpus(*paths, languages=(), **options):
 
 
 def test_tmx(tmp_path, caplog):
-    found = corpus(write(tmp_path, a_tmx=TMX))
-    assert found.languages == ("en", "de", "fr")
-    assert found.directions("train") == (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
+    actual = corpus(write(tmp_path, a_tmx=TMX))
+    assert actual.languages == ("en", "de", "fr")
+    assert actual.directions("train") == (("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en"))
     with caplog.at_level(logging.WARNING):
-        assert list(found.pairs("train", ("de", "en"))) == [
+        assert list(actual.pairs("train", ("de", "en"))) == [
             ("Drücken Sie Speichern und warten.", "Press Save & wait."),
             ("Ein Weg", "Two ways"),
         ]
-    assert found.reports["train", ("de", "en")].dropped == {"untranslated": 1}
+    assert actual.reports["train", ("de", "en")].dropped == {"untranslated": 1}
     assert f"dropped 1 of 3 lines (untranslated 1; first: {tmp_path}/a.tmx:12)" in caplog.text
-    assert list(found.pairs("train", ("en", "fr"))) == [
+    assert list(actual.pairs("train", ("en", "fr"))) == [
         ("Only English and French", "Anglais et français")
     ]
 
 
 def test_xliff_1(tmp_path):
-    found = corpus(write(tmp_path, a_xlf=XLIFF1))
-    assert found.languages == ("en", "de")
-    assert list(found.pairs("train", ("en", "de"))) == [
+    actual = corpus(write(tmp_path, a_xlf=XLIFF1))
+    assert actual.languages == ("en", "de")
+    assert list(actual.pairs("train", ("en", "de"))) == [
         ("Hello there!", "Hallo du!"),
         ("Open it", "Öffne es"),
         ("Segments", "Teile"),
     ]
-    assert found.reports["train", ("en", "de")].dropped == {
+    assert actual.reports["train", ("en", "de")].dropped == {
         "not_to_translate": 1,
         "untranslated": 2,
         "fuzzy": 2,
@@ -149,21 +149,21 @@ def test_xliff_1(tmp_path):
 
 
 def test_xliff_2(tmp_path):
-    found = corpus(write(tmp_path, a_xliff=XLIFF2))
-    assert list(found.pairs("train", ("en", "fr"))) == [
+    actual = corpus(write(tmp_path, a_xliff=XLIFF2))
+    assert list(actual.pairs("train", ("en", "fr"))) == [
         ("One bold.", "Un gras."),
         ("Two lines", "Deux lignes"),
     ]
-    dropped = found.reports["train", ("en", "fr")].dropped
+    dropped = actual.reports["train", ("en", "fr")].dropped
     assert dropped == {"untranslated": 1, "not_to_translate": 1}
 
 
 def test_po(tmp_path):
-    """That this test ends shows that the plural rule is not run."""
-    found = corpus(write(tmp_path, de_po=PO))
-    assert found.languages == ("en", "pt")
-    assert list(found.pairs("train", ("en", "pt"))) == [("Open the file", "Abra o arguivo")]
-    dropped = found.reports["train", ("en", "pt")].dropped
+    """The test would not end if the plural rule were executed."""
+    actual = corpus(write(tmp_path, de_po=PO))
+    assert actual.languages == ("en", "pt")
+    assert list(actual.pairs("train", ("en", "pt"))) == [("Open the file", "Abra o arguivo")]
+    dropped = actual.reports["train", ("en", "pt")].dropped
     assert dropped == {"fuzzy": 1, "untranslated": 1, "plural": 1, "obsolete": 1}
 
 
@@ -178,17 +178,17 @@ def test_the_language_of_a_po_file(tmp_path):
         corpus(tmp_path / "messages.po")
 
 
-def test_files_of_all_kinds_are_one_corpus(tmp_path):
+def test_files_of_all_formats_form_one_corpus(tmp_path):
     write(tmp_path, a_tmx=TMX, b_xlf=XLIFF1, c_xliff=XLIFF2, d_po=PO)
     with gzip.open(tmp_path / "a.tmx.gz", "wt", encoding="utf-8") as file:
         file.write((tmp_path / "a.tmx").read_text(encoding="utf-8"))
     (tmp_path / "a.tmx").unlink()
     paths = [tmp_path / name for name in ("a.tmx", "b.xlf", "c.xliff", "d.po")]
-    found = corpus(*paths)  # in each file the tag that it has
-    assert found.languages == ("en", "de", "fr", "pt")
+    actual = corpus(*paths)  # in each file the tag that it has
+    assert actual.languages == ("en", "de", "fr", "pt")
     sizes = {"de": 2 + 3, "fr": 1 + 2, "pt": 1}
-    assert {code: found.size("train", (code, "en")) for code in sizes} == sizes
-    assert found.files("train", ("en", "de")) == (f"{tmp_path}/a.tmx.gz", f"{tmp_path}/b.xlf")
+    assert {code: actual.size("train", (code, "en")) for code in sizes} == sizes
+    assert actual.files("train", ("en", "de")) == (f"{tmp_path}/a.tmx.gz", f"{tmp_path}/b.xlf")
     assert corpus(*paths, languages=("en", "de", "fr", "pt")).size("train", ("en", "de")) == 5
 
 
@@ -196,12 +196,12 @@ LINE = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
 
 
 def tmx_in(*tags):
-    """Returns TMX with a unit for each list of tags, whose texts are the tags."""
+    """Return TMX with a unit for each list of tags, whose texts are the tags."""
     units = ("".join(LINE.format(tag, tag) for tag in each.split()) for each in tags)
     return f"<tmx><body>{''.join(f'<tu>{unit}</tu>' for unit in units)}</body></tmx>"
 
 
-def test_the_tag_of_a_language_is_looked_up_file_by_file(tmp_path):
+def test_language_tags_are_looked_up_per_file(tmp_path):
     write(tmp_path, us_tmx=tmx_in("en-US de"), en_tmx=tmx_in("en de", "en-GB de", "en-AU de"))
     write(tmp_path, two_tmx=tmx_in("en-US de-DE", "en_GB de-DE"), fr_tmx=tmx_in("en fr"))
     us, en, two, fr = (tmp_path / f"{name}.tmx" for name in ("us", "en", "two", "fr"))
@@ -235,7 +235,7 @@ def test_the_tag_of_a_language_is_looked_up_file_by_file(tmp_path):
             corpus(*paths, languages=languages)
 
 
-def test_no_file_vanishes(tmp_path):
+def test_files_without_the_requested_languages_are_refused(tmp_path):
     write(tmp_path, us_tmx=tmx_in("en-US de"), en_tmx=tmx_in("en de"), one_tmx=tmx_in("en", "de"))
     write(tmp_path, none_tmx=tmx_in(), fr_tmx=tmx_in("en fr"))
     us, en, one, none, fr = (tmp_path / f"{name}.tmx" for name in "us en one none fr".split())
@@ -254,13 +254,13 @@ def test_no_file_vanishes(tmp_path):
     assert corpus(us, en, fr, languages=("en", "de", "fr")).size("train", ("fr", "en")) == 1
 
 
-def test_splits_and_flaws(tmp_path):
+def test_splits_and_bad_lines(tmp_path):
     write(tmp_path, train_tmx=TMX, dev_tmx=TMX.replace("Ein Weg", "w" * 41))
     splits = {"train": "train", "validation": "dev", "test": "test"}
-    found = BitextFiles("x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=DROP)
-    assert found.splits() == ("train", "validation")
-    assert found.size("validation", ("en", "de")) == 1
-    dropped = found.reports["validation", ("en", "de")].dropped
+    actual = BitextFiles("x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=DROP)
+    assert actual.splits() == ("train", "validation")
+    assert actual.size("validation", ("en", "de")) == 1
+    dropped = actual.reports["validation", ("en", "de")].dropped
     assert dropped == {"too_long": 1, "untranslated": 1}
     strict = BitextFiles(
         "x", [f"{tmp_path}/{{split}}.tmx"], splits=splits, cleaning=Cleaning(max_characters=40)
@@ -315,7 +315,7 @@ ONE = '<tmx><body><tu><tuv xml:lang="en"><seg>{}</seg></tuv></tu></body></tmx>'
         ),
     ],
 )
-def test_what_cannot_be_read_is_one_line(tmp_path, name, text, message):
+def test_unreadable_files_are_one_error_line(tmp_path, name, text, message):
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message) as caught:
         corpus(tmp_path / name)
@@ -369,7 +369,7 @@ def test_entities_are_refused(tmp_path, kind):
     assert "\n" not in str(caught.value) and "a secret" not in str(caught.value)
 
 
-def test_a_place_beyond_the_lines_that_the_parser_counts_says_so(tmp_path):
+def test_a_location_beyond_the_parsers_line_limit_is_marked(tmp_path):
     unit = "<trans-unit><source>A</source></trans-unit>"
     parts = ('<xliff><file source-language="en" target-language="de">', unit, "\n" * 70_000, unit)
     write(tmp_path, a_xlf="\n".join((*parts, "</file></xliff>")))
@@ -377,14 +377,14 @@ def test_a_place_beyond_the_lines_that_the_parser_counts_says_so(tmp_path):
     assert [unit.location.rpartition(":")[2] for unit in units] == ["2", "65535+"]
 
 
-def test_a_dtd_that_is_named_is_not_read(tmp_path):
+def test_external_dtds_are_not_read(tmp_path):
     (tmp_path / "tmx14.dtd").write_text("<!ELEMENT this is no DTD")
     assert len(list(read_units(write(tmp_path, a_tmx=TMX)))) == 4
 
 
 @pytest.mark.parametrize("around", ["", "group"])
-def test_xml_is_read_unit_by_unit(tmp_path, around):
-    """Units that were read are not kept; some are parsed ahead, a block of the file."""
+def test_xml_is_streamed_by_unit(tmp_path, around):
+    """Units are freed once read; one block of the file is parsed ahead."""
     unit = "<trans-unit><source>A</source></trans-unit>"
     unit = f"<{around}>{unit}</{around}>\n" if around else f"{unit}\n"
     with gzip.open(tmp_path / "a.xlf.gz", "wt", compresslevel=1) as file:
@@ -399,18 +399,18 @@ def test_xml_is_read_unit_by_unit(tmp_path, around):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("x" * 10_100_000, "too long"), ("<hi>" * 300, "depth")]
+    ("text", "message"), [("x" * 10_100_000, "too long"), ("<hi>" * 300, "depth")]
 )
-def test_nothing_in_xml_is_of_any_size(tmp_path, text, said):
+def test_all_parts_of_xml_have_size_limits(tmp_path, text, message):
     with gzip.open(tmp_path / "a.tmx.gz", "wt", compresslevel=1) as file:
         file.write(ONE.format(text))
-    with pytest.raises(UserError, match=rf"(?i)a\.tmx\.gz:1: .*{said}") as caught:
+    with pytest.raises(UserError, match=rf"(?i)a\.tmx\.gz:1: .*{message}") as caught:
         list(read_units(str(tmp_path / "a.tmx.gz")))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "other bytes"])
-def test_a_damaged_gzip_file_is_one_line(tmp_path, damage):
+def test_a_damaged_gzip_file_is_one_error_line(tmp_path, damage):
     packed = gzip.compress(TMX.encode())
     damaged = packed[: len(packed) // 2] if damage == "cut off" else packed[:-8] + bytes(8)
     (tmp_path / "a.tmx.gz").write_bytes(damaged)
@@ -422,7 +422,7 @@ def tmx_of_made_text(count):
     return tmx({"en-GB": made_text.sentences("en", count), "de": made_text.sentences("de", count)})
 
 
-def test_commands_read_them(tmp_path, capsys):
+def test_commands_read_bitext_files(tmp_path, capsys):
     write(tmp_path, train_tmx=tmx_of_made_text(30), dev_tmx=tmx_of_made_text(4))
     flags = ["--bitext", f"{tmp_path}/{{split}}.tmx", "--splits=train=train,validation=dev"]
     command(
@@ -442,13 +442,13 @@ def test_commands_read_them(tmp_path, capsys):
     assert cache.vocabulary.decode(source) == made_text.sentence(3, "en")
 
 
-def test_they_are_test_text_for_an_evaluation(tmp_path):
+def test_bitext_files_are_evaluated(tmp_path):
     parser = evaluate.make_parser()
     path = write(tmp_path, a_tmx=TMX)
     flags = parser.parse_args(["--run=x", "--task=mine", "--output=y", "--bitext", path])
-    found, languages = corpus_flags.benchmark_corpus(flags)
-    assert (found.name, languages, found.splits()) == ("mine", ("en", "de", "fr"), ("test",))
-    assert found.size("test", ("fr", "en")) == 1
+    actual, languages = corpus_flags.benchmark_corpus(flags)
+    assert (actual.name, languages, actual.splits()) == ("mine", ("en", "de", "fr"), ("test",))
+    assert actual.size("test", ("fr", "en")) == 1
 
 
 @pytest.mark.parametrize(
@@ -466,15 +466,15 @@ def test_they_are_test_text_for_an_evaluation(tmp_path):
         ),
     ],
 )
-def test_mistakes_in_flags(tmp_path, flags, message):
+def test_invalid_flags_are_refused(tmp_path, flags, message):
     path = write(tmp_path, a_tmx=TMX, train1_tmx=TMX)
     path = tmp_path / "a.tmx"
-    given = [flag.format(a=path, b=tmp_path) for flag in flags]
+    arguments = [flag.format(a=path, b=tmp_path) for flag in flags]
     with pytest.raises(UserError, match=message):
         command(
             "cache_tasks",
             "--bitext",
-            *given,
+            *arguments,
             "--vocab_size=40",
             "--no-byte_fallback",
             "--output",

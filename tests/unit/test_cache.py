@@ -40,7 +40,7 @@ def cache(tmp_path) -> TokenCache:
     )
 
 
-def test_what_is_written_is_read(cache):
+def test_written_caches_are_read_back(cache):
     vocabulary = cache.vocabulary
     assert cache.split("made_en_de", "train").shards == (10, 10, 5)
     for index, (source, target) in enumerate(text_pairs(25)):
@@ -57,12 +57,12 @@ def test_what_is_written_is_read(cache):
     )
 
 
-def test_no_cache_named_says_how_to_make_one():
+def test_a_missing_cache_setting_names_the_command():
     with pytest.raises(UserError, match="Data.cache is not set.*mnmt cache"):
         TokenCache.open("")
 
 
-def test_records_come_in_the_order_asked_across_shards(cache):
+def test_records_are_read_in_the_requested_order_across_shards(cache):
     indices = np.array([24, 3, 11, 10, 9, 3, 0])
     records = cache.read("made_en_de", "train", indices)
     lengths = cache.lengths("made_en_de", "train")[indices]
@@ -80,7 +80,7 @@ def test_a_cache_survives_pickling_and_reopening(cache):
         )
 
 
-def test_few_files_are_open_at_a_time(cache, monkeypatch):
+def test_the_number_of_open_files_is_limited(cache, monkeypatch):
     monkeypatch.setattr("mnmt_jax.data.cache._OPEN_FILES", 2)
     expected = cache.read("made_en_de", "train", np.arange(25))
     again = TokenCache.open(cache.directory)
@@ -89,7 +89,7 @@ def test_few_files_are_open_at_a_time(cache, monkeypatch):
         assert 1 <= len(again._readers) <= 2
 
 
-def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, cache):
+def test_a_failed_write_keeps_the_old_cache(tmp_path, cache):
     def broken():
         yield [3], [4]
         raise RuntimeError("disk unplugged")
@@ -103,7 +103,7 @@ def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, cache):
     assert TokenCache.open(cache.directory).tasks == cache.tasks
 
 
-def test_overwriting_is_asked_for(cache):
+def test_overwriting_needs_a_flag(cache):
     with pytest.raises(UserError, match="exists.*--overwrite"):
         write_cache(cache.directory, [task()], vocabulary=cache.vocabulary)
     again = write_cache(
@@ -112,7 +112,7 @@ def test_overwriting_is_asked_for(cache):
     assert again.split("made_en_de", "train").examples == 3
 
 
-def test_only_a_cache_is_overwritten(tmp_path, cache):
+def test_only_caches_are_overwritten(tmp_path, cache):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "train.en").write_text("one\n")
     (tmp_path / "file").write_text("mine")
@@ -124,7 +124,7 @@ def test_only_a_cache_is_overwritten(tmp_path, cache):
     write_cache(tmp_path / "empty", [task()], vocabulary=cache.vocabulary)
 
 
-def test_exchanged_vocabularies_and_damage_are_noticed(cache):
+def test_exchanged_vocabularies_and_damage_are_detected(cache):
     text = (cache.directory / "cache.json").read_text()
     facts = json.loads(text)
     (cache.directory / "cache.json").write_text(json.dumps(facts | {"format": 99}))
@@ -196,7 +196,7 @@ def _other_total(path):
         ("train-lengths.npy", _other_lengths),
     ],
 )
-def test_damage_names_the_file(cache, file, damage, jumps):
+def test_damage_errors_name_the_file(cache, file, damage, jumps):
     """Read directly, and through the pipeline's thread."""
     path = cache.directory / TASK / file
     damage(path)
@@ -235,7 +235,7 @@ def test_a_damaged_list_of_tasks_is_refused(cache, change):
         TokenCache.open(cache.directory)
 
 
-def test_storage_that_fails_is_not_called_damage(cache, monkeypatch):
+def test_storage_errors_are_not_reported_as_damage(cache, monkeypatch):
     def fail(*_):
         raise RuntimeError("read() failed: Input/output error")
 

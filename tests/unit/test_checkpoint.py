@@ -1,4 +1,4 @@
-"""A checkpoint is set aside only if its files are at fault."""
+"""Damaged checkpoints are set aside; other errors leave them in place."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def folder(saved, tmp_path) -> Path:
 
 
 def restore(folder: Path, like: TrainState):
-    said: list[str] = []
-    checkpoints = Checkpoints(folder, report=said.append)
+    reports: list[str] = []
+    checkpoints = Checkpoints(folder, report=reports.append)
     try:
-        return checkpoints.restore(like), said
+        return checkpoints.restore(like), reports
     finally:
         checkpoints.close()
 
 
 def data_of(step: Path) -> list[Path]:
-    """Returns all data files: some of them nothing refers to any more."""
+    """Return all data files, including unreferenced ones."""
     return list((step / "params").rglob("d/*"))
 
 
@@ -72,24 +72,24 @@ DAMAGE = {
 }
 
 
-def test_what_was_saved_is_restored(folder):
-    restored, said = restore(folder, shapes_of(make_state(0)))
+def test_checkpoints_are_restored(folder):
+    restored, reports = restore(folder, shapes_of(make_state(0)))
     jax.tree.map(np.testing.assert_array_equal, restored.state, make_state(2))
-    assert restored.extra == {"data": {"chunk": 2}} and not said
+    assert restored.extra == {"data": {"chunk": 2}} and not reports
 
 
-@pytest.mark.parametrize("how", DAMAGE)
-def test_damaged_files_are_set_aside(how, folder):
-    DAMAGE[how](folder / "2")
-    restored, said = restore(folder, shapes_of(make_state(0)))
+@pytest.mark.parametrize("damage_kind", DAMAGE)
+def test_damaged_files_are_set_aside(damage_kind, folder):
+    DAMAGE[damage_kind](folder / "2")
+    restored, reports = restore(folder, shapes_of(make_state(0)))
     assert int(restored.state.step) == 1
-    assert "checkpoint 2 cannot be read" in said[0] and "was moved" in said[1]
+    assert "checkpoint 2 cannot be read" in reports[0] and "was moved" in reports[1]
     assert not (folder / "2").exists()
     assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
 
 
-def test_no_read_is_left_behind_when_another_fails(tmp_path, monkeypatch, caplog):
-    """A loop that is closed before gets answers of tensorstore's threads: tracebacks."""
+def test_all_reads_finish_when_one_fails(tmp_path, monkeypatch, caplog):
+    """Closing the event loop earlier gives tracebacks from tensorstore's threads."""
     many = {f"array_{n:02}": jnp.full((4,), n, jnp.float32) for n in range(40)}
     state = TrainState(jnp.asarray(1, jnp.int32), many, many, Window.empty(("source",)))
     checkpoints = Checkpoints(tmp_path / "checkpoints")
@@ -111,9 +111,9 @@ def test_no_read_is_left_behind_when_another_fails(tmp_path, monkeypatch, caplog
     assert asyncio.get_event_loop_policy() is policy and not caplog.records
 
 
-@pytest.mark.parametrize("how", ["extra gone", "data cut"])
-def test_translating_from_a_damaged_step_names_the_others(how, folder):
-    DAMAGE[how](folder / "2")
+@pytest.mark.parametrize("damage_kind", ["extra gone", "data cut"])
+def test_translating_from_a_damaged_step_names_the_others(damage_kind, folder):
+    DAMAGE[damage_kind](folder / "2")
     with pytest.raises(UserError, match=r"cannot be read .*; choose another --step of \[1\]"):
         load_params(folder.parent)
 
@@ -127,7 +127,7 @@ def test_translating_from_a_damaged_step_names_the_others(how, folder):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_trouble_of_the_machine_moves_nothing(error, folder, monkeypatch):
+def test_machine_errors_keep_the_checkpoint(error, folder, monkeypatch):
     def fail(*_, **__):
         raise error
 
@@ -138,7 +138,7 @@ def test_trouble_of_the_machine_moves_nothing(error, folder, monkeypatch):
     assert not folder.with_name("checkpoints_damaged").exists()
 
 
-def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatch):
+def test_memory_errors_on_the_second_read_keep_the_checkpoint(folder, monkeypatch):
     def fail(*_, **__):
         raise MemoryError("no room")
 
@@ -149,7 +149,7 @@ def test_memory_that_ends_in_the_second_reading_moves_nothing(folder, monkeypatc
     assert (folder / "2").is_dir()
 
 
-def test_another_model_is_refused_by_its_arrays(folder):
+def test_checkpoints_of_another_model_are_refused(folder):
     for like, named in (
         (make_state(0, width=6), r"'embedding' is float32\[60, 4\] there, float32\[60, 6\] now"),
         (
@@ -162,7 +162,7 @@ def test_another_model_is_refused_by_its_arrays(folder):
     assert (folder / "2").is_dir()
 
 
-def test_nothing_but_damage_is_said(folder):
+def test_no_readable_checkpoint_is_an_error(folder):
     for step in ("1", "2"):
         shutil.rmtree(folder / step / "params")
     with pytest.raises(UserError, match=r"none of the checkpoints \[1, 2\] can be read"):

@@ -1,4 +1,4 @@
-"""The choice of tests after a change, on a made checkout."""
+"""Selection of tests after a change, in a generated checkout."""
 
 import subprocess
 from pathlib import Path
@@ -35,7 +35,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def test_the_nearest_tests_come_first_and_others_are_left_out(checkout):
+def test_tests_are_ordered_by_import_distance(checkout):
     (checkout / "mnmt_jax/low.py").write_text("x = 1\n")
     changed = choose_tests.changed_files(checkout)
     assert changed == {"mnmt_jax/low.py"}
@@ -49,7 +49,7 @@ def test_the_nearest_tests_come_first_and_others_are_left_out(checkout):
     assert choose_tests.choose(reached, seconds, 5.0) == (["tests/test_low.py"], 1)
 
 
-def test_a_clean_tree_is_judged_by_its_last_commit(checkout):
+def test_a_clean_tree_uses_its_last_commit(checkout):
     (checkout / "mnmt_jax/other.py").write_text("x = 1\n")
     subprocess.run(
         ["git", "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qam", "change"],
@@ -76,6 +76,6 @@ def test_seconds_are_read_from_a_report_of_pytest(checkout):
     assert choose_tests.record(report, checkout) == {"tests/test_low.py": 1.8}
 
 
-def test_every_reader_exists():
+def test_every_listed_test_file_exists():
     for readers in choose_tests.READERS.values():
         assert all((ROOT / path).is_file() for path in readers)

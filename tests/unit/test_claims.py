@@ -22,7 +22,7 @@ def benchmarks(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_every_job_of_every_table_needs_jobs_that_are_there(tmp_path):
+def test_dependencies_of_all_jobs_exist(tmp_path):
     from claim_tables import EXPERIMENTS
     from experiments import ROOT, Workspace
 
@@ -36,7 +36,7 @@ def test_every_job_of_every_table_needs_jobs_that_are_there(tmp_path):
         assert all(file.is_file() for file in files)
 
 
-def test_jobs_wait_for_what_they_need_and_failures_are_skipped(capfd):
+def test_jobs_wait_for_dependencies_and_failures_are_skipped(capfd):
     from experiments import Job, execute
 
     done = []
@@ -59,8 +59,8 @@ def test_jobs_wait_for_what_they_need_and_failures_are_skipped(capfd):
     ]
     assert execute(jobs, 1) == 2
     assert done == ["first", "second", "last"]
-    said = capfd.readouterr().err
-    assert "failed broken in 0 s: broken" in said and "skipped after" in said
+    stderr = capfd.readouterr().err
+    assert "failed broken in 0 s: broken" in stderr and "skipped after" in stderr
 
 
 def test_text_becomes_moses_tokens_in_lower_case(tmp_path):
@@ -86,7 +86,7 @@ def write_run(folder, losses):
     (folder / "finished").touch()
 
 
-def test_the_candidate_of_the_lowest_supervised_loss_is_chosen(tmp_path):
+def test_the_candidate_with_the_lowest_supervised_loss_is_chosen(tmp_path):
     from experiments import Arm, Cache, Experiment, Workspace
 
     arms = {
@@ -148,7 +148,7 @@ def test_tables_compare_arms_with_the_first(tmp_path):
     assert "1.000 after 200" in first and "reached by 0 of 3" in first
 
 
-def test_the_page_shows_what_its_results_say():
+def test_the_page_matches_its_results():
     from claim_summary import score_tables
 
     docs = Path(__file__).parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""The embedded corpus: what phrases say, that nothing is borrowed, that splits never meet."""
+"""The embedded corpus: renderings, no inherited text, disjoint splits."""
 
 import datetime
 import os
@@ -169,7 +169,7 @@ def own_file(language):
 
 
 @pytest.mark.parametrize("language", MITRE_LANGUAGES)
-def test_every_name_and_relative_time_stands_in_the_languages_own_file(language):
+def test_names_and_relative_times_come_from_the_languages_own_file(language):
     own, root, item = own_file(language), locale_data._file("root"), renderer(language)
     inventory = load_inventory("large")
     assert len(inventory.names["territory"]) >= 200
@@ -189,7 +189,7 @@ def test_every_name_and_relative_time_stands_in_the_languages_own_file(language)
 
 
 def without(data, *path):
-    """Copies nested data without the entry at a path."""
+    """Copy nested data without the entry at a path."""
     copy = dict(data)
     if len(path) == 1:
         del copy[path[0]]
@@ -213,8 +213,8 @@ def without(data, *path):
         ("de", ("datetime_formats", "long"), "datetime"),
     ],
 )
-def test_what_root_would_fill_in_is_missing(monkeypatch, language, path, missing):
-    """Babel would render each of these with root's entry and not say so."""
+def test_entries_inherited_from_root_are_left_out(monkeypatch, language, path, missing):
+    """Babel silently renders each of these with the entry of root."""
     own = locale_data._file(locale_data.babel_name(language))
     changed = without(own, *path)
     original = locale_data._file
@@ -225,7 +225,7 @@ def test_what_root_would_fill_in_is_missing(monkeypatch, language, path, missing
     assert missing in phrases if missing else not phrases
 
 
-def test_inherited_order_counts_only_where_longer_patterns_confirm_it(monkeypatch):
+def test_inherited_order_is_used_only_if_longer_patterns_confirm_it(monkeypatch):
     """Filipino leaves "MMMM d" to root, but its own "E, MMMM d" shows that this is its order."""
     assert "MMMMd" not in own_file("tl")["datetime_skeletons"]
     assert renderer("tl").render(("month_day", 3, 5)) == "Marso 5"
@@ -237,14 +237,14 @@ def test_inherited_order_counts_only_where_longer_patterns_confirm_it(monkeypatc
     assert "month_day" in Renderer("tl").missing_phrases()
 
 
-def test_babels_shared_cache_is_left_alone(large):
+def test_babels_shared_cache_is_unchanged(large):
     large.sentences("train", 1)
     date = datetime.date(1987, 3, 5)
     assert babel.dates.format_skeleton("MMMMd", date, locale="fil") == "Marso 5"
 
 
 @pytest.mark.parametrize("language", MITRE_LANGUAGES)
-def test_no_two_atoms_of_the_inventory_share_a_form(language):
+def test_inventory_entries_have_distinct_forms(language):
     item, inventory = renderer(language), load_inventory("large")
     owners = {}
     for kind, codes in inventory.names.items():
@@ -297,7 +297,7 @@ def test_the_split_of_a_meaning_is_frozen():
     assert {meaning: split_of(meaning) for meaning in frozen} == frozen
 
 
-def test_a_twentieth_each_is_held_out(small):
+def test_each_held_out_split_has_a_twentieth(small):
     days = [
         ("date", "long", year, month, 9) for year in range(1900, 2000) for month in range(1, 13)
     ]
@@ -332,7 +332,7 @@ def test_large_inventory_uses_every_phrase_type(large):
     assert seen == set(renderer("en")._kinds)
 
 
-def test_a_corpus_depends_on_its_seed_alone():
+def test_a_corpus_depends_only_on_its_seed():
     program = (
         "import hashlib\n"
         "from mnmt_jax.data.cldr import CldrCorpus\n"
@@ -418,7 +418,7 @@ def test_spanish_conjunctions_reach_the_text():
     assert renderer("it").render(("list", "standard", chile, ireland)) == "Cile e Irlanda"
 
 
-def test_phrase_types_a_language_lacks_are_left_out():
+def test_missing_phrase_types_of_a_language_are_left_out():
     kannada = CldrCorpus(["en", "kn"], inventory="large")
     weeks = {"week_of_year", "week_of_month"}
     assert kannada.inventory.missing == weeks
@@ -430,13 +430,13 @@ def test_phrase_types_a_language_lacks_are_left_out():
 
 @pytest.mark.parametrize("language", ["lb", "oc", "mt", "ne", "ar", "he", "th", "zu", "nb", "sr"])
 @pytest.mark.parametrize("inventory", ["small", "large"])
-def test_languages_beyond_mitre_render_what_their_corpora_draw(language, inventory):
+def test_languages_outside_mitre_render_their_corpora(language, inventory):
     pairs = CldrCorpus(["en", language], inventory=inventory).pairs("train", ("en", language), 300)
     assert len(pairs) == 300 and all(source and target for source, target in pairs)
     assert sum(source != target for source, target in pairs) > 250
 
 
-def test_a_split_that_runs_out_of_meanings_says_so(monkeypatch):
+def test_a_split_with_too_few_meanings_is_an_error(monkeypatch):
     monkeypatch.setattr(sampler, "_COMPOSITIONS", {"small": ((1.0, "head"),)})
     monkeypatch.setattr(sampler, "_HEADS", {"small": ((1.0, "relative"),)})
     monkeypatch.setattr(corpus_module, "_PATIENCE", 500)
@@ -461,7 +461,7 @@ def test_a_split_that_runs_out_of_meanings_says_so(monkeypatch):
         (lambda: CldrCorpus(["en"]).pairs("test", ("en", "de"), 1), "'de' is not among"),
     ],
 )
-def test_mistakes_are_named(make, message):
+def test_invalid_arguments_are_named(make, message):
     with pytest.raises(UserError, match=message) as error:
         make()
     assert "\n" not in str(error.value)

@@ -33,25 +33,25 @@ def test_files_and_bindings_keep_their_order():
     assert bindings == ["Train.steps=3", "Model.layout='prefix'", "Data.tasks=('a=b', 'c')"]
 
 
-def test_nothing_given():
+def test_no_flags_give_empty_lists():
     flags, files, bindings = parse_command_line(_parser(), [])
     assert (flags.workdir, files, bindings) == (None, [], [])
 
 
 @pytest.mark.parametrize("argv", [["--gin.Train.steps"], ["--gin.=3"], ["--gin.Train.steps="]])
-def test_incomplete_binding_is_one_clear_error(argv: list[str]):
+def test_an_incomplete_binding_is_one_error_line(argv: list[str]):
     with pytest.raises(UserError, match="must be --gin.NAME=VALUE"):
         parse_command_line(_parser(), argv)
 
 
 @pytest.mark.parametrize("argv", [["--nonsense"], ["--beam_size", "five"]])
-def test_wrong_flag_is_one_clear_error(argv: list[str]):
+def test_a_wrong_flag_is_one_error_line(argv: list[str]):
     with pytest.raises(UserError, match="see x --help"):
         parse_command_line(_parser(), argv)
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/report", "s3://bucket/report"])
-def test_an_output_in_a_bucket_is_refused_and_named(url: str):
+def test_an_output_in_a_bucket_is_refused(url: str):
     parser = _parser()
     parser.add_argument("--output")
     assert parser.parse_args(["--output=a:/b"]).output == "a:/b"
@@ -66,7 +66,7 @@ def test_help_names_the_gin_flags(capsys: pytest.CaptureFixture[str]):
     assert "--gin_file" in (text := capsys.readouterr().out) and "--gin.NAME" in text
 
 
-def test_modules_come_from_this_folder_but_hide_no_others_later(tmp_path, monkeypatch):
+def test_modules_are_imported_from_the_current_folder_without_shadowing(tmp_path, monkeypatch):
     (tmp_path / "named_here.py").write_text("VALUE = 3\n")
     (tmp_path / "broken_here.py").write_text("import nowhere_at_all\n")
     monkeypatch.chdir(tmp_path)
@@ -85,12 +85,12 @@ def test_modules_come_from_this_folder_but_hide_no_others_later(tmp_path, monkey
 
 
 @pytest.mark.parametrize("name", ["./own", "own.py", "", "a b"])
-def test_what_is_no_name_of_a_module_is_refused(name):
+def test_invalid_module_names_are_refused(name):
     with pytest.raises(UserError, match=f"--module_import={name}: must be the name of a module"):
         import_modules([name])
 
 
-def test_what_is_wrong_in_a_module_is_told(tmp_path, monkeypatch):
+def test_errors_in_an_imported_module_are_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for text, remedy in {
@@ -104,7 +104,7 @@ def test_what_is_wrong_in_a_module_is_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["trian"], "trian: no such command; did you mean train?"),
         (["nonsense"], "nonsense: no such command; mnmt --help lists them"),
@@ -113,7 +113,7 @@ def test_what_is_wrong_in_a_module_is_told(tmp_path, monkeypatch):
         (["train", "--workdir=x", "--initialize_from="], "--initialize_from= is empty"),
     ],
 )
-def test_slips_are_named(arguments, said, monkeypatch):
+def test_misspelt_flags_are_named(arguments, message, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mnmt", *arguments])
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(message)):
         mnmt.main()

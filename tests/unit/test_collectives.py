@@ -1,4 +1,4 @@
-"""Reading exchanges from a compiled program's text, on lines written by hand."""
+"""Parsing of collectives in a compiled program's text."""
 
 import pytest
 
@@ -24,7 +24,7 @@ ENTRY %main.9 (p: f32[4,8]) -> f32[] {
 """
 
 
-def test_kinds_axes_rounds_and_bytes():
+def test_kinds_axes_iterations_and_bytes():
     assert find_collectives(PROGRAM, MESH) == (
         Collective("all-reduce", ("data",), 3, 3 * 4 * 8 * 4),
         Collective("all-gather", ("fsdp",), 3, 3 * 4 * 8 * 2),
@@ -63,9 +63,9 @@ def test_axes_of_groups(groups, axes):
         ("(f32[2]{0}, bf16[3]{0})", "all-reduce", 14),
     ],
 )
-def test_bytes_of_started_exchanges_are_those_of_their_results(result, kind, size):
-    (found,) = find_collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
-    assert found.bytes == size
+def test_bytes_of_asynchronous_collectives_are_those_of_their_results(result, kind, size):
+    (actual,) = find_collectives(f"  %r = {result} {kind}-start(%a), replica_groups={{}}", MESH)
+    assert actual.bytes == size
 
 
 NESTED = """\
@@ -98,12 +98,12 @@ ENTRY %main (p: f32[8]) -> f32[8] {
 """
 
 
-def test_rounds_are_read_from_the_conditions_of_nested_loops():
-    (found,) = find_collectives(NESTED, MESH)
-    assert (found.count, found.bytes) == (48, 48 * 32)
-    found = estimate_cycles(NESTED)
-    assert (found.counted_once, found.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
-    assert found.without_cycles == {"all-reduce": 48, "scalar": 16 + 48}
+def test_iterations_are_read_from_conditions_of_nested_loops():
+    (actual,) = find_collectives(NESTED, MESH)
+    assert (actual.count, actual.bytes) == (48, 48 * 32)
+    actual = estimate_cycles(NESTED)
+    assert (actual.counted_once, actual.executed) == (1110, 48 * 10 + 16 * 100 + 1000)
+    assert actual.without_cycles == {"all-reduce": 48, "scalar": 16 + 48}
 
 
 SPREAD = """\
@@ -127,23 +127,23 @@ ENTRY %main (p: f32[4,8]) -> f32[] {
 """
 
 
-def test_an_exchange_that_is_spread_over_fusions_counts_once():
-    (found,) = find_collectives(SPREAD, MESH)
-    assert (found.count, found.bytes) == (3 * 2, 3 * 2 * 64)
+def test_a_collective_spread_over_fusions_counts_once():
+    (actual,) = find_collectives(SPREAD, MESH)
+    assert (actual.count, actual.bytes) == (3 * 2, 3 * 2 * 64)
 
 
-def test_a_loop_until_its_work_is_done_counts_one_round():
-    """It compares how many rows have ended with how many there are."""
+def test_a_loop_of_unknown_length_counts_one_iteration():
+    """Its condition compares the number of finished rows with all rows."""
     counter = "%i = s32[] get-tuple-element(%state), index=0\n  ROOT %lt.2"
     assert counter in NESTED
     ended = NESTED.replace(
         counter, counter.replace("get-tuple-element(%state), index=0", "sum(%r)")
     )
-    (found,) = find_collectives(ended, MESH)
-    assert found.count == 16
+    (actual,) = find_collectives(ended, MESH)
+    assert actual.count == 16
 
 
-def test_a_program_without_exchange_has_none():
+def test_a_program_without_collectives_has_none():
     assert (
         find_collectives("ENTRY %main (p: f32[]) -> f32[] {\n ROOT %a = f32[] add(%p, %p)\n}", MESH)
         == ()

@@ -1,4 +1,4 @@
-"""Several evaluations are averaged over what all of them have, and names say how they decoded."""
+"""Comparison of several evaluations: common averages, and names with decoding settings."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def grown():
     return [changed(before, without_dutch), after]
 
 
-def test_directions_that_one_model_was_not_trained_on_are_a_group_of_their_own(grown):
+def test_directions_untrained_in_one_model_form_a_separate_group(grown):
     groups = direction_groups(grown)
     assert [(group.statuses, group.directions(0)) for group in groups] == [
         (("supervised", "supervised"), 6),
@@ -63,7 +63,7 @@ def test_directions_that_one_model_was_not_trained_on_are_a_group_of_their_own(g
     assert '<th scope="row">supervised</th>' not in page  # of 6 directions, and of 8
 
 
-def test_means_are_over_the_directions_that_all_have(grown):
+def test_means_use_the_directions_of_all_evaluations(grown):
     after = grown[1]
     fewer = dataclasses.replace(grown[0], directions=grown[0].directions[3:])
     groups = direction_groups([fewer, after])
@@ -77,7 +77,7 @@ def test_means_are_over_the_directions_that_all_have(grown):
     assert [len(run.directions) for run in with_common_directions([fewer, after])] == [17, 17]
 
 
-def test_nothing_is_best_where_sentences_differ(grown):
+def test_no_score_is_marked_best_if_sentences_differ(grown):
     """100 and 40 sentences a direction, as of two values of --limit."""
     one = made_result("one", FIVE, seed=1, layout="one")
     other = made_result("other", FIVE, seed=2, layout="other")
@@ -94,7 +94,7 @@ def test_nothing_is_best_where_sentences_differ(grown):
     assert "cannot be compared" in comparison_table([one, fewer])
 
 
-def test_other_sentences_of_the_same_number_are_not_compared():
+def test_different_sentences_of_equal_number_are_not_compared():
     one, other = (made_result(name, FIVE, seed=1) for name in ("one", "other"))
 
     def marked(text):
@@ -106,7 +106,7 @@ def test_other_sentences_of_the_same_number_are_not_compared():
     assert not direction_groups(pair)[0].comparable
 
 
-def test_a_score_that_one_evaluation_lacks_is_in_no_mean():
+def test_a_score_missing_in_one_evaluation_is_in_no_mean():
     one, other = (made_result(name, FIVE, seed=n) for n, name in enumerate(("one", "other")))
 
     def without(item):
@@ -135,31 +135,31 @@ def test_a_score_that_one_evaluation_lacks_is_in_no_mean():
         ({}, "–"),
     ],
 )
-def test_the_table_says_how_it_decoded(decoding, label):
+def test_the_table_shows_the_decoding_settings(decoding, label):
     result = dataclasses.replace(made_result("run", FIVE, seed=1), decoding=decoding)
     assert decoding_label(result) == label
     assert [row[3] for row in rows_of([result])] == [label] * 2
     assert f"<td>{label}</td>" in report_page([result])
 
 
-def test_names_say_what_flags_changed():
+def test_names_include_settings_changed_by_flags():
     """A run whose own search is greedy, evaluated without flags and with a beam."""
     run = made_result("run", FIVE, seed=1)
     greedy, beam = {"method": "greedy", "beam_size": 1}, {"method": "beam", "beam_size": 5}
     plain = dataclasses.replace(run, decoding=greedy, decoding_overrides={})
-    asked = dataclasses.replace(run, decoding=beam, decoding_overrides={"beam_size": 5})
-    assert [result.name for result in disambiguate_names([plain, asked])] == [
+    overridden = dataclasses.replace(run, decoding=beam, decoding_overrides={"beam_size": 5})
+    assert [result.name for result in disambiguate_names([plain, overridden])] == [
         "run",
         "run, beam_size=5",
     ]
     contrast = {"source_contrast": 0.7}  # of the run itself, switched off by a flag
-    own = dataclasses.replace(plain, decoding=greedy | contrast)
+    plain_search = dataclasses.replace(plain, decoding=greedy | contrast)
     off = dataclasses.replace(plain, decoding_overrides={"source_contrast": 0.0})
-    names = [result.name for result in disambiguate_names([own, off])]
+    names = [result.name for result in disambiguate_names([plain_search, off])]
     assert names == ["run", "run, source_contrast=0.0"]
 
 
-def test_colours_are_seen_and_differ():
+def test_colours_are_visible_and_distinct():
     assert len(COLOURS) == len(DARK_COLOURS) == 14
     for colours, background in ((COLOURS, "#ffffff"), (DARK_COLOURS, "#1a1e25")):
         assert min(contrast(colour, background) for colour in colours) >= 3
@@ -169,7 +169,7 @@ def test_colours_are_seen_and_differ():
     assert colour_class(5) != colour_class(0) == colour_class(14)
 
 
-def test_evaluations_of_one_name_are_told_apart_by_their_folders():
+def test_evaluations_of_equal_name_are_named_by_folder():
     first, second = (
         made_result("register", FIVE, seed=1, layout="register"),
         made_result("register", FIVE, seed=1, layout="register"),

@@ -1,4 +1,4 @@
-"""Programs that are kept from one command to the next."""
+"""The persistent compilation cache."""
 
 import os
 import stat
@@ -28,7 +28,7 @@ run_command(main)
 
 
 def run(folder, **variables):
-    """Runs the script in a process with a cache folder of its own; returns what it printed."""
+    """Run the script in a process with a separate cache folder; return its output."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XDG_"))}
     environment = kept | {"XDG_CACHE_HOME": str(folder), "JAX_PLATFORMS": "cpu"} | variables
     done = subprocess.run(
@@ -38,7 +38,7 @@ def run(folder, **variables):
     return done.stdout.strip()
 
 
-def test_the_next_command_compiles_nothing_again(tmp_path):
+def test_the_next_command_compiles_nothing(tmp_path):
     assert run(tmp_path) == "anew"
     assert run(tmp_path) == "hit"
     assert run(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false") == "anew"
@@ -50,7 +50,7 @@ def test_the_next_command_compiles_nothing_again(tmp_path):
     ("name", "value"),
     [("JAX_ENABLE_COMPILATION_CACHE", "maybe"), ("JAX_COMPILATION_CACHE_DIR", f"{__file__}/in")],
 )
-def test_what_jax_would_not_obey_is_one_line(name, value, monkeypatch, capfd):
+def test_settings_that_jax_ignores_are_one_error_line(name, value, monkeypatch, capfd):
     monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit, match="2"):
         run_command(lambda: 0)
@@ -58,7 +58,7 @@ def test_what_jax_would_not_obey_is_one_line(name, value, monkeypatch, capfd):
     assert line.startswith(f"error: {name}={value}: ")
 
 
-def test_the_folder_is_its_owners(tmp_path, monkeypatch):
+def test_the_cache_folder_is_private(tmp_path, monkeypatch):
     for name in ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -70,14 +70,14 @@ def test_the_folder_is_its_owners(tmp_path, monkeypatch):
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
+def test_an_unwritable_cache_folder_stops_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     assert run(tmp_path / "file") == "anew"
     assert run(tmp_path / "file") == "anew"
 
 
-def test_a_program_cut_off_in_being_written_is_compiled_anew(tmp_path):
-    """And then is there again: JAX itself would warn of it each time and leave it."""
+def test_a_truncated_program_is_compiled_again(tmp_path):
+    """It is then stored again; JAX alone would warn each time and leave the file."""
     assert run(tmp_path) == "anew"
     ((folder,),) = [[*(tmp_path / "mnmt_jax").iterdir()]]
     programs = [*folder.glob("*-cache")]
@@ -87,7 +87,7 @@ def test_a_program_cut_off_in_being_written_is_compiled_anew(tmp_path):
     assert {*folder.glob("*-cache")} == {*programs}
 
 
-def test_what_was_longest_unused_goes_first(tmp_path):
+def test_the_least_recently_used_program_is_removed_first(tmp_path):
     for number, name in enumerate(("old-cache", "read-cache", "new-cache")):
         (tmp_path / name).write_bytes(bytes(100))
         os.utime(tmp_path / name, (number, number))
@@ -100,13 +100,13 @@ def test_what_was_longest_unused_goes_first(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"read-cache"}
 
 
-@pytest.mark.parametrize("told", ["flags : fma avx2", "Features : asimd"])
-def test_machines_of_other_processors_have_other_folders(monkeypatch, told):
-    here = compilation_cache.cache_folder()
+@pytest.mark.parametrize("cpu_flags", ["flags : fma avx2", "Features : asimd"])
+def test_different_processors_use_different_folders(monkeypatch, cpu_flags):
+    folder = compilation_cache.cache_folder()
     monkeypatch.setattr(
-        compilation_cache.Path, "read_text", lambda path, **_: f"processor: 0\n{told}\n"
+        compilation_cache.Path, "read_text", lambda path, **_: f"processor: 0\n{cpu_flags}\n"
     )
     assert (
-        compilation_cache.cache_folder() != here
-        and compilation_cache.cache_folder().parent == here.parent
+        compilation_cache.cache_folder() != folder
+        and compilation_cache.cache_folder().parent == folder.parent
     )

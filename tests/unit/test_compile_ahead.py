@@ -1,4 +1,4 @@
-"""What compiling ahead says of memory, and which settings it tries."""
+"""Ahead-of-time compilation: memory figures, and suggested settings."""
 
 import contextlib
 import importlib.util
@@ -27,23 +27,23 @@ FILES = ["gin_configs/models/register_mitre_466m.gin", "gin_configs/runs/mitre.g
 def test_an_error_of_the_compiler_becomes_bytes():
     text = "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space "
     text += "hbm. Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
-    found = compile_ahead._does_not_fit(RuntimeError(text))
+    actual = compile_ahead._does_not_fit(RuntimeError(text))
     gib = 1 << 30
     expected = {"peak": int(20.5 * gib), "of_chip": int(15.75 * gib), "over": int(4.75 * gib)}
-    assert found == {"fits": False, "bytes": expected}
+    assert actual == {"fits": False, "bytes": expected}
     text = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
     text += "temporaries (1.5T) exceeds available HBM (15.75G)."
-    found = compile_ahead._does_not_fit(RuntimeError(text))
-    assert found["bytes"]["over"] == int(1536 * gib - 15.75 * gib)
+    actual = compile_ahead._does_not_fit(RuntimeError(text))
+    assert actual["bytes"]["over"] == int(1536 * gib - 15.75 * gib)
 
 
-def test_other_errors_are_not_taken_for_it():
+def test_other_errors_are_not_memory_errors():
     with pytest.raises(RuntimeError, match="something else"):
         compile_ahead._does_not_fit(RuntimeError("something else"))
 
 
 @pytest.mark.parametrize(("is_tpu", "temporaries"), [(True, 40), (False, 90)])
-def test_bytes_of_tpus_are_those_alive_at_one_time(is_tpu, temporaries):
+def test_tpu_memory_counts_buffers_alive_at_once(is_tpu, temporaries):
     memory = types.SimpleNamespace(
         argument_size_in_bytes=100,
         output_size_in_bytes=80,
@@ -52,12 +52,12 @@ def test_bytes_of_tpus_are_those_alive_at_one_time(is_tpu, temporaries):
         peak_memory_in_bytes=150,
         generated_code_size_in_bytes=5,
     )
-    found = compile_ahead._bytes(memory, is_tpu=is_tpu)
-    assert (found["outputs"], found["temporaries"]) == (10, temporaries)
-    assert found.pop("peak") == sum(found.values()) == 115 + temporaries
+    actual = compile_ahead._bytes(memory, is_tpu=is_tpu)
+    assert (actual["outputs"], actual["temporaries"]) == (10, temporaries)
+    assert actual.pop("peak") == sum(actual.values()) == 115 + temporaries
 
 
-def test_kernels_compute_and_wait_one_after_the_other():
+def test_kernel_compute_and_copy_cycles_are_added():
     chip = chip_of("TPU v5 lite")
     stated = {"core_cycles": 4000, "moved_bytes": 819_000}
     assert compile_ahead._kernel_cycles(stated, chip) == 4000 + 1500
@@ -85,7 +85,7 @@ def test_remedies_keep_the_tokens_of_an_update():
     assert tried[-1][1].data.rows == 64
 
 
-def test_rows_that_cannot_be_split_are_no_remedy():
+def test_unsplittable_rows_are_not_suggested():
     config = load_config(FILES, ["Data.rows=4"])
     assert not compile_ahead.AheadOfTimeCompilation(config, 20, jax.devices()).fits()
 
@@ -93,7 +93,7 @@ def test_rows_that_cannot_be_split_are_no_remedy():
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is not None, reason="libtpu is there: see tests/tpu"
 )
-def test_without_libtpu_one_line_says_so():
+def test_missing_libtpu_is_one_error_line():
     flags = [f"--gin_file={path}" for path in FILES]
     done = subprocess.run(
         [sys.executable, "scripts/compile_ahead.py", "--topology=v5e:2x2", *flags],
@@ -108,13 +108,13 @@ def test_without_libtpu_one_line_says_so():
 
 
 @pytest.mark.parametrize("topology", ["h100", "h100:", "a100:0", "h200:two"])
-def test_gpus_have_a_number(topology):
+def test_a_number_of_gpus_is_required(topology):
     with pytest.raises(UserError, match=f"--topology={topology}: needs a number of GPUs"):
         topology_devices(topology)
 
 
 @pytest.mark.parametrize("topology", ["b200:8", "h1oo:4", "H100:8", ""])
-def test_what_is_not_known_is_told_with_what_is(topology):
+def test_unknown_topologies_are_reported_with_known_ones(topology):
     with pytest.raises(UserError, match="v5e:4x4, or of GPUs \\(a100, h100, h200"):
         topology_devices(topology)
 
@@ -130,13 +130,13 @@ def test_rows_must_be_split_evenly(rows, message):
 @pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda12_plugin") is not None, reason="it is there: see tests/gpu"
 )
-def test_without_the_plugin_one_line_says_so():
+def test_a_missing_plugin_is_one_error_line():
     with pytest.raises(UserError, match=r"--topology=h100:8 needs .*mnmt-jax\[gpu\]"):
         topology_devices("h100:8")
 
 
 class _Compiled:
-    """What XLA says of a program for GPUs."""
+    """Memory analysis of a GPU program by XLA."""
 
     def memory_analysis(self):
         names = "argument output alias temp generated_code".split()
@@ -153,7 +153,7 @@ class _Compiled:
         return self
 
 
-def test_what_gpus_have_no_room_for_does_not_fit(monkeypatch):
+def test_programs_beyond_gpu_memory_do_not_fit(monkeypatch):
     device = types.SimpleNamespace(device_kind="NVIDIA H100", platform="gpu")
     ahead = compile_ahead.AheadOfTimeCompilation(load_config(FILES), 1504, [device])
     monkeypatch.setattr(
@@ -162,9 +162,9 @@ def test_what_gpus_have_no_room_for_does_not_fit(monkeypatch):
     monkeypatch.setattr(
         compile_ahead.AheadOfTimeCompilation, "_lower_prefill", lambda self: _Compiled()
     )
-    found = ahead.describe(["prefill"])["programs"]["prefill"]
-    assert not found["fits"] and found["bytes"]["over"] == 10 * 10**9  # 90 of 80
-    assert found["flops"] is found["seconds"] is found["without_estimate"] is None
+    actual = ahead.describe(["prefill"])["programs"]["prefill"]
+    assert not actual["fits"] and actual["bytes"]["over"] == 10 * 10**9  # 90 of 80
+    assert actual["flops"] is actual["seconds"] is actual["without_estimate"] is None
 
 
 LOCKED = (
@@ -175,13 +175,13 @@ UNKNOWN = "INVALID_ARGUMENT: Invalid TPU external name:\n TPU v9z"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (LOCKED, "another process on this machine has loaded libtpu; wait for its end, or set"),
         (UNKNOWN, r"knows no such topology \(Invalid TPU external name: TPU v9z\); choose another"),
     ],
 )
-def test_refusals_of_libtpu_are_explained(monkeypatch, text, told):
+def test_refusals_of_libtpu_are_explained(monkeypatch, text, message):
     environment = {"TPU_LIBRARY_PATH": "libtpu.so"}
 
     def refuse(**options):
@@ -191,12 +191,12 @@ def test_refusals_of_libtpu_are_explained(monkeypatch, text, told):
     fake = types.SimpleNamespace(environ=environment)
     monkeypatch.setattr("mnmt_jax.cost.topologies.os", fake)
     monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", refuse)
-    with pytest.raises(UserError, match=rf"^--topology=v9z:2x2: .*{told}") as caught:
+    with pytest.raises(UserError, match=rf"^--topology=v9z:2x2: .*{message}") as caught:
         topology_devices("v9z:2x2")
     assert "rm " not in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_users_own_choice_about_the_lock_is_kept(monkeypatch):
+def test_the_users_libtpu_lock_setting_is_kept(monkeypatch):
     environment = {"TPU_LIBRARY_PATH": "libtpu.so", "ALLOW_MULTIPLE_LIBTPU_LOAD": "0"}
     devices = types.SimpleNamespace(devices=["a device"])
     fake = types.SimpleNamespace(environ=environment)

@@ -1,4 +1,4 @@
-"""gin fills six dataclasses; what nobody reads is refused in one line."""
+"""Configuration by gin: six dataclasses; unknown keys are one error line."""
 
 import dataclasses
 import sys
@@ -93,7 +93,7 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Train.save_every=300", "Train.eval_every=1000 and Train.save_every=300: one must be"),
     ],
 )
-def test_mistakes_are_one_clear_line(gin_file, binding, message):
+def test_invalid_bindings_are_one_error_line(gin_file, binding, message):
     also = ["Model.methods=('tpdm',)"] if binding.startswith("TPDM") else []
     with pytest.raises(UserError, match=".") as caught:
         load_config([gin_file], [binding, *also])
@@ -110,7 +110,7 @@ def test_mistakes_are_one_clear_line(gin_file, binding, message):
         ("a/Model.embed=4", "gin binding 'a/Model.embed' is never read; check its name"),
     ],
 )
-def test_a_name_that_is_none_is_said_once(tmp_path, binding, message):
+def test_an_unknown_name_is_reported_once(tmp_path, binding, message):
     with pytest.raises(UserError) as caught:
         load_config([], [binding])
     assert str(caught.value).startswith(message)
@@ -132,14 +132,14 @@ def test_a_string_without_quotes_is_explained(gin_file):
 @pytest.mark.parametrize(
     "line", ["Train.steps = abc", "Model.stage_layers = (1", "Train.stesp = 1"]
 )
-def test_mistakes_in_a_file_name_it(tmp_path, line):
+def test_errors_in_a_file_name_the_file(tmp_path, line):
     (tmp_path / "mine.gin").write_text(f"Train.keep_last = 3\n{line}\n")
     with pytest.raises(UserError, match=r"mine\.gin") as caught:
         load_config([str(tmp_path / "mine.gin")])
     assert "\n" not in str(caught.value)
 
 
-def test_includes_are_found_from_anywhere_in_silence(tmp_path, monkeypatch, capfd):
+def test_includes_are_found_from_any_folder_without_output(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.gin").write_text("include 'gin_configs/models/register_tiny.gin'\n")
     assert load_config(["mine.gin"]).model.layout == "register"
@@ -159,13 +159,13 @@ def test_a_missing_file_is_named(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_failed_load_leaves_nothing_behind(gin_file):
+def test_a_failed_load_leaves_no_gin_state(gin_file):
     with pytest.raises(UserError):
         load_config([gin_file], ["UNUSED=3"])
     assert load_config([]).model == Model()
 
 
-def test_values_take_their_declared_types():
+def test_values_are_converted_to_their_declared_types():
     config = load_config([], ["Data.temperature=5", "Decode.buckets=[4, 8]", "Train.seed=3"])
     assert isinstance(config.data.temperature, float) and config.decode.buckets == (4, 8)
     assert dataclasses.replace(config.data, temperature=2).temperature == 2.0
@@ -199,8 +199,8 @@ def test_best_checkpoints_need_losses_at_their_steps():
 
 
 @pytest.mark.parametrize("bindings", [["Data.rows=9"], ["Data.rows=0"], ["UNUSED=3"]])
-def test_a_host_process_keeps_its_gin_state(bindings):
-    """A notebook or t5x configures itself by gin too; loading ours must not wipe that."""
+def test_the_gin_state_of_the_process_is_kept(bindings):
+    """Notebooks and t5x use gin too; loading a configuration must not clear their state."""
     gin.parse_config("Data.rows = 7")
     gin.finalize()
     try:
@@ -216,7 +216,7 @@ def test_a_host_process_keeps_its_gin_state(bindings):
         gin.clear_config()
 
 
-def test_there_are_few_keys():
+def test_the_number_of_gin_keys_is_limited():
     assert 40 < sum(len(dataclasses.fields(section)) for section in SECTIONS) <= 68
 
 
@@ -237,7 +237,7 @@ def test_every_layout_has_a_model_file():
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """A module `x_made_here` in the current folder; a file shows that it was imported."""
+    """Write a module `x_made_here` into the current folder; it creates a file when imported."""
     (tmp_path / "x_made_here.py").write_text(
         f"from pathlib import Path\nPath({str(tmp_path / 'imported')!r}).touch()\n"
     )
@@ -248,7 +248,7 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("line", ["import x_made_here", "from x_made_here import y as z"])
-def test_gin_files_import_nothing_themselves(module, line):
+def test_gin_files_cannot_import_modules(module, line):
     Path("mine.gin").write_text(f"Train.steps = 3\n\n{line}\n")
     remedy = rf"mine\.gin:3: {line}: .*--module_import=x_made_here"
     with pytest.raises(UserError, match=remedy):
@@ -265,7 +265,7 @@ def test_gin_files_import_nothing_themselves(module, line):
 
 
 @pytest.mark.parametrize("line", ["import os", "import x_made_here", "include 'other.gin'"])
-def test_the_configuration_of_a_run_holds_values_alone(module, line):
+def test_the_configuration_of_a_run_contains_only_values(module, line):
     Path("other.gin").write_text("Train.steps = 4\n")
     Path("config.gin").write_text(f"Train.steps = 3\n{line}\n")
     with pytest.raises(UserError, match=rf"config\.gin:2: {line}: .* only values; remove the line"):
@@ -310,7 +310,7 @@ def test_a_value_cannot_be_a_call(tmp_path, value):
         ("A = (1,)\nModel.stage_layers = ((%A, 1),)\n", r"^a\.gin:2: a list inside a list"),
     ],
 )
-def test_mistakes_in_a_file_name_its_line(tmp_path, monkeypatch, text, message):
+def test_errors_in_a_file_name_the_line(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     Path("a.gin").write_text(text)
     Path("b.gin").write_text("include 'a.gin'\n")
@@ -319,7 +319,7 @@ def test_mistakes_in_a_file_name_its_line(tmp_path, monkeypatch, text, message):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
-def test_macros_do_not_multiply():
+def test_macros_do_not_expand_exponentially():
     """Each holds the next one twice: 2**60 values if they were followed to the end."""
     doubled = [f"M{n}=(%M{n + 1}, %M{n + 1})" for n in range(60)]
     with pytest.raises(UserError, match="a list inside a list"):
@@ -332,7 +332,7 @@ def test_text_that_is_not_utf8_is_named(tmp_path):
         load_config([str(tmp_path / "a.gin")])
 
 
-def test_inclusions_that_double_are_refused(tmp_path, monkeypatch):
+def test_exponential_includes_are_refused(tmp_path, monkeypatch):
     """26 files that include the next twice are read 2 ** 26 times."""
     monkeypatch.chdir(tmp_path)
     for number in range(26):
@@ -345,7 +345,7 @@ def test_inclusions_that_double_are_refused(tmp_path, monkeypatch):
     assert load_config(["20.gin"] * 3).train.seed == 3
 
 
-def test_inclusions_within_each_other_have_a_limit(tmp_path, monkeypatch):
+def test_nested_includes_have_a_depth_limit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in range(5000):
         (tmp_path / f"{number}.gin").write_text(f"include '{number + 1}.gin'\n")

@@ -65,7 +65,7 @@ def test_results_do_not_depend_on_the_previous_sentence_of_a_slot(kind):
     expected = dict(straight)
     if kind not in ("sample", "contrast"):  # which draw by the line's number
         assert all(expected[i] == expected[i + 7] for i in range(7))
-    assert len({found[0].text for found in expected.values()}) > 3
+    assert len({actual[0].text for actual in expected.values()}) > 3
     for order in (range(13, -1, -1), [5, 9, 1, 12, 6, 0, 7], [3]):
         assert dict(searched(list(order))) == {i: expected[i] for i in order}
     together = _admission(lines, list(range(14)), inference_model, decode, encoded, size=14)
@@ -73,7 +73,7 @@ def test_results_do_not_depend_on_the_previous_sentence_of_a_slot(kind):
     for each in whole:
         alone = decode_hypotheses(inference_model, each.hypotheses, each.row)
         assert [h.tokens for h in alone] == [h.tokens for h in expected[each.number]]
-        scores = ([h.score for h in found] for found in (alone, expected[each.number]))
+        scores = ([h.score for h in actual] for actual in (alone, expected[each.number]))
         np.testing.assert_allclose(*scores, rtol=1e-4)
 
 
@@ -83,41 +83,41 @@ def test_nan_left_in_a_slot_does_not_leak(monkeypatch):
     expected = translator.translate_nbest(TEXTS * 2, **INTO_FRENCH)
     whole, poisoned = continuous_batching._admit_and_search, []
 
-    def watched(*given, **static):
-        ((state, request), found, ended, done) = whole(*given, **static)
+    def record(*given, **static):
+        ((state, request), actual, ended, done) = whole(*given, **static)
 
-        def spoilt(array):
+        def poison(array):
             rows = np.asarray(ended).reshape(-1, *[1] * (array.ndim - 1))
             if not jnp.issubdtype(array.dtype, jnp.floating):
                 return array
             poisoned.append(rows.sum())
             return jnp.where(rows, jnp.nan, array)
 
-        cache = jax.tree.map(spoilt, state.cache)
-        return (dataclasses.replace(state, cache=cache), request), found, ended, done
+        cache = jax.tree.map(poison, state.cache)
+        return (dataclasses.replace(state, cache=cache), request), actual, ended, done
 
-    monkeypatch.setattr(continuous_batching, "_admit_and_search", watched)
+    monkeypatch.setattr(continuous_batching, "_admit_and_search", record)
     assert translator.translate_nbest(TEXTS * 2, **INTO_FRENCH) == expected
     assert len(poisoned) > 7 and max(poisoned[:-8]) > 0
 
 
 def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkeypatch):
     """The state is donated to the next program, so it is never in memory twice."""
-    handed_over, standing = [], []
+    donated, active_rows = [], []
     whole = continuous_batching._admit_and_search
 
-    def watched(params, batch, request, seated, places, enough, **static):
-        found = whole(params, batch, request, seated, places, enough, **static)
-        handed_over.extend(array.is_deleted() for array in jax.tree.leaves(seated))
-        standing.append((int(enough), int(np.sum(~np.asarray(found[2])))))
-        return found
+    def record(params, batch, request, admitted, slots, min_free, **static):
+        actual = whole(params, batch, request, admitted, slots, min_free, **static)
+        donated.extend(array.is_deleted() for array in jax.tree.leaves(admitted))
+        active_rows.append((int(min_free), int(np.sum(~np.asarray(actual[2])))))
+        return actual
 
-    monkeypatch.setattr(continuous_batching, "_admit_and_search", watched)
+    monkeypatch.setattr(continuous_batching, "_admit_and_search", record)
     translator = made_translator(beam_size=1, batch=8, **ENDS)
     translator.translate(TEXTS[:4] * 6, **INTO_FRENCH)
-    assert all(handed_over)
-    assert [enough for enough, _ in standing] == [2] * 11 + [8]
-    held = [rows for _, rows in standing]
+    assert all(donated)
+    assert [min_free for min_free, _ in active_rows] == [2] * 11 + [8]
+    held = [rows for _, rows in active_rows]
     assert max(held) <= 6 and held[-1] == 0 and sum(held[3:-1]) > 0
 
 
@@ -151,7 +151,7 @@ def test_a_file_compiles_one_program_per_bucket_and_one_more(instruction, layout
     """The number does not depend on the lengths of lines and translations."""
     programs = set()
 
-    def watched(name):
+    def record(name):
         function = getattr(continuous_batching, name)
 
         def call(params, given, request, *others, **static):
@@ -161,14 +161,14 @@ def test_a_file_compiles_one_program_per_bucket_and_one_more(instruction, layout
         monkeypatch.setattr(continuous_batching, name, call)
         return function
 
-    compiled = [watched(name) for name in ("_admit_and_search", "search_batch")]
+    compiled = [record(name) for name in ("_admit_and_search", "search_batch")]
     before = sum(function._cache_size() for function in compiled)
     translator = made_translator(
         instruction, layout, beam_size=2, max_length=60, buckets=(5, 9, 14), batch=2
     )
     some = ["two", LINES[2], " ".join(LINES[2:4])]
-    found = translator.translate_nbest(some * 3, source="en", target="de")
-    assert max(len(h.tokens) for each in found for h in each.hypotheses) > 14 + 7 + 8
+    actual = translator.translate_nbest(some * 3, source="en", target="de")
+    assert max(len(h.tokens) for each in actual for h in each.hypotheses) > 14 + 7 + 8
     assert len(programs) == sum(function._cache_size() for function in compiled) - before == 4
     translator.translate_nbest(some * 5, source="en", target="de")
     assert len(programs) == sum(function._cache_size() for function in compiled) - before == 4

@@ -28,7 +28,7 @@ INTO_FRENCH = {"source": "en", "target": "fr"}
 
 
 def _expected(translator, line, decode):
-    """Searches slowly what the line, its others and the other languages say."""
+    """Return the slow search under the line, its contrast lines and contrast languages."""
     limit = decode.max_length
     inputs = [
         (line.text, "fr"),
@@ -47,7 +47,7 @@ def _expected(translator, line, decode):
     [("register", "register", 13), ("prefix_trigger", "2", 4), ("encoder_decoder", "3", 4)],
 )
 def test_hypotheses_are_scored_under_every_contrast_input(layout, instruction, limit, monkeypatch):
-    """Where the tag stands in the source, is forced, or is the trigger, and searched again."""
+    """With the tag in the source, forced, or as trigger, and after a second search."""
     translator = made_translator(
         instruction, layout, buckets=(9,), max_length=limit, beam_size=2, batch=3, **BOTH
     )
@@ -55,19 +55,19 @@ def test_hypotheses_are_scored_under_every_contrast_input(layout, instruction, l
     monkeypatch.setattr(lines_module, "initial_step_limit", lambda _, steps: steps - 1)
     lines = list(TranslationJob.create(translator).number_lines(LINES[:3], **INTO_FRENCH))
     assert [len(line.contrast_sources) for line in lines] == [1] * 3
-    found = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
-    for line, translation in zip(lines, found, strict=True):
+    actual = translator.translate_nbest(LINES[:3], **INTO_FRENCH)
+    for line, translation in zip(lines, actual, strict=True):
         expected = _expected(translator, line, decode)
         assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
         scores = [h.score for h in translation.hypotheses], [s for s, _ in expected]
         np.testing.assert_allclose(*scores, rtol=1e-5, atol=SCORE_ATOL)
         assert translation.text == vocabulary().decode(expected[0][1])
-    assert max(len(h.tokens) for t in found for h in t.hypotheses) == limit + 1
+    assert max(len(h.tokens) for t in actual for h in t.hypotheses) == limit + 1
 
 
 @pytest.mark.parametrize("search", [{}, {"beam_size": 1}, {"temperature": 1.0}])
 def test_contrastive_results_do_not_depend_on_the_batch(search):
-    """Nor, bit for bit, on what is done already."""
+    """Nor, bit for bit, on finished lines."""
     translator = made_translator(**BOTH, **search)
     decode = translator.config.decode
     lines = list(
@@ -85,7 +85,7 @@ def test_contrastive_results_do_not_depend_on_the_batch(search):
     assert again == [together[i] for i in range(len(lines))]
 
 
-def test_weights_of_zero_are_plain_search():
+def test_zero_contrast_weights_equal_plain_search():
     plain = made_translator().translate_nbest(LINES, **INTO_FRENCH)
     off = made_translator().translate_nbest(
         LINES, source_contrast=0.0, language_contrast=0.0, **INTO_FRENCH
@@ -117,7 +117,7 @@ def test_contrast_sources_are_other_texts_of_the_window_and_language():
     assert draw_contrast_sources(rows[:4] + rows[6:], 2, 4) == drawn[4][:4] + drawn[4][6:]
 
 
-def test_lines_are_drawn_window_by_window(monkeypatch):
+def test_contrast_lines_are_drawn_per_window(monkeypatch):
     monkeypatch.setattr(job_module, "WINDOW_SIZE", 3)
     translator = made_translator(source_contrast=0.5)
     lines = list(TranslationJob.create(translator).number_lines(iter(LINES), **INTO_FRENCH))
@@ -165,7 +165,7 @@ def test_invalid_contrast_settings_are_one_error_line(settings, message):
         made_translator().translate(LINES[:1], **settings, **INTO_FRENCH)
 
 
-def test_a_search_is_described_with_its_contrast_alone():
+def test_a_search_description_includes_only_its_contrast():
     plain, source = describe_search(Decode()), describe_search(Decode(source_contrast=0.7))
     assert not {"source_contrast", "language_contrast", "seed"} & plain.keys()
     assert source.keys() - plain.keys() == {"source_contrast", "seed"}

@@ -1,4 +1,4 @@
-"""InstruCL's term against hand calculations and against the formula, written as loops."""
+"""InstruCL's term against hand calculations and the formula written as loops."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def by_loops(anchors, positives, tags, valid, tokens, form):
     return total if form == "paper" else total * tokens / len(present)
 
 
-def drawn(seed: int, instances: int = 9, embed: int = 6):
+def random_instances(seed: int, instances: int = 9, embed: int = 6):
     rng = np.random.default_rng(seed)
     anchors, positives = rng.normal(size=(2, instances, embed)).astype(np.float32)
     return anchors, positives, rng.integers(0, 3, instances), rng.random(instances) < 0.7
@@ -69,13 +69,13 @@ def test_two_instances_of_two_languages_by_hand():
     )
 
 
-def test_one_language_is_zero():
-    anchors, positives, _, _ = drawn(1)
+def test_a_batch_of_one_language_has_zero_loss():
+    anchors, positives, _, _ = random_instances(1)
     assert float(term(anchors, positives, [3] * 9)) == 0.0
     assert all(float(term(anchors, positives, [3] * 9, form=form)) > 1 for form in FORMS[1:])
 
 
-def test_one_instance_and_none_are_zero():
+def test_batches_of_one_or_no_instance_have_zero_loss():
     one = np.ones((1, 4), np.float32)
     for form in FORMS:
         assert float(term(one, -one, [3], form=form)) == 0.0
@@ -83,7 +83,7 @@ def test_one_instance_and_none_are_zero():
 
 
 def test_source_tokens_scale_the_term():
-    anchors, positives, tags, _ = drawn(2)
+    anchors, positives, tags, _ = random_instances(2)
     for form in FORMS:
         once, twice = (
             float(term(anchors, positives, tags, tokens=n, form=form)) for n in (50.0, 100.0)
@@ -95,25 +95,25 @@ def test_source_tokens_scale_the_term():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(3))
 def test_formula(seed, form):
-    anchors, positives, tags, valid = drawn(seed)
+    anchors, positives, tags, valid = random_instances(seed)
     assert 2 < valid.sum() < 9
     expected = by_loops(anchors, positives, tags, valid, 31.0, form)
-    found = term(anchors, positives, tags, valid=valid, tokens=31.0, form=form)
-    assert float(found) == pytest.approx(expected, rel=RTOL)
+    actual = term(anchors, positives, tags, valid=valid, tokens=31.0, form=form)
+    assert float(actual) == pytest.approx(expected, rel=RTOL)
 
 
-def test_what_is_not_valid_plays_no_part():
-    anchors, positives, tags, valid = drawn(0)
+def test_invalid_instances_are_ignored():
+    anchors, positives, tags, valid = random_instances(0)
     other = np.where(valid[:, None], anchors, 1e4).astype(np.float32)
     nothing = np.where(valid[:, None], positives, 0).astype(np.float32)
 
     def gradients(a, p):
-        found = jax.value_and_grad(lambda x, y: term(x, y, tags, valid=valid), argnums=(0, 1))
-        return found(jnp.asarray(a), jnp.asarray(p))
+        actual = jax.value_and_grad(lambda x, y: term(x, y, tags, valid=valid), argnums=(0, 1))
+        return actual(jnp.asarray(a), jnp.asarray(p))
 
     expected, grads = gradients(anchors, positives)
-    found, grads_too = gradients(other, nothing)
-    np.testing.assert_allclose(found, expected, rtol=RTOL)
+    actual, grads_too = gradients(other, nothing)
+    np.testing.assert_allclose(actual, expected, rtol=RTOL)
     for one, two in zip(grads, grads_too, strict=True):
         np.testing.assert_allclose(two, one, atol=1e-6)
         assert not np.asarray(one)[~valid].any() and np.abs(np.asarray(one)[valid]).min() > 0
@@ -121,14 +121,14 @@ def test_what_is_not_valid_plays_no_part():
 
 def test_gradients_flow_through_anchors_and_positives():
     """Differences of the formula itself, so nothing on the way may stop a gradient."""
-    anchors, positives, tags, _ = drawn(4, instances=4, embed=3)
+    anchors, positives, tags, _ = random_instances(4, instances=4, embed=3)
     check_grads(
         lambda x, y: term(x, y, tags), (anchors, positives), order=1, modes=["rev"], rtol=1e-2
     )
 
 
-def test_lengths_of_states_do_not_matter_and_their_type_little():
-    anchors, positives, tags, _ = drawn(5)
+def test_the_norm_of_states_does_not_matter_and_their_dtype_little():
+    anchors, positives, tags, _ = random_instances(5)
     expected = float(term(anchors, positives, tags))
     assert float(term(7 * anchors, positives / 9, tags)) == pytest.approx(expected, rel=RTOL)
     short = term(jnp.asarray(anchors, jnp.bfloat16), jnp.asarray(positives, jnp.bfloat16), tags)
@@ -142,9 +142,9 @@ def test_lengths_of_states_do_not_matter_and_their_type_little():
 def test_tags_are_the_first_tokens_of_packed_pairs():
     states = jnp.arange(2 * 5 * 3, dtype=jnp.float32).reshape(2, 5, 3)
     segment_ids = jnp.asarray([[1, 1, 2, 3, 3], [1, 1, 1, 0, 0]], jnp.int32)
-    found = tag_states(states, segment_ids, 4).reshape(2, 4, 3)
-    np.testing.assert_array_equal(found[0, :3], states[0, np.array([0, 2, 3])])
-    np.testing.assert_array_equal(found[1, 0], states[1, 0])
+    actual = tag_states(states, segment_ids, 4).reshape(2, 4, 3)
+    np.testing.assert_array_equal(actual[0, :3], states[0, np.array([0, 2, 3])])
+    np.testing.assert_array_equal(actual[1, 0], states[1, 0])
 
 
 @pytest.mark.parametrize(

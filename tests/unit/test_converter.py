@@ -28,7 +28,7 @@ def converter(instruction: str, layout: str, register_factor: float = 1.0) -> Co
     return Converter(vocabulary, INSTRUCTIONS[instruction], roles, LENGTHS, register_factor)
 
 
-def drawn(text: str) -> np.ndarray:
+def parse_drawing(text: str) -> np.ndarray:
     return np.array([[int(cell) for cell in line.split()] for line in text.strip().splitlines()])
 
 
@@ -133,7 +133,7 @@ def test_packed_rows_equal_the_drawn_arrays(instruction, layout, factor, expecte
     assert set(batch) == set(expected)
     for name, picture in expected.items():
         assert batch[name].dtype == np.int32, name
-        np.testing.assert_array_equal(batch[name], drawn(picture), err_msg=name)
+        np.testing.assert_array_equal(batch[name], parse_drawing(picture), err_msg=name)
 
 
 IDENTITY = {  # the span is the target's 9 tokens and one per segment
@@ -176,16 +176,16 @@ IDENTITY_REGISTERS = {  # factor 2: 5 source tokens -> 3 registers, 3 -> 2, 2 ->
     ],
 )
 def test_identity_pairs_translate_the_target_into_itself(instruction, layout, expected):
-    made = dataclasses.replace(converter(instruction, layout, 2.0), views=(View("identity"),))
+    batcher = dataclasses.replace(converter(instruction, layout, 2.0), views=(View("identity"),))
     segments = segments_from_rows(ROWS)
-    batch = made.batch(segments, rows=3)
+    batch = batcher.batch(segments, rows=3)
     plain = converter(instruction, layout, 2.0).batch(segments, rows=3)
     assert set(batch) == set(plain) | set(expected)
     for name, array in plain.items():
         np.testing.assert_array_equal(batch[name], array, err_msg=name)
     for name, picture in expected.items():
         assert batch[name].dtype == np.int32, name
-        np.testing.assert_array_equal(batch[name], drawn(picture), err_msg=name)
+        np.testing.assert_array_equal(batch[name], parse_drawing(picture), err_msg=name)
 
 
 @pytest.mark.parametrize("instruction", ["1", "4", "register"])
@@ -194,8 +194,8 @@ def test_identity_pairs_of_full_rows_fit(instruction):
     extra = INSTRUCTIONS[instruction].target_extra
     pieces = [np.full(3 - extra, 7)] * 3
     row = [Example(np.array([5]), piece, 0, 1) for piece in pieces]
-    made = dataclasses.replace(converter(instruction, "register"), views=(View("identity"),))
-    batch = made.batch(segments_from_rows([row]), rows=1)
+    batcher = dataclasses.replace(converter(instruction, "register"), views=(View("identity"),))
+    batch = batcher.batch(segments_from_rows([row]), rows=1)
     assert (batch["target_segment_ids"] > 0).all()
     assert (batch["identity_source_segment_ids"] > 0).all()
     assert (batch["identity_register_segment_ids"] > 0).sum() == (3 - extra + 2) * 3
@@ -253,7 +253,7 @@ def test_rows_that_do_not_fit_are_refused():
         Lengths(3, 3, 0)
 
 
-def test_unknown_instruction_and_bad_fields():
+def test_unknown_instructions_and_invalid_fields_are_refused():
     with pytest.raises(UserError, match="Data.instruction='6'"):
         get_instruction("6")
     with pytest.raises(ValueError, match="source_tag"):

@@ -1,4 +1,4 @@
-"""Copies of pieces for single languages: storage, who encodes for which language, refusals."""
+"""Language-specific copies of pieces: storage, encoding per language, errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COPIES = tuple((piece, code) for piece in SHARED[:20] for code in ("de", "en"))
 
 
 def split() -> Vocabulary:
-    """The made vocabulary with copies for two of its three languages."""
+    """Return a vocabulary with copies for two of its three languages."""
     return made_text.vocabulary().with_copies(COPIES)
 
 
@@ -48,14 +48,14 @@ def test_ids_are_pieces_then_copies_then_tags():
     np.testing.assert_array_equal(vocabulary.spm_to_id, plain.spm_to_id)
 
 
-def test_a_language_without_copies_encodes_as_before():
+def test_encoding_of_a_language_without_copies_is_unchanged():
     plain, vocabulary = made_text.vocabulary(), split()
     for text in made_text.sentences("fr", 20):
         assert vocabulary.encode(text, "fr") == plain.encode(text)
         assert vocabulary.encode(text, "de") != plain.encode(text)
 
 
-def test_text_without_a_language_is_refused():
+def test_encoding_needs_a_language():
     vocabulary = split()
     for encode in (vocabulary.encode, lambda text: vocabulary.encode_lines([text])):
         with pytest.raises(UserError, match="say which language"):
@@ -69,7 +69,7 @@ def test_text_without_a_language_is_refused():
 
 
 @pytest.mark.parametrize("pieces", [None, ("a", "\u2581one", "b")])
-def test_vocabularies_without_copies_are_as_before(tmp_path, pieces):
+def test_vocabularies_without_copies_are_unchanged(tmp_path, pieces):
     vocabulary = Vocabulary(made_text.vocabulary().model, LANGUAGES, pieces)
     listed = b"" if pieces is None else json.dumps(pieces).encode()
     content = vocabulary.model + b"\nen\nde\nfr" + listed
@@ -128,14 +128,14 @@ def test_bad_copies_are_refused(copies, message):
         made_text.vocabulary().with_copies(copies)
 
 
-def test_a_copy_of_what_no_text_has_is_refused():
+def test_a_copy_of_a_piece_that_text_cannot_contain_is_refused():
     listed = Vocabulary(made_text.vocabulary().model, LANGUAGES, ("<mask>", "e"))
     assert listed.with_copies([("e", "de")]).encode("e", "de")[-1] == listed.first_tag
     with pytest.raises(UserError, match="'<mask>' has a copy"):
         listed.with_copies([("<mask>", "de")])
 
 
-def test_the_cache_holds_each_sides_copies(tmp_path):
+def test_the_cache_contains_the_copies_of_each_side(tmp_path):
     for code in LANGUAGES:
         text = "\n".join(made_text.sentences(code, 9)) + "\n"
         (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
@@ -159,23 +159,23 @@ def test_the_cache_holds_each_sides_copies(tmp_path):
 
 @pytest.fixture
 def inference_model() -> InferenceModel:
-    """A model without parameters: what it is fed is looked at, and nothing is computed."""
+    """Return a model without parameters, to inspect its input batches."""
     config = Model(layout="prefix", stage_layers=(1,), embed=8, mlp=8, heads=2)
     vocabulary = split()
     return InferenceModel(build_model(config, vocabulary.size), None, vocabulary, INSTRUCTIONS["1"])
 
 
 class _Seen(Exception):
-    """A batch that reached the model."""
+    """Carries an input batch of the model."""
 
 
-def test_translation_and_scoring_encode_each_line_in_its_languages(inference_model, monkeypatch):
+def test_translation_and_scoring_encode_each_line_in_its_language(inference_model, monkeypatch):
     texts = [("eins zwei", "de", "en"), ("eins zwei", "en", "de"), ("eins zwei", "fr", "de")]
     lines = [Line(number, *line) for number, line in enumerate(texts)]
     fed = []
 
-    def search(inference_model, search, turns, rows):
-        raise _Seen(next(turns).batch)
+    def search(inference_model, search, admissions, rows):
+        raise _Seen(next(admissions).batch)
 
     def score(params, batch, **settings):
         fed.append(batch)
@@ -193,14 +193,14 @@ def test_translation_and_scoring_encode_each_line_in_its_languages(inference_mod
     order = sorted(range(3), key=lambda row: (-len(sources[row]), row))
     for batch, rows in ((seen.value.args[0], order), (fed[0], range(3))):
         for row, line in enumerate(rows):
-            found = np.asarray(batch["source_tokens"])[row].tolist()
-            assert found[1 : 2 + len(sources[line])] == [*sources[line], 1]
+            actual = np.asarray(batch["source_tokens"])[row].tolist()
+            assert actual[1 : 2 + len(sources[line])] == [*sources[line], 1]
     for row, (_, _, target) in enumerate(texts):
         ids = encode("trois", target)
         assert np.asarray(fed[0]["target_labels"])[row, : len(ids)].tolist() == ids
 
 
-def test_published_procedures_see_text_without_copies():
+def test_published_procedures_get_text_without_copies():
     pairs = ["three Ω house", "one two"], ["drei  Ω Haus", "eins  zwei"]
     plain, copied = (
         PaperScorer(PROCEDURES["mitre"], vocabulary, None).texts(
@@ -211,7 +211,7 @@ def test_published_procedures_see_text_without_copies():
     assert plain == copied and plain.references[0] == "drei <<unk>> Haus"
 
 
-def test_other_toolkits_are_refused(tmp_path):
+def test_exports_to_other_toolkits_are_refused(tmp_path):
     for tags_last in (False, True):
         with pytest.raises(UserError, match="40 copies .* --format t5x"):
             rows_of_vocabulary(split(), tags_last=tags_last)

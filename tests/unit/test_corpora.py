@@ -22,7 +22,7 @@ PAIRS = [("One.", "Eins."), ("Two.", "Zwei."), ("Three.", "Dreißig.")]
 
 
 def write(directory, **files):
-    """Writes bytes to files; "train_en" becomes train.en, "train_en_gz" train.en.gz."""
+    """Write bytes to files; "train_en" becomes train.en, "train_en_gz" train.en.gz."""
     for name, content in files.items():
         name = name.replace("_", ".")
         data = gzip.compress(content) if name.endswith(".gz") else content
@@ -52,7 +52,7 @@ def test_gzip_reads_like_plain_text(tmp_path):
     assert list(corpus.pairs("train", ("de", "en"))) == [("Eins.", "One.")]
 
 
-def test_text_is_read_alike_by_corpora_and_by_the_translator(tmp_path):
+def test_corpora_and_translator_read_text_alike(tmp_path):
     text = "\ufeffOne\u2028more.\r\nTwo.\n\nThree".encode()
     expected = ["One\u2028more.", "Two.", "", "Three"]
     for name, content in [("a", text), ("b.gz", gzip.compress(text)), ("c", gzip.compress(text))]:
@@ -66,8 +66,8 @@ def test_text_is_read_alike_by_corpora_and_by_the_translator(tmp_path):
         list(input_lines(str(tmp_path / "a")))
 
 
-def test_the_disk_is_looked_at_once(tmp_path, monkeypatch):
-    """However many directions are asked for: a file is looked for once, not once per pair."""
+def test_each_file_is_looked_up_once(tmp_path, monkeypatch):
+    """For any number of directions, not once per pair."""
     codes = ("en", "de", "fr", "cs", "nl", "sv")
     for code in codes:
         write(tmp_path, **{f"train_{code}": EN, f"validation_{code}": EN})
@@ -89,7 +89,7 @@ def test_a_file_both_plain_and_gzipped_is_refused(tmp_path):
         parallel(tmp_path)
 
 
-def test_a_cut_off_gzip_file_names_the_last_good_line(tmp_path):
+def test_a_truncated_gzip_file_names_the_last_good_line(tmp_path):
     whole = gzip.compress(b"".join(b"%d is a line\n" % n for n in range(20_000)))
     write(tmp_path, train_de=b"eine Zeile\n" * 20_000)
     (tmp_path / "train.en.gz").write_bytes(whole[: len(whole) // 2])
@@ -103,7 +103,7 @@ def test_a_cut_off_gzip_file_names_the_last_good_line(tmp_path):
         list(parallel(tmp_path).pairs("train", ("en", "de")))
 
 
-def test_split_words_and_pair_folders(tmp_path):
+def test_split_aliases_and_pair_folders(tmp_path):
     write(tmp_path, val_en=EN, val_de=DE)
     corpus = parallel(tmp_path, splits={"validation": "val"})
     assert corpus.splits() == ("validation",)
@@ -142,7 +142,7 @@ FLAWS = [
 
 
 @pytest.mark.parametrize(("reason", "english", "german", "message"), FLAWS)
-def test_a_bad_line_is_one_clear_error(tmp_path, reason, english, german, message):
+def test_a_bad_line_is_one_error_line(tmp_path, reason, english, german, message):
     write(tmp_path, train_en=english, train_de=german)
     corpus = parallel(tmp_path, cleaning=Cleaning(max_characters=30))
     with pytest.raises(UserError, match=message) as error:
@@ -151,7 +151,7 @@ def test_a_bad_line_is_one_clear_error(tmp_path, reason, english, german, messag
 
 
 @pytest.mark.parametrize(("reason", "english", "german", "message"), FLAWS)
-def test_a_bad_line_is_dropped_with_its_partner_and_counted(
+def test_a_bad_line_is_dropped_with_its_translation_and_counted(
     tmp_path, caplog, reason, english, german, message
 ):
     write(tmp_path, train_en=english, train_de=german)
@@ -194,7 +194,7 @@ def test_only_line_feeds_end_lines(tmp_path):
 
 
 def test_reading_keeps_memory_bounded(tmp_path):
-    """A corpus of one endless line and many short ones is never held whole."""
+    """A corpus of one very long line and many short ones is streamed."""
     with gzip.open(tmp_path / "train.en.gz", "wb", compresslevel=1) as file:
         for _ in range(30):
             file.write(b"x" * (1 << 20))
@@ -238,7 +238,7 @@ def test_tsv_columns_by_header_or_by_name(tmp_path):
         (b"", r"train\.tsv:1: the header must name"),
     ],
 )
-def test_flaws_of_tsv_files(tmp_path, content, message):
+def test_invalid_lines_of_tsv_files(tmp_path, content, message):
     with pytest.raises(UserError, match=message):
         list(tsv(tmp_path, content).pairs("train", ("en", "de")))
 
@@ -250,7 +250,7 @@ def test_tsv_drops_are_counted(tmp_path):
     assert corpus.reports["train", ("en", "de")].dropped == {"columns": 1, "bad_utf8": 1}
 
 
-def test_mistakes_in_patterns_and_requests_are_named(tmp_path):
+def test_invalid_patterns_and_requests_are_named(tmp_path):
     write(tmp_path, train_en=EN, train_de=DE)
     corpus = parallel(tmp_path, ("en", "de", "fr"))
     for request, message in [

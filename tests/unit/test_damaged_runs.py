@@ -1,4 +1,4 @@
-"""Whatever opens a run says in one line which of its files is damaged or was edited."""
+"""Commands that open a run name a damaged or edited file in one line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.made_params import write_zero_run
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def original_run(tmp_path_factory) -> Path:
     return write_zero_run(tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture
-def run(made, tmp_path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
+def run(original_run, tmp_path) -> Path:
+    shutil.copytree(original_run, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -99,7 +99,7 @@ def test_an_undamaged_run_is_opened(run):
     assert export_checkpoint("t5x", run, run.parent / "out")
 
 
-def test_files_beside_the_parameters_are_named_too(run):
+def test_damaged_files_beside_the_parameters_are_named(run):
     (run / "average").mkdir()
     for text in ("{", "[]", "{}"):
         (run / "average" / "facts.json").write_text(text)

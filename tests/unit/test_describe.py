@@ -1,4 +1,4 @@
-"""FLOPs against the compiler's own count, and what describe.py says of the tiny models."""
+"""FLOPs against the compiler's count, and descriptions of the tiny models."""
 
 import json
 import subprocess
@@ -10,13 +10,23 @@ import pytest
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Model
-from mnmt_jax.cost.describe import describe
+from mnmt_jax.cost.describe import count_parameters, describe
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
+from mnmt_jax.design.plan import Sublayer
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.sublayers import FeedForward
 from mnmt_jax.model.trainable_params import Trainable, join
 from tests.random_params import random_params
-from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
+from tests.sample_batches import (
+    VOCAB,
+    make,
+    pack,
+    random_pairs,
+    small_config,
+    spans_of,
+    unpacked,
+)
 from tests.toy_heads import TwoHeads
 
 ROOT = Path(__file__).parent.parent.parent
@@ -25,7 +35,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.mark.parametrize(
     ("name", "methods"), [(name, ()) for name in LAYOUTS] + [("register", (TwoHeads(1),))]
 )
-def test_flops_equal_what_the_compiler_executes(name, methods):
+def test_flops_equal_the_compilers_count(name, methods):
     """The unrolled step's compiled FLOPs are the analytic count: dead work is really removed."""
     layers = (3,) * len(LAYOUTS[name].stages)
     config = small_config(name, embed=64, mlp=128, heads=4, stage_layers=layers, methods=methods)
@@ -45,7 +55,7 @@ def test_flops_equal_what_the_compiler_executes(name, methods):
 @pytest.mark.parametrize(
     ("lora_rank", "frozen"), [(0, ()), (0, ("embedding", "attention")), (8, ())]
 )
-def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, frozen):
+def test_training_flops_exclude_gradients_of_frozen_parameters(lora_rank, frozen):
     config = small_config(
         "register", embed=64, mlp=128, heads=4, stage_layers=(3,), lora_rank=lora_rank
     )
@@ -67,7 +77,7 @@ def test_flops_of_training_leave_out_the_gradients_of_what_is_frozen(lora_rank, 
     )
 
 
-def test_register_decoding_keeps_no_source():
+def test_register_decoding_caches_no_source():
     config = small_config("register", embed=64, heads=4, register_factor=2.0)
     layout = LAYOUTS["register"].with_layers((3,))
     sizes = cache_bytes(config, layout, Sentence(source=10, target=7), beam=5)
@@ -85,18 +95,32 @@ def test_liveness_of_the_register_layout():
     assert [set(roles) for roles in live] == [full, full, {"register", "target"}, {"target"}]
 
 
+def test_a_sublayer_may_have_the_name_of_a_parameter():
+    """Norms have a parameter `scale`, which is theirs whatever sublayers are called."""
+    counts = {}
+    for name in ("scale", "stretch"):
+        model = build_model(small_config("prefix"), VOCAB)
+        sublayer = Sublayer(name, FeedForward(model.config, 8, component="stretch"))
+        plan = model.plan.with_layers(lambda number, layer, extra=sublayer: (*layer, extra))
+        batch = unpacked(plan.layout, random_pairs(1))
+        shapes = jax.eval_shape(model.clone(plan=plan).init, jax.random.key(0), batch)["params"]
+        counts[name] = count_parameters(shapes, plan)
+    assert counts["scale"] == counts["stretch"]
+    assert counts["scale"]["stretch"] > 0
+
+
 def test_description_is_json():
-    found = describe(small_config("prefix"), VOCAB, source_length=8, target_length=4, beam=2)
-    assert json.loads(json.dumps(found))["flops_per_target_token"]["train"] > 0
+    actual = describe(small_config("prefix"), VOCAB, source_length=8, target_length=4, beam=2)
+    assert json.loads(json.dumps(actual))["flops_per_target_token"]["train"] > 0
 
 
 @pytest.mark.parametrize("layout", LANGUAGE_MODELS)
-def test_a_language_model_has_no_beams_and_a_masked_one_no_keys(layout):
-    """What is continued has a hypothesis: 3 layers of keys and values of 4 positions."""
+def test_cache_sizes_of_language_models(layout):
+    """A causal model caches one hypothesis: keys and values of 3 layers and 4 positions."""
     config = Model(layout, (3,), embed=64, mlp=128, heads=4)
-    found = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
-    assert found["lengths"] == {"source": 8, "target": 4}
-    keys = found.get("key_value_bytes_per_sentence")
+    actual = describe(config, VOCAB, source_length=8, target_length=4, beam=5)
+    assert actual["lengths"] == {"source": 8, "target": 4}
+    keys = actual.get("key_value_bytes_per_sentence")
     assert keys is None if layout == "masked_lm" else keys["total"] == 3 * 4 * 2 * 64 * 4
 
 
@@ -107,14 +131,14 @@ GIN_FILES = sorted((ROOT / "gin_configs" / "models").glob("*_tiny.gin"))
 @pytest.mark.parametrize("path", GIN_FILES, ids=lambda path: path.stem)
 def test_every_tiny_model_file_is_described(path):
     config = load_config([str(path)])
-    found = describe(
+    actual = describe(
         config.model, config.model.vocab_size or 1000, source_length=8, target_length=8, beam=4
     )
-    counts = dict(found["parameters"])
+    counts = dict(actual["parameters"])
     frozen = Trainable.from_config(config.model, config.optimizer).frozen
     assert (counts.pop("learnable") == counts["total"]) == (not frozen) and counts["total"] > 0
     assert sum(counts.values()) == 2 * counts["total"]
-    assert found["layout"] == config.model.layout
+    assert actual["layout"] == config.model.layout
 
 
 def test_describe_command():

@@ -1,4 +1,4 @@
-"""Links in the documentation lead where they say."""
+"""Links in the documentation."""
 
 import re
 import runpy
@@ -18,7 +18,7 @@ def test_local_links_exist(page):
             assert (page.parent / target).exists(), f"{page.name}: {target} does not exist"
 
 
-def test_the_walk_names_what_stands_on_its_lines():
+def test_the_walk_names_the_definitions_on_its_lines():
     defining_lines = runpy.run_path(str(ROOT / "scripts" / "update_walk.py"))["defining_lines"]
     page = ROOT / "docs" / "walk.md"
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if link[2]]

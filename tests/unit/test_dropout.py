@@ -1,4 +1,4 @@
-"""Which elements are dropped: as many as asked for, and none because of another."""
+"""Dropout masks: their rate, and independence of elements."""
 
 import jax
 import jax.numpy as jnp
@@ -17,30 +17,30 @@ def apply(states, rng, deterministic=False, rate=1 - SHARE):
     return Dropout(rate).apply({}, states, deterministic, rngs={"dropout": rng})
 
 
-def drawn(seed: int) -> np.ndarray:
-    """Returns which of `SHAPE` are kept, as numbers of mean 0 and deviation 1."""
+def random_mask(seed: int) -> np.ndarray:
+    """Return which of `SHAPE` are kept, as numbers of mean 0 and deviation 1."""
     keep = np.asarray(keep_by_hash(jax.random.key(seed), SHARE, SHAPE), np.float64)
     return (keep - SHARE) / np.sqrt(SHARE * (1 - SHARE))
 
 
 def z(values: np.ndarray) -> float:
-    """Returns how many deviations the sum of independent such numbers is away from 0."""
+    """Return how many deviations the sum of independent such numbers is away from 0."""
     return float(values.sum() / np.sqrt(values.size))
 
 
-def test_as_many_are_kept_as_asked_for():
+def test_the_fraction_of_kept_elements_is_one_minus_the_rate():
     for share in (0.5, 0.9, 0.999):
         keep = np.concatenate([keep_by_hash(jax.random.key(i), share, SHAPE) for i in range(8)])
         deviation = np.sqrt(share * (1 - share) / keep.size)
         assert abs(keep.mean() - share) < 5 * deviation
-    own = drawn(0)
+    own = random_mask(0)
     for axis, size in enumerate(SHAPE):  # no place along any axis is luckier than others
         sums = np.moveaxis(own, axis, 0).reshape(size, -1).sum(axis=1) / np.sqrt(own.size / size)
         assert np.abs(sums).max() < 5 and sums.var() < 2.5
 
 
-def test_no_two_places_and_no_two_layers_agree():
-    own, other = drawn(0), drawn(1)
+def test_masks_of_positions_and_layers_are_independent():
+    own, other = random_mask(0), random_mask(1)
     assert abs(z(own * other)) < 5
     for axis, size in enumerate(SHAPE):
         for shift in (1, 2, size // 2):
@@ -62,21 +62,21 @@ def test_a_mesh_changes_nothing():
     np.testing.assert_array_equal(run(placed, jax.random.key(3)), run(states, jax.random.key(3)))
 
 
-def test_what_is_kept_is_scaled_and_what_is_dropped_has_no_gradient():
+def test_kept_elements_are_scaled_and_dropped_ones_have_no_gradient():
     states, rng = jax.random.normal(jax.random.key(0), (32, 48)), jax.random.key(1)
-    found, gradient = jax.value_and_grad(lambda x: jnp.sum(apply(x, rng)))(states)
+    actual, gradient = jax.value_and_grad(lambda x: jnp.sum(apply(x, rng)))(states)
     left = apply(states, rng)
     dropped = np.asarray(left) == 0
     assert 0 < dropped.mean() < 0.2
     np.testing.assert_allclose(left[~dropped], states[~dropped] / np.float32(SHARE), rtol=1e-6)
-    assert found == pytest.approx(float(left.sum()), rel=1e-5)
+    assert actual == pytest.approx(float(left.sum()), rel=1e-5)
     np.testing.assert_array_equal(np.asarray(gradient) == 0, dropped)
     np.testing.assert_array_equal(apply(states, rng, deterministic=True), states)
     np.testing.assert_array_equal(apply(states, rng, rate=0.0), states)
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-def test_keys_may_be_raw_and_of_the_device(impl):
+def test_raw_keys_and_device_generators_are_supported(impl):
     """Raw keys are t5x's; those of `rbg` draw by the device's generator."""
     states = jnp.ones((64, 128))
     key = jax.random.key(5, impl=impl)

@@ -1,4 +1,4 @@
-"""What stands at the two ends of the network and between the maps of a feed-forward, as data."""
+"""Positions and activations as settings."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ GELU = Model(embed=4, heads=2, activation="gelu")
         (Adaption(3)._kind(GELU, "input"), "relu"),
     ],
 )
-def test_a_feed_forward_has_the_model_s_activation_or_its_own(kind, expected):
-    place = PositionInfo(Context({}, {}, {}), ("source",))
+def test_a_feed_forward_uses_its_own_activation_or_the_models(kind, expected):
+    info = PositionInfo(Context({}, {}, {}), ("source",))
     states = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
-    params = kind.init(jax.random.key(0), states, place, method="change")
+    params = kind.init(jax.random.key(0), states, info, method="change")
     wi, wo = (jax.tree.map(np.asarray, params["params"][name]) for name in ("wi", "wo"))
     inner = np.asarray(ACTIVATIONS[expected](states @ wi["kernel"] + wi["bias"]))
-    found = kind.apply(params, states, place, method="change")
-    np.testing.assert_allclose(found, inner @ wo["kernel"] + wo["bias"], atol=1e-6)
+    actual = kind.apply(params, states, info, method="change")
+    np.testing.assert_allclose(actual, inner @ wo["kernel"] + wo["bias"], atol=1e-6)
 
 
-def test_every_plain_layer_has_the_model_s_activation():
+def test_every_plain_layer_uses_the_models_activation():
     config = small_config("two_stage", activation="gelu")
     for model, expected in (
         (config, "gelu"),
@@ -64,15 +64,15 @@ def test_every_plain_layer_has_the_model_s_activation():
     ):
         layers = [layer for _, layer in build_model(model, VOCAB).plan.layers()]
         kinds = [each.kind for each in sum(layers, ()) if each.name == "mlp"]
-        found = {kind.activation or kind.config.activation for kind in kinds}
-        assert found == {expected}
+        actual = {kind.activation or kind.config.activation for kind in kinds}
+        assert actual == {expected}
 
 
 ROWS = 11
 
 
 @pytest.mark.parametrize("scale", [True, False])
-def test_a_learned_position_is_a_row_of_its_own(scale):
+def test_each_learned_position_has_its_own_row(scale):
     """Positions restart in every segment; sqrt(16) is 4."""
     layout = LAYOUTS["register"]
     config = small_config("register", positions=("learned", 20), embedding_scale=scale)
@@ -81,8 +81,8 @@ def test_a_learned_position_is_a_row_of_its_own(scale):
     model, params = make(config, batch)
     table, rows = np.asarray(params["embedding"]), np.asarray(params["embedding_positions"])
     assert rows.shape == (20, 16)
-    found = apply(model, params, batch, list(layout.embedded_roles()), method="_embed_spans")
-    for role, vectors in found.items():
+    actual = apply(model, params, batch, list(layout.embedded_roles()), method="_embed_spans")
+    for role, vectors in actual.items():
         tokens, positions = (batch[f"{role}_{kind}"] for kind in ("tokens", "positions"))
         np.testing.assert_allclose(
             vectors, table[tokens] * (4 if scale else 1) + rows[positions], atol=1e-6
@@ -90,7 +90,7 @@ def test_a_learned_position_is_a_row_of_its_own(scale):
     assert len(set(batch["source_positions"][0])) < (batch["source_segment_ids"] != 0).sum()
 
 
-def test_learned_positions_are_drawn_as_fairseq_draws_them():
+def test_learned_positions_are_initialised_like_fairseq():
     config = small_config("prefix", embed=64, positions=("learned", 400))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     params = jax.jit(build_model(config, VOCAB).init)(jax.random.key(0), batch)["params"]
@@ -98,15 +98,15 @@ def test_learned_positions_are_drawn_as_fairseq_draws_them():
     assert abs(rows.std() - 1 / 8) < 0.002 and abs(rows.mean()) < 0.003
 
 
-def test_without_positions_order_is_known_to_the_mask_alone():
+def test_without_positions_only_the_mask_encodes_order():
     config = small_config("prefix", positions=())
     model, params = make(config, batch := unpacked(LAYOUTS["prefix"], random_pairs(2)))
-    found = apply(model, params, batch, ["source"], method="_embed_spans")["source"]
-    np.testing.assert_allclose(found, np.asarray(params["embedding"])[batch["source_tokens"]] * 4)
+    actual = apply(model, params, batch, ["source"], method="_embed_spans")["source"]
+    np.testing.assert_allclose(actual, np.asarray(params["embedding"])[batch["source_tokens"]] * 4)
 
 
 def refused(role: str, length: int, **changes) -> None:
-    """Checks that one row less than a span has positions is refused, in one line."""
+    """Assert that a position table with one row too few is refused in one line."""
     for rows in (length, length - 1):
         model = build_model(small_config(positions=("learned", rows), **changes), VOCAB)
         batch = pack([], dict.fromkeys(model.layout.embedded_roles(), 2) | {role: length})
@@ -132,7 +132,7 @@ def test_a_training_with_too_few_rows_is_refused(tmp_path):
 
 
 def test_a_decode_limit_longer_than_the_rows_is_refused():
-    """Of buckets and of generated tokens, before any line; the most that fits is translated."""
+    """For buckets and generated tokens, before any line; the longest allowed is translated."""
     vocabulary, instruction = made_text.vocabulary(), INSTRUCTIONS["1"]
     config = small_config("prefix", positions=("learned", ROWS))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
@@ -156,7 +156,7 @@ def test_a_decode_limit_longer_than_the_rows_is_refused():
 
 
 def test_a_cache_longer_than_the_rows_is_refused():
-    """What grows while decoding is checked where it is used: nothing reads beyond the last row."""
+    """The growing cache is checked in the decoding step: no position beyond the table is read."""
     config = small_config("prefix", positions=("learned", ROWS))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(1))
     model = build_model(config, VOCAB)

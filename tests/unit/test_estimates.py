@@ -1,4 +1,4 @@
-"""Which instructions of a TPU program state no cycles, and which of the cycles draw random bits."""
+"""Cycle estimates of TPU programs: missing estimates, and random bits."""
 
 import pytest
 
@@ -78,20 +78,20 @@ def found() -> CycleEstimates:
     return estimate_cycles(PROGRAM)
 
 
-def test_rounds_of_loops_count(found):
+def test_loop_iterations_are_counted(found):
     assert (found.counted_once, found.executed) == (168, 3 * 100 + 68)
 
 
-def test_random_bits_are_found_in_what_is_fused(found):
-    """Twenty shifts, also in a fusion of fusions, dropout's hash by its constant, the chip's own.
+def test_random_bits_are_found_inside_fusions(found):
+    """Twenty shifts, also in nested fusions; dropout's hash constant; the hardware generator.
 
     One shift is none.
     """
     assert found.random == 3 * 100 + 11 + 7
 
 
-def test_what_has_no_estimate_is_counted_by_kind(found):
-    """Not what names or awaits others: parameters, tuples, the end of a copy."""
+def test_instructions_without_estimate_are_counted_by_kind(found):
+    """Parameters, tuples and ends of copies are not counted."""
     assert found.without_cycles == {
         "random bits": 3 + 1,
         "copy": 3,
@@ -105,5 +105,5 @@ def test_what_has_no_estimate_is_counted_by_kind(found):
     assert next(iter(found.without_cycles)) == "random bits"
 
 
-def test_kernels_state_cycles_and_bytes_of_themselves(found):
+def test_kernels_declare_their_own_cycles_and_bytes(found):
     assert found.kernels == {"core_cycles": 3 * 4000, "moved_bytes": 3 * 700}

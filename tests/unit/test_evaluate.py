@@ -1,4 +1,4 @@
-"""Evaluation end to end with made translators whose scores are known in advance."""
+"""Evaluation end to end with fake translators of known scores."""
 
 import json
 
@@ -48,7 +48,7 @@ def _subject(translate, step=7, **changes):
 
 
 class _MadeTranslator:
-    """Looks every sentence up in the corpus; `choose` names the language to answer in."""
+    """A translator that looks sentences up in the corpus; `choose` gives the output language."""
 
     def __init__(self, benchmark, choose):
         phrases = benchmark._phrases
@@ -65,7 +65,7 @@ class _MadeTranslator:
         return [TranslatedSentence(answer[self._index[direction[0]][line]]) for line in lines]
 
 
-def test_oracle_is_perfect(benchmark, tmp_path):
+def test_an_oracle_has_perfect_scores(benchmark, tmp_path):
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     result = evaluate(_subject(translate), benchmark, tmp_path)
     assert [item.direction for item in result.directions] == list(
@@ -114,7 +114,7 @@ def test_wrong_languages_are_counted_exactly(benchmark, tmp_path, choose, wrong)
         assert result.averages["off_target_nearest"].zero_shot.mean > 90
 
 
-def test_written_files_and_reading_back(benchmark, tmp_path):
+def test_written_files_are_read_back(benchmark, tmp_path):
     log = tmp_path / "metrics.jsonl"
     records = [
         {"step": 5, "nll": 2.5, "loss": 3.0, "seconds": 9.5},
@@ -167,7 +167,7 @@ def test_complete_translations_are_reused(benchmark, tmp_path):
     assert after == before
 
 
-def test_another_language_detector_is_named_and_not_mixed(tmp_path):
+def test_results_of_different_language_detectors_are_not_mixed(tmp_path):
     texts = {"en": "The weather was much better than we had expected.", "de": "Das Wetter war gut."}
     for code, line in texts.items():
         (tmp_path / f"test.{code}").write_text(f"{line}\n" * 2)
@@ -207,31 +207,31 @@ def test_another_language_detector_is_named_and_not_mixed(tmp_path):
     ],
     ids=["step", "parameters", "vocabulary", "instruction"],
 )
-def test_translations_of_another_model_are_replaced_if_asked(benchmark, tmp_path, capsys, changed):
+def test_overwriting_replaces_translations_of_another_model(benchmark, tmp_path, capsys, changed):
     before = {"identity": {"parameters": 1, "vocabulary": "v", "instruction": "1"}}
     english = _MadeTranslator(benchmark, lambda pair: "en")
     evaluate(_subject(english, **before), benchmark, tmp_path)
     later = _MadeTranslator(benchmark, lambda direction: direction[1])
     other = _subject(later, **(before | changed))
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     (key,) = changed if "step" in changed else _different(before["identity"], changed["identity"])
-    told = rf"^--output=\S+: .* \({'checkpoint' if key == 'step' else key}\); .*--overwrite$"
-    with pytest.raises(UserError, match=told):
+    message = rf"^--output=\S+: .* \({'checkpoint' if key == 'step' else key}\); .*--overwrite$"
+    with pytest.raises(UserError, match=message):
         evaluate(other, benchmark, tmp_path)
-    assert _contents(tmp_path) == kept and not later.calls
+    assert _contents(tmp_path) == existing and not later.calls
     capsys.readouterr()
     result = evaluate(other, benchmark, tmp_path, overwrite=True)
     assert len(later.calls) == 12
     assert result.averages["exact_match"].all.mean == 100.0
     assert "by another model or search are replaced" in capsys.readouterr().err
     (tmp_path / "scores.json").unlink()  # unfinished, as the first one would have left it
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     with pytest.raises(UserError, match="holds translations made with other settings"):
         evaluate(_subject(english, **before), benchmark, tmp_path)
-    assert _contents(tmp_path) == kept
+    assert _contents(tmp_path) == existing
 
 
-def test_what_another_command_has_replaced_meanwhile_is_not_mixed(benchmark, tmp_path):
+def test_translations_replaced_by_another_command_are_not_mixed(benchmark, tmp_path):
     right = _MadeTranslator(benchmark, lambda direction: direction[1])
 
     def translate(lines, direction):
@@ -244,7 +244,7 @@ def test_what_another_command_has_replaced_meanwhile_is_not_mixed(benchmark, tmp
     assert len(right.calls) == 3 and not list(tmp_path.glob("translations/*.jsonl"))
 
 
-def test_stages_called_one_by_one_write_the_same_files(benchmark, tmp_path, capsys):
+def test_separate_stages_write_the_same_files(benchmark, tmp_path, capsys):
     folders = tmp_path / "stages", tmp_path / "evaluate"
     subject = _subject(_MadeTranslator(benchmark, lambda direction: direction[1]))
     written = []
@@ -303,10 +303,10 @@ def test_a_finished_evaluation_of_another_task_is_kept(benchmark, corpus, tmp_pa
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     evaluate(_subject(translate), benchmark, tmp_path)
     other = Benchmark("sentences", corpus, limit=2)
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     with pytest.raises(UserError, match=r"holds a finished evaluation .* \(task\); choose"):
         evaluate(_subject(translate), other, tmp_path)
-    assert _contents(tmp_path) == kept
+    assert _contents(tmp_path) == existing
     evaluate(_subject(translate), other, tmp_path, overwrite=True)
     assert read_result(tmp_path).task == "sentences"
     (tmp_path / "scores.json").write_text("")  # what a full disk had left
@@ -315,22 +315,24 @@ def test_a_finished_evaluation_of_another_task_is_kept(benchmark, corpus, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "limit,which,told",
+    "limit,which,message",
     [
         (7, "all", "sentences: 60 of en-de, now 7"),
         (0, "zero_shot", "directions: 6 of its 12 would be lost"),
         (0, "supervised", "directions: 6 of its 12 would be lost"),
     ],
 )
-def test_a_finished_evaluation_is_not_reduced(benchmark, corpus, tmp_path, limit, which, told):
+def test_a_finished_evaluation_loses_no_directions(
+    benchmark, corpus, tmp_path, limit, which, message
+):
     translate = _MadeTranslator(benchmark, lambda direction: direction[1])
     evaluate(_subject(translate), benchmark, tmp_path)
-    kept = _contents(tmp_path)
+    existing = _contents(tmp_path)
     translate.calls.clear()
     fewer = Benchmark("phrases", corpus, limit=limit)
-    with pytest.raises(UserError, match=rf"holds a finished evaluation .* \({told}\); choose"):
+    with pytest.raises(UserError, match=rf"holds a finished evaluation .* \({message}\); choose"):
         evaluate(_subject(translate), fewer, tmp_path, subset=which)
-    assert _contents(tmp_path) == kept and not translate.calls
+    assert _contents(tmp_path) == existing and not translate.calls
     result = evaluate(_subject(translate), fewer, tmp_path, subset=which, overwrite=True)
     assert read_result(tmp_path).directions == result.directions
     assert len(result.directions) == (12 if which == "all" else 6)
@@ -344,8 +346,8 @@ def test_a_finished_evaluation_gains_directions(benchmark, tmp_path):
     assert len(translate.calls) == 6
 
 
-def test_other_sentences_of_the_same_number_are_refused(tmp_path):
-    """Also where the evaluation has not ended; results of earlier versions have no fingerprint."""
+def test_different_sentences_of_equal_number_are_refused(tmp_path):
+    """Also in an unfinished evaluation; results of earlier versions have no fingerprint."""
 
     def translate(lines, direction):
         return [TranslatedSentence("x") for _ in lines]
@@ -362,8 +364,8 @@ def test_other_sentences_of_the_same_number_are_refused(tmp_path):
         evaluate(_subject(translate), one_direction("two"), output)
     finished = json.loads((output / "scores.json").read_text("utf-8"))
     (output / "scores.json").unlink()
-    told = r"holds translations made with .* \(sentences: 1 of en-de, now 1\)"
-    with pytest.raises(UserError, match=told):
+    message = r"holds translations made with .* \(sentences: 1 of en-de, now 1\)"
+    with pytest.raises(UserError, match=message):
         evaluate(_subject(translate), one_direction("two"), output)
     for item in finished["directions"]:
         del item["text_fingerprint"]
@@ -382,21 +384,21 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     made_by = json.loads((tmp_path / "translations" / "made_by.json").read_text("utf-8"))
     (tmp_path / "scores.json").write_text(json.dumps(finished), encoding="utf-8")
     directions = benchmark.directions
-    for settings, told in (
+    for settings, message in (
         (
             {},
             "spBLEU would be lost, COMET would be lost, --paper_compatible=mitre would be lost",
         ),
         ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
     ):
-        with pytest.raises(UserError, match=rf"\({told}\)"):
+        with pytest.raises(UserError, match=rf"\({message}\)"):
             check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=settings)
     same = {"spbleu": "f", "comet": "model:a", "paper_compatible": "mitre", "bert_score": "b"}
     check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=same)
 
 
-def test_what_an_overwriting_evaluation_began_goes_on(benchmark, tmp_path):
-    """Killed before its scores, it is continued by itself and refused to the one before."""
+def test_an_interrupted_overwriting_evaluation_is_continued(benchmark, tmp_path):
+    """Killed before scoring, it is continued by the same command and refused to the earlier one."""
     subjects = [
         _subject(_MadeTranslator(benchmark, lambda direction: direction[1]), step)
         for step in (7, 8)
@@ -453,7 +455,7 @@ def test_trained_directions_come_from_the_run_not_from_names(tmp_path):
         run.trained_directions()
 
 
-def test_files_of_ones_own(tmp_path):
+def test_user_files_are_evaluated(tmp_path):
     texts = {"en": ["one", "two", "three"], "de": ["eins", "zwei", "drei"]}
     for code, lines in texts.items():
         (tmp_path / f"test2016.{code}").write_text("\n".join(lines) + "\n")
@@ -479,13 +481,13 @@ def test_files_of_ones_own(tmp_path):
 def test_unknown_task_and_missing_languages(corpus):
     with pytest.raises(UserError, match="no such corpus or mixture; one of cldr"):
         find_corpus("nothing")
-    found, languages = find_corpus("cldr_quickstart")
-    assert languages == LANGUAGES == found.languages
+    actual, languages = find_corpus("cldr_quickstart")
+    assert languages == LANGUAGES == actual.languages
     with pytest.raises(UserError, match="no direction has a test split"):
         Benchmark("phrases", corpus, languages=("en", "ja"))
 
 
-def test_a_translator_that_loses_lines_is_refused(benchmark, tmp_path):
+def test_a_translator_that_drops_lines_is_refused(benchmark, tmp_path):
     with pytest.raises(UserError, match="59 translations of 60 sentences"):
         evaluate(
             _subject(lambda lines, _: [TranslatedSentence(line) for line in lines[1:]]),
@@ -504,10 +506,10 @@ def test_samples_come_from_few_directions_of_all_kinds():
     assert sampled_directions(pairs[:5], None) == set(pairs[:5])
 
 
-def test_directions_may_be_listed():
+def test_directions_can_be_listed():
     benchmark = Benchmark("cldr_quickstart", find_corpus("cldr_quickstart")[0], limit=2)
-    kept, which = _listed(benchmark, "fra-de,de-cs")
-    assert kept.directions == (("fr", "de"), ("de", "cs")) and which == "all"
+    existing, which = _listed(benchmark, "fra-de,de-cs")
+    assert existing.directions == (("fr", "de"), ("de", "cs")) and which == "all"
     assert _listed(benchmark, "zero_shot") == (benchmark, "zero_shot")
     with pytest.raises(UserError, match="'nl', which is not among en de fr cs; or write all, sup"):
         _listed(benchmark, "de-nl")

@@ -38,8 +38,8 @@ def test_requirements_parse_and_have_a_bound(extra):
     assert parsed and all(one.specifier for one in parsed if one.name != "setuptools")
 
 
-def test_no_extra_contradicts_what_is_always_installed():
-    """Packages whose releases all need another NumPy than ours; each upper bound leaves room."""
+def test_extras_are_compatible_with_the_required_packages():
+    """Some packages need another NumPy in all releases; upper bounds must allow a solution."""
     base = {r.name: r for r in map(Requirement, METADATA["options"]["install_requires"].split())}
     assert not base["numpy"].specifier.contains("1.26.4")
     for extra in EXTRAS:
@@ -67,7 +67,7 @@ def test_the_script_resolves_every_extra_of_setup_cfg(tmp_path):
     assert resolved == list(EXTRAS)
 
 
-def test_the_script_names_an_extra_that_cannot_be_resolved_and_goes_on(tmp_path):
+def test_the_script_names_unresolvable_extras_and_continues(tmp_path):
     done, resolved = run_script(tmp_path, "parquet", "parquet", "po")
     assert done.returncode == 1 and resolved == ["parquet", "po"]
     assert "no numpy" in done.stderr

@@ -1,4 +1,4 @@
-"""Every numeric field of the configuration refuses impossible numbers in one clear line."""
+"""Numeric fields of the configuration refuse impossible numbers in one line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_impossible_numbers_are_refused(kind, name, form):
         assert text.startswith(f"{kind.__name__}.{name}") and "\n" not in text and len(text) < 300
 
 
-def test_the_walk_reaches_all_sections_and_methods():
+def test_all_sections_and_methods_are_checked():
     names = [parameter.id for parameter in FIELDS]
     assert len(names) > 60 and len(set(names)) >= len(names) - 1  # two forms of Model.positions
     for name in ("Decode.length_penalty", "Data.rows", "Mesh.fsdp", "TPDM.temperature"):
@@ -107,7 +107,7 @@ NEGATIVE = {"Decode.length_penalty", "Mesh.fsdp"}
 
 
 @pytest.mark.parametrize(("kind", "name", "form"), FIELDS)
-def test_negative_numbers_are_refused_unless_they_mean_something(kind, name, form):
+def test_negative_numbers_are_refused_unless_they_have_a_meaning(kind, name, form):
     if f"{kind.__name__}.{name}" in NEGATIVE:
         dataclasses.replace(kind(), **{name: form(-1)})
         return
@@ -138,7 +138,7 @@ def test_gin_files_and_flags_are_refused_alike(tmp_path, binding):
         load_config([], [], run=tmp_path / "config.gin")
 
 
-def test_scores_stay_finite_and_different_from_zero():
+def test_scores_stay_finite_and_nonzero():
     lengths = np.array([1, 2, 200, 2**16 + 1], np.float32)
     for penalty in (-5.0, 0.0, 1.0, 5.0):
         Decode(length_penalty=penalty)
@@ -165,7 +165,7 @@ def test_a_beam_is_at_most_the_vocabulary():
         check_beam_size(Decode(beam_size=61), 60)
 
 
-def test_a_batch_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
+def test_a_batch_too_large_for_memory_is_refused_before_compiling(monkeypatch):
     inference_model = types.SimpleNamespace(
         vocabulary=types.SimpleNamespace(size=50_000),
         model=types.SimpleNamespace(config=Model(embed=16, heads=2, stage_layers=(3, 1))),
@@ -180,14 +180,14 @@ def test_a_batch_that_cannot_fit_is_refused_before_it_is_compiled(monkeypatch):
         if available == needed:
             check_memory(inference_model, decode, rows=64, steps=10)
             continue
-        told = r"^64 sentences .*beam_size=32 need at least 0\.4 GiB .*; lower Decode"
-        with pytest.raises(UserError, match=told):
+        message = r"^64 sentences .*beam_size=32 need at least 0\.4 GiB .*; lower Decode"
+        with pytest.raises(UserError, match=message):
             check_memory(inference_model, decode, rows=64, steps=10)
     inference_model.mesh = types.SimpleNamespace(size=2)
     check_memory(inference_model, decode, rows=64, steps=10)
 
 
-def test_devices_have_memory():
+def test_device_memory():
     assert device_bytes(jax.local_devices()[0]) > 1 << 28
     chip = types.SimpleNamespace(memory_stats=lambda: None, device_kind="TPU v4")
     assert device_bytes(chip) == 32 << 30
@@ -198,7 +198,7 @@ def test_devices_have_memory():
 @pytest.mark.parametrize(
     "error", [RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."), MemoryError()]
 )
-def test_refused_memory_is_one_line(error, capsys):
+def test_out_of_memory_is_one_error_line(error, capsys):
     def results() -> Iterator[int]:
         yield 1
         raise error
@@ -216,7 +216,7 @@ def test_refused_memory_is_one_line(error, capsys):
     assert printed.count("\n") == 1
 
 
-def test_other_errors_of_a_device_stay_what_they_are():
+def test_other_device_errors_are_unchanged():
     with pytest.raises(RuntimeError, match="^INTERNAL"), memory_errors(Decode()):
         raise RuntimeError("INTERNAL: a bug")
     assert list(with_memory_errors(iter([1, 2]), Decode())) == [1, 2]

@@ -1,4 +1,4 @@
-"""Small files that would take much memory are refused before they take it."""
+"""Decompression bombs and similar files are refused before they use memory."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def refused(path: Path, message: str, read=read_torch) -> None:
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_inflates_is_refused_by_its_size(tmp_path):
+def test_compressed_bombs_are_refused_by_size(tmp_path):
     count = 1 << 23
     with zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as archive:
-        rest = f"I0\n(I{count}\nt(I1\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", count, rest))
+        tail = f"I0\n(I{count}\nt(I1\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", count, tail))
         archive.writestr("a/data/0", bytes(4 * count))
     assert (tmp_path / "x.pt").stat().st_size < 100_000
     refused(tmp_path / "x.pt", r"is compressed .*as torch.save never does; refused")
 
 
 @pytest.mark.parametrize("copies", [3, 1000])
-def test_members_that_share_their_bytes_are_refused(tmp_path, copies):
+def test_overlapping_zip_members_are_refused(tmp_path, copies):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
-        rest = "I0\n(I2048\nt(I1\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 2048, rest))
+        tail = "I0\n(I2048\nt(I1\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 2048, tail))
         archive.writestr("a/data/0", bytes(4 * 2048))
         for number in range(1, copies):
             again = copy.copy(archive.filelist[1])
@@ -61,10 +61,10 @@ def test_members_that_share_their_bytes_are_refused(tmp_path, copies):
     refused(tmp_path / "x.pt", rf"holds {8192 * copies + 1:,}|says that it holds .* refused")
 
 
-def test_a_claim_larger_than_the_file_is_refused(tmp_path):
+def test_a_declared_size_beyond_the_file_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
-        rest = "I0\n(I1000000000\nt(I1\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 10**9, rest))
+        tail = "I0\n(I1000000000\nt(I1\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 10**9, tail))
         archive.writestr("a/data/0", b"few")
         archive.filelist[1].file_size = archive.filelist[1].compress_size = 4 * 10**9
     refused(tmp_path / "x.pt", r"says that it holds 4,000,\d+,\d+ bytes but has .* refused")
@@ -97,7 +97,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_pickles_that_grow_are_refused(tmp_path, name):
+def test_growing_pickles_are_refused(tmp_path, name):
     program, message = BOMBS[name]
     refused(write_pickle(tmp_path / "x.pt", program), f"{message}.*nothing was executed")
 
@@ -106,15 +106,15 @@ def test_pickles_that_grow_are_refused(tmp_path, name):
     ("program", "operation"),
     [(b"(S'true'\nios\nsystem\n.", "INST"), (b"(cos\nsystem\nS'true'\no.", "OBJ|names os.system")],
 )
-def test_operations_that_weights_do_not_need_are_named(tmp_path, program, operation):
-    told = rf"({operation}), which weights do not need; refused, nothing was executed"
-    refused(write_pickle(tmp_path / "x.pt", program), told)
+def test_pickle_operations_not_needed_for_weights_are_refused(tmp_path, program, operation):
+    message = rf"({operation}), which weights do not need; refused, nothing was executed"
+    refused(write_pickle(tmp_path / "x.pt", program), message)
 
 
-def test_a_tensor_is_no_larger_than_its_storage(tmp_path):
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
-        rest = "I0\n(I1000000000\nt(I0\nt"
-        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 6, rest))
+        tail = "I0\n(I1000000000\nt(I0\nt"
+        archive.writestr("a/data.pkl", tensor_program("FloatStorage", 6, tail))
         archive.writestr("a/data/0", bytes(24))
     refused(tmp_path / "x.pt", "a tensor is larger than its storage")
 
@@ -143,11 +143,11 @@ def write_header(path: Path, header: str, data: int = 8) -> Path:
         ("[" * 100_000, "header is damaged"),
     ],
 )
-def test_safetensors_hold_what_their_file_holds(tmp_path, header, message):
+def test_safetensors_beyond_their_file_are_refused(tmp_path, header, message):
     refused(write_header(tmp_path / "x.safetensors", header), message, read_safetensors)
 
 
-def test_a_header_larger_than_names_need_is_not_read(tmp_path):
+def test_an_oversized_header_is_not_read(tmp_path):
     path = tmp_path / "x.safetensors"
     with path.open("wb") as file:
         file.write((30_000_000).to_bytes(8, "little"))
@@ -155,12 +155,12 @@ def test_a_header_larger_than_names_need_is_not_read(tmp_path):
     refused(path, "not a safetensors file", read_safetensors)
 
 
-def test_honest_files_are_not_refused(tmp_path):
+def test_valid_files_are_accepted(tmp_path):
     """A thousand tensors of one number each: names outweigh data."""
     from mnmt_jax.files.lazy_array import LazyArray
     from mnmt_jax.interop.torch_files import write_torch
 
     tensors = {f"layer.{n}.weight": LazyArray.of(np.float32([n])) for n in range(1000)}
     write_torch(tmp_path / "x.pt", {"model": tensors})
-    found = read_torch(tmp_path / "x.pt")["model"]
-    assert [found[name].read()[0] for name in tensors] == list(range(1000))
+    actual = read_torch(tmp_path / "x.pt")["model"]
+    assert [actual[name].read()[0] for name in tensors] == list(range(1000))

@@ -1,4 +1,4 @@
-"""Fingerprints of what the host has are those that devices find."""
+"""Fingerprints of arrays are equal on host and devices."""
 
 import jax
 import jax.numpy as jnp
@@ -11,48 +11,48 @@ from mnmt_jax.runs import fingerprint
 from mnmt_jax.runs.fingerprint import array_fingerprint, tree_fingerprint
 
 
-def drawn(shape, dtype):
+def random_array(shape, dtype):
     return np.asarray(100 * np.random.default_rng(0).normal(size=shape)).astype(dtype)
 
 
 def by_hand(array):
-    """Adds up words, each as often as its place says."""
+    """Return the sum of words weighted by position."""
     words = array.view(f"uint{array.itemsize * 8}")
     total = 0
-    for place in np.ndindex(array.shape):
-        often = 1 + sum(n * 2 * (0x4F1BBCDC >> axis) for axis, n in enumerate(place))
-        total += int(words[place]) * often
+    for index in np.ndindex(array.shape):
+        often = 1 + sum(n * 2 * (0x4F1BBCDC >> axis) for axis, n in enumerate(index))
+        total += int(words[index]) * often
     return total % (1 << 32)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.int8, np.uint32])
 @pytest.mark.parametrize("shape", [(), (7,), (0, 4), (3, 0), (5, 3), (4, 5, 6), (2, 3, 2, 5)])
-def test_host_and_devices_find_what_a_loop_does(shape, dtype, monkeypatch):
+def test_host_and_device_fingerprints_equal_a_loop(shape, dtype, monkeypatch):
     monkeypatch.setattr(fingerprint, "_WORDS", 8)  # several parts of each
-    array = drawn(shape, dtype)
-    found = int(array_fingerprint(array)), int(fingerprint._of_devices(jnp.asarray(array)))
-    assert found == (by_hand(array),) * 2
+    array = random_array(shape, dtype)
+    actual = int(array_fingerprint(array)), int(fingerprint._of_devices(jnp.asarray(array)))
+    assert actual == (by_hand(array),) * 2
 
 
-def test_strided_and_split_arrays_are_those_they_show():
-    array = drawn((8, 6), np.float32)
-    wanted = array_fingerprint(array)
-    assert array_fingerprint(np.asfortranarray(array)) == wanted
-    assert array_fingerprint(np.repeat(array, 2, axis=1)[:, ::2]) == wanted
+def test_strided_and_sharded_arrays_have_the_fingerprint_of_their_values():
+    array = random_array((8, 6), np.float32)
+    desired = array_fingerprint(array)
+    assert array_fingerprint(np.asfortranarray(array)) == desired
+    assert array_fingerprint(np.repeat(array, 2, axis=1)[:, ::2]) == desired
     split = jax.device_put(array, batch_sharding(make_mesh(Mesh(fsdp=2))))
-    assert array_fingerprint(split) == wanted
-    assert len({wanted, array_fingerprint(array.T), array_fingerprint(array[::-1])}) == 3
+    assert array_fingerprint(split) == desired
+    assert len({desired, array_fingerprint(array.T), array_fingerprint(array[::-1])}) == 3
 
 
 def test_every_bit_counts():
-    tree = {"a": drawn((3, 2), np.float32), "b": {"c": drawn((2,), np.float32)}}
-    found, before = list[int](), tree_fingerprint(tree)
+    tree = {"a": random_array((3, 2), np.float32), "b": {"c": random_array((2,), np.float32)}}
+    actual, before = list[int](), tree_fingerprint(tree)
     for leaf in jax.tree.leaves(tree):
         words = leaf.reshape(-1).view(np.uint32)
         for word in range(words.size):
             for bit in range(32):
                 words[word] ^= np.uint32(1 << bit)
-                found.append(tree_fingerprint(tree))
+                actual.append(tree_fingerprint(tree))
                 words[word] ^= np.uint32(1 << bit)
-    assert len(found) == 8 * 32 and before not in found
+    assert len(actual) == 8 * 32 and before not in actual
     assert tree_fingerprint(tree) == before

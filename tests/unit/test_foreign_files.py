@@ -1,4 +1,4 @@
-"""A command replaces what it has written itself, and refuses to replace anything else."""
+"""Commands overwrite only their own files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def result():
 
 @pytest.fixture
 def evaluated(tmp_path, result):
-    """A folder as an evaluation leaves it."""
+    """Make the folder of a finished evaluation."""
     write_result(result, tmp_path / "scores.json")
     write_report(tmp_path / "report.html", [result])
     (tmp_path / "table.md").write_text(result_page(result), encoding="utf-8")
@@ -40,8 +40,8 @@ def evaluated(tmp_path, result):
 
 
 @pytest.mark.parametrize("name", ["config.gin", "vocabulary", "metrics.jsonl", "tasks.json"])
-def test_training_refuses_a_folder_with_files_of_others(tmp_path, name):
-    """Before anything else: the cache is not even looked for."""
+def test_training_refuses_a_folder_with_foreign_files(tmp_path, name):
+    """Checked before the cache is opened."""
     file = tmp_path / name
     file.write_text("Model.embed = 5\n")
     with pytest.raises(UserError, match=f"{name}: already exists.*choose another --workdir"):
@@ -49,7 +49,7 @@ def test_training_refuses_a_folder_with_files_of_others(tmp_path, name):
     assert file.read_text() == "Model.embed = 5\n" and list(tmp_path.iterdir()) == [file]
 
 
-def test_training_goes_on_after_a_kill_at_any_point_of_preparing(tmp_path, monkeypatch):
+def test_training_resumes_after_a_kill_during_setup(tmp_path, monkeypatch):
     config, run = make_config("no/cache"), RunDirectory(tmp_path / "run")
     run.check_folder()  # not there yet
     monkeypatch.setattr(
@@ -63,7 +63,7 @@ def test_training_goes_on_after_a_kill_at_any_point_of_preparing(tmp_path, monke
     run.check_folder()
 
 
-def test_configurations_of_earlier_versions_are_known(tmp_path):
+def test_configurations_of_earlier_versions_are_accepted(tmp_path):
     save_config(make_config("cache"), tmp_path / "config.gin")
     text = (tmp_path / "config.gin").read_text()
     unmarked = text.split("\n", 2)[2]
@@ -75,7 +75,7 @@ def test_configurations_of_earlier_versions_are_known(tmp_path):
         assert not is_saved_config(foreign)
 
 
-def test_an_evaluation_goes_on_in_its_folder(evaluated, result):
+def test_an_evaluation_continues_in_its_folder(evaluated, result):
     check_folder(evaluated)
     check_folder(evaluated / "new")
     (evaluated / "report.html").write_text("")  # what a full disk had left
@@ -87,7 +87,7 @@ def test_an_evaluation_goes_on_in_its_folder(evaluated, result):
 
 @pytest.mark.parametrize("name", ["report.html", "scores.json", "table.md"])
 @pytest.mark.parametrize("content", [b"# notes\n", b'{"format": "mine"}', b"\xff\xfe"])
-def test_an_evaluation_refuses_files_of_others(evaluated, name, content):
+def test_an_evaluation_refuses_foreign_files(evaluated, name, content):
     (evaluated / name).write_bytes(content)
     with pytest.raises(UserError, match=f"{name}: already exists and was not written by mnmt-jax"):
         command("evaluate", "--run=nowhere", "--task=cldr", "--output", evaluated)
@@ -104,14 +104,14 @@ def test_an_evaluation_refuses_a_folder_of_other_translations(evaluated):
         check_folder(evaluated)
 
 
-def test_a_comparison_replaces_a_report_alone(evaluated):
+def test_a_comparison_overwrites_only_reports(evaluated):
     command("compare", evaluated, "--output", evaluated / "report.html")
     with pytest.raises(UserError, match=r"scores.json: already exists"):
         command("compare", evaluated, "--output", evaluated / "scores.json")
     assert is_result((evaluated / "scores.json").read_text())
 
 
-def test_a_vocabulary_replaces_a_vocabulary_alone(tmp_path):
+def test_a_vocabulary_overwrites_only_vocabularies(tmp_path):
     vocabulary().save(tmp_path / "old")
     adopt = "--sentencepiece", tmp_path / "old" / "spm.model", "--languages=en,de", "--output"
     (tmp_path / "mine").mkdir()
@@ -126,7 +126,7 @@ def test_a_vocabulary_replaces_a_vocabulary_alone(tmp_path):
     assert Vocabulary.load(tmp_path / "new").languages == ("en", "de")
 
 
-def test_a_vocabulary_that_is_there_is_replaced_if_asked(tmp_path):
+def test_an_existing_vocabulary_is_overwritten_on_request(tmp_path):
     vocabulary().save(tmp_path / "old")
     for code, line in (("en", "one two three"), ("de", "two eins drei")):
         (tmp_path / f"train.{code}").write_text(f"{line}\n" * 9)
@@ -137,15 +137,15 @@ def test_a_vocabulary_that_is_there_is_replaced_if_asked(tmp_path):
         "split": (*text, "--vocabulary", tmp_path / "old", "--lavs=paper", "--lavs_pairs=1"),
     }
     for name, flags in asked.items():
-        there = tmp_path / name
-        vocabulary().save(there)
-        kept = {path: path.read_bytes() for path in there.iterdir()}
-        told = f"^--output={there}: holds a vocabulary; .* --overwrite$"
-        with pytest.raises(UserError, match=told):
-            command("train_vocabulary", *flags, "--output", there)
-        assert {path: path.read_bytes() for path in there.iterdir()} == kept
-        command("train_vocabulary", *flags, "--output", there, "--overwrite")
-        assert Vocabulary.load(there).fingerprint != vocabulary().fingerprint
+        existing = tmp_path / name
+        vocabulary().save(existing)
+        contents = {path: path.read_bytes() for path in existing.iterdir()}
+        message = f"^--output={existing}: holds a vocabulary; .* --overwrite$"
+        with pytest.raises(UserError, match=message):
+            command("train_vocabulary", *flags, "--output", existing)
+        assert {path: path.read_bytes() for path in existing.iterdir()} == contents
+        command("train_vocabulary", *flags, "--output", existing, "--overwrite")
+        assert Vocabulary.load(existing).fingerprint != vocabulary().fingerprint
     with pytest.raises(UserError, match="is the folder of --vocabulary"):
         command("train_vocabulary", *asked["split"], "--output", tmp_path / "old", "--overwrite")
     (tmp_path / "mine").mkdir()
@@ -154,7 +154,7 @@ def test_a_vocabulary_that_is_there_is_replaced_if_asked(tmp_path):
         command("train_vocabulary", *asked["trained"], "--output", tmp_path / "mine", "--overwrite")
 
 
-def test_an_average_replaces_an_average_alone(tmp_path):
+def test_an_average_overwrites_only_averages(tmp_path):
     (tmp_path / "average").mkdir()
     with pytest.raises(UserError, match="average: already exists"):
         command("average_checkpoints", "--run", tmp_path, "--steps", "1")

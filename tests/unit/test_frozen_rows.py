@@ -1,4 +1,4 @@
-"""Branches of languages that are frozen: bit for bit, under weight decay and moments of before."""
+"""Frozen branches of languages stay bit-identical under weight decay and earlier moments."""
 
 from __future__ import annotations
 
@@ -38,22 +38,25 @@ TREE = {
 }
 
 
-def test_rows_of_gradients_are_zero_and_rows_of_parameters_come_back():
-    flat = traverse_util.flatten_dict(RULE.without_rows(TREE), sep="/")
+def test_frozen_rows_have_zero_gradients_and_are_restored():
+    flat = traverse_util.flatten_dict(RULE.zero_frozen_rows(TREE), sep="/")
     for name in ("kernel", "bias"):
-        found = np.asarray(flat[f"mlp/branch/first/{name}"]).reshape(3, -1)
-        np.testing.assert_array_equal(found.any(axis=1), [False, True, False])
+        actual = np.asarray(flat[f"mlp/branch/first/{name}"]).reshape(3, -1)
+        np.testing.assert_array_equal(actual.any(axis=1), [False, True, False])
     np.testing.assert_array_equal(flat["mlp/scale"], [1.0, 0.0, 3.0])
     moved = jax.tree.map(lambda leaf: leaf * 0.5 + 0.0, TREE)
-    flat = traverse_util.flatten_dict(RULE.with_rows(moved, TREE), sep="/")
+    flat = traverse_util.flatten_dict(RULE.restore_frozen_rows(moved, TREE), sep="/")
     np.testing.assert_array_equal(flat["mlp/branch/first/bias"], [[1, 1], [0.5, 0.5], [1, 1]])
     np.testing.assert_array_equal(flat["mlp/scale"], [0.5, 0.0, 1.5])
     assert np.signbit(flat["mlp/scale"][1]) and float(flat["other"]) == 1
     assert RULE.count(TREE) == 4 + 2 + 2 + 1 and Trainable().count(TREE) == 12 + 6 + 3 + 1
-    assert Trainable().without_rows(TREE) is TREE and Trainable().with_rows(moved, TREE) is moved
+    assert (
+        Trainable().zero_frozen_rows(TREE) is TREE
+        and Trainable().restore_frozen_rows(moved, TREE) is moved
+    )
 
 
-def test_whose_rows_are_frozen():
+def test_rows_of_frozen_languages():
     def rows(**settings) -> dict:
         method = LanguageLayers(CODES, mlp=6, **settings)
         model = Model("prefix", (1,), methods=(method,))
@@ -72,7 +75,7 @@ def test_whose_rows_are_frozen():
 
 @functools.cache
 def trained(scales: bool):
-    """The learner, its batch, and the states and norms of updates from moments that are not 0."""
+    """Return the learner, its batch, and states and norms of updates with nonzero moments."""
     settings = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 0.1}
     method = LanguageLayers(**(METHOD.__dict__ | {"frozen_scales": scales}))
     config = make_config(
@@ -104,7 +107,7 @@ def trained(scales: bool):
 
 
 @pytest.mark.parametrize("scales", [True, False])
-def test_frozen_branches_stay_bit_for_bit_and_the_others_move(scales):
+def test_frozen_branches_are_bit_identical_and_others_change(scales):
     _, _, states, _ = trained(scales)
     first, last = (
         traverse_util.flatten_dict(state.params["layer_0"]["mlp"]["branch"], sep="/")
@@ -122,7 +125,7 @@ def test_frozen_branches_stay_bit_for_bit_and_the_others_move(scales):
         assert (np.asarray(kernels[0]) != np.asarray(kernels[1])).all()
 
 
-def test_a_new_run_freezes_nothing_that_is_drawn(tmp_path):
+def test_a_new_run_freezes_no_random_parameters(tmp_path):
     cache = make_cache(tmp_path / "cache")
     languages = ("en", "de", "fr")
     model = {"methods": (LanguageLayers(languages, mlp=6, frozen=("de",)),)}
@@ -131,7 +134,7 @@ def test_a_new_run_freezes_nothing_that_is_drawn(tmp_path):
     assert "\n" not in str(e.value) and not (tmp_path / "run" / "checkpoints" / "0").exists()
 
 
-def test_their_gradient_counts_for_nothing():
+def test_frozen_rows_do_not_count_in_the_gradient_norm():
     learner, batch, states, norms = trained(True)
     gradient = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))(states[0].params, batch)
     tokens = float((batch["target_segment_ids"] != 0).sum())

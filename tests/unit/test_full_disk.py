@@ -1,4 +1,4 @@
-"""What the system will not write is one line that names the file; what was there before stays."""
+"""Write errors are one line that names the file, and earlier files stay."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def _ended(main, capsys) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_a_file_is_whole_or_as_before(tmp_path, name):
+def test_a_file_is_complete_or_unchanged(tmp_path, name):
     path = tmp_path / name
     path.write_text("old")
     noise = "".join(chr(33 + i * i % 89) for i in range(9000))
-    with files_up_to(64), pytest.raises(OSError, match=f"{name}'") as found:
+    with files_up_to(64), pytest.raises(OSError, match=f"{name}'") as actual:
         write_text(path, noise)
-    assert (found.value.errno, found.value.filename) == (errno.EFBIG, str(path))
+    assert (actual.value.errno, actual.value.filename) == (errno.EFBIG, str(path))
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_scores_and_reports_are_whole_or_as_before(tmp_path, capsys):
+def test_scores_and_reports_are_complete_or_unchanged(tmp_path, capsys):
     result = made_result("register", ("en", "de"), seed=1)
     for name, write in (
         ("scores.json", lambda path: write_result(result, path)),
@@ -56,20 +56,20 @@ def test_scores_and_reports_are_whole_or_as_before(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("size", [0, 500, 20_000])
-def test_a_cache_is_whole_or_absent(tmp_path, size):
-    """At the first byte, in a shard, and in the table of lengths."""
+def test_a_cache_is_complete_or_absent(tmp_path, size):
+    """Fails at the first byte, in a shard, and in the table of lengths."""
     task = TaskSource("made", "en", "de", {"train": lambda: random_pairs(3000, 1)})
     words = vocabulary()
-    with files_up_to(size), pytest.raises(UserError) as found:
+    with files_up_to(size), pytest.raises(UserError) as actual:
         write_cache(tmp_path / "cache", [task], vocabulary=words)
-    assert str(found.value) == (
+    assert str(actual.value) == (
         f"{tmp_path / 'cache'}: cannot be written (File too large); make room, or choose another "
         "--output"
     )
     assert not list(tmp_path.iterdir())
 
 
-def test_a_vocabulary_that_has_no_room_names_its_folder(tmp_path, capsys):
+def test_a_vocabulary_on_a_full_disk_names_its_folder(tmp_path, capsys):
     words = vocabulary()
     with files_up_to(100):
         status, error = _ended(lambda: words.save(tmp_path / "new"), capsys)
@@ -79,7 +79,7 @@ def test_a_vocabulary_that_has_no_room_names_its_folder(tmp_path, capsys):
     )
 
 
-def test_a_corpus_is_whole_or_absent(tmp_path, capsys):
+def test_a_corpus_is_complete_or_absent(tmp_path, capsys):
     small = "--languages=en,de", "--train=400", "--validation=0", "--test=0"
     with files_up_to(2000):
         status, error = _ended(lambda: command("make_corpus", "--output", tmp_path, *small), capsys)
@@ -87,7 +87,7 @@ def test_a_corpus_is_whole_or_absent(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_other_errors_in_a_folder_stay_what_they_are(tmp_path):
+def test_other_errors_in_a_folder_are_unchanged(tmp_path):
     for error in (RuntimeError("ours"), FileNotFoundError(errno.ENOENT, "gone", "elsewhere")):
         with pytest.raises(type(error)), new_folder(tmp_path / "new"):
             raise error
@@ -95,8 +95,8 @@ def test_other_errors_in_a_folder_stay_what_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("length", [9, 99_999])
-def test_standard_output_that_takes_nothing(monkeypatch, capsys, length):
-    """Found at the end, or while it is written."""
+def test_a_full_standard_output_is_an_error(monkeypatch, capsys, length):
+    """Detected at the end, or during writing."""
     with open("/dev/full", "w") as file:
         monkeypatch.setattr(sys, "stdout", file)
         status, error = _ended(lambda: print("x" * length), capsys)
@@ -106,7 +106,7 @@ def test_standard_output_that_takes_nothing(monkeypatch, capsys, length):
     )
 
 
-def test_standard_output_that_nobody_reads(monkeypatch, capsys):
+def test_a_closed_standard_output_ends_the_command(monkeypatch, capsys):
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w") as file:
@@ -114,7 +114,7 @@ def test_standard_output_that_nobody_reads(monkeypatch, capsys):
         assert _ended(lambda: print("scores"), capsys) == (141, "")
 
 
-def test_a_path_before_any_work(tmp_path):
+def test_an_unwritable_path_is_refused_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
     inside = tmp_path / "file" / "x"
     for script, arguments in (
@@ -129,7 +129,7 @@ def test_a_path_before_any_work(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 300, 9000])
 @pytest.mark.parametrize("name", ["average", "add_language", "t5x"])
-def test_parameters_are_whole_or_absent(tmp_path, capsys, name, size):
+def test_parameters_are_complete_or_absent(tmp_path, capsys, name, size):
     """Orbax reports what tensorstore could not write as `ValueError`, or not at all."""
     run, output = tmp_path / "run", tmp_path / "new"
     write_random_run(run, dataclasses.replace(make_config("nowhere").model, embed=64, mlp=256))
@@ -154,8 +154,8 @@ def test_parameters_are_whole_or_absent(tmp_path, capsys, name, size):
     assert sorted(output.parent.rglob("*")) == before
 
 
-def test_a_bucket_or_another_file_keeps_its_own_words(tmp_path):
-    """What is no write of ours passes `write_errors` unchanged."""
+def test_unrelated_errors_pass_write_errors_unchanged(tmp_path):
+    """`write_errors` changes only errors of this project's writes."""
     other = PermissionError(errno.EACCES, "Permission denied", "/elsewhere")
     for error in (other, ValueError("No space left on device: elsewhere"), KeyError("x")):
         with pytest.raises(type(error)) as caught, write_errors(tmp_path / "a", tmp_path / "b"):
@@ -167,7 +167,7 @@ def test_a_bucket_or_another_file_keeps_its_own_words(tmp_path):
             raise about_ours
 
 
-def test_no_room_for_temporary_files(monkeypatch, capsys):
+def test_a_full_temporary_folder_is_reported(monkeypatch, capsys):
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/nothing"])
     status, error = _ended(tempfile.gettempdir, capsys)

@@ -1,4 +1,4 @@
-"""Graformer as a method: what it needs, what it costs, and a run that is taken whole.
+"""Graformer as a method: requirements, FLOPs, and copying of a complete run.
 
 What it takes of two runs, and what trains, `tests/parity/test_grafting.py` holds to the authors'.
 """
@@ -49,45 +49,45 @@ def start(folder, model: Model, train=()):
 
 
 @pytest.mark.parametrize("of", [Graformer(encoder_layers=1), Graformer(True, "none", "none")])
-def test_a_run_of_its_kind_is_taken_whole(of, tmp_path):
-    """Also one that was imported, whose own beginning is not known."""
+def test_a_graformer_run_is_copied_completely(of, tmp_path):
+    """Also an imported run, which has no recorded source runs."""
     given = write_random_run(tmp_path, dataclasses.replace(TINY, methods=(of,)))
-    taken = start(tmp_path, TINY)
-    assert taken.param_mappings == ()
-    drawn = jax.device_put(read_all(random_params(TINY, made_vocabulary().size, seed=1)))
-    assert_same(taken.replace(drawn), given)
+    mapped = start(tmp_path, TINY)
+    assert mapped.param_mappings == ()
+    initial = jax.device_put(read_all(random_params(TINY, made_vocabulary().size, seed=1)))
+    assert_same(mapped.replace(initial), given)
 
 
-def test_a_run_of_another_kind_is_not(tmp_path):
+def test_a_run_of_another_model_needs_source_runs(tmp_path):
     write_random_run(tmp_path, Model("encoder_decoder", (2, 1), **SIZES))
     with pytest.raises(UserError, match="parameters are copied from mlm, lm; give --init"):
         start(tmp_path, TINY)
 
 
-def test_what_else_takes_from_runs_is_not_passed_over(tmp_path):
+def test_source_runs_of_other_methods_are_still_required(tmp_path):
     write_random_run(tmp_path, TINY)
     with pytest.raises(UserError, match="parameters are copied from other; give --init"):
         start(tmp_path, TINY, (Graft((("other", "embedding", "embedding"),)),))
 
 
-def grafted(root, config, given):
-    """What a graft of 2 masked and 2 causal layers takes of runs of layouts and numbers of layers.
+def grafted(root, config, source_runs):
+    """Return the parameters that a graft of 2 masked and 2 causal layers copies.
 
     Their parameters are not read where their kind is wrong.
     """
-    for name, (layout, layers) in given.items():
+    for name, (layout, layers) in source_runs.items():
         methods = () if layout in LANGUAGE_MODELS else (Tables(target=True),)
         write_random_run(root / name, Model(layout, layers, methods=methods, **ENDS, **SIZES))
-    origins = [SourceRunSpec(root / name, name=name) for name in given]
+    specs = [SourceRunSpec(root / name, name=name) for name in source_runs]
     like = parameter_shapes(config.model, made_vocabulary().size)
-    return read_initial_params(origins, like, config, made_vocabulary())
+    return read_initial_params(specs, like, config, made_vocabulary())
 
 
 GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **ENDS, **SIZES)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("source_runs", "message"),
     [
         (
             {"mlm": ("causal_lm", (2,)), "lm": ("masked_lm", (2,))},
@@ -111,24 +111,24 @@ GRAFT = Model("grafted", (3, 2, 1), methods=(Graformer(encoder_layers=2),), **EN
         ),
     ],
 )
-def test_a_run_of_the_wrong_kind_or_depth_is_named(given, message, tmp_path):
+def test_a_source_run_of_wrong_layout_or_depth_is_named(source_runs, message, tmp_path):
     with pytest.raises(UserError, match=f"^--initialize_from={message}") as caught:
-        grafted(tmp_path, config_with(GRAFT), given)
+        grafted(tmp_path, config_with(GRAFT), source_runs)
     assert "\n" not in str(caught.value)
 
 
-def test_the_layers_that_a_deeper_model_gives_are_told(tmp_path):
-    given = {"mlm": ("masked_lm", (4,)), "lm": ("causal_lm", (3,))}
-    mlm, lm, new = grafted(tmp_path, config_with(GRAFT), given).report
-    taken, left = mlm.split("; not used ")
-    assert "layer_{0-1}/mlp, " in taken and "layer_{2-3}/mlp, " in left
+def test_the_layers_copied_from_a_deeper_model_are_reported(tmp_path):
+    source_runs = {"mlm": ("masked_lm", (4,)), "lm": ("causal_lm", (3,))}
+    mlm, lm, new = grafted(tmp_path, config_with(GRAFT), source_runs).report
+    mapped, left = mlm.split("; not used ")
+    assert "layer_{0-1}/mlp, " in mapped and "layer_{2-3}/mlp, " in left
     assert "layer_{0-1}/mlp, " in lm and "; not used layer_2/attention, " in lm
     assert new.startswith("initialized at random layer_2/attention, layer_5/attention, ")
 
 
 @pytest.mark.parametrize("layout", ["register", "two_stage", "prefix", "encoder_decoder"])
-def test_the_source_may_be_any_translators(layout, tmp_path):
-    """Ours, not the paper's: layers that read the source alone compute in the graft what they did.
+def test_a_translation_model_can_be_the_source(layout, tmp_path):
+    """Our extension: layers that read only the source compute the same states in the graft.
 
     Of a model of one stack these are its layers, whose other roles the source does not see.
     """
@@ -141,11 +141,11 @@ def test_the_source_may_be_any_translators(layout, tmp_path):
     parts = tuple(("nmt", part, part) for part in ("embedding", "layer_{0-1}"))
     config = config_with(model)
     config = dataclasses.replace(config, train=Train(methods=(Graft(parts),)))
-    origins = [SourceRunSpec(tmp_path / name, name=name) for name in ("nmt", "lm")]
+    specs = [SourceRunSpec(tmp_path / name, name=name) for name in ("nmt", "lm")]
     size = made_vocabulary().size
-    taken = read_initial_params(origins, parameter_shapes(model, size), config, made_vocabulary())
-    drawn = jax.device_put(read_all(random_params(model, size, seed=2)))
-    grafted = taken.replace(drawn)
+    mapped = read_initial_params(specs, parameter_shapes(model, size), config, made_vocabulary())
+    initial = jax.device_put(read_all(random_params(model, size, seed=2)))
+    grafted = mapped.replace(initial)
     given = load_params(tmp_path / "nmt")[0]
     reads = (States(2, "source"),)
 
@@ -170,7 +170,7 @@ def test_the_source_may_be_any_translators(layout, tmp_path):
         ("grafted", (2, 1, 1), Graformer(), "encoder_layers=6, but the source passes 2 layers"),
     ],
 )
-def test_what_it_needs_is_said(layout, layers, method, message):
+def test_unsupported_models_are_refused(layout, layers, method, message):
     with pytest.raises(UserError, match=re.escape(message)):
         build_model(Model(layout, layers, methods=(method,), **SIZES), VOCAB)
 
@@ -184,8 +184,8 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def flops():
-    """What the compiler executes for loss and gradient of a pair, and what is counted."""
-    found = {}
+    """Return the compiled and the counted FLOPs for loss and gradient of a pair."""
+    actual = {}
     for rule, method in RULES.items():
         sizes = dict(embed=64, mlp=128, heads=4, stage_layers=(3, 2, 2), norm="pre")
         model = small_config("grafted", **sizes, **ENDS, methods=(method,))
@@ -200,18 +200,18 @@ def flops():
         params = jax.eval_shape(network.init, jax.random.key(0), batch)["params"]
         program = jax.jit(jax.grad(loss)).lower(*trainable.split(params), batch).compile()
         counted = train_flops(model, layout, VOCAB, Sentence(32, 24), trainable=trainable)
-        found[rule] = program.cost_analysis()["flops"], counted
-    return found
+        actual[rule] = program.cost_analysis()["flops"], counted
+    return actual
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_is_frozen_costs_no_gradient(rule, flops):
-    """The models below new layers pass forward alone: the compiler agrees with the count."""
+def test_frozen_parameters_cost_no_gradient(rule, flops):
+    """Frozen models below new layers have only a forward pass; the compiler agrees."""
     executed, counted = flops[rule]
     assert 1 < executed / counted < 1.10
 
 
-def test_frozen_models_save_what_they_cost(flops):
+def test_frozen_models_save_their_gradient_flops(flops):
     """Two thirds of 2 of 4 target layers and of their table's products, by the paper's rule."""
     (all_executed, _), (paper, _), (released, _) = (flops[rule] for rule in RULES)
     assert 0.70 < paper / all_executed < 0.85
@@ -230,7 +230,7 @@ SETTINGS = GIN_CONFIGS / "runs" / "settings"
 
 
 def freshly_drawn(files) -> set[str]:
-    """The modules of layers that are not taken of language models of 6 layers.
+    """Return the modules that are not copied from language models of 6 layers.
 
     A layer of which nothing is taken is named by its number alone.
     """
@@ -241,14 +241,14 @@ def freshly_drawn(files) -> set[str]:
         leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, 9))
         return {param_path(path) for path, _ in leaves}
 
-    givers = {}
+    source_layers = {}
     for name, layout in (("mlm", "masked_lm"), ("lm", "causal_lm")):
         arrays = dict.fromkeys(names(dataclasses.replace(alone, layout=layout)))
-        givers[name] = types.SimpleNamespace(arrays=arrays)
+        source_layers[name] = types.SimpleNamespace(arrays=arrays)
     own = names(config.model)
-    taken = mapped_param_sources(all_param_mappings(config), givers, own)
-    touched = {name.split("/")[0] for name in taken}
-    parts = (name.split("/") for name in own - taken.keys() if name.startswith("layer"))
+    mapped = mapped_param_sources(all_param_mappings(config), source_layers, own)
+    touched = {name.split("/")[0] for name in mapped}
+    parts = (name.split("/") for name in own - mapped.keys() if name.startswith("layer"))
     return {"/".join(part[: 2 if part[0] in touched else 1]) for part in parts}
 
 
@@ -286,6 +286,6 @@ READERS = {name for number in range(12, 18) for name in inside(number, *READING)
         ),
     ],
 )
-def test_published_models_take_what_their_rows_say(files, new):
-    """All but layers above those of the language models, and what these do not have."""
+def test_published_models_copy_the_parameters_in_their_table(files, new):
+    """All but the layers above those of the language models, and modules that these lack."""
     assert freshly_drawn(files) == new

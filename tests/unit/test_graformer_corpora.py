@@ -26,7 +26,7 @@ def data(tmp_path, monkeypatch):
 TED30 = "bg bn bs cs de el es et fa fi fr hi hr hu it ja kk lt mk mr nl pl pt ro ru sr ta tr uk zh"
 
 
-def test_ted30_has_sixty_directions_and_the_portuguese_of_portugal(data):
+def test_ted30_has_sixty_directions_and_european_portuguese(data):
     rows = [
         talk(en="Of Portugal .", pt="De Portugal .", kk="Португалия ."),
         talk(en="Of Brazil .", **{"pt-br": "Do Brasil .", "zh-tw": "巴西 。"}),
@@ -44,7 +44,7 @@ def test_ted30_has_sixty_directions_and_the_portuguese_of_portugal(data):
     assert PUBLISHED["ted30"].zero_shot == ()
 
 
-def test_wmt14_lies_in_a_folder_for_each_pair(data):
+def test_wmt14_has_a_folder_for_each_pair(data):
     for pair, words in (("en-de", ("newstest2013", "newstest2014")), ("fr-en", ("valid", "test"))):
         for name, count in zip(("train", *words), (5, 2, 3), strict=True):
             numbered(data, f"wmt14/{pair}", name, count, pair.split("-"))
@@ -80,14 +80,14 @@ def test_mixtures_of_one_direction(data, name, trained, tested):
     tasks = list(
         cache_task_sources(corpus, mixture.directions, vocabulary, zero_shot=mixture.zero_shot)
     )
-    found = {f"{task.source_lang}-{task.target_lang}": tuple(task.splits) for task in tasks}
-    assert found == {trained: ("train", "validation")} | (
+    actual = {f"{task.source_lang}-{task.target_lang}": tuple(task.splits) for task in tasks}
+    assert actual == {trained: ("train", "validation")} | (
         {tested: ("validation",)} if tested else {}
     )
 
 
 @pytest.mark.parametrize("folders", [False, True])
-def test_newscrawl_is_text_of_single_languages_over_the_years(data, folders):
+def test_newscrawl_is_monolingual_text_of_several_years(data, folders):
     for year, code, texts in (
         (2019, "de", ["Neues von 2019.", ""]),
         (2020, "de", ["Neues von 2020."]),
@@ -123,7 +123,7 @@ def test_a_language_without_training_text_needs_a_vocabulary(data):
         command("cache_tasks", *flags)
 
 
-def test_what_cannot_be_validated_has_no_task(data):
+def test_directions_without_validation_text_have_no_task(data):
     numbered(data, "wmt14/en-de", "train", 2, ["en", "de"])
     numbered(data, "wmt14/en-de", "newstest2013", 2, ["en", "de"])
     mixture = MIXTURES["wmt14_transfer_de"]

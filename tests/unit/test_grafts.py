@@ -1,4 +1,4 @@
-"""A new run whose parameters come from several others, by moves."""
+"""Initialisation from several source runs by parameter mappings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.run_commands import ROOT, command
 from tests.unit.made_text import vocabulary as made_vocabulary
 
 NEW = Model(layout="encoder_decoder", stage_layers=(1, 3), **SIZES)
-GIVERS = {
+SOURCE_MODELS = {
     "mlm": Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES),
     "lm": Model(layout="causal", stage_layers=(2,), **SIZES),
 }
@@ -51,11 +51,15 @@ PARTS = (
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory):
-    """Folders of two runs, and their parameters by path."""
+def source_runs(tmp_path_factory):
+    """Return the folders of two runs, and their parameters by path."""
     root = tmp_path_factory.mktemp("givers")
-    made = {name: write_random_run(root / name, model) for name, model in GIVERS.items()}
-    return {name: root / name for name in GIVERS}, {name: flat(made[name]) for name in made}
+    params_of = {
+        name: write_random_run(root / name, model) for name, model in SOURCE_MODELS.items()
+    }
+    return {name: root / name for name in SOURCE_MODELS}, {
+        name: flat(params_of[name]) for name in params_of
+    }
 
 
 @pytest.fixture(scope="module")
@@ -63,50 +67,50 @@ def cache(tmp_path_factory):
     return make_cache(tmp_path_factory.mktemp("data") / "cache")
 
 
-def origins(folders, **changes) -> list[SourceRunSpec]:
+def specs(folders, **changes) -> list[SourceRunSpec]:
     return [SourceRunSpec(folder, name=name) for name, folder in (folders | changes).items()]
 
 
-def expected(arrays, drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the parts say, written out."""
-    mlm, lm, found = arrays["mlm"], arrays["lm"], dict(drawn)
-    for name in drawn:
+def expected(arrays, initial: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the parameters that the mappings give, written out."""
+    mlm, lm, actual = arrays["mlm"], arrays["lm"], dict(initial)
+    for name in initial:
         head, _, rest = name.partition("/")
         if name in ("embedding", "stage_0_norm/scale") or head == "layer_0":
-            found[name] = mlm[name]
+            actual[name] = mlm[name]
         elif head in ("layer_1", "layer_2") and "memory" not in rest:
-            found[name] = lm[f"layer_{int(head[-1]) - 1}/{rest}"]
+            actual[name] = lm[f"layer_{int(head[-1]) - 1}/{rest}"]
         elif head == "stage_1_norm" or name.startswith(("layer_3/attention_n", "layer_3/mlp_n")):
-            found[name] = lm[f"stage_0_norm/{name.rpartition('/')[2]}"]
+            actual[name] = lm[f"stage_0_norm/{name.rpartition('/')[2]}"]
         elif name.startswith("layer_3/mlp/wi/"):
-            found[name] = lm["layer_0/" + rest]
-    return found
+            actual[name] = lm["layer_0/" + rest]
+    return actual
 
 
-def assert_all_equal(found: dict, wanted: dict) -> None:
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+def assert_all_equal(actual: dict, desired: dict) -> None:
+    assert actual.keys() == desired.keys()
+    for name, array in desired.items():
+        np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
 def start(folders, parts, model: Model = NEW, **changes):
     config = config_with(model)
     config = dataclasses.replace(config, train=Train(methods=(Graft(parts),) if parts else ()))
     like = parameter_shapes(model, made_vocabulary().size)
-    return read_initial_params(origins(folders, **changes), like, config, made_vocabulary())
+    return read_initial_params(specs(folders, **changes), like, config, made_vocabulary())
 
 
-def test_every_array_is_the_named_one_or_as_drawn(given):
-    folders, arrays = given
-    drawn = read_all(random_params(NEW, made_vocabulary().size, seed=1))
-    drawn = jax.device_put(drawn, tree_sharding(make_mesh(Mesh(fsdp=2, tensor=2)), drawn))
-    taken = start(folders, PARTS)
-    replaced = taken.replace(drawn)
-    assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, replaced, drawn))
-    found, wanted = flat(replaced), expected(arrays, flat(drawn))
-    assert_all_equal(found, wanted)
-    assert sum(found[name] is not array for name, array in wanted.items()) > 56
-    mlm, lm, new = taken.report
+def test_every_array_is_copied_or_randomly_initialised(source_runs):
+    folders, arrays = source_runs
+    initial = read_all(random_params(NEW, made_vocabulary().size, seed=1))
+    initial = jax.device_put(initial, tree_sharding(make_mesh(Mesh(fsdp=2, tensor=2)), initial))
+    mapped = start(folders, PARTS)
+    replaced = mapped.replace(initial)
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, replaced, initial))
+    actual, desired = flat(replaced), expected(arrays, flat(initial))
+    assert_all_equal(actual, desired)
+    assert sum(actual[name] is not array for name, array in desired.items()) > 56
+    mlm, lm, new = mapped.report
     assert mlm.startswith(f"'mlm' started from {folders['mlm']}, step 0: 18 arrays of embedding, ")
     # Of its second layer, the decoder's, nothing was asked; of the norm, the scale alone.
     assert "not used layer_1/attention" in mlm and mlm.endswith("stage_1_norm/scale")
@@ -116,13 +120,13 @@ def test_every_array_is_the_named_one_or_as_drawn(given):
     )
 
 
-def test_ranges_are_moved_in_order():
+def test_ranges_are_mapped_in_order():
     move = ParamMapping("lm", "layer_{0-2}/mlp", "layer_{9-11}/mlp")
     assert list(move.expand()) == [(f"layer_{n}/mlp", f"layer_{n + 9}/mlp") for n in range(3)]
     assert list(ParamMapping("lm", "embedding", "table").expand()) == [("embedding", "table")]
 
 
-def test_the_parts_of_the_page_are_moves(tmp_path):
+def test_the_mappings_in_the_documentation_are_valid(tmp_path):
     page = (ROOT / "docs" / "finetuning.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```gin\n(Train.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "graft.gin").write_text(block)
@@ -138,7 +142,7 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
     ("parts", "message"),
     [
         ("('lm', 'a', 'b')", r"Graft.parts=.* a tuple of tuples, such as \(\('lm', 'a', 'b'\),\)"),
-        ("(('lm', 'a'),)", r"Graft.parts=\('lm', 'a'\) must be an origin, what is taken and"),
+        ("(('lm', 'a'),)", r"Graft.parts=\('lm', 'a'\) must be the name of a source run"),
         ("(('lm', 'a', 3),)", "Graft.parts=.* must be a string in quotes"),
         ("(('l=m', 'a', 'b'),)", "'l=m' is not a valid name of a source run"),
         ("(('lm', 'layer_*', 'b'),)", "'layer_.' must be a path such as 'layer_0/mlp', with one"),
@@ -148,7 +152,7 @@ def test_the_parts_of_the_page_are_moves(tmp_path):
         ("(('lm', 'a', 'b_{6-8}'),)", "maps 1 paths to 3"),
     ],
 )
-def test_parts_that_are_none_are_refused_where_they_stand(parts, message, tmp_path):
+def test_invalid_mappings_are_refused_with_their_location(parts, message, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(f"Train.methods = ('graft',)\nGraft.parts = {parts}\n")
     with pytest.raises(UserError, match=rf"own.gin:2: .*{message}") as caught:
@@ -156,7 +160,7 @@ def test_parts_that_are_none_are_refused_where_they_stand(parts, message, tmp_pa
     assert "\n" not in str(caught.value)
 
 
-def test_a_graft_is_saved_and_forbids_no_continuing(tmp_path):
+def test_a_graft_is_saved_and_can_be_resumed(tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(f"WHERE = 'embedding'\nTrain.methods = ('graft',)\nGraft.parts = {PARTS!r}\n")
     config = load_config([str(file)], ["Graft.parts=[['lm', 'embedding', %WHERE]]"])
@@ -203,8 +207,8 @@ def test_a_graft_is_saved_and_forbids_no_continuing(tmp_path):
         ((), {"mlm": None}, "--initialize_from=lm=.*no method copies"),
     ],
 )
-def test_what_does_not_fit_is_one_line(given, parts, changes, message):
-    folders = {name: folder for name, folder in (given[0] | changes).items() if folder}
+def test_mismatched_parameters_are_one_error_line(source_runs, parts, changes, message):
+    folders = {name: folder for name, folder in (source_runs[0] | changes).items() if folder}
     used = {part[0] for part in parts}
     if not changes:
         folders = {name: folder for name, folder in folders.items() if name in used}
@@ -213,25 +217,25 @@ def test_what_does_not_fit_is_one_line(given, parts, changes, message):
     assert "\n" not in str(caught.value)
 
 
-def test_two_runs_of_one_name_and_an_empty_graft_are_refused(given):
+def test_two_source_runs_of_equal_name_and_an_empty_graft_are_refused(source_runs):
     config = config_with(NEW)
-    twice = [SourceRunSpec(folder, name="lm") for folder in given[0].values()]
+    twice = [SourceRunSpec(folder, name="lm") for folder in source_runs[0].values()]
     with pytest.raises(UserError, match="lm: its name is not unique; give each name once"):
         read_initial_params(twice, {}, config, made_vocabulary())
     with pytest.raises(UserError, match="several runs need NAME=RUN each"):
         read_initial_params([SourceRunSpec("a"), SourceRunSpec("b")], {}, config, made_vocabulary())
     empty = dataclasses.replace(config, train=Train(methods=(Graft(),)))
-    with pytest.raises(UserError, match=r"Graft.parts=\(\) takes nothing"):
+    with pytest.raises(UserError, match=r"Graft.parts=\(\) names no parameters"):
         read_initial_params([], {}, empty, made_vocabulary())
 
 
-def test_what_no_shape_tells_is_compared_where_it_matters(given, tmp_path):
-    """Norms before and after have the same shapes; an embedding is the same under both."""
-    folders = {"lm": given[0]["lm"]}
+def test_settings_invisible_in_shapes_are_compared(source_runs, tmp_path):
+    """Pre- and post-norm have the same shapes; an embedding is the same under both."""
+    folders = {"lm": source_runs[0]["lm"]}
     other = dataclasses.replace(NEW, norm="post", positions=("sinusoidal", 100.0))
-    told = "Model.norm is 'pre' there, 'post' here; Model.positions is .*10000.0"
+    message = "Model.norm is 'pre' there, 'post' here; Model.positions is .*10000.0"
     for part in ("layer_0", "layer_0/mlp"):
-        with pytest.raises(UserError, match=f"--initialize_from=lm=.*: {told}"):
+        with pytest.raises(UserError, match=f"--initialize_from=lm=.*: {message}"):
             start(folders, (("lm", part, part),), other)
     assert start(folders, (("lm", "embedding", "embedding"),), other)
     wider = dataclasses.replace(NEW, mlp=32)
@@ -240,9 +244,9 @@ def test_what_no_shape_tells_is_compared_where_it_matters(given, tmp_path):
     assert start(folders, (("lm", "layer_0/attention", "layer_0/attention"),), wider)
 
 
-def test_a_table_needs_the_vocabulary_and_a_layer_does_not(given, tmp_path):
+def test_copying_a_table_needs_the_same_vocabulary(source_runs, tmp_path):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
-    write_random_run(tmp_path / "other", GIVERS["lm"], vocabulary=other)
+    write_random_run(tmp_path / "other", SOURCE_MODELS["lm"], vocabulary=other)
     folders = {"lm": tmp_path / "other"}
     remedy = f"make the cache with --vocabulary={tmp_path / 'other' / 'vocabulary'}"
     with pytest.raises(UserError, match=f"vocabulary, on which 'embedding' depends.*{remedy}"):
@@ -250,9 +254,9 @@ def test_a_table_needs_the_vocabulary_and_a_layer_does_not(given, tmp_path):
     assert start(folders, (("lm", "layer_0", "layer_0"),))
 
 
-def test_no_weight_is_taken_without_its_lora(tmp_path):
-    """The LoRA of what is left behind is not missed."""
-    model = dataclasses.replace(GIVERS["lm"], lora_rank=2, lora=("query",))
+def test_no_weight_is_copied_without_its_lora(tmp_path):
+    """LoRA of parameters that are not copied is ignored."""
+    model = dataclasses.replace(SOURCE_MODELS["lm"], lora_rank=2, lora=("query",))
     folder = tmp_path / "tuned"
     RunDirectory(folder).prepare(config_with(model), made_vocabulary(), has_checkpoint=False)
     shapes = parameter_shapes(model, made_vocabulary().size)
@@ -262,12 +266,12 @@ def test_no_weight_is_taken_without_its_lora(tmp_path):
             start({"lm": folder}, (("lm", part, part),))
     assert start({"lm": folder}, (("lm", "layer_0/mlp", "layer_0/mlp"),))
     same = dataclasses.replace(NEW, lora_rank=2, lora=("query",))
-    taken = start({"lm": folder}, (("lm", "layer_0", "layer_3"),), same)
-    assert "layer_3/attention/query/lora_a" in taken.sources
+    mapped = start({"lm": folder}, (("lm", "layer_0", "layer_3"),), same)
+    assert "layer_3/attention/query/lora_a" in mapped.sources
 
 
 def flags(folders, cache, workdir) -> list[str]:
-    """Of a real command that makes the run and does no update."""
+    """Return the flags of a command that creates the run without an update."""
     bound = {"Data.cache": str(cache), "Data.rows": 8, "Train.steps": 0}
     bound |= {f"Model.{name}": getattr(NEW, name) for name in ("layout", "stage_layers", *SIZES)}
     bound |= {"Train.methods": ("graft",), "Graft.parts": PARTS}
@@ -277,8 +281,8 @@ def flags(folders, cache, workdir) -> list[str]:
     return [f"--workdir={workdir}", *runs, "--initialize_step=lm=0", *gin]
 
 
-def test_the_command_makes_the_same_run_on_any_mesh(given, cache, tmp_path, capfd):
-    folders, arrays = given
+def test_the_command_makes_the_same_run_on_any_mesh(source_runs, cache, tmp_path, capfd):
+    folders, arrays = source_runs
     for name, meshes in (("one", one_device()), ("eight", contextlib.nullcontext())):
         split = ["--gin.Mesh.fsdp=2", "--gin.Mesh.tensor=2"] if name == "eight" else []
         with meshes:
@@ -288,8 +292,8 @@ def test_the_command_makes_the_same_run_on_any_mesh(given, cache, tmp_path, capf
     assert_all_equal(one, expected(arrays, one))
     rest = [name for name in one if name.startswith("layer_3/attention/") and "kernel" in name]
     assert len(rest) == 4 and all(one[name].std() > 0 for name in rest)
-    told = capfd.readouterr()
-    assert "'lm' started from" in told.out + told.err
+    captured = capfd.readouterr()
+    assert "'lm' started from" in captured.out + captured.err
     origin = json.loads((tmp_path / "one" / "origin.json").read_text(encoding="utf-8"))
     assert origin["origin"] == f"mlm={folders['mlm']}, lm={folders['lm']}"
     assert (
@@ -298,10 +302,10 @@ def test_the_command_makes_the_same_run_on_any_mesh(given, cache, tmp_path, capf
     assert origin["moves"] == [list(part) for part in PARTS]
 
 
-def test_continuing_does_not_graft_again(given, cache, tmp_path):
-    """An origin that is another one then, one that is gone, and settings without the graft."""
-    folders = {name: tmp_path / name for name in given[0]}
-    for name, folder in given[0].items():
+def test_resuming_does_not_copy_again(source_runs, cache, tmp_path):
+    """With a changed source run, a missing one, and settings without the graft."""
+    folders = {name: tmp_path / name for name in source_runs[0]}
+    for name, folder in source_runs[0].items():
         shutil.copytree(folder, folders[name])
     model = {"layout": NEW.layout, "stage_layers": NEW.stage_layers}
     settings = {"log_every": 1, "eval_every": 100, "save_every": 100, "methods": (Graft(PARTS),)}
@@ -310,17 +314,17 @@ def test_continuing_does_not_graft_again(given, cache, tmp_path):
         return make_config(cache, model=model, train=settings | {"steps": steps} | changes)
 
     with one_device():
-        train(config(2), tmp_path / "whole", origins(folders))
-        train(config(0), tmp_path / "parts", origins(folders))
+        train(config(2), tmp_path / "whole", specs(folders))
+        train(config(0), tmp_path / "parts", specs(folders))
         shutil.rmtree(folders["lm"])
-        write_random_run(folders["lm"], GIVERS["lm"], seed=5)
+        write_random_run(folders["lm"], SOURCE_MODELS["lm"], seed=5)
         shutil.rmtree(folders["mlm"])
-        train(config(1), tmp_path / "parts", origins(folders))
+        train(config(1), tmp_path / "parts", specs(folders))
         train(config(2, methods=()), tmp_path / "parts")
         whole, parts = (saved(tmp_path / name, 2) for name in ("whole", "parts"))
         assert_all_equal(parts, whole)
         with pytest.raises(UserError, match="mlm/config.gin: no such file"):
-            train(config(2), tmp_path / "new", origins(folders))
+            train(config(2), tmp_path / "new", specs(folders))
     assert not (tmp_path / "new" / "config.gin").exists()
     first = flat(load_params(tmp_path / "whole")[0])
     copies = [first[f"{name}/scale"] for name in ("layer_3/attention_norm", "stage_1_norm")]
@@ -328,7 +332,7 @@ def test_continuing_does_not_graft_again(given, cache, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given_flags", "wanted"),
+    ("given_flags", "desired"),
     [
         (["--initialize_from=RUN"], [SourceRunSpec("RUN")]),
         (["--initialize_from=RUN", "--initialize_step=best"], [SourceRunSpec("RUN", "best")]),
@@ -348,13 +352,13 @@ def test_continuing_does_not_graft_again(given, cache, tmp_path):
         ([], []),
     ],
 )
-def test_the_command_line_names_runs_and_steps(given_flags, wanted, tmp_path, monkeypatch):
+def test_source_runs_and_steps_on_the_command_line(given_flags, desired, tmp_path, monkeypatch):
     (tmp_path / "here=there").mkdir()
     monkeypatch.chdir(tmp_path)
     seen = []
     monkeypatch.setattr("mnmt_jax.training.train.train", lambda *rest: seen.append(rest[2]))
     command("train", "--workdir=new", *given_flags)
-    assert seen == [tuple(wanted)]
+    assert seen == [tuple(desired)]
 
 
 @pytest.mark.parametrize(
@@ -368,6 +372,6 @@ def test_the_command_line_names_runs_and_steps(given_flags, wanted, tmp_path, mo
         ),
     ],
 )
-def test_a_step_of_nobody_is_refused(given_flags, message):
+def test_invalid_steps_of_source_runs_are_refused(given_flags, message):
     with pytest.raises(UserError, match=message):
         command("train", "--workdir=new", *given_flags)

@@ -1,4 +1,4 @@
-"""LibreOffice's help pages become a corpus: the packages' form, and sentences made here."""
+"""The corpus of LibreOffice's help pages, from small generated packages."""
 
 import io
 import itertools
@@ -41,7 +41,7 @@ def name_of(number):
 
 
 def write_page(root, code, number, texts):
-    """Writes a page: a heading, and paragraphs by their ids."""
+    """Write a page: a heading, and paragraphs by their ids."""
     lines = [f'<p id="{key}" class="paragraph" dir="auto">{text}</p>' for key, text in texts]
     path = root / HELP_PATH / HELP_FOLDERS[code] / "text" / name_of(number)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def plain(code, number):
 
 @pytest.fixture
 def tree(tmp_path):
-    """Unpacked packages: a page a number, a sentence a page, and what is special in some."""
+    """Write unpacked packages: one page per number, one sentence per page, and special cases."""
     root = tmp_path / "tree"
     for number, code in itertools.product((*TRAIN, *VALIDATION, *TEST), HELP_LANGUAGES):
         texts = [("par_id1", sentence(code, number))]
@@ -94,7 +94,7 @@ def lines(path):
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def test_the_text_of_paragraphs_is_what_a_reader_sees(tmp_path):
+def test_paragraph_text_is_the_rendered_text(tmp_path):
     texts = [
         (
             "par_id1",
@@ -138,8 +138,8 @@ def test_sentences(parts):
     assert sentences(" ".join(parts)) == list(parts)
 
 
-def test_pages_are_dealt_by_the_digest_of_their_names():
-    """Pinned: another deal would mix what is trained on with what results were tested on."""
+def test_pages_are_split_by_the_hash_of_their_names():
+    """Pinned: another split would mix training text with the test text of published results."""
     dealt = {
         "sbasic/shared/03020403.html": "test",
         "shared/00/00040502.html": "validation",
@@ -151,7 +151,7 @@ def test_pages_are_dealt_by_the_digest_of_their_names():
     assert shares == pytest.approx({"train": 0.9, "validation": 0.05, "test": 0.05}, abs=0.01)
 
 
-def test_lines_that_all_languages_have_are_written_side_by_side(fetched):
+def test_lines_in_all_languages_are_parallel(fetched):
     for split, numbers in (("validation", VALIDATION), ("test", TEST)):
         for code in HELP_LANGUAGES:
             assert set(lines(fetched / f"{split}.{code}")) == {plain(code, n) for n in numbers}
@@ -161,15 +161,15 @@ def test_lines_that_all_languages_have_are_written_side_by_side(fetched):
         "Press it now or never; Then cs waits for you.",
     }
     rows = zip(*(lines(fetched / f"train.{code}") for code in ("keys", "en", "pt")), strict=True)
-    found = {key: (english, other) for key, english, other in rows}
-    assert found[f"{name_of(2)}\tpar_id2\t0"] == (
+    actual = {key: (english, other) for key, english, other in rows}
+    assert actual[f"{name_of(2)}\tpar_id2\t0"] == (
         "Press it now or never. Then en waits for you.",
         "Press it now or never. Then pt waits for you.",
     )
-    assert found[f"{name_of(0)}\tpar_id1\t0"] == (plain("en", 0), plain("pt", 0))
+    assert actual[f"{name_of(0)}\tpar_id1\t0"] == (plain("en", 0), plain("pt", 0))
 
 
-def test_pairs_with_english_have_what_the_two_languages_have(fetched):
+def test_pairs_with_english_contain_all_common_lines(fetched):
     special = "{}: nobody has done this."
     for code in HELP_LANGUAGES[1:]:
         english, other = (lines(fetched / f"train.en-{code}.{side}") for side in ("en", code))
@@ -181,7 +181,7 @@ def test_pairs_with_english_have_what_the_two_languages_have(fetched):
 
 
 def test_disjoint_pairs_share_no_english_sentence(fetched):
-    seen = []
+    sentences_so_far = []
     for code in HELP_LANGUAGES[1:]:
         rows, every = (
             list(
@@ -194,8 +194,8 @@ def test_disjoint_pairs_share_no_english_sentence(fetched):
             for kind in ("train_disjoint", "train")
         )
         assert rows and set(rows) <= set(every)
-        seen += [english for english, _ in rows]
-    assert len(seen) == len(set(seen)) >= len(TRAIN) - 1
+        sentences_so_far += [english for english, _ in rows]
+    assert len(sentences_so_far) == len(set(sentences_so_far)) >= len(TRAIN) - 1
 
 
 def test_the_corpora_and_their_mixtures(fetched):
@@ -218,17 +218,17 @@ def test_the_corpora_and_their_mixtures(fetched):
     assert len(disjoint.directions("train")) == 12
 
 
-def test_the_record_names_what_the_files_hold(fetched, capsys):
+def test_the_record_lists_the_contents_of_the_files(fetched, capsys):
     record = json.loads((fetched / "corpus.json").read_text(encoding="utf-8"))
     assert record["corpus"] == "libreoffice_help" and record["packages"] == []
     names = {path.name for path in fetched.iterdir()} - {"corpus.json"}
     assert set(record["files"]) == names and len(names) == 48
-    for name, said in record["files"].items():
-        assert said["lines"] == len(lines(fetched / name))
-        assert said["sha256"] == sha256_of(fetched / name)
+    for name, facts in record["files"].items():
+        assert facts["lines"] == len(lines(fetched / name))
+        assert facts["sha256"] == sha256_of(fetched / name)
 
 
-def test_the_same_pages_give_the_same_files(fetched, tree, tmp_path):
+def test_corpora_are_reproducible(fetched, tree, tmp_path):
     command(
         "fetch_corpus", "libreoffice_help", f"--from={tree / HELP_PATH}", "--output", tmp_path / "b"
     )
@@ -255,7 +255,7 @@ esac
 
 @pytest.fixture
 def debian(tree, tmp_path, monkeypatch):
-    """Makes the programs, and packages of the tree."""
+    """Make fake Debian programs and the packages of the tree."""
     archive, programs = tmp_path / "archive", tmp_path / "bin"
     archive.mkdir()
     programs.mkdir()
@@ -273,11 +273,11 @@ def debian(tree, tmp_path, monkeypatch):
 @pytest.mark.parametrize("source", ["apt-get", "files"])
 def test_packages_are_fetched_unpacked_and_recorded(debian, fetched, tmp_path, source, capsys):
     capsys.readouterr()
-    given = [f"--from={debian}"] if source == "files" else []
-    command("fetch_corpus", "libreoffice_help", *given, "--output", tmp_path / "out")
+    flags = [f"--from={debian}"] if source == "files" else []
+    command("fetch_corpus", "libreoffice_help", *flags, "--output", tmp_path / "out")
     printed = json.loads(capsys.readouterr().out)
     record = json.loads((tmp_path / "out" / "corpus.json").read_text(encoding="utf-8"))
-    counts = {name: said["lines"] for name, said in record["files"].items()}
+    counts = {name: facts["lines"] for name, facts in record["files"].items()}
     assert printed == {
         "output": str(tmp_path / "out"),
         "packages": record["packages"],
@@ -295,7 +295,7 @@ def test_packages_are_fetched_unpacked_and_recorded(debian, fetched, tmp_path, s
 
 
 def refused(tmp_path, message, *flags):
-    """Asserts that the command says so in one line and leaves nothing."""
+    """Assert that the command fails with one line and leaves no files."""
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match=message) as caught:
         command("fetch_corpus", "libreoffice_help", "--output", tmp_path / "out", *flags)
@@ -303,7 +303,7 @@ def refused(tmp_path, message, *flags):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
+def test_failed_downloads_are_one_error_line(debian, tmp_path, monkeypatch):
     remedy = "or give a folder with the package files libreoffice-help-en-us .* with --from FOLDER"
     (debian / f"{help_package('it')}_7.4_all.deb").unlink()
     refused(tmp_path, rf"apt-get failed \(E: no libreoffice-help-it\); 'apt-get update' .*{remedy}")
@@ -322,7 +322,7 @@ def test_what_cannot_be_fetched_is_one_line(debian, tmp_path, monkeypatch):
     refused(tmp_path, "dpkg-deb is not installed", f"--from={debian}")
 
 
-def test_pages_without_sentences_leave_nothing(tree, tmp_path):
+def test_pages_without_sentences_are_skipped(tree, tmp_path):
     for path in tree.rglob(f"page{TEST[0]}.html"):
         path.unlink()
     for path in tree.rglob(f"page{TEST[1]}.html"):
@@ -330,7 +330,7 @@ def test_pages_without_sentences_leave_nothing(tree, tmp_path):
     refused(tmp_path, "no test sentence exists in all languages", f"--from={tree}")
 
 
-def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path):
+def test_an_existing_folder_is_overwritten_only_on_request(fetched, tree, tmp_path):
     before = (fetched / "train.de").read_bytes()
     with pytest.raises(UserError, match="already exists"):
         command("fetch_corpus", "libreoffice_help", "--from", tree)
@@ -346,7 +346,7 @@ def test_a_folder_that_is_there_is_replaced_only_if_told(fetched, tree, tmp_path
 
 
 def add_link(archive, name, target, kind=tarfile.SYMTYPE):
-    """Appends a link to a package, and a file below its name."""
+    """Append a link to a package, and a file below its name."""
     with tarfile.open(archive, "a") as file:
         link = tarfile.TarInfo(name)
         link.type, link.linkname = kind, str(target)
@@ -380,7 +380,7 @@ PAGES = f"./{HELP_PATH}/en-US/text"
         (f"{PAGES}/a\nb.html", None, "has control characters"),
     ],
 )
-def test_a_package_cannot_lead_out_of_its_tree(debian, tmp_path, name, target, message):
+def test_a_package_cannot_write_outside_its_tree(debian, tmp_path, name, target, message):
     if target:
         add_link(package(debian, "en"), name, target)
     else:
@@ -388,8 +388,8 @@ def test_a_package_cannot_lead_out_of_its_tree(debian, tmp_path, name, target, m
     refused(tmp_path, rf"-en-us_7.4_all.deb: .*{message}.*; do not use", f"--from={debian}")
 
 
-def test_packages_share_no_tree(debian, tmp_path):
-    """A link that the first package makes does not lead what the second one holds elsewhere."""
+def test_each_package_has_its_own_tree(debian, tmp_path):
+    """A link in the first package does not redirect files of the second one."""
     (tmp_path / "elsewhere").mkdir()
     add_link(package(debian, "en"), "./link", "usr")
     add_file(package(debian, "de"), f"./link/share/libreoffice/help/de/text/{name_of(0)}")
@@ -401,7 +401,7 @@ def test_packages_share_no_tree(debian, tmp_path):
     assert not (tmp_path / "out" / "packages").exists()
 
 
-def test_a_package_that_grows_is_refused(debian, tmp_path, monkeypatch):
+def test_an_oversized_package_is_refused(debian, tmp_path, monkeypatch):
     monkeypatch.setattr(debian_packages, "MAX_UNPACKED_BYTES", 1 << 20)
     add_file(package(debian, "de"), "./zeros", bytes(1 << 20))
     refused(tmp_path, r"-de_7.4_all.deb: holds more than .* 1 MiB", f"--from={debian}")
@@ -410,7 +410,7 @@ def test_a_package_that_grows_is_refused(debian, tmp_path, monkeypatch):
     refused(tmp_path, r"_7.4_all.deb: holds more than 10 files", f"--from={debian}")
 
 
-def test_a_page_that_is_a_link_out_of_its_folder_is_not_read(tree, tmp_path):
+def test_a_link_out_of_the_folder_is_not_read(tree, tmp_path):
     secret = tmp_path / "secret.html"
     secret.write_text("<p id='par_id1'>A local secret that nobody should read here.</p>")
     page = tree / HELP_PATH / "fr" / "text" / name_of(0)
@@ -426,7 +426,7 @@ def test_a_page_that_is_a_link_out_of_its_folder_is_not_read(tree, tmp_path):
     refused(tmp_path, "fr/text: is a link to .*outside of .*tree", f"--from={tree}")
 
 
-def test_what_a_killed_fetch_left_is_removed(debian, tmp_path, monkeypatch):
+def test_files_of_a_killed_download_are_removed(debian, tmp_path, monkeypatch):
     """Downloads and trees are beside the output, and nothing is in the system's folder."""
     dead = subprocess.Popen(["true"])
     dead.wait()
@@ -443,8 +443,8 @@ def test_packages_are_found_by_a_relative_path(debian, tmp_path, monkeypatch):
     assert len(lines(tmp_path / "out" / "test.en")) == len(TEST)
 
 
-def test_a_page_that_repeats_itself_is_read_in_linear_time(tmp_path):
-    """Of equal ids, ends of elements that are not open, and abbreviations there may be many."""
+def test_repetitive_pages_are_parsed_in_linear_time(tmp_path):
+    """With many equal ids, unmatched end tags and abbreviations."""
     count = 100_000
     texts = [("par_id1", "<i>x</b>")] * count + [("par_id2", "See e.g. A " * (2 * count))]
     write_page(tmp_path, "en", 0, texts)

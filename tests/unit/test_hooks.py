@@ -1,4 +1,4 @@
-"""Hooks of the training loop: when they are called, in which order, and what they keep."""
+"""Hooks of the training loop: times and order of calls, and stored values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fake_session(steps: int, calls: list, history: ValidationHistory) -> Session
     return session
 
 
-def test_hooks_are_called_in_order_at_their_multiples_and_after_the_last_update():
+def test_hooks_are_called_in_order_at_multiples_and_after_the_last_update():
     calls: list = []
     session = fake_session(5, calls, ValidationHistory(0))
 
@@ -62,7 +62,7 @@ def test_hooks_are_called_in_order_at_their_multiples_and_after_the_last_update(
     assert calls == [*expected, (5, {})]
 
 
-def test_a_signal_or_a_stalled_validation_ends_the_loop_with_the_hooks_of_the_end():
+def test_signals_and_stalled_validation_end_the_loop_and_call_the_final_hooks():
     calls: list = []
     session = fake_session(9, calls, ValidationHistory(0))
     at_end = Periodic(7, lambda session, _: calls.append(("end", session.step)), at_end=True)
@@ -75,7 +75,7 @@ def test_a_signal_or_a_stalled_validation_ends_the_loop_with_the_hooks_of_the_en
     assert session.step == 3 and calls[-1] == ("end", 3)
 
 
-def test_the_record_is_written_between_validation_and_saving(monkeypatch):
+def test_metrics_are_written_between_validation_and_saving(monkeypatch):
     """A resumed run can drop lines of the metrics file, not add them."""
     calls: list = []
     monkeypatch.setattr(hooks, "log_metrics", lambda _: {"loss": 1.0})

@@ -56,21 +56,21 @@ def paths_of(value: Any, prefix: tuple = ()) -> Iterator[tuple]:
 
 
 def changed(value: Any, path: tuple, new: Any) -> Any:
-    made = copy.deepcopy(value)
-    place = made
+    changed_value = copy.deepcopy(value)
+    parent = changed_value
     for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = new
-    return made
+        parent = parent[key]
+    parent[path[-1]] = new
+    return changed_value
 
 
 def without(value: Any, path: tuple) -> Any:
-    made = copy.deepcopy(value)
-    place = made
+    changed_value = copy.deepcopy(value)
+    parent = changed_value
     for key in path[:-1]:
-        place = place[key]
-    del place[path[-1]]
-    return made
+        parent = parent[key]
+    del parent[path[-1]]
+    return changed_value
 
 
 def text_of(value: Any) -> str:
@@ -144,7 +144,7 @@ def test_token_lists_of_huggingface(tmp_path, name):
     assert fuzz_json(folder / name, open_huggingface, folder) > 10
 
 
-def test_values_that_are_accepted_make_a_run_or_a_refusal(tmp_path):
+def test_accepted_values_give_a_run_or_an_error(tmp_path):
     """The whole import, for the fields that sizes and memory depend on."""
     folder = tmp_path / "model"
     m2m100_directory(folder)
@@ -154,8 +154,8 @@ def test_values_that_are_accepted_make_a_run_or_a_refusal(tmp_path):
             if new == values[field]:
                 continue
             (folder / "config.json").write_text(text_of(values | {field: new}))
-            told = check(import_checkpoint, "huggingface", folder, tmp_path / f"{field}{number}")
-            assert told and str(folder) in told, (field, new)
+            message = check(import_checkpoint, "huggingface", folder, tmp_path / f"{field}{number}")
+            assert message and str(folder) in message, (field, new)
 
 
 def test_indices_and_headers(tmp_path):
@@ -195,8 +195,8 @@ def test_settings_of_fairseq(tmp_path, kind, monkeypatch):
     refused = 0
     for name in [*settings, "langs", "activation_fn", "adaption_flag", "no_encoder_attn_layers"]:
         for new in hostile:
-            made = argparse.Namespace(**{**settings, name: new})
-            opened = data | {"cfg": {"model": made}}
+            changed_value = argparse.Namespace(**{**settings, name: new})
+            opened = data | {"cfg": {"model": changed_value}}
             refused += check(open_fairseq, path, path.parent) is not None
     for key in ("cfg", "args", "model"):
         for new in hostile:
@@ -215,11 +215,11 @@ def test_hostile_numbers_in_a_pickle_of_fairseq(tmp_path):
     settings = vars(data["cfg"]["model"])
     for name in ("encoder_layers", "decoder_embed_dim", "decoder_attention_heads", "dropout"):
         for number, new in enumerate((-1, 10**12, 1e308, math.nan, "x", [], 10**5000)):
-            made = argparse.Namespace(**{**settings, name: new})
-            write_torch(tmp_path / "new.pt", data | {"cfg": {"model": made, "task": {}}})
+            changed_value = argparse.Namespace(**{**settings, name: new})
+            write_torch(tmp_path / "new.pt", data | {"cfg": {"model": changed_value, "task": {}}})
             run = tmp_path / f"{name}{number}"
-            told = check(import_checkpoint, "fairseq", tmp_path / "new.pt", run)
-            assert told and "new.pt" in told, (name, new)
+            message = check(import_checkpoint, "fairseq", tmp_path / "new.pt", run)
+            assert message and "new.pt" in message, (name, new)
 
 
 def test_facts_of_an_adapter(tmp_path):

@@ -1,4 +1,4 @@
-"""The core stays light: no TensorFlow, seqio or t5x, and commands answer --help at once."""
+"""Imports of the core: no TensorFlow, seqio or t5x, and a fast --help."""
 
 import subprocess
 import sys
@@ -38,23 +38,23 @@ def test_no_core_module_imports_tensorflow_seqio_or_t5x():
     modules = core_modules()
     assert len(modules) > 30
     imports = "\n".join(f"import {name}" for name in modules)
-    found = run(f"import sys\n{imports}\nprint([m for m in {FOREIGN} if m in sys.modules])")
-    assert found.strip() == "[]"
+    actual = run(f"import sys\n{imports}\nprint([m for m in {FOREIGN} if m in sys.modules])")
+    assert actual.strip() == "[]"
 
 
 def test_the_package_itself_imports_nothing_heavy():
-    found = run(f"import sys, mnmt_jax\nprint([m for m in {HEAVY} if m in sys.modules])")
-    assert found.strip() == "[]"
+    actual = run(f"import sys, mnmt_jax\nprint([m for m in {HEAVY} if m in sys.modules])")
+    assert actual.strip() == "[]"
 
 
 def test_tensorboard_is_written_without_pytorch(tmp_path):
     """tensorboardX would import it where it is installed, as it is here."""
-    found = run(
+    actual = run(
         "import sys\nfrom pathlib import Path\nfrom mnmt_jax.training.reporter import TensorBoard\n"
         f"board = TensorBoard(Path({str(tmp_path)!r}), after_step=0)\n"
         "board.write({'step': 1, 'loss': 2.5})\nboard.close()\nprint('torch' in sys.modules)"
     )
-    assert found.strip() == "False" and list(tmp_path.iterdir())
+    assert actual.strip() == "False" and list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -76,13 +76,13 @@ def test_help_imports_nothing_heavy(script):
 
 
 def test_translating_imports_no_trainer(tmp_path):
-    """Orbax's package imports its own manager whatever one asks of it; nothing here makes one."""
+    """Orbax always imports its checkpoint manager; none is created here."""
     model = Model(embed=16, mlp=24, heads=2, stage_layers=(1,))
     shapes = parameter_shapes(model, vocabulary().size)
     zeros = jax.tree.map(lambda one: LazyArray.of(np.zeros(one.shape, one.dtype)), shapes)
     config = Config(Data(), model, Optimizer(), Train(), Decode(), Mesh())
     write_run(tmp_path / "run", config, vocabulary(), zeros, origin=("nobody", "zeros"))
-    found = run(
+    actual = run(
         "import sys, orbax.checkpoint as ocp, mnmt_jax\n"
         "def refuse(*given, **named): raise AssertionError('a manager of checkpoints')\n"
         "ocp.CheckpointManager.__init__ = refuse\n"
@@ -91,7 +91,7 @@ def test_translating_imports_no_trainer(tmp_path):
         "print(*sorted({'.'.join(m.split('.')[:2]) for m in sys.modules if m[:8] == 'mnmt_jax'}))\n"
         f"print([m for m in ('optax', 'grain', 'sacrebleu', *{FOREIGN}) if m in sys.modules])"
     )
-    rooms, foreign = found.splitlines()
+    rooms, foreign = actual.splitlines()
     assert foreign == "[]"
     assert rooms.split() == sorted(
         ["mnmt_jax", *(f"mnmt_jax.{name}" for name in TRANSLATING.split())]
@@ -105,10 +105,10 @@ def test_translator_is_exported():
 
 
 def test_public_names_are_listed_before_they_are_loaded():
-    found = run(
+    actual = run(
         "import sys, mnmt_jax\n"
         f"print(*dir(mnmt_jax), not any(m in sys.modules for m in {HEAVY}))\n"
         "print(*(getattr(mnmt_jax, name).__name__ for name in dir(mnmt_jax) if name[0] != '_'))"
     )
     names = "Hypothesis LanguageModel Translation Translator UserError"
-    assert found.splitlines() == [f"{names} __version__ True", names]
+    assert actual.splitlines() == [f"{names} __version__ True", names]

@@ -1,4 +1,4 @@
-"""Parameters of one run as the start of another, of the same structure or not."""
+"""Initialisation from another run, of the same or another structure."""
 
 from __future__ import annotations
 
@@ -34,78 +34,78 @@ ENCODER_DECODER = Model(layout="encoder_decoder", stage_layers=(2, 4), **SIZES)
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory):
+def source_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "given"
     return folder, write_random_run(folder, ENCODER_DECODER)
 
 
-def start(given, model: Model) -> tuple[dict, dict, str]:
-    """Returns the parameters drawn, those after the start, and the report."""
+def start(source_run, model: Model) -> tuple[dict, dict, str]:
+    """Return the random parameters, those after initialisation from the run, and the report."""
     vocabulary = made_vocabulary()
-    drawn = jax.tree.map(jnp.asarray, read_all(random_params(model, vocabulary.size, seed=1)))
-    started, report = start_from(given[0], drawn, model)
-    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(started))
-    return drawn, started, report
+    initial = jax.tree.map(jnp.asarray, read_all(random_params(model, vocabulary.size, seed=1)))
+    params, report = start_from(source_run[0], initial, model)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
+    return initial, params, report
 
 
-def start_from(folder, drawn: dict, model: Model) -> tuple[dict, str]:
-    """Returns the parameters after the start, and the report."""
-    taken = read_initial_params(
-        [SourceRunSpec(folder)], drawn, config_with(model), made_vocabulary()
+def start_from(folder, initial: dict, model: Model) -> tuple[dict, str]:
+    """Return the parameters after initialisation from the run, and the report."""
+    mapped = read_initial_params(
+        [SourceRunSpec(folder)], initial, config_with(model), made_vocabulary()
     )
-    (report,) = taken.report
-    return taken.replace(drawn), report
+    (report,) = mapped.report
+    return mapped.replace(initial), report
 
 
-def test_the_same_structure_gives_everything(given):
-    _, started, report = start(given, ENCODER_DECODER)
-    assert_same(started, given[1])
+def test_a_model_of_equal_structure_copies_all_parameters(source_run):
+    _, params, report = start(source_run, ENCODER_DECODER)
+    assert_same(params, source_run[1])
     assert "initialized at random" not in report and "not used" not in report
 
 
 @pytest.mark.parametrize("layout", ["two_stage", "two_stage_trigger", "two_stage_causal"])
-def test_two_stages_take_the_decoder(given, layout):
+def test_two_stage_models_copy_the_decoder(source_run, layout):
     model = Model(layout=layout, stage_layers=(1, 3), methods=(Adaption(8),), **SIZES)
-    drawn, started, report = start(given, model)
-    old = given[1]
+    initial, params, report = start(source_run, model)
+    old = source_run[1]
     for layer in range(4):
         expected = dict(old[f"layer_{layer + 2}"])
         del expected["memory_attention"], expected["memory_attention_norm"]
-        assert_same(started[f"layer_{layer}"], expected)
+        assert_same(params[f"layer_{layer}"], expected)
     for norm in ("stage_0_norm", "stage_1_norm"):
-        assert_same(started[norm], old["stage_1_norm"])
-    np.testing.assert_array_equal(started["embedding"], old["embedding"])
+        assert_same(params[norm], old["stage_1_norm"])
+    np.testing.assert_array_equal(params["embedding"], old["embedding"])
     for module in ("adaption_input", "adaption_output"):
-        assert_same(started[module], jax.tree.map(np.asarray, drawn[module]))
+        assert_same(params[module], jax.tree.map(np.asarray, initial[module]))
     assert "initialized at random adaption_input/wi, adaption_input/wo" in report
     assert "/memory_attention" in report.split("not used")[1]
 
 
 @pytest.mark.parametrize("layout", ["prefix", "causal", "prefix_trigger", "register"])
-def test_decoder_only_takes_the_decoder(given, layout):
-    _, started, report = start(given, Model(layout=layout, stage_layers=(4,), **SIZES))
-    assert_same(started["layer_3"]["mlp"], given[1]["layer_5"]["mlp"])
-    assert_same(started["stage_0_norm"], given[1]["stage_1_norm"])
+def test_decoder_only_models_copy_the_decoder(source_run, layout):
+    _, params, report = start(source_run, Model(layout=layout, stage_layers=(4,), **SIZES))
+    assert_same(params["layer_3"]["mlp"], source_run[1]["layer_5"]["mlp"])
+    assert_same(params["stage_0_norm"], source_run[1]["stage_1_norm"])
     assert "initialized at random" not in report
 
 
-def test_a_smaller_encoder_decoder_takes_both_halves_of_the_decoder(given):
+def test_a_smaller_encoder_decoder_copies_both_halves_of_the_decoder(source_run):
     model = Model(layout="encoder_decoder", stage_layers=(2, 2), **SIZES)
-    _, started, _ = start(given, model)
-    assert "memory_attention" not in started["layer_1"]
+    _, params, _ = start(source_run, model)
+    assert "memory_attention" not in params["layer_1"]
     for layer in range(4):
-        expected = dict(given[1][f"layer_{layer + 2}"])
+        expected = dict(source_run[1][f"layer_{layer + 2}"])
         if layer < 2:
             del expected["memory_attention"], expected["memory_attention_norm"]
-        assert_same(started[f"layer_{layer}"], expected)
+        assert_same(params[f"layer_{layer}"], expected)
 
 
-def test_decoder_only_models_exchange_all_layers(tmp_path):
+def test_decoder_only_models_copy_all_layers_from_each_other(tmp_path):
     folder = tmp_path / "prefix"
     old = write_random_run(folder, Model(layout="prefix", stage_layers=(4,), **SIZES))
-    _, started, _ = start((folder, old), Model(layout="two_stage", stage_layers=(2, 2), **SIZES))
+    _, params, _ = start((folder, old), Model(layout="two_stage", stage_layers=(2, 2), **SIZES))
     for layer in range(4):
-        assert_same(started[f"layer_{layer}"], old[f"layer_{layer}"])
+        assert_same(params[f"layer_{layer}"], old[f"layer_{layer}"])
 
 
 def lora_params(model: Model, seed: int) -> dict:
@@ -116,21 +116,21 @@ def lora_params(model: Model, seed: int) -> dict:
 
 
 @pytest.mark.parametrize("layout", ["encoder_decoder", "two_stage"])
-def test_lora_is_drawn_beside_what_is_given(given, layout):
+def test_lora_is_initialised_beside_copied_parameters(source_run, layout):
     """On the same structure, and on one that takes the decoder."""
     stages = {"encoder_decoder": (2, 4), "two_stage": (2, 2)}[layout]
     model = Model(layout=layout, stage_layers=stages, lora_rank=2, **SIZES)
     plain = dataclasses.replace(model, lora_rank=0)
-    drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
-    _, expected, _ = start(given, plain)
-    started, report = start_from(given[0], drawn, model)
-    own, base = split_lora(started)
+    initial = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
+    _, expected, _ = start(source_run, plain)
+    params, report = start_from(source_run[0], initial, model)
+    own, base = split_lora(params)
     assert_same(base, expected)
-    assert_same(own, split_lora(drawn)[0])
+    assert_same(own, split_lora(initial)[0])
     assert f"initialized at random LoRA of layer_{{0-{sum(stages) - 1}}}/attention" in report
 
 
-def test_lora_is_given_to_lora_but_never_lost(tmp_path):
+def test_lora_is_copied_to_lora_and_never_dropped(tmp_path):
     model = Model(layout="prefix", stage_layers=(2,), lora_rank=2, **SIZES)
     old = lora_params(model, seed=0)
     folder = tmp_path / "tuned"
@@ -138,8 +138,8 @@ def test_lora_is_given_to_lora_but_never_lost(tmp_path):
     write_params(folder, jax.tree.map(LazyArray.of, old))
 
     def take(model):
-        drawn = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
-        return start_from(folder, drawn, model)[0]
+        initial = jax.tree.map(jnp.asarray, lora_params(model, seed=1))
+        return start_from(folder, initial, model)[0]
 
     assert_same(take(model), old)
     for changes in ({"lora_rank": 0}, {"lora": ("query",)}):
@@ -149,7 +149,7 @@ def test_lora_is_given_to_lora_but_never_lost(tmp_path):
         take(dataclasses.replace(model, lora_rank=3))
 
 
-def test_published_sizes_fit():
+def test_published_sizes_can_be_copied():
     """The counts of the paper: 12 decoder layers give 12 or 6 + 6, 24 give 24 or 12 + 12."""
     for layers in (12, 24):
         before = get_layout("encoder_decoder", (layers, layers))
@@ -169,15 +169,15 @@ def test_published_sizes_fit():
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(given, model, message):
+def test_models_of_other_sizes_are_refused(source_run, model, message):
     with pytest.raises(UserError, match=message):
-        start(given, model)
+        start(source_run, model)
 
 
-def test_another_vocabulary_is_refused(given):
+def test_another_vocabulary_is_refused(source_run):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     with pytest.raises(UserError, match="make the cache with --vocabulary"):
-        read_initial_params([SourceRunSpec(given[0])], {}, config_with(ENCODER_DECODER), other)
+        read_initial_params([SourceRunSpec(source_run[0])], {}, config_with(ENCODER_DECODER), other)
 
 
 @pytest.fixture(scope="module")
@@ -191,15 +191,15 @@ def small(tmp_path_factory):
     )
 
 
-def test_training_starts_there_and_continues_without(small, tmp_path):
+def test_training_starts_from_the_run_and_resumes_without_it(small, tmp_path):
     """The first update has rate zero, so its checkpoint holds what the training started from."""
-    given, expected, cache = small
+    source_run, expected, cache = small
     folder = tmp_path / "new"
     model = {"layout": "prefix", "stage_layers": (1,), **SIZES}
     settings = {"steps": 1, "log_every": 1, "eval_every": 100, "save_every": 100}
     config = make_config(cache, model=model, train=settings)
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2))
-    train(config, folder, [SourceRunSpec(given, 0)])
+    train(config, folder, [SourceRunSpec(source_run, 0)])
     params, step = load_params(folder)
     train(longer, folder, [SourceRunSpec(tmp_path / "gone")])  # continuing does not look at it
     after, later = load_params(folder)
@@ -210,14 +210,14 @@ def test_training_starts_there_and_continues_without(small, tmp_path):
     assert "step 0" in RunDirectory(folder).origin_file.read_text()
 
 
-def test_lora_needs_a_run_to_change(small, tmp_path):
+def test_lora_needs_a_run_to_initialise_from(small, tmp_path):
     config = make_config(small[2], model={"lora_rank": 2})
     with pytest.raises(UserError, match="Model.lora_rank=2 without --initialize_from"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.gin").exists()
 
 
-def test_an_imported_run_cannot_be_continued(small):
+def test_an_imported_run_cannot_be_resumed(small):
     folder, _, cache = small
     before = RunDirectory(folder).config()
     changes = {"data": {"tasks": tuple(TokenCache.open(cache).tasks_with("train"))}}

@@ -1,4 +1,4 @@
-"""Names, ids and settings of other toolkits: what is understood, and what is refused."""
+"""Names, ids and settings of other toolkits: supported and refused ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_layout_survives_in_fairseq_names(name):
+def test_every_layout_round_trips_through_fairseq_names(name):
     """Read and write are one table; the shapes are those of the model itself."""
     import jax
 
@@ -92,7 +92,7 @@ def problems_of(tensors: dict, model: Model = MODELS["encoder_decoder"]) -> str:
     return str(refused.value)
 
 
-def test_all_problems_are_one_list():
+def test_all_name_mismatches_are_listed():
     good = made_foreign.random_tensors(MODELS["encoder_decoder"], M2M100, 17)
     bad = dict(good)
     del bad["model.decoder.layers.0.fc1.weight"]
@@ -115,7 +115,7 @@ def test_all_problems_are_one_list():
     assert f"{total:,} expected" in message
 
 
-def test_a_learned_position_table_is_unexpected():
+def test_an_unexpected_learned_position_table_is_refused():
     good = made_foreign.random_tensors(MODELS["encoder_decoder"], M2M100, 17)
     message = problems_of(good | {"model.decoder.embed_positions.weight": np.zeros((9, 16))})
     assert "unexpected model.decoder.embed_positions.weight [9, 16]" in message
@@ -130,7 +130,7 @@ def test_two_tensors_for_one_name_are_refused():
 
 @pytest.mark.parametrize("prefix", ["", "model.", "model.decoder.", "transformer.h."])
 @pytest.mark.parametrize("embedding", ["embed_tokens.weight", "shared.weight"])
-def test_mitre_is_found_by_suffix(prefix, embedding):
+def test_mitre_tensors_are_found_by_suffix(prefix, embedding):
     model = MODELS["register"]
     layout = get_layout(model.layout, model.stage_layers)
     table = entries(model, layout, MITRE, plain_rows(17))
@@ -161,7 +161,7 @@ def test_tags():
 
 
 def test_m2m100_vocabulary(tmp_path):
-    """Another order than the model's, pieces it lacks, pieces not in use, fillers at the end."""
+    """With another order than the model's, additional, unused and filler pieces."""
     made_foreign.m2m100_directory(tmp_path / "m2m")
     config = json.loads((tmp_path / "m2m" / "config.json").read_text())
     table = read_hugging_face_table(tmp_path / "m2m", "m2m_100", config["vocab_size"])
@@ -180,7 +180,7 @@ def test_m2m100_vocabulary(tmp_path):
 
 
 def _check_text(vocabulary: Vocabulary, table) -> None:
-    """Encodes as their tokenizer does: the model's pieces, looked up by name."""
+    """Assert the encoding of the original tokenizer: the model's pieces, looked up by name."""
     processor = vocabulary._processor
     unknown = 0
     for language in LANGUAGES:
@@ -216,8 +216,8 @@ def test_listed_pieces_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["pieces", "pieces and tags", "none"])
-def test_mitre_vocabulary_is_the_models_own(tmp_path, form):
-    """Whatever the list of tokens holds, ids follow from the model and MITRE's languages."""
+def test_mitre_ids_follow_from_its_sentencepiece_model(tmp_path, form):
+    """For any list of tokens, ids follow from the model and MITRE's languages."""
     made_foreign.mitre_directory(tmp_path / "mitre")
     path = tmp_path / "mitre" / "vocab.json"
     if form == "none":
@@ -309,10 +309,10 @@ def test_old_torch_weights_of_huggingface_are_read(tmp_path):
     with pytest.raises(UserError, match="no weights"):
         open_huggingface(tmp_path / "m2m")
     write_torch(tmp_path / "m2m" / "pytorch_model.bin", lazy(tensors))
-    found = open_huggingface(tmp_path / "m2m").tensors
-    assert found.keys() == tensors.keys()
+    actual = open_huggingface(tmp_path / "m2m").tensors
+    assert actual.keys() == tensors.keys()
     for name, value in tensors.items():
-        np.testing.assert_array_equal(found[name].read(), value)
+        np.testing.assert_array_equal(actual[name].read(), value)
 
 
 def test_half_precision_becomes_float32(tmp_path):
@@ -320,10 +320,10 @@ def test_half_precision_becomes_float32(tmp_path):
     halves = {name: value.astype(np.float16) for name, value in tensors.items()}
     made_foreign.write_tensors(tmp_path / "m2m", halves)
     model = MODELS["encoder_decoder"]
-    found = read_safetensors(tmp_path / "m2m" / "model.safetensors")
+    actual = read_safetensors(tmp_path / "m2m" / "model.safetensors")
     size = len(tensors["model.shared.weight"])
     table = entries(model, get_layout(model.layout, (1, 2)), M2M100, plain_rows(size))
-    params = read_all(read_params(found, table))
+    params = read_all(read_params(actual, table))
     assert params["embedding"].dtype == np.float32
     np.testing.assert_array_equal(
         params["embedding"], halves["model.shared.weight"].astype(np.float32)[plain_rows(size)]
@@ -366,7 +366,7 @@ def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["two_stage_trigger", "prefix", "encoder_decoder", "register"])
-def test_the_settings_of_an_export_are_those_of_its_import(name):
+def test_exported_settings_are_read_back(name):
     """With adaption modules where the layout has them, and without; with other ends."""
     model = dataclasses.replace(MODELS[name], norm="post")
     instruction = "register" if name == "register" else "1"
@@ -375,11 +375,11 @@ def test_the_settings_of_an_export_are_those_of_its_import(name):
     for changes in ({"methods": model.methods}, {"methods": ()}, ends):
         one = dataclasses.replace(model, **changes)
         arguments = fairseq._export_arguments(dataclasses.replace(config, model=one))
-        found = fairseq._model(Path("model.pt"), TypedFields("model.pt", arguments))
-        assert found == dataclasses.replace(one, vocab_size=found.vocab_size)
+        actual = fairseq._model(Path("model.pt"), TypedFields("model.pt", arguments))
+        assert actual == dataclasses.replace(one, vocab_size=actual.vocab_size)
 
 
-def test_a_model_without_tags_is_exported_unless_fairseqs_text_has_them():
+def test_models_without_tags_are_exported_if_fairseq_supports_them():
     """What is read back is what was written, or it is not written."""
     config = load_config([], ["Data.instruction='none'"])
     branches = LanguageLayers(LANGUAGES, LANGUAGES[:1], (3, 4), 12)
@@ -398,7 +398,7 @@ def test_a_model_without_tags_is_exported_unless_fairseqs_text_has_them():
     assert fairseq._export_arguments(tagged)["arch"] == "transformer_sd_merged"
 
 
-def test_positions_that_others_do_not_have_are_refused():
+def test_exports_with_unsupported_positions_are_refused():
     model = dataclasses.replace(MODELS["prefix"], positions=("learned", 8))
     with pytest.raises(UserError, match="Model.positions=.*'embedding' has positions for both"):
         entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
@@ -411,7 +411,7 @@ def test_positions_that_others_do_not_have_are_refused():
 
 
 @pytest.mark.parametrize("layout", ["encoder_decoder", "register"])
-def test_the_bindings_that_an_export_asks_for_make_it_possible(tmp_path, layout):
+def test_the_bindings_suggested_by_an_export_error_work(tmp_path, layout):
     """The quickstart's models: base 100, and registers' place of tags for all of them."""
     files = [f"gin_configs/models/{layout}_tiny.gin", "gin_configs/runs/cldr_quickstart.gin"]
     bindings = ["Model.embed=16", "Model.mlp=24", "Data.instruction='register'"]
@@ -423,20 +423,20 @@ def test_the_bindings_that_an_export_asks_for_make_it_possible(tmp_path, layout)
 
     config = load_config(files, bindings)
     assert config.model.positions == ("sinusoidal", 100.0)
-    told = (
+    message = (
         r"(m2m_100|mitre) has no such model: it adds sines and cosines of base 10000 .*Train with"
     )
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         export(config)
     assert ("ctranslate2" in str(caught.value)) == (layout == "encoder_decoder")
-    asked = re.findall(r'--gin\.([\w.]+)="(.*?)"', str(caught.value))
-    assert len(asked) == (2 if layout == "encoder_decoder" else 1)
-    export(load_config(files, [*bindings, *(f"{name}={value}" for name, value in asked)]))
+    suggested = re.findall(r'--gin\.([\w.]+)="(.*?)"', str(caught.value))
+    assert len(suggested) == (2 if layout == "encoder_decoder" else 1)
+    export(load_config(files, [*bindings, *(f"{name}={value}" for name, value in suggested)]))
     assert (tmp_path / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("name", ["encoder_decoder", "two_stage_trigger"])
-def test_a_model_that_fairseq_does_not_have_is_no_stock_one(name):
+def test_a_model_unknown_to_fairseq_is_not_exported_as_a_standard_one(name):
     """A cut connection leaves the same parameters: only the settings could tell."""
     model = dataclasses.replace(MODELS[name], methods=(CutResidual(),))
     config = dataclasses.replace(load_config([]), model=model)

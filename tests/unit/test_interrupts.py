@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with 130, whatever runs when it comes; in processes of their own."""
+"""Ctrl-C ends a command with status 130 at any time; tested in separate processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run(main: str) -> subprocess.CompletedProcess[str]:
-    """Runs the body of a `main` as a command."""
+    """Run the body of a `main` as a command."""
     body = "\n".join(f"    {line}" for line in main.splitlines())
     program = f"{_HEAD}def main():\n{body}\nrun_command(main)\n"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -24,29 +24,29 @@ def run(main: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_what_is_printed_stays_and_nothing_runs_after():
-    """At Python's own end, threads that compile crash: there is none."""
+def test_printed_output_stays_and_no_code_runs_afterwards():
+    """Compiler threads crash at Python's normal exit, so it is skipped."""
     done = run("atexit.register(print, 'end')\nprint('done')\nraise KeyboardInterrupt")
     assert (done.returncode, done.stdout, done.stderr) == (130, "done\n", "interrupted\n")
 
 
-def test_one_that_a_hook_swallows_comes_again():
-    """As JAX's does, which runs at each garbage collection."""
+def test_an_interrupt_swallowed_by_a_hook_is_raised_again():
+    """Like the hook of JAX, which runs at each garbage collection."""
     interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
     done = run(f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "interrupted\n"
 
 
-def test_many_at_once_do_not_swallow_each_other():
-    """A second one may come while the first is being told of: the hook cannot be interrupted."""
+def test_repeated_interrupts_are_not_lost():
+    """A second interrupt may arrive while the first is reported; the hook cannot be interrupted."""
     interrupt = "gc.callbacks.extend([lambda *_: os.kill(os.getpid(), signal.SIGINT)] * 200)"
     busy = "end = time.monotonic() + 5\nwhile time.monotonic() < end:\n    pass"
     done = run(f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\n{busy}\nprint('lost')")
     assert (done.returncode, done.stdout) == (130, "")
 
 
-def test_one_in_a_process_that_was_forked_comes_again():
+def test_an_interrupt_in_a_forked_process_is_raised_again():
     interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
     work = f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')"
     parent = "os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
@@ -54,7 +54,7 @@ def test_one_in_a_process_that_was_forked_comes_again():
     assert (done.returncode, done.stdout) == (130, "")
 
 
-def test_other_errors_of_hooks_are_shown_as_ever():
+def test_other_errors_of_hooks_are_shown():
     done = run("gc.callbacks.append(lambda *_: 1 / 0)\ngc.collect()\ngc.callbacks.clear()")
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
     assert done.stderr.startswith("Exception ignored in: <function")

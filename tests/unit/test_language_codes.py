@@ -1,4 +1,4 @@
-"""One canonical form of language codes, at every door of the commands and of the library."""
+"""Canonical language codes in all commands and functions."""
 
 from __future__ import annotations
 
@@ -102,14 +102,14 @@ def test_the_table_is_canonical_and_published_lists_stay_injective():
         ("x-private", "BCP 47"),
     ],
 )
-def test_what_is_no_code_is_refused_without_a_guess(text, message):
+def test_invalid_codes_are_refused_without_suggestion(text, message):
     with pytest.raises(UserError, match=message) as error:
         canonical_code(text)
     assert repr(text) in str(error.value) and "\n" not in str(error.value)
     assert "did you mean" not in str(error.value) or text == "german"
 
 
-def test_one_language_in_two_forms_is_refused_by_name():
+def test_two_forms_of_one_language_are_refused():
     with pytest.raises(UserError, match=r"--languages: 'de' and 'de-DE' are one language \(de\)"):
         canonical_codes(["en", "de", "de-DE"], "--languages")
     with pytest.raises(UserError, match="'de' is listed twice"):
@@ -118,7 +118,7 @@ def test_one_language_in_two_forms_is_refused_by_name():
     assert canonical_codes(["zh", "zho_Hant"]) == ("zh", "zh_Hant")
 
 
-def test_a_code_is_found_in_a_list_of_other_spellings():
+def test_codes_are_found_in_lists_of_other_forms():
     nllb = ("eng_Latn", "zho_Hans", "zho_Hant", "ace_Arab", "ace_Latn", "ajp_Arab", "odd!")
     matches = {
         text: find_code(text, nllb) for text in "EN zh zh-TW ace ace-Arab ajp odd! de".split()
@@ -143,7 +143,7 @@ def test_a_code_is_found_in_a_list_of_other_spellings():
         find_code("pt", ("pt_BR", "pt_PT"))
 
 
-def test_a_language_that_is_not_there_is_named_with_related_ones_only():
+def test_an_unknown_language_is_named_with_related_ones_only():
     with pytest.raises(UserError, match="did you mean nb or nn[?] it has en, nb, nn"):
         match_code("no", ("en", "nb", "nn"), "--source")
     with pytest.raises(UserError, match="no such language; it has ha, vi"):
@@ -152,7 +152,7 @@ def test_a_language_that_is_not_there_is_named_with_related_ones_only():
         match_code("german", ("deu_Latn", "en"), "--source")
 
 
-def test_codes_of_lines_become_the_models_own():
+def test_codes_per_line_are_mapped_to_the_models():
     own = ("eng_Latn", "zho_Hant")
     assert next(match_line_codes("EN", "source", own)) == "eng_Latn"
     assert list(match_line_codes(["en", "zh-TW"], "target", own)) == ["eng_Latn", "zho_Hant"]
@@ -165,7 +165,7 @@ def test_a_new_language_is_compared_by_its_canonical_code():
         check_new_code("de-DE", ("deu_Latn", "pt"), "--language")
 
 
-def test_a_vocabulary_keeps_its_spelling_and_takes_any_form():
+def test_a_vocabulary_keeps_its_codes_and_accepts_any_form():
     base = made_text.vocabulary()
     vocabulary = Vocabulary(base.model, ("zho_Hant", "deu_Latn", "custom-tag"))
     assert vocabulary.language_index("de") == 1 and vocabulary.tag_id("zh-TW") == base.first_tag
@@ -198,7 +198,7 @@ def test_languages_outside_the_table_are_described():
 
 
 @pytest.mark.parametrize("form", ["de", "de-DE", "deu", "deu_Latn", "ger"])
-def test_files_may_have_any_form_of_a_code(tmp_path, form):
+def test_file_names_accept_any_form_of_a_code(tmp_path, form):
     for name, text in ((f"train.{form}", "ein\n"), ("train.hsb", "jedyn\n")):
         (tmp_path / name).write_text(text, encoding="utf-8")
     pattern = str(tmp_path / "{split}.{language}")
@@ -211,7 +211,7 @@ def test_files_may_have_any_form_of_a_code(tmp_path, form):
     assert list(texts.pairs("train", ("de", "de"))) == [("", "ein")]
 
 
-def test_files_of_the_form_that_was_given_come_first_and_pairs_are_found(tmp_path):
+def test_files_with_the_given_form_of_a_code_are_preferred(tmp_path):
     for name in ("train.de", "train.de-DE", "train.en"):
         (tmp_path / name).write_text(f"{name}\n", encoding="utf-8")
     pattern = str(tmp_path / "{split}.{language}")
@@ -226,7 +226,7 @@ def test_files_of_the_form_that_was_given_come_first_and_pairs_are_found(tmp_pat
     assert list(corpus.pairs("train", ("en", "de"))) == [("eng_Latn", "deu_Latn")]
 
 
-def test_headers_of_tables_take_any_form(tmp_path):
+def test_table_headers_accept_any_form_of_a_code(tmp_path):
     (tmp_path / "train.tsv").write_text("en-US\tzho_Hans\thsb\na\tb\tc\n", encoding="utf-8")
     corpus = TsvFile("x", str(tmp_path / "{split}.tsv"))
     assert corpus.languages == ("en", "zh", "hsb")
@@ -235,7 +235,7 @@ def test_headers_of_tables_take_any_form(tmp_path):
         TsvFile("x", str(tmp_path / "{split}.tsv"))
 
 
-def test_directions_take_any_form():
+def test_directions_accept_any_form_of_a_code():
     known = ("en", "de", "zh_Hant", "pt_BR", "br")
     text = "EN-de,de-DE-en-US,en-zh-TW,zho_Hant-en,pt-BR-de"
     assert parse_directions(text, known) == (
@@ -261,7 +261,7 @@ def test_tasks_of_a_language_outside_the_table(tmp_path):
 
 
 def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
-    """Files `train.hsb` become tasks; BLEU is computed, and what the detector lacks is said."""
+    """Files `train.hsb` become tasks; BLEU is computed, and missing detection is reported."""
     sides = {"hsb": [f"dom {n} mały" for n in range(60)], "de-DE": [f"Haus {n}" for n in range(60)]}
     for split, start in (("train", 0), ("validation", 50)):
         for code, lines in sides.items():
@@ -289,7 +289,7 @@ def test_a_cache_and_scores_of_a_language_outside_the_table(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_a_model_is_asked_for_and_contrasted_with_languages_in_any_form():
+def test_translation_and_contrast_accept_any_form_of_a_code():
     translator = made_translator(
         max_length=3, language_contrast=0.1, contrast_languages=("EN", "source")
     )

@@ -21,7 +21,7 @@ def data(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_all_of_opus100(data):
+def test_all_languages_of_opus100(data):
     """Five languages have training text alone; both corpora share a folder."""
     for pair in ("en-fr", "de-en", "an-en", "en-hy"):
         opus_files(data, pair, "train", ["A"], ["a"])
@@ -42,16 +42,16 @@ def test_all_of_opus100(data):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Numbers of pairs that corpora wanted to draw, where that would take many lines to write."""
-    found = []
+def requested_counts(monkeypatch):
+    """Record the numbers of pairs that corpora draw, instead of writing that many lines."""
+    actual = []
     monkeypatch.setattr(
-        corpus_module, "_draw", lambda count, drawn: found.append(drawn) or [True] * count
+        corpus_module, "_draw", lambda count, drawn: actual.append(drawn) or [True] * count
     )
-    return found
+    return actual
 
 
-def test_iwslt17_and_its_artificial_setups(data, asked):
+def test_iwslt17_and_its_artificial_setups(data, requested_counts):
     for pair in ("en-it", "en-ro", "nl-en", "it-ro", "nl-ro", "it-nl"):
         for split, count in (("train", 4), ("dev", 2), ("test", 3)):
             numbered(data, "iwslt17", f"{split}.{pair}", count, pair.split("-"))
@@ -68,18 +68,18 @@ def test_iwslt17_and_its_artificial_setups(data, asked):
         assert set(mixture.directions) == trained and mixture.temperature == 1.0
         assert PUBLISHED[name].path == data / "iwslt17"
         for split in ("validation", "test"):
-            found = zero_shot_directions(corpus, mixture.directions, split)
-            assert set(found) == zero_shot - trained
+            actual = zero_shot_directions(corpus, mixture.directions, split)
+            assert set(actual) == zero_shot - trained
         for pair in trained:
-            asked.clear()
+            requested_counts.clear()
             assert corpus.size("train", pair) == 4
-            assert asked == [drawn[pair] for _ in range(pair in drawn)]
+            assert requested_counts == [drawn[pair] for _ in range(pair in drawn)]
         assert (
             corpus.size("validation", ("nl", "it")) == 2 and corpus.size("test", ("ro", "nl")) == 3
         )
 
 
-def test_german_is_added_to_iwslt17(data, asked):
+def test_german_is_added_to_iwslt17(data, requested_counts):
     for pair in itertools.combinations(("de", "en", "it", "nl", "ro"), 2):
         for split, count in (("train", 4), ("dev", 2), ("test", 3)):
             numbered(data, "iwslt17", f"{split}.{'-'.join(pair)}", count, pair)
@@ -88,7 +88,7 @@ def test_german_is_added_to_iwslt17(data, asked):
     others = {(code, "de") for code in ("it", "ro", "nl")}
     assert set(mixture.zero_shot) == others | {(b, a) for a, b in others}
     assert [corpus.size("train", pair) for pair in mixture.directions] == [4, 4]
-    assert asked == [15_000, 15_000]
+    assert requested_counts == [15_000, 15_000]
     assert len(corpus.directions("test")) == 20 and corpus.size("test", ("it", "de")) == 3
 
 
@@ -115,36 +115,38 @@ def test_europarl_without_a_centre(data, form):
         assert [corpus.size(split, min(others)) for split in corpus.splits()] == [5, 2, 3]
 
 
-def test_the_directions_of_europarl_are_drawn(data, asked):
+def test_europarl_pairs_are_sampled(data, requested_counts):
     for code in ("it", "nl", "de", "fr", "es"):
         numbered(data, "europarl", "train", 4, [code])
     for name, drawn in (("europarl_triangle", 200_000), ("europarl_square", 1_000_000)):
         corpus = get_corpus(name)
         assert all(corpus.size("train", pair) == 4 for pair in PUBLISHED[name].supervised)
-        assert set(asked) == {drawn} and len(asked) == len(PUBLISHED[name].supervised)
-        asked.clear()
+        assert set(requested_counts) == {drawn} and len(requested_counts) == len(
+            PUBLISHED[name].supervised
+        )
+        requested_counts.clear()
 
 
 @pytest.fixture
 def drawn_for_vocabulary(monkeypatch):
-    """Sentences by language that a vocabulary would be trained on; none is trained."""
-    found = Counter()
+    """Return the vocabulary training sentences by language; nothing is trained."""
+    actual = Counter()
 
     class DrawnError(Exception):
         pass
 
     def train(text, directory, *, options):
         drawn = sentencepiece_training.sample_sentences(text, options)
-        found.update(sentence.split()[0] for sentence in drawn)
+        actual.update(sentence.split()[0] for sentence in drawn)
         raise DrawnError
 
     monkeypatch.setattr(sentencepiece_training, "train_sentencepiece", train)
 
     def draw(*flags):
-        found.clear()
+        actual.clear()
         with pytest.raises(DrawnError):
             command("train_vocabulary", *flags, "--output=nowhere")
-        return dict(found)
+        return dict(actual)
 
     return draw
 

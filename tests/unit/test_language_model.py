@@ -1,4 +1,4 @@
-"""Language models alone: scores against plain loops, draws against the model's distribution."""
+"""Language models: scores against plain loops, samples against the model's distribution."""
 
 import dataclasses
 import json
@@ -37,39 +37,40 @@ TEXTS = [sentence(number, "de")[:24] for number in range(5)] + ["", "zwei"]
 
 
 def before(model: LanguageModel, language: str, instruction: str) -> list[int]:
-    """Returns what a causal model reads before a text, as the table of instructions says."""
+    """Return the prefix of a text for a causal model, by the table of instructions."""
     tag = model.vocabulary.tag_id(language)
     return {"3": [tag], "4": [EOS, tag]}[instruction]
 
 
 @pytest.mark.parametrize("instruction", ["3", "4"])
-def test_a_causal_score_is_the_sum_of_each_next_token(instruction):
+def test_a_causal_score_is_the_sum_of_next_token_log_probs(instruction):
     model = made_language_model(instruction=instruction)
-    found = model.score(TEXTS, language="de")
-    given = before(model, "de", instruction)
+    actual = model.score(TEXTS, language="de")
+    prefix = before(model, "de", instruction)
     pieces = [model.vocabulary.encode(text) for text in TEXTS]
-    log_probs = log_softmax(logits_of(model, [[*given, *own] for own in pieces]))
-    for row, own in enumerate(pieces):
+    log_probs = log_softmax(logits_of(model, [[*prefix, *text_pieces] for text_pieces in pieces]))
+    for row, text_pieces in enumerate(pieces):
         terms = [
-            log_probs[row, len(given) - 1 + place, token] for place, token in enumerate([*own, EOS])
+            log_probs[row, len(prefix) - 1 + index, token]
+            for index, token in enumerate([*text_pieces, EOS])
         ]
-        assert found[row].tokens == len(terms)
-        assert found[row].log_prob == pytest.approx(sum(terms), abs=ATOL)
-    assert {score.tokens for score in found} > {1} and any(len(p) + 1 > BUCKETS[0] for p in pieces)
-    assert model.score(TEXTS, language="fr")[0] != found[0]
+        assert actual[row].tokens == len(terms)
+        assert actual[row].log_prob == pytest.approx(sum(terms), abs=ATOL)
+    assert {score.tokens for score in actual} > {1} and any(len(p) + 1 > BUCKETS[0] for p in pieces)
+    assert model.score(TEXTS, language="fr")[0] != actual[0]
 
 
 @pytest.mark.parametrize("instruction", ["3", "1", "5"])
 def test_a_masked_score_hides_each_token_alone(instruction):
     model = made_language_model("masked_lm", instruction)
-    found = model.score(TEXTS, language="de")
+    actual = model.score(TEXTS, language="de")
     tag = [] if instruction == "3" else [model.vocabulary.tag_id("de")]
-    for text, score in zip(TEXTS, found, strict=True):
+    for text, score in zip(TEXTS, actual, strict=True):
         whole = [*tag, *model.vocabulary.encode(text), EOS]
         places = range(len(tag), len(whole))
         rows = [[*whole[:p], model.vocabulary.mask_id, *whole[p + 1 :]] for p in places]
         log_probs = log_softmax(logits_of(model, rows))
-        terms = [log_probs[row, place, whole[place]] for row, place in enumerate(places)]
+        terms = [log_probs[row, index, whole[index]] for row, index in enumerate(places)]
         assert score.tokens == len(terms)
         assert score.log_prob == pytest.approx(sum(terms), abs=ATOL)
 
@@ -82,7 +83,7 @@ def learner_of(model: LanguageModel) -> Learner:
 
 
 def training_batch(model: LanguageModel, texts, rows: int):
-    """Lays texts out as training does, two in a row."""
+    """Lay texts out as training does, two in a row."""
     examples = [
         Example(np.zeros(0, np.int32), np.array(model.vocabulary.encode(text), np.int32), 1, 1)
         for text in texts
@@ -108,18 +109,18 @@ def test_scores_are_the_loss_that_training_reports():
     assert model.perplexity(TEXTS, language="de") == pytest.approx(math.exp(mean), rel=1e-5)
 
 
-def test_a_masked_score_is_the_loss_of_what_training_would_ask_for():
+def test_a_masked_score_equals_the_training_loss_of_the_masked_tokens():
     model, text = made_language_model("masked_lm"), TEXTS[0]
     whole = np.array([*model.vocabulary.encode(text), EOS])
     batch = training_batch(model, [""] * (2 * len(whole)), len(whole))
     tokens, labels = batch["source_tokens"], batch["source_labels"]
     tokens[:], labels[:] = 0, -1
-    place = np.arange(len(whole))
-    tokens[:, : len(whole)], labels[place, place] = whole, whole
-    tokens[place, place] = model.vocabulary.mask_id
+    index = np.arange(len(whole))
+    tokens[:, : len(whole)], labels[index, index] = whole, whole
+    tokens[index, index] = model.vocabulary.mask_id
     batch["source_segment_ids"][:, : len(whole)] = 1
     batch["source_segment_ids"][:, len(whole) :] = 0
-    batch["source_positions"][:, : len(whole)] = place
+    batch["source_positions"][:, : len(whole)] = index
     sums = jax.jit(lambda p, b: batch_loss(learner_of(model), p, b)[1])(
         model.inference_model.params, batch
     )
@@ -132,15 +133,15 @@ def test_a_masked_score_is_the_loss_of_what_training_would_ask_for():
 def test_a_score_does_not_depend_on_the_other_lines(layout):
     model = made_language_model(layout)
     together = model.score(TEXTS, language="de")
-    for place in (0, 3, 5):
-        assert model.score([TEXTS[place]], language="de") == [together[place]]
+    for index in (0, 3, 5):
+        assert model.score([TEXTS[index]], language="de") == [together[index]]
     mixed = model.score(TEXTS[:2], language=["de", "fr"])
     assert mixed == [together[0], *model.score(TEXTS[1:2], language="fr")]
     assert (mixed[1] == together[1]) == (layout == "masked_lm")  # whose text has no tag
 
 
-def test_training_reports_the_perplexity_that_scoring_finds(tmp_path, capfd):
-    """From text to a cache to a run of two updates to scores of its checkpoint."""
+def test_training_and_scoring_give_the_same_perplexity(tmp_path, capfd):
+    """Text, cache, a run of two updates, and scores of its checkpoint."""
     held = {code: [sentence(n, code)[:24] for n in range(40, 44)] for code in ("de", "fr")}
 
     def task(code: str) -> TaskSource:
@@ -162,8 +163,8 @@ def test_training_reports_the_perplexity_that_scoring_finds(tmp_path, capfd):
         assert train(config, tmp_path / "run") is None
     reported = records(tmp_path / "run")[-1]["validation"]["perplexity"]
     model = LanguageModel.load(tmp_path / "run")
-    found = {code: model.perplexity(texts, language=code) for code, texts in held.items()}
-    assert found == pytest.approx(reported, rel=1e-5)
+    actual = {code: model.perplexity(texts, language=code) for code, texts in held.items()}
+    assert actual == pytest.approx(reported, rel=1e-5)
     shown = ", ".join(f"{code} {value:.2f}" for code, value in reported.items())
     assert f", perplexity {shown}" in capfd.readouterr().err
 
@@ -181,50 +182,50 @@ PROMPTS = ["", "zwei", "drei Fluss", "zwei drei Haus und", "klein"]
 
 
 def greedy(model: LanguageModel, prompt: str, max_length: int) -> tuple[list[int], float]:
-    """Returns the most probable token each time, by a whole forward pass each, and the sum."""
-    given = [*before(model, "de", "3"), *model.vocabulary.encode(prompt)]
+    """Return greedy tokens by full forward passes, and the sum of their log-probabilities."""
+    prefix = [*before(model, "de", "3"), *model.vocabulary.encode(prompt)]
     drawn: list[int] = []
     total = 0.0
     while EOS not in drawn:
-        log_probs = log_softmax(logits_of(model, [[*given, *drawn]]))[0]
-        allowed = log_probs[len(given) + len(drawn) - 1].copy()
+        log_probs = log_softmax(logits_of(model, [[*prefix, *drawn]]))[0]
+        allowed = log_probs[len(prefix) + len(drawn) - 1].copy()
         if len(drawn) == max_length:
             token = EOS
         else:
             allowed[[0, EOS] if not drawn else [0]] = -np.inf
             token = int(allowed.argmax())
-        total += log_probs[len(given) + len(drawn) - 1, token]
+        total += log_probs[len(prefix) + len(drawn) - 1, token]
         drawn.append(token)
     return drawn, total
 
 
-def test_the_most_probable_token_each_time_is_greedy_by_whole_passes():
-    """Of prompts of several lengths, and longer than the cache is at first: it grows."""
+def test_greedy_sampling_equals_full_forward_passes():
+    """For prompts of several lengths, also longer than the initial cache, which grows."""
     longest = BUCKETS[0] + BUCKETS[0] // 2 + 3
     model = made_language_model(max_length=longest)
-    found = list(model.continuations(PROMPTS, language="de", top_k=1))
-    for prompt, one in zip(PROMPTS, found, strict=True):
+    actual = list(model.continuations(PROMPTS, language="de", top_k=1))
+    for prompt, one in zip(PROMPTS, actual, strict=True):
         tokens, log_prob = greedy(model, prompt, longest)
         assert list(one.tokens) == tokens
         assert one.log_prob == pytest.approx(log_prob, abs=ATOL)
         pieces = model.vocabulary.encode(prompt)
         assert one.text == model.vocabulary.decode([*pieces, *tokens])
         assert one.limited == (len(tokens) == longest + 1)
-    assert [one.prompt for one in found] == list(range(len(PROMPTS)))
-    assert max(len(one.tokens) for one in found) == longest + 1
+    assert [one.prompt for one in actual] == list(range(len(PROMPTS)))
+    assert max(len(one.tokens) for one in actual) == longest + 1
 
 
-def test_draws_follow_the_models_distribution():
+def test_samples_follow_the_models_distribution():
     """Pairs of tokens after a prompt, by chi-square against products of whole passes."""
     model, draws = made_language_model(max_length=2, batch=500), 4000
-    found = model.continuations(["zwei"], language="de", count=draws)
+    actual = model.continuations(["zwei"], language="de", count=draws)
     seen = np.zeros((model.vocabulary.size, model.vocabulary.size))
-    for one in found:
+    for one in actual:
         seen[one.tokens[0], one.tokens[1]] += 1
-    given = [*before(model, "de", "3"), *model.vocabulary.encode("zwei")]
+    prefix = [*before(model, "de", "3"), *model.vocabulary.encode("zwei")]
     size = model.vocabulary.size
-    logits = logits_of(model, [[*given, token] for token in range(size)])
-    first, second = logits[0, len(given) - 1].copy(), logits[:, len(given)].copy()
+    logits = logits_of(model, [[*prefix, token] for token in range(size)])
+    first, second = logits[0, len(prefix) - 1].copy(), logits[:, len(prefix)].copy()
     first[[0, EOS]] = second[:, 0] = -np.inf
     joint = np.exp(log_softmax(first)[:, None] + log_softmax(second))
     expected, often = draws * joint, draws * joint >= 5
@@ -235,7 +236,7 @@ def test_draws_follow_the_models_distribution():
     assert statistic < freedom + 3.1 * math.sqrt(2 * freedom)  # one seed in a thousand is above
 
 
-def test_a_draw_depends_on_its_own_prompt_number_and_seed_alone():
+def test_a_sample_depends_only_on_its_prompt_number_and_seed():
     model = made_language_model()
     whole = list(model.continuations(PROMPTS, language="de", count=3))
     assert [(one.prompt, one.draw) for one in whole] == [(p, d) for p in range(5) for d in range(3)]
@@ -265,12 +266,12 @@ def test_a_draw_depends_on_its_own_prompt_number_and_seed_alone():
         (lambda m: m.score(["", ""], language=["de"]), "line 2 has no language"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(call, message):
+def test_invalid_requests_are_one_error_line(call, message):
     with pytest.raises(UserError, match=message):
         call(made_language_model())
 
 
-def test_a_masked_model_continues_nothing():
+def test_a_masked_model_cannot_continue_text():
     model = made_language_model("masked_lm")
     with pytest.raises(UserError, match="'masked_lm' fills masks and cannot continue text; score"):
         model.sample(language="de")
@@ -278,7 +279,7 @@ def test_a_masked_model_continues_nothing():
         model.score(["", "zwei " * 20], language="de")
 
 
-def test_a_translator_is_no_language_model_nor_the_other_way_round():
+def test_translators_and_language_models_are_not_interchangeable():
     translator, model = made_translator(), made_language_model()
     with pytest.raises(UserError, match=r"'register' translates .*'mnmt score --source --target"):
         LanguageModel(translator.config, vocabulary(), translator.inference_model.params)
@@ -290,7 +291,7 @@ def test_a_translator_is_no_language_model_nor_the_other_way_round():
 
 
 @pytest.mark.parametrize("name", ["sample", "translate"])
-def test_a_file_that_is_not_there_is_named_by_its_flag(name):
+def test_a_missing_file_is_named_with_its_flag(name):
     sides = ["--language=de"] if name == "sample" else ["--source=en", "--target=de"]
     script = {"translate": "infer"}.get(name, name)
     with pytest.raises(UserError, match="^--input=no.de: no such file"):
@@ -299,7 +300,7 @@ def test_a_file_that_is_not_there_is_named_by_its_flag(name):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Runs of a causal model, a masked one and a translator."""
+    """Make runs of a causal model, a masked one and a translator."""
     root = tmp_path_factory.mktemp("runs")
     models = {
         "causal": made_language_model(),
@@ -319,7 +320,7 @@ def write(path, lines):
 
 
 @pytest.mark.parametrize("name", ["causal", "masked"])
-def test_score_writes_a_line_each_and_tells_the_perplexity(name, runs, tmp_path, capsys):
+def test_score_writes_one_line_per_text_and_the_perplexity(name, runs, tmp_path, capsys):
     model = LanguageModel.load(runs[name])
     texts, output = write(tmp_path / "text.de", TEXTS), tmp_path / "scores"
     flags = ("--run", runs[name], "--language", "de", "--input", texts, "--output", output)
@@ -328,10 +329,10 @@ def test_score_writes_a_line_each_and_tells_the_perplexity(name, runs, tmp_path,
     assert read(output) == [
         {"line": n, **dataclasses.asdict(score)} for n, score in enumerate(scores, start=1)
     ]
-    told = (
+    message = (
         f"perplexity {perplexity(scores):.4f} ({sum(s.tokens for s in scores)} tokens of 7 lines)"
     )
-    assert capsys.readouterr().err == ("pseudo-" if name == "masked" else "") + told + "\n"
+    assert capsys.readouterr().err == ("pseudo-" if name == "masked" else "") + message + "\n"
 
 
 def test_score_of_translations(runs, tmp_path, capsys):
@@ -341,14 +342,14 @@ def test_score_of_translations(runs, tmp_path, capsys):
     flags = (*languages, "--input", sides[0], "--reference", sides[1])
     command("score", *flags)
     printed = capsys.readouterr()
-    found = [json.loads(line) for line in printed.out.splitlines()]
+    actual = [json.loads(line) for line in printed.out.splitlines()]
     translator = Translator.load(runs["register"])
     rule = translator.score(LINES, references, source="en", target="de")
     tokens = [len(translator.vocabulary.encode(text)) + 1 for text in references]
-    assert [each["tokens"] for each in found] == tokens
-    per_token = [each["log_prob"] / each["tokens"] for each in found]  # a length penalty of 1
+    assert [each["tokens"] for each in actual] == tokens
+    per_token = [each["log_prob"] / each["tokens"] for each in actual]  # a length penalty of 1
     np.testing.assert_allclose(per_token, rule, rtol=1e-6)
-    mean = -sum(each["log_prob"] for each in found) / sum(tokens)
+    mean = -sum(each["log_prob"] for each in actual) / sum(tokens)
     assert f"perplexity {math.exp(mean):.4f} " in printed.err
     write(sides[1], references[:3])
     with pytest.raises(UserError, match=r"--reference=.*: has 3 lines, but the input has 7"):
@@ -370,7 +371,7 @@ def test_score_of_translations(runs, tmp_path, capsys):
         ),
     ],
 )
-def test_score_needs_the_flags_of_one_kind(flags, message):
+def test_score_refuses_mixed_flags(flags, message):
     with pytest.raises(UserError, match=message):
         command("score", "--run=nowhere", *flags)
 

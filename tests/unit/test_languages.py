@@ -36,7 +36,7 @@ def test_mitre_directions_equal_the_published_list_in_order():
     assert list(registry.mitre_directions()) == expected
 
 
-def test_mitre_directions_leave_358_of_552_zero_shot():
+def test_mitre_has_358_zero_shot_directions_of_552():
     everything = registry.many_to_many_directions(registry.MITRE_LANGUAGES)
     assert len(everything) == 552
     assert len(set(everything) - set(registry.mitre_directions())) == 358
@@ -78,7 +78,7 @@ def test_mitre_groups_cover_all_but_english_and_agree_with_the_family_field():
         (registry.NEWSCRAWL_LANGUAGES, 45),
     ],
 )
-def test_lists_have_their_published_sizes_and_known_codes(codes, size):
+def test_language_lists_have_published_sizes_and_known_codes(codes, size):
     assert len(codes) == len(set(codes)) == size
     assert set(codes) <= set(registry.LANGUAGES)
 
@@ -108,7 +108,7 @@ _TABLE_11 = (
 ).split()
 
 
-def test_the_languages_that_the_published_table_leaves_out():
+def test_languages_missing_in_the_published_table():
     assert len(set(_TABLE_11)) == len(_TABLE_11) == 94
     left_out = set(registry.OPUS100_ALL_LANGUAGES) - set(_TABLE_11)
     assert left_out == {"af", "am", "ar", "ha", "he", "mt"}
@@ -169,7 +169,7 @@ def test_other_forms_of_a_code_are_the_same_language():
     )
 
 
-def test_english_centric_and_many_to_many():
+def test_english_centric_and_many_to_many_directions():
     assert registry.english_centric_directions(["de", "en", "fr"]) == (
         ("en", "de"),
         ("en", "fr"),

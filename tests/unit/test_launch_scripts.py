@@ -1,4 +1,4 @@
-"""The scripts for pods and clusters, run against commands that only pretend."""
+"""Launch scripts for pods and clusters, with fake commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ esac
 
 @pytest.fixture
 def fake(tmp_path):
-    """A folder with commands that write down how they were called."""
+    """Make a folder of fake commands that record their calls."""
     for name, text in {
         "gcloud": GCLOUD,
         "git": '#!/bin/sh\necho "git $*" >> "$FAKE/calls"\n',
@@ -46,14 +46,14 @@ def run(fake: Path, *command: str, **variables: str) -> subprocess.CompletedProc
 
 
 def kinds(fake: Path) -> list[str]:
-    """Returns what was done, in order."""
+    """Return the recorded calls in order."""
     words = {"describe": "state", " create ": "create", " delete ": "delete", " scp ": "setup"}
     words |= {"scripts/train.py": "train"}
     lines = (fake / "calls").read_text().split("compute tpus tpu-vm")
     return [kind for line in lines for word, kind in words.items() if word in line]
 
 
-def test_a_loop_goes_through_preemption_and_loss(fake):
+def test_a_loop_survives_preemption_and_loss(fake):
     (fake / "statuses").write_text("75\n255\n143\n0\n")
     done = run(fake, "scripts/tpu/pod.sh", "loop", "--gin_file=a b.gin", "--workdir=/mnt/bucket/x")
     assert done.returncode == 0, done.stderr
@@ -69,21 +69,21 @@ def test_a_loop_goes_through_preemption_and_loss(fake):
     assert "gcsfuse --implicit-dirs b /mnt/bucket" in calls and "--spot" in calls
 
 
-def test_a_loop_ends_with_an_error_of_the_command(fake):
+def test_a_loop_ends_on_an_error_of_the_command(fake):
     (fake / "state").write_text("READY\n")
     (fake / "statuses").write_text("2\n0\n")
     assert run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x").returncode == 2
     assert kinds(fake) == ["state", "setup", "train"]
 
 
-def test_a_loop_gives_up(fake):
+def test_a_loop_stops_after_repeated_failures(fake):
     (fake / "statuses").write_text("75\n" * 5)
     done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x", TRIES="3")
     assert done.returncode == 75 and "gave up after 3 tries" in done.stderr
     assert kinds(fake).count("train") == 3
 
 
-def test_an_unknown_word_is_one_line(fake):
+def test_an_unknown_argument_is_one_error_line(fake):
     done = run(fake, "scripts/tpu/pod.sh", "fly")
     assert done.returncode == 2 and done.stderr.startswith("error: fly: must be create, setup")
 
@@ -91,7 +91,7 @@ def test_an_unknown_word_is_one_line(fake):
 @pytest.mark.parametrize(
     ("status", "requeued"), [(0, False), (75, True), (137, True), (143, True), (2, False)]
 )
-def test_a_slurm_job_is_queued_again_for_what_that_mends(status, requeued, fake):
+def test_a_slurm_job_is_requeued_after_recoverable_errors(status, requeued, fake):
     (fake / "srun").write_text(
         f'#!/bin/sh\necho "$XLA_FLAGS $*" > "$FAKE/srun.txt"\nexit {status}\n'
     )
@@ -102,9 +102,9 @@ def test_a_slurm_job_is_queued_again_for_what_that_mends(status, requeued, fake)
         fake, "scripts/slurm/train.sbatch", "--workdir=/x", SLURM_JOB_ID="7", XLA_FLAGS="--mine"
     )
     assert done.returncode == (0 if requeued else status)
-    said = (fake / "srun.txt").read_text()
-    assert said.startswith("--xla_gpu_enable_latency_hiding_scheduler=true --mine")
-    assert said.strip().endswith("scripts/train.py --distributed --workdir=/x")
+    recorded = (fake / "srun.txt").read_text()
+    assert recorded.startswith("--xla_gpu_enable_latency_hiding_scheduler=true --mine")
+    assert recorded.strip().endswith("scripts/train.py --distributed --workdir=/x")
     again = fake / "scontrol.txt"
     if requeued:
         last = run(fake, "scripts/slurm/train.sbatch", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="20")

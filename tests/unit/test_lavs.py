@@ -1,4 +1,4 @@
-"""The rules of LAVS against slow readings of them, and the counts that they read."""
+"""The rules of LAVS against slow implementations, and piece counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIECES = [f"{a}{b}" for a in "▁ab" for b in "abcde"]
 
 
 def random_counts(seed: int) -> dict[str, dict[str, int]]:
-    """Small counts, so that many are equal; absent ones are left out."""
+    """Return small counts with many ties; zeros are left out."""
     rng = np.random.default_rng(seed)
     table = rng.integers(0, 6, (len(LANGUAGES), len(PIECES)))
     return {
@@ -50,16 +50,16 @@ def test_the_rule_of_the_code_is_strict_and_needs_two_languages(threshold):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("number", [1, 2, 7, 30, 10_000])
-def test_the_published_rule_takes_the_most_shared(seed, number):
+def test_the_published_rule_selects_the_most_shared_pieces(seed, number):
     counts = random_counts(seed)
     shared = [
         (-min(counts[one].get(piece, 0), counts[other].get(piece, 0)), i, (j, k), piece)
         for i, piece in enumerate(PIECES)
         for (j, one), (k, other) in itertools.combinations(enumerate(LANGUAGES), 2)
     ]
-    taken = sorted(triple for triple in shared if triple[0])[:number]
+    expected_pieces = sorted(triple for triple in shared if triple[0])[:number]
     expected = {code: set() for code in LANGUAGES}
-    for _, _, pair, piece in taken:
+    for _, _, pair, piece in expected_pieces:
         for code in pair:
             expected[LANGUAGES[code]].add(piece)
     flagged = flag_by_sharing(counts, PIECES, number)
@@ -87,7 +87,7 @@ def test_the_published_rule_takes_the_most_shared(seed, number):
         ("<0x0A>", False),
     ],
 )
-def test_which_pieces_the_code_splits(piece, expected):
+def test_pieces_split_by_the_authors_code(piece, expected):
     assert is_splittable(piece) == expected
     assert splittable_pieces({"en": ["aa", piece]}) == {
         "en": ("aa", piece) if expected else ("aa",)

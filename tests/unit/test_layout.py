@@ -17,12 +17,12 @@ from tests.drawn_masks import MASKS, labelled, read_pictures
 ROWS = LAYOUTS | LANGUAGE_MODELS
 
 
-def test_every_row_has_a_picture():
+def test_every_layout_has_a_drawn_mask():
     assert {path.stem for path in MASKS.glob("*.txt")} == set(ROWS)
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_masks_equal_the_drawn_ones(name):
+def test_masks_equal_the_drawn_masks(name):
     layout = ROWS[name]
     pictures, memories = read_pictures(name)
     assert len(pictures) == len(layout.stages)
@@ -46,7 +46,7 @@ def test_masks_equal_the_drawn_ones(name):
 
 
 def segment_ids_of(labels: list[str]) -> dict[str, jax.Array]:
-    """Turns labels such as S1 S1 S2 S0 into role -> [1, length] segment ids."""
+    """Convert labels such as S1 S1 S2 S0 to role -> [1, length] segment ids."""
     return {role: jnp.array([ids], jnp.int32) for role, ids in labelled(labels).items()}
 
 
@@ -64,7 +64,7 @@ def test_broken_tables_are_refused(roles, sees, rule):
         Layout("broken", (Stage(roles, sees),))
 
 
-def test_a_role_never_returns():
+def test_a_role_cannot_reappear_after_it_ended():
     stages = (
         Stage(("source", "target"), ("f.", "fc")),
         Stage(("target",), ("c",)),
@@ -93,7 +93,7 @@ def test_wrong_names_and_layer_counts_name_the_field():
 
 
 def named_layouts(source: str) -> list[str]:
-    """Finds layout names that code compares something with, looks up in a literal, or matches."""
+    """Return the layout names that code compares, looks up in a literal, or matches."""
     return [
         f"line {constant.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(source))
@@ -113,19 +113,19 @@ def named_layouts(source: str) -> list[str]:
         "match x:\n  case 'two_stage' | 'z':\n    pass",
     ],
 )
-def test_a_comparison_is_found_however_it_is_spelt(source):
+def test_comparisons_with_layout_names_are_found_in_any_form(source):
     assert len(named_layouts(source)) == 1
     assert not named_layouts("x = 'prefix'\nf(layout='prefix')\ny == 'something'")
 
 
-def test_layouts_are_named_nowhere_else():
-    """Outside the table nobody compares a layout's name: structure is read from the row."""
+def test_layout_names_are_compared_only_in_layouts():
+    """All other code reads the structure from the layout."""
     root = Path(__file__).parent.parent.parent
     looked_at = 0
     for folder in ("mnmt_jax", "scripts", "tasks"):
         for path in (root / folder).rglob("*.py"):
             if path.name != "layouts.py":
                 looked_at += 1
-                found = named_layouts(path.read_text(encoding="utf-8"))
-                assert not found, f"{path.relative_to(root)} compares a layout's name: {found}"
+                actual = named_layouts(path.read_text(encoding="utf-8"))
+                assert not actual, f"{path.relative_to(root)} compares a layout's name: {actual}"
     assert looked_at > 60

@@ -46,7 +46,7 @@ def test_every_public_name_has_a_first_line():
     assert not silent, "\n".join(places(silent))
 
 
-def test_first_lines_of_modules_are_no_riddles():
+def test_first_lines_of_modules_are_noun_phrases():
     modules = [entry for entry in api_entries() if entry.kind == "module"]
     riddles = [entry for entry in modules if re.match(rf"({'|'.join(RIDDLES)})\b", entry.summary)]
     assert len(modules) > 200
@@ -67,7 +67,7 @@ def test_entries_are_public_and_have_the_first_line_of_their_docstring(tmp_path)
     ]
 
 
-def test_a_room_limits_the_index(tmp_path):
+def test_the_index_can_be_limited_to_a_package(tmp_path):
     package = make_package(tmp_path)
     names = [entry.name for entry in api_entries(package, "data")]
     assert names == ["toy.data", "toy.data.cache", "Cache", "read", "size", "write_cache"]

@@ -1,4 +1,4 @@
-"""LoRA in the model: where it is, that it starts as nothing, and what it computes."""
+"""LoRA in the model: selection, initial values and computation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MERGED_ATOL = 1e-5
 
 
 def config_of(name: str, **changes):
-    """A layer per stage, but two for registers, so that the target hears of the source."""
+    """Return one layer per stage, two for registers so that the target depends on the source."""
     layers = (2,) if name == "register" else (1, 1)
     methods = (Adaption(8),) if name.startswith("two_stage") else ()
     return small_config(name, **({"stage_layers": layers, "methods": methods} | changes))
@@ -49,7 +49,7 @@ def shapes_of(config, batch):
 
 
 def random(config, batch):
-    """Returns the model with large random parameters, LoRA's too."""
+    """Return the model with large random parameters, LoRA's too."""
     model = build_model(config, VOCAB)
     return model, random_params(model, batch)
 
@@ -58,15 +58,15 @@ def random(config, batch):
     ("name", "dtype"),
     [("register", "float32"), ("register", "bfloat16"), ("encoder_decoder", "float32")],
 )
-def test_a_fresh_lora_changes_no_bit(name, dtype, relaxed_dtypes):
-    """Neither the other parameters as drawn nor any logit; so B is zero, and adds nothing else."""
-    batch, found = batch_of(name), []
+def test_a_new_lora_leaves_the_model_unchanged(name, dtype, relaxed_dtypes):
+    """Neither the other random parameters nor any logit changes, since B is zero."""
+    batch, actual = batch_of(name), []
     for changes in ({}, EVERYWHERE):
         sizes = {"dtype": dtype, "stage_layers": (1,) * len(LAYOUTS[name].stages)}
         model = build_model(config_of(name, **sizes, **changes), VOCAB)
         params = jax.jit(model.init)(jax.random.key(4), batch)["params"]
-        found.append((params, jax.jit(model.apply)({"params": params}, batch)))
-    (plain, expected), (params, logits) = found
+        actual.append((params, jax.jit(model.apply)({"params": params}, batch)))
+    (plain, expected), (params, logits) = actual
     own, rest = split_lora(params)
     assert_same(rest, plain)
     assert len(jax.tree.leaves(own)) == 2 * sum(n.endswith("kernel") for n in names_of(plain)) > 10
@@ -75,7 +75,7 @@ def test_a_fresh_lora_changes_no_bit(name, dtype, relaxed_dtypes):
         assert np.asarray(leaf).any() == (path[-1].key == "lora_a"), path
 
 
-def test_a_is_gaussian_as_wide_as_its_inputs():
+def test_a_is_gaussian_with_variance_one_over_inputs():
     """For `wi` and for `out`, whose inputs are two axes."""
     config = small_config("prefix", lora_rank=64, lora=("*",))
     for axis, sizes in ((-1, (64,)), ((-2, -1), (4, 16))):
@@ -100,11 +100,11 @@ def test_a_is_gaussian_as_wide_as_its_inputs():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("remat", [False, True])
-def test_the_patterns_choose_the_projections(patterns, carrying, remat):
+def test_patterns_select_the_projections(patterns, carrying, remat):
     config = config_of("encoder_decoder", lora_rank=2, lora=patterns, remat=remat)
     params = shapes_of(config, batch_of("encoder_decoder"))
-    found = {n.split("/", 1)[1].rpartition("/")[0] for n in names_of(params) if is_lora(n)}
-    assert found == carrying
+    actual = {n.split("/", 1)[1].rpartition("/")[0] for n in names_of(params) if is_lora(n)}
+    assert actual == carrying
     layers = {n.split("/")[0] for n in names_of(params) if is_lora(n)}
     assert "layer_1" in layers and ("layer_0" in layers or "attention/out" not in carrying)
 
@@ -126,16 +126,16 @@ def test_a_projection_by_hand():
 
 
 def stepped(model, params, batch):
-    """Returns the logits of decoding step by step."""
+    """Return the logits of decoding step by step."""
     static = {k: v for k, v in batch.items() if not k.startswith("target")}
     tokens = jnp.asarray(batch["target_tokens"])
     prefill = functools.partial(model.apply, beam=1, max_steps=tokens.shape[1], method="prefill")
     advance = jax.jit(functools.partial(model.apply, method="step"))
-    cache, found = jax.jit(prefill)({"params": params}, static), []
+    cache, actual = jax.jit(prefill)({"params": params}, static), []
     for step in range(tokens.shape[1]):
         logits, cache = advance({"params": params}, tokens[:, step : step + 1], cache)
-        found.append(logits[:, 0])
-    return jnp.stack(found, axis=1)
+        actual.append(logits[:, 0])
+    return jnp.stack(actual, axis=1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,8 +152,8 @@ def test_merged_weights_compute_the_same(name):
     without = apply({"params": split_lora(params)[1]}, batch)[valid]
     assert np.abs(without - expected).max() > 1  # LoRA does something here
     forced = jax.jit(model.apply)({"params": params}, batch)[valid]
-    for found in (forced, stepped(model, params, batch)[valid]):
-        np.testing.assert_allclose(found, expected, atol=MERGED_ATOL)
+    for actual in (forced, stepped(model, params, batch)[valid]):
+        np.testing.assert_allclose(actual, expected, atol=MERGED_ATOL)
 
 
 def test_every_parameter_of_lora_has_a_row_in_the_sharding_table():
@@ -166,8 +166,8 @@ def test_every_parameter_of_lora_has_a_row_in_the_sharding_table():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_tolerance_is_that_of_rounding(name):
-    """Moving each weight by half a unit in its last place moves the logits about as much.
+def test_the_tolerance_is_the_rounding_error(name):
+    """Changing each weight by half an ulp changes the logits about as much.
 
     How much depends on the compiler's version: the tolerance is within a factor of ten of it.
     """

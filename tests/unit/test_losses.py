@@ -45,7 +45,7 @@ def test_smoothed_loss_is_cross_entropy_with_eps_over_v_minus_1():
     np.testing.assert_allclose(sums.nll, -log_probs[1], rtol=VALUE_RTOL)
 
 
-def test_older_fairseq_smooths_by_the_share_that_the_label_gets_too():
+def test_older_fairseq_label_smoothing_includes_the_label():
     """Graformer's: (1 - eps) nll + eps / V of every entry's; ours with eps (1 - 1 / V) is that."""
     log_probs, eps = np.log([0.5, 0.2, 0.2, 0.1]), 0.1
     older = -((1 - eps) * log_probs[1] + eps / 4 * log_probs.sum())
@@ -96,9 +96,9 @@ def test_chunked_equals_plain_in_value_and_gradient(chunk, label_smoothing):
         return jax.jit(jax.value_and_grad(function, (0, 1), has_aux=True))(features, embedding)
 
     expected, expected_grads = gradient(slow)
-    found, found_grads = gradient(chunked)
+    actual, found_grads = gradient(chunked)
     undifferentiated = jax.jit(chunked)(features, embedding)
-    for sums in (found[1], undifferentiated[1]):
+    for sums in (actual[1], undifferentiated[1]):
         np.testing.assert_allclose(sums, expected[1], rtol=VALUE_RTOL)
     for a, b in zip(found_grads, expected_grads, strict=True):
         assert float(jnp.abs(b).max()) > 0.1
@@ -109,9 +109,9 @@ def test_bfloat16_products_are_accumulated_in_float32():
     features, embedding, labels, valid = make_case(dtype=jnp.bfloat16)
     arguments = (features, embedding, labels, valid)
     expected = plain(*arguments)
-    found = chunked_token_loss([arguments[:2]], *arguments[2:], label_smoothing=0.1, chunk=8)
-    assert all(value.dtype == jnp.float32 for value in found)
-    np.testing.assert_allclose(found, expected, rtol=VALUE_RTOL)
+    actual = chunked_token_loss([arguments[:2]], *arguments[2:], label_smoothing=0.1, chunk=8)
+    assert all(value.dtype == jnp.float32 for value in actual)
+    np.testing.assert_allclose(actual, expected, rtol=VALUE_RTOL)
     gradient = jax.grad(
         lambda f: (
             chunked_token_loss(
@@ -123,7 +123,7 @@ def test_bfloat16_products_are_accumulated_in_float32():
 
 
 def shapes_of(jaxpr):
-    """Yields the shape of every intermediate, inner programs included."""
+    """Yield the shape of every intermediate, inner programs included."""
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
             yield variable.aval.shape
@@ -135,7 +135,7 @@ def shapes_of(jaxpr):
                 yield from shapes_of(inner)
 
 
-def test_no_more_than_a_chunk_of_logits_exists():
+def test_at_most_one_chunk_of_logits_is_in_memory():
     features, embedding, labels, valid = make_case(rows=4, length=16)
 
     def loss(f, e):
@@ -166,8 +166,8 @@ def test_each_logit_is_computed_once():
 
 
 @pytest.mark.parametrize("chunk", [4, 16])
-def test_the_gradient_of_a_frozen_embedding_is_not_formed(chunk):
-    """Nor is that of the features changed by it."""
+def test_the_gradient_of_a_frozen_embedding_is_not_computed(chunk):
+    """The gradient of the features is unchanged."""
     features, embedding, labels, valid = make_case()
 
     def loss(f, e):
@@ -188,7 +188,7 @@ def test_the_gradient_of_a_frozen_embedding_is_not_formed(chunk):
 
 
 def two_heads(dtype=jnp.float32):
-    """Features and tables of two heads, and of each token its label and whether it counts."""
+    """Return features and tables of two heads, labels, and the mask of labels."""
     features, table, labels, valid = make_case(rows=4, length=16, dtype=dtype)
     other_features, other_table, *_ = make_case(rows=4, length=16, seed=1, dtype=dtype)
     return [(features, table), (other_features, other_table)], labels, valid
@@ -210,9 +210,9 @@ def test_the_logits_of_two_heads_are_their_sum(dtype, chunk):
     def chunked(heads):
         return chunked_token_loss(heads, labels, valid, label_smoothing=0.1, chunk=chunk).smoothed
 
-    found, gradients = jax.jit(jax.value_and_grad(chunked))(heads)
+    actual, gradients = jax.jit(jax.value_and_grad(chunked))(heads)
     expected, slow = jax.jit(jax.value_and_grad(lambda h: summed(h, labels, valid)))(heads)
-    np.testing.assert_allclose(found, expected, rtol=VALUE_RTOL)
+    np.testing.assert_allclose(actual, expected, rtol=VALUE_RTOL)
     np.testing.assert_allclose(jax.jit(chunked)(heads), expected, rtol=VALUE_RTOL)
     atol = GRADIENT_ATOL if dtype == jnp.float32 else 0.05
     for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(slow), strict=True):
@@ -222,7 +222,7 @@ def test_the_logits_of_two_heads_are_their_sum(dtype, chunk):
 
 
 @pytest.mark.parametrize("frozen", [(), (0,), (1,), (0, 1)])
-def test_two_heads_hold_a_chunk_of_logits_and_no_gradient_of_a_frozen_table(frozen):
+def test_two_heads_compute_one_chunk_and_no_gradient_of_a_frozen_table(frozen):
     """Two products for the logits, two for the features, one for each table that trains."""
     heads, labels, valid = two_heads()
 
@@ -238,9 +238,9 @@ def test_two_heads_hold_a_chunk_of_logits_and_no_gradient_of_a_frozen_table(froz
     sizes = [math.prod(s) // VOCAB for s in shapes_of(jaxpr.jaxpr) if s and s[-1] == VOCAB]
     assert max(sizes) == 16
     every = jax.grad(loss, (0, 1))(dict(enumerate(t for _, t in heads)), [f for f, _ in heads])
-    found = gradient(trained, [f for f, _ in heads])
+    actual = gradient(trained, [f for f, _ in heads])
     jax.tree.map(
-        np.testing.assert_array_equal, found, ({n: every[0][n] for n in trained}, every[1])
+        np.testing.assert_array_equal, actual, ({n: every[0][n] for n in trained}, every[1])
     )
 
 

@@ -1,4 +1,4 @@
-"""Masks: how many, which, what stands for them, and that they follow from a sentence's key."""
+"""Masking: number, positions and replacements of masked tokens."""
 
 import dataclasses
 
@@ -24,12 +24,12 @@ SYMBOL, DRAWN = 2, range(3, 60)
     sorted([*FOLDER.glob("mask_counts*.npz"), *FOLDER.glob("methods/mask_counts*.npz")]),
     ids=lambda path: path.stem,
 )
-def test_as_many_as_the_authors_ask_for(path):
+def test_the_number_of_masked_tokens_equals_the_authors(path):
     with np.load(path) as golden:
         lengths, uniform = golden["sentence_length"], golden["u"]
-        found = mask_counts(lengths[:, None], uniform[None], float(golden["mask_prob"]))
-        np.testing.assert_array_equal(found, golden["selected_count"])
-        assert found.min() == 0 and found.max() > 5
+        actual = mask_counts(lengths[:, None], uniform[None], float(golden["mask_prob"]))
+        np.testing.assert_array_equal(actual, golden["selected_count"])
+        assert actual.min() == 0 and actual.max() > 5
 
 
 def masked(counts, keys, shares=MaskShares()):  # noqa: B008
@@ -39,7 +39,7 @@ def masked(counts, keys, shares=MaskShares()):  # noqa: B008
     )
 
 
-def test_shares_are_those_asked_for_and_every_place_is_equally_likely():
+def test_mask_rates_are_as_configured_and_positions_uniform():
     counts = [20] * 20_000
     tokens, hidden, chosen = masked(counts, hash64(7, np.arange(len(counts))))
     by_place = chosen.reshape(-1, 20)
@@ -54,13 +54,13 @@ def test_shares_are_those_asked_for_and_every_place_is_equally_likely():
     np.testing.assert_allclose(shares, 1 / len(DRAWN), atol=0.008)
 
 
-def test_masks_follow_from_the_key_of_the_sentence_alone():
+def test_masks_depend_only_on_the_key_of_the_sentence():
     keys = hash64(1, np.arange(5))
     counts = [9, 1, 30, 14, 9]
     _, hidden, chosen = masked(counts, keys)
     ends = np.cumsum(counts)[:-1]
     for number, key in enumerate(keys):
-        alone = mask(
+        single = mask(
             np.split(masked(counts, keys)[0], ends)[number],
             np.array(counts[number : number + 1]),
             key[None],
@@ -68,8 +68,8 @@ def test_masks_follow_from_the_key_of_the_sentence_alone():
             symbol=SYMBOL,
             random_ids=DRAWN,
         )
-        np.testing.assert_array_equal(alone[0], np.split(hidden, ends)[number])
-        np.testing.assert_array_equal(alone[1], np.split(chosen, ends)[number])
+        np.testing.assert_array_equal(single[0], np.split(hidden, ends)[number])
+        np.testing.assert_array_equal(single[1], np.split(chosen, ends)[number])
     _, other, _ = masked(counts, hash64(2, np.arange(5)))
     assert (other != hidden).any()
 
@@ -91,19 +91,19 @@ def batch_of(layout, key=3, instruction="3"):
     return converter, sentences, converter.batch(segments_from_rows(rows), 2)
 
 
-def test_a_masked_row_holds_the_sentence_with_eos_and_asks_for_what_is_hidden():
+def test_a_masked_row_has_the_sentence_with_eos_and_labels_at_masks():
     converter, sentences, batch = batch_of("masked_lm")
     assert not [name for name in batch if name.startswith("target_") and name != "target_lang"]
     whole = np.concatenate([np.append(sentence, 1) for sentence in sentences])  # eos is 1
     ids, labels, tokens = (batch[f"source_{n}"] for n in ("segment_ids", "labels", "tokens"))
     present = ids != 0
-    asked = labels >= 0
-    assert (labels[~present] == -1).all() and 6 <= asked.sum() <= 14
-    np.testing.assert_array_equal(np.where(asked, labels, tokens)[present], whole)
+    is_predicted = labels >= 0
+    assert (labels[~present] == -1).all() and 6 <= is_predicted.sum() <= 14
+    np.testing.assert_array_equal(np.where(is_predicted, labels, tokens)[present], whole)
     assert converter.lengths.target == converter.lengths.source == 16
 
 
-def test_a_causal_model_reads_the_tag_and_then_the_sentence():
+def test_a_causal_row_has_the_tag_before_the_sentence():
     converter, sentences, batch = batch_of("causal_lm")
     assert not [name for name in batch if name.startswith("source_") and name != "source_lang"]
     tag = made_text.vocabulary().tag_ids[1]
@@ -113,11 +113,11 @@ def test_a_causal_model_reads_the_tag_and_then_the_sentence():
 
 
 @pytest.mark.parametrize("settings", [{"share": 0.0}, {"random": 0.6, "kept": 0.5}, {"share": 1.0}])
-def test_shares_that_cannot_be_are_refused(settings):
+def test_invalid_mask_rates_are_refused(settings):
     with pytest.raises(UserError, match="Masking"):
         Masking(**settings)
 
 
-def test_settings_reach_the_masks():
-    found = dataclasses.asdict(Masking(share=0.3, random=0.0, kept=0.2).mask_shares())
-    assert found == {"share": 0.3, "random": 0.0, "kept": 0.2}
+def test_settings_determine_the_masks():
+    actual = dataclasses.asdict(Masking(share=0.3, random=0.0, kept=0.2).mask_shares())
+    assert actual == {"share": 0.3, "random": 0.0, "kept": 0.2}

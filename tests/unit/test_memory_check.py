@@ -1,4 +1,4 @@
-"""Models that no device here can hold are refused before anything is allocated."""
+"""Models larger than device memory are refused before allocation."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from mnmt_jax.training.memory_check import check_state_memory
 from tests.made_run import make_config
 
 
-def test_a_model_beyond_the_memory_of_the_devices_is_refused(tmp_path):
+def test_a_model_larger_than_device_memory_is_refused(tmp_path):
     config = make_config(tmp_path)
     mesh = make_mesh(config.mesh, devices=jax.devices()[:1])
     check_state_memory(config, 60, mesh)

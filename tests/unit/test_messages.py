@@ -1,4 +1,4 @@
-"""Warnings have one form on standard error, and messages name what is there after `pip install`."""
+"""Format of warnings, and names of pages and extras in messages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def run_in_process(main) -> int:
     return ended.value.code
 
 
-def test_warnings_of_a_command_are_lines_of_one_form(capsys):
-    """Whether they are logged or raised, and whether another library has set up logging or not."""
+def test_warnings_of_a_command_have_one_format(capsys):
+    """Logged or raised, with and without another library's logging setup."""
 
     def main():
         logging.getLogger("mnmt_jax.data.corpus").warning("%s: dropped %d", "mine", 3)
@@ -47,7 +47,7 @@ def test_warnings_of_a_command_are_lines_of_one_form(capsys):
     assert warnings.showwarning is before and logging.getLogger("mnmt_jax").propagate
 
 
-def test_translating_into_the_same_language_is_warned_of():
+def test_translating_into_the_same_language_warns():
     translator = made_translator(max_length=2)
     code, other = translator.languages[:2]
     with pytest.warns(MnmtWarning, match=f"source and target are both '{code}'"):
@@ -61,7 +61,7 @@ def test_translating_into_the_same_language_is_warned_of():
         translator.translate(["a"], source=code, target=other)
 
 
-def test_pages_are_named_where_they_are(tmp_path, monkeypatch):
+def test_docs_page_gives_an_existing_path(tmp_path, monkeypatch):
     monkeypatch.chdir(PACKAGE.parent)
     assert docs_page("graft.md") == "docs/graft.md"
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def test_pages_are_named_where_they_are(tmp_path, monkeypatch):
 
 
 def strings_of_messages() -> dict[str, str]:
-    """Texts of the package that are no docstrings, with their places."""
+    """Return the strings of the package other than docstrings, by location."""
     texts = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -85,12 +85,16 @@ def strings_of_messages() -> dict[str, str]:
     return texts
 
 
-def test_messages_name_pages_by_their_place_and_the_package_by_its_name():
+def test_messages_name_pages_by_docs_page_and_the_package_by_name():
     texts = strings_of_messages()
     assert len(texts) > 1000
-    pages = {place for place, text in texts.items() if re.search(r"\b(docs/\w+|README)\.md", text)}
-    assert {place.partition(":")[0] for place in pages} == {"cost/configurations.py"}  # a page
-    assert not {place for place, text in texts.items() if "mnmt_jax[" in text}
+    pages = {
+        location for location, text in texts.items() if re.search(r"\b(docs/\w+|README)\.md", text)
+    }
+    assert {location.partition(":")[0] for location in pages} == {
+        "cost/configurations.py"
+    }  # a page
+    assert not {location for location, text in texts.items() if "mnmt_jax[" in text}
     named = re.findall(r"docs_page\('(.*?)'\)", "".join(map(ast.unparse, calls_of_docs_page())))
     assert set(named) >= {"graft.md", "t5x.md", "data.md"}
     assert all((PACKAGE.parent / "docs" / name).is_file() for name in named)

@@ -1,4 +1,4 @@
-"""Methods are chosen by name and have gin sections of their own."""
+"""Selection, gin sections, registry and compatibility of methods."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def plan_of(model: Model):
     return make_plan(model, get_layout(model.layout, model.stage_layers))
 
 
-def test_methods_are_chosen_by_name_and_set_by_their_sections():
+def test_methods_are_selected_by_name_and_configured_by_section():
     config = load_config([], [*ADAPTION, *INSTRUCTCL])
     assert config.model.methods == (Adaption(12, 0.1),)
     assert config.train.methods == (InstruCL(2, "paper"),)
@@ -56,7 +56,7 @@ def test_methods_are_chosen_by_name_and_set_by_their_sections():
     assert load_config([]).methods == ()
 
 
-def test_every_file_holds_the_method_of_its_name():
+def test_every_file_defines_the_method_of_its_name():
     for name in METHODS:
         method = get_method(name)
         assert method.name == name
@@ -65,7 +65,7 @@ def test_every_file_holds_the_method_of_its_name():
         assert dataclasses.is_dataclass(method) and method() == method()
 
 
-def test_the_registry_is_what_the_folder_holds():
+def test_the_registry_lists_the_folder():
     """Classes `class X(Method, name="file")` of the files, without importing them."""
     classes = {}
     for path in sorted(Path(mnmt_jax.methods.__file__).parent.glob("*.py")):
@@ -122,14 +122,14 @@ def binding_of(name: str) -> str:
     return f"{section}.methods = ('{name}',)"
 
 
-def test_every_method_has_a_row_with_its_binding_in_the_page():
+def test_every_method_is_documented_with_its_binding():
     expected = {name: binding_of(name) for name in METHODS}
     assert expected == DOCUMENTED, "the table of docs/methods.md has one row for each method"
     assert NEEDED.keys() <= expected.keys()
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_is_chosen_and_traced_in_an_update(name):
+def test_an_update_with_each_method_can_be_traced(name):
     """Nothing is compiled."""
     config = load_config([], [*SMALL, *NEEDED.get(name, ENCODER_DECODER), binding_of(name)])
     assert [method.name for method in config.methods] == [name]
@@ -140,7 +140,7 @@ def test_a_method_is_chosen_and_traced_in_an_update(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_in_the_wrong_field_is_named_with_the_right_one(name):
+def test_a_method_in_the_wrong_field_is_an_error_with_the_right_one(name):
     wrong, right = ("Train", "Model") if "Model" in binding_of(name) else ("Model", "Train")
     binding = f"{wrong}.methods=('{name}',)"
     with pytest.raises(
@@ -150,12 +150,12 @@ def test_a_method_in_the_wrong_field_is_named_with_the_right_one(name):
         load_config([], [binding])
 
 
-def test_a_run_of_before_may_name_a_method_of_training_in_the_models_field(tmp_path):
+def test_older_runs_may_name_training_methods_in_model_methods(tmp_path):
     (tmp_path / "config.gin").write_text("Model.methods = ('mrasp2',)\n", encoding="utf-8")
     assert load_config([], run=tmp_path / "config.gin").methods[0].name == "mrasp2"
 
 
-def test_fields_with_codes_take_any_form():
+def test_fields_with_codes_accept_any_form():
     bindings = ["LanguageLayers.languages=('EN', 'deu_Latn')", "LanguageLayers.without=('en-US',)"]
     config = load_config([], ["Model.methods=('language_layers',)", *bindings])
     (fitted,) = config.bind_languages(("en", "de"), find_code).methods
@@ -180,14 +180,14 @@ def test_a_saved_configuration_with_methods_reads_back(tmp_path):
     ]
 
 
-def test_methods_edit_in_their_order():
-    """What a later one is given is what the earlier ones left."""
-    seen = []
+def test_methods_edit_the_plan_in_order():
+    """Each method gets the plan edited by the previous ones."""
+    names = []
 
     @dataclasses.dataclass(frozen=True)
     class Watching(Adaption, name="watching"):
         def edit(self, plan, config):
-            seen.append([each.name for each in plan.stages[-1].after])
+            names.append([each.name for each in plan.stages[-1].after])
             return plan
 
     @dataclasses.dataclass(frozen=True)
@@ -195,7 +195,7 @@ def test_methods_edit_in_their_order():
         pass
 
     plan_of(Model("two_stage", (1, 1), methods=(Watching(), Adaption(), Again())))
-    assert seen == [["stage_1_norm"], ["adaption_output", "stage_1_norm"]]
+    assert names == [["stage_1_norm"], ["adaption_output", "stage_1_norm"]]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_methods_edit_in_their_order():
         (["Train.contrastive_layer=8"], "is InstruCL.layer now, with Train.methods"),
     ],
 )
-def test_mistakes_are_one_line(bindings, message):
+def test_invalid_arguments_are_one_error_line(bindings, message):
     with pytest.raises(UserError, match=message) as caught:
         load_config([], bindings)
     assert "\n" not in str(caught.value)
@@ -242,7 +242,7 @@ def test_mistakes_are_one_line(bindings, message):
         (["'lcs'", "LCS.first=2"], ["'lcs'", "LCS.first=2"], []),
     ],
 )
-def test_methods_of_a_run_that_changed_are_told_as_in_gin(before, after, changed):
+def test_changed_methods_of_a_run_are_reported_as_in_gin(before, after, changed):
     def config(words):
         names = [word for word in words if word.startswith("'")]
         settings = [word for word in words if not word.startswith("'")]
@@ -251,7 +251,7 @@ def test_methods_of_a_run_that_changed_are_told_as_in_gin(before, after, changed
     assert changed_fields(config(before), config(after)) == changed
 
 
-def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path):
+def test_errors_in_a_gin_file_name_the_line(tmp_path):
     file = tmp_path / "own.gin"
     for text, line in (("\nModel.methods = ('no',)\n", 2), ("\n\nAdaption.mlp = 2\n", 3)):
         file.write_text(text)
@@ -273,7 +273,7 @@ class Twice(Method, name="twice"):
 """
 
 
-def test_a_method_of_ones_own_needs_no_edit_of_the_library(tmp_path, monkeypatch):
+def test_a_user_method_needs_no_change_of_the_library(tmp_path, monkeypatch):
     (tmp_path / "method_of_this_test.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Method, "registered", dict(Method.registered))
@@ -298,7 +298,7 @@ Train.contrastive_form = 'paper'
 
 
 @pytest.mark.parametrize(("mlp", "layer"), [(8, 2), (0, 2), (8, 0), (0, 0)])
-def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
+def test_runs_of_an_earlier_version_are_read(mlp, layer, tmp_path):
     (tmp_path / "config.gin").write_text(EARLIER.format(mlp=mlp, layer=layer))
     config = load_config([], run=tmp_path / "config.gin")
     assert config.model.methods == ((Adaption(mlp, 0.2),) if mlp else ())
@@ -306,20 +306,20 @@ def test_the_run_of_an_earlier_version_is_read(mlp, layer, tmp_path):
     assert config.model.layout == "two_stage"
 
 
-def test_the_positions_of_an_earlier_version_are_read(tmp_path):
-    """In a run; whoever writes the old name is told the new one (`test_config.py`)."""
+def test_positions_of_an_earlier_version_are_read(tmp_path):
+    """In a run; in a gin file, the old name is an error (`test_config.py`)."""
     (tmp_path / "config.gin").write_text("Model.embed = 16\nModel.position_base = 100.0\n")
     assert load_config([], run=tmp_path / "config.gin").model.positions == ("sinusoidal", 100.0)
 
 
-def test_what_is_gone_is_left_out_of_a_run(tmp_path):
-    """Whoever writes the old name is told so (`test_config.py`)."""
+def test_removed_settings_of_older_runs_are_ignored(tmp_path):
+    """In a gin file, the old name is an error (`test_config.py`)."""
     (tmp_path / "config.gin").write_text("Train.loss_chunk = 8\nTrain.steps = 7\n")
     assert load_config([], run=tmp_path / "config.gin").train.steps == 7
 
 
-def test_what_a_later_word_leaves_out_is_not_read(tmp_path):
-    """A file with a method, and a flag without it: its section is no mistake then."""
+def test_sections_of_methods_removed_by_a_binding_are_ignored(tmp_path):
+    """With a method in a file and a flag that removes it, its section is accepted."""
     file = tmp_path / "own.gin"
     file.write_text("Model.methods = ('adaption',)\nAdaption.mlp = 2\n")
     assert load_config([str(file)], ["Model.methods=()"]).methods == ()
@@ -330,8 +330,8 @@ def test_what_a_later_word_leaves_out_is_not_read(tmp_path):
         load_config([str(file)], ["Adaption.mlp=-1"])
 
 
-def test_a_file_added_to_the_folder_is_a_method_at_once(tmp_path, monkeypatch):
-    """Nothing lists it; a file that begins with an underscore is none."""
+def test_a_file_added_to_the_folder_is_a_method(tmp_path, monkeypatch):
+    """There is no list of methods; files with a leading underscore are ignored."""
     for name in ("two_fold", "_helper"):
         text = OWN.replace('"twice"', f'"{name}"').replace("class Twice", "class TwoFold")
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
@@ -349,20 +349,20 @@ def test_a_file_added_to_the_folder_is_a_method_at_once(tmp_path, monkeypatch):
         sys.modules.pop("mnmt_jax.methods.two_fold", None)
 
 
-def test_the_titles_that_methods_may_not_take_are_the_sections():
+def test_reserved_titles_are_the_configuration_sections():
     assert {*RESERVED_TITLES} == {section.__name__ for section in SECTIONS.values()}
 
 
-def test_names_of_the_library_are_taken(monkeypatch):
+def test_names_of_the_library_are_reserved(monkeypatch):
     """Whether its file was imported before or not."""
     for known in (dict(Method.registered), {}):
         monkeypatch.setattr(Method, "registered", known)
-        told = "'adaption' is mnmt_jax.methods.adaption; rename yours"
-        with pytest.raises(UserError, match=told):
+        message = "'adaption' is mnmt_jax.methods.adaption; rename yours"
+        with pytest.raises(UserError, match=message):
             type("Mine", (Method,), {"__module__": "mine"}, name="adaption")
         for section in ("Adaption", "Model"):
-            told = f"'{section}' is a section of the library; rename yours"
-            with pytest.raises(UserError, match=told):
+            message = f"'{section}' is a section of the library; rename yours"
+            with pytest.raises(UserError, match=message):
                 type(section, (Method,), {"__module__": "mine"}, name="mine")
         assert "mine" not in known
     monkeypatch.undo()
@@ -376,7 +376,7 @@ def test_a_method_must_be_a_frozen_dataclass(monkeypatch):
         load_config([], ["Model.methods=('plain',)"])
 
 
-def test_gin_itself_knows_their_sections():
+def test_gin_knows_the_sections_of_methods():
     """As under t5x, whose gin parses the same files."""
     register_methods()
     with gin.unlock_config():
@@ -399,25 +399,26 @@ OLD_FACTS = {"layout": "two_stage", "embed": 16}
     ("methods", "adaption", "fits"),
     [((Adaption(8),), 8, True), ((), 0, True), ((Adaption(8),), 0, False), ((), 8, False)],
 )
-def test_adapters_of_an_earlier_version_are_compared(methods, adaption, fits):
+def test_adapters_of_an_earlier_version_are_checked(methods, adaption, fits):
     model = Model("two_stage", (1, 1), embed=16, heads=2, methods=methods)
-    here = json.loads(json.dumps(as_facts(model)))
-    facts = migrate_facts(OLD_FACTS | {"adaption_mlp": adaption}, here)
-    assert all(here[name] == value for name, value in facts.items()) == fits
+    recorded = json.loads(json.dumps(as_facts(model)))
+    facts = migrate_facts(OLD_FACTS | {"adaption_mlp": adaption}, recorded)
+    assert all(recorded[name] == value for name, value in facts.items()) == fits
 
 
-def test_an_adapter_of_before_is_for_a_model_of_before():
-    """What its version could not write down, it was for the one value that there was."""
-    here = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
-    facts = migrate_facts(OLD_FACTS, here)
-    assert all(here[name] == value for name, value in facts.items())
-    of_base = migrate_facts(OLD_FACTS | {"position_base": 100.0}, here)
-    assert of_base["positions"] == ["sinusoidal", 100.0] != here["positions"]
+def test_older_adapters_imply_the_former_defaults():
+    """Settings that did not exist had a single value then."""
+    recorded = json.loads(json.dumps(as_facts(Model("two_stage", (1, 1), embed=16, heads=2))))
+    facts = migrate_facts(OLD_FACTS, recorded)
+    assert all(recorded[name] == value for name, value in facts.items())
+    of_base = migrate_facts(OLD_FACTS | {"position_base": 100.0}, recorded)
+    assert of_base["positions"] == ["sinusoidal", 100.0] != recorded["positions"]
     assert (
-        migrate_facts(OLD_FACTS | {"position_base": 10000.0}, here)["positions"]
-        == here["positions"]
+        migrate_facts(OLD_FACTS | {"position_base": 10000.0}, recorded)["positions"]
+        == recorded["positions"]
     )
     for name, other in (("activation", "gelu"), ("embedding_scale", False)):
         assert (
-            facts[name] != other and migrate_facts(OLD_FACTS | {name: other}, here)[name] == other
+            facts[name] != other
+            and migrate_facts(OLD_FACTS | {name: other}, recorded)[name] == other
         )

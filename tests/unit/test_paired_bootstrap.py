@@ -1,4 +1,4 @@
-"""The paired bootstrap on made translations of which the right answer is known."""
+"""The paired bootstrap on generated translations with a known answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(folder, direction, hypotheses, references):
 
 
 def damaged(lines, share, seed):
-    """Replaces a share of the words."""
+    """Replace a fraction of the words."""
     draw = random.Random(seed)
     return [" ".join(draw.choice(WORDS) if draw.random() < share else w for w in line.split())
             for line in lines]  # fmt: skip
@@ -42,7 +42,7 @@ def folders(tmp_path):
     return one, other
 
 
-def test_a_clear_difference_is_told_from_chance(folders):
+def test_a_clear_difference_is_significant(folders):
     scores = {(s.direction, s.metric): s for s in paired_scores(*folders, samples=200)}
     assert set(scores) == {(d, m) for d in ("en-de", "fr-de") for m in ("BLEU", "chrF++")}
     for metric in ("BLEU", "chrF++"):

@@ -43,7 +43,7 @@ HYPOTHESES = ["drei Haus grün Fluss klein läuft", "eins zwei drei Haus und", "
 
 @pytest.fixture
 def flores(tmp_path, monkeypatch):
-    """A SentencePiece model in the place of Flores-200's."""
+    """Return a SentencePiece model in place of Flores-200's."""
     monkeypatch.setattr(spbleu_module, "SACREBLEU_DIR", str(tmp_path / "sacrebleu"))
     path = spbleu_module.cached_model_path()
     path.parent.mkdir(parents=True)
@@ -53,7 +53,7 @@ def flores(tmp_path, monkeypatch):
 
 @pytest.fixture
 def moses(monkeypatch):
-    """The interface of sacremoses: joins tokens and closes up full stops."""
+    """Fake sacremoses: joins tokens and full stops."""
     package = types.ModuleType("sacremoses")
     package.languages = []
 
@@ -77,10 +77,10 @@ def scorer(name, tokenizer=None):
 
 def test_roles_are_swapped(flores):
     texts = PaperTexts(["x"] * 3, HYPOTHESES, REFERENCES)
-    found = scorer("mitre", flores).scores(DIRECTION, texts)
+    actual = scorer("mitre", flores).scores(DIRECTION, texts)
     correct, _ = spbleu(HYPOTHESES, REFERENCES, flores)
     swapped, _ = spbleu(REFERENCES, HYPOTHESES, flores)
-    assert found == {
+    assert actual == {
         "spbleu": round_as_published(swapped),
         "chrf": round_as_published(CHRF(word_order=2).corpus_score(REFERENCES, [HYPOTHESES]).score),
     }
@@ -93,10 +93,10 @@ def test_roles_are_swapped(flores):
 
 def test_references_pass_through_sentencepiece(flores):
     """A character without a piece becomes <<unk>>; the hypothesis' mark of one becomes <unk>."""
-    made = scorer("mitre", flores)
+    actual = scorer("mitre", flores)
     vocabulary = made_text.vocabulary()
     assert vocabulary.unk_id in vocabulary.encode("drei Ω Haus")
-    texts = made.texts(
+    texts = actual.texts(
         DIRECTION,
         ["three Ω house", " one  two"],
         ["drei \u2047 Haus", "eins"],
@@ -110,7 +110,7 @@ def test_references_pass_through_sentencepiece(flores):
 
 
 def test_long_pairs_are_left_out_of_opus100():
-    made = scorer("opus100")
+    actual = scorer("opus100")
     vocabulary = made_text.vocabulary()
     word = "drei "
     pieces = len(vocabulary.encode(word.strip()))
@@ -125,10 +125,10 @@ def test_long_pairs_are_left_out_of_opus100():
     sources = [rows[0][0], rows[1][0], short, short]
     references = [short, short, rows[1][0], rows[2][0]]
     # With its tag and eos a source may have 126 pieces; with its eos a target 127.
-    texts = made.texts(DIRECTION, sources, ["a", "b", "c", "d"], references)
+    texts = actual.texts(DIRECTION, sources, ["a", "b", "c", "d"], references)
     assert texts.hypotheses == ["a", "c"]
     assert scorer("mitre").texts(DIRECTION, sources, ["a"] * 4, references).hypotheses == ["a"] * 4
-    assert made.scores(DIRECTION, PaperTexts([], [], [])) == {}
+    assert actual.scores(DIRECTION, PaperTexts([], [], [])) == {}
 
 
 def test_texts_are_detokenized_where_the_corpus_is_tokenized(moses):
@@ -150,9 +150,9 @@ def test_iwslt17_compares_detokenized_hypotheses_with_tokenized_references():
     detokenized = [made._moses.detokenize(text, "it") for text in tokens]
     assert detokenized[0] == "l'amico dell'autore non c'è, vero?"
     texts = PaperTexts(["x"] * 2, detokenized, tokens)
-    found = made.scores(("en", "it"), texts)
+    actual = made.scores(("en", "it"), texts)
     expected = BLEU(tokenize="13a").corpus_score(detokenized, [tokens]).score
-    assert found == {"bleu": round_as_published(expected)} and expected < 60
+    assert actual == {"bleu": round_as_published(expected)} and expected < 60
     prepared = made.texts(DIRECTION, ["three house ."], ["drei Haus ."], ["drei Haus ."])
     assert prepared.hypotheses == ["drei Haus."]
     assert prepared.references == ["drei Haus <<unk>>"]  # the vocabulary has no full stop
@@ -170,14 +170,14 @@ def test_iwslt17_compares_detokenized_hypotheses_with_tokenized_references():
     }
 
 
-def test_without_sacremoses_it_says_so(monkeypatch):
+def test_missing_sacremoses_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(UserError, match="pip install sacremoses"):
         scorer("ec40")
     scorer("mitre")
 
 
-def test_procedures_are_recognised_by_the_languages():
+def test_procedures_are_selected_by_the_languages():
     languages = {
         "mitre": MITRE_LANGUAGES,
         "ec40": EC40_LANGUAGES,
@@ -228,7 +228,7 @@ def subject():
     config = load_config([], ["Model.layout='prefix'", "Model.stage_layers=(2,)"])
 
     def translate(lines, direction):
-        """Drops the last word, but into French answers nothing right."""
+        """A translator that drops the last word, and is always wrong into French."""
         target = made_text.sentences(direction[1], len(lines))
         return [
             TranslatedSentence("non" if direction[1] == "fr" else t.rpartition(" ")[0])
@@ -241,12 +241,12 @@ def subject():
     return EvaluatedModel(translate=translate, config=config, **facts)
 
 
-def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores, monkeypatch):
+def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores, monkeypatch):
     monkeypatch.setitem(sys.modules, "bert_score", FakeBertScore())
     for name in ("roberta-large", "bert-base-multilingual-cased"):
         (tmp_path / name).mkdir()
-    wanted = MetricSelection(paper="mitre", bert_score=tmp_path)
-    further = OptionalMetrics(wanted, made_text.vocabulary(), ("en", "de", "fr"))
+    selection = MetricSelection(paper="mitre", bert_score=tmp_path)
+    further = OptionalMetrics(selection, made_text.vocabulary(), ("en", "de", "fr"))
     result = evaluate(subject(), benchmark, tmp_path / "out", optional_metrics=further)
     by_direction = {item.direction: item for item in result.directions}
     item = by_direction["en", "de"]
@@ -282,7 +282,7 @@ def test_an_evaluation_has_both_and_tells_them_apart(benchmark, tmp_path, flores
     assert "As published" in page and "Not comparable with the numbers above" in page
 
 
-def test_an_evaluation_without_extras_says_what_is_left_out(benchmark, tmp_path, monkeypatch):
+def test_an_evaluation_without_extras_reports_what_is_left_out(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(spbleu_module, "SACREBLEU_DIR", str(tmp_path / "empty"))
     result = evaluate(subject(), benchmark, tmp_path / "out", optional_metrics=OptionalMetrics())
     [note] = [note for note in result.notes if "spBLEU" in note]

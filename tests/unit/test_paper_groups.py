@@ -1,4 +1,4 @@
-"""The averages of the papers' tables, by hand on made-up matrices."""
+"""The averages of the papers' tables, by hand on small matrices."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_mitre_by_hand():
     assert table["avg"] == near(301 / 20, 20)
 
 
-def test_mitre_groups_weigh_to_the_average_both_ways():
+def test_weighted_group_means_of_mitre_equal_the_average():
     """As verified on the published table: group means weighted by languages give avg both ways."""
     values = {
         pair: float(n * 37 % 101) for n, pair in enumerate(many_to_many_directions(MITRE_LANGUAGES))
@@ -95,7 +95,7 @@ def test_ec40_by_hand():
     assert table["avg"] == near((102 + 150 + 92) / 26, 26)
 
 
-def test_ec40_dilution_of_metrics_that_do_not_know_every_language():
+def test_ec40_averages_with_languages_unknown_to_a_metric():
     """A direction with one unknown language counts as zero in the tiers, with two not at all."""
     values = read(EC40)
     measured = {"en", "de", "ru", "sv"}
@@ -113,8 +113,8 @@ def test_ec40_dilution_factors():
     """The factors the spec expects of 35 known languages: .85, .771, .611, .692."""
     known = set(EC40_LANGUAGES) - set("mt ti lb oc ast kab".split())
     table = ec40_table(dict.fromkeys(many_to_many_directions(EC40_LANGUAGES), 1.0), known)
-    found = [table[f"→ {tier}"].mean for tier in EC40_TABLE_TIERS]
-    assert found == pytest.approx([0.850, 0.771, 0.611, 0.692], abs=5e-4)
+    actual = [table[f"→ {tier}"].mean for tier in EC40_TABLE_TIERS]
+    assert actual == pytest.approx([0.850, 0.771, 0.611, 0.692], abs=5e-4)
     assert table["avg"] == Average(1.0, 35 * 34) and table["sup"].mean == 1.0
     entered = sum(_cells_entered(table, tier) for tier in EC40_TABLE_TIERS)
     assert entered == 1610

@@ -1,4 +1,4 @@
-"""Arrays of a checkpoint are read to where a CPU device leaves them."""
+"""Checkpoint arrays are read into memory that a CPU device uses without a copy."""
 
 import jax
 import jax.numpy as jnp
@@ -20,25 +20,25 @@ def folder(tmp_path):
     return tmp_path / "params"
 
 
-def test_a_device_takes_over_what_was_read(folder):
-    found = load_numpy(folder)
-    np.testing.assert_array_equal(found["a"]["b"], np.arange(600.0).reshape(20, 30))
-    assert found["c"].dtype == jnp.bfloat16 and found["c"].tolist() == [*range(7)]
-    assert found["d"].shape == () and int(found["d"]) == 3
-    starts = [leaf.ctypes.data for leaf in jax.tree.leaves(found)]
-    placed = jax.tree.leaves(place_params(found, None))
+def test_arrays_are_read_without_copying_to_the_device(folder):
+    actual = load_numpy(folder)
+    np.testing.assert_array_equal(actual["a"]["b"], np.arange(600.0).reshape(20, 30))
+    assert actual["c"].dtype == jnp.bfloat16 and actual["c"].tolist() == [*range(7)]
+    assert actual["d"].shape == () and int(actual["d"]) == 3
+    starts = [leaf.ctypes.data for leaf in jax.tree.leaves(actual)]
+    placed = jax.tree.leaves(place_params(actual, None))
     assert [leaf.unsafe_buffer_pointer() for leaf in placed] == starts
 
 
-def test_the_files_may_go_when_they_are_read(folder):
-    found = load_numpy(folder)
+def test_files_can_be_deleted_after_reading(folder):
+    actual = load_numpy(folder)
     for path in folder.rglob("*"):
         if path.is_file():
             path.write_bytes(b"")
-    assert found["a"]["b"].sum() == 600 * 599 / 2
+    assert actual["a"]["b"].sum() == 600 * 599 / 2
 
 
-def test_a_cut_file_is_an_error(folder):
+def test_a_truncated_file_is_an_error(folder):
     (data,) = sorted(folder.rglob("d/*"), key=lambda path: path.stat().st_size)[-1:]
     data.write_bytes(data.read_bytes()[:100])
     with pytest.raises(Exception, match="."):

@@ -30,7 +30,7 @@ BAD = {
     "\udc80": "not Unicode",
     "é" * 101: "longer than 200 bytes",
 }
-each_bad_name = pytest.mark.parametrize(("name", "said"), BAD.items(), ids=map(ascii, BAD))
+each_bad_name = pytest.mark.parametrize(("name", "message"), BAD.items(), ids=map(ascii, BAD))
 
 
 @pytest.fixture
@@ -45,48 +45,50 @@ def data(tmp_path):
 
 
 @each_bad_name
-def test_names_are_refused_in_one_line(name, said):
-    with pytest.raises(UserError, match=rf"^--name=.*{said}.*; choose a name of letters") as caught:
+def test_names_are_refused_in_one_line(name, message):
+    with pytest.raises(
+        UserError, match=rf"^--name=.*{message}.*; choose a name of letters"
+    ) as caught:
         check_name(name, "--name")
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["mine", "a.b", "..a", "wmt14-en_de", "день", "x" * 200, "a b"])
-def test_names_that_are_allowed(name):
+def test_valid_names_are_accepted(name):
     assert check_name(name, "--name") == name
 
 
 @each_bad_name
-def test_the_name_of_a_cached_corpus(data, tmp_path, monkeypatch, name, said):
+def test_the_name_of_a_cached_corpus(data, tmp_path, monkeypatch, name, message):
     monkeypatch.setattr(vocabulary_module, "train_sentencepiece", None)  # not reached
     folder = tmp_path / "a" / "b" / "cache"
     flags = f"--parallel={data}", "--languages=en,de", f"--name={name}", "--output", folder
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match=f"--name=.*{said}"):
+    with pytest.raises(UserError, match=f"--name=.*{message}"):
         command("cache_tasks", *flags)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @each_bad_name
-def test_the_name_of_a_corpus_in_python(name, said):
+def test_the_name_of_a_corpus_in_python(name, message):
     for make in (
         lambda: CldrPhrases(("en", "de"), name=name),
         lambda: ParallelFiles(name, "{split}.{language}", ()),
     ):
-        with pytest.raises(UserError, match=f"corpus name=.*{said}"):
+        with pytest.raises(UserError, match=f"corpus name=.*{message}"):
             make()
 
 
 @each_bad_name
-def test_the_name_of_files_that_are_evaluated(data, name, said):
+def test_the_name_of_evaluated_files(data, name, message):
     arguments = ["--run=x", "--output=y", f"--parallel={data}", "--languages=en,de"]
     flags = evaluate.make_parser().parse_args([*arguments, f"--task={name}"])
-    with pytest.raises(UserError, match=f"--task=.*{said}"):
+    with pytest.raises(UserError, match=f"--task=.*{message}"):
         benchmark_corpus(flags)
 
 
 @pytest.mark.parametrize("name", ["../evil_en_de", "a/b_en_de", "x" * 241])
-def test_names_of_tasks_however_they_are_made(tmp_path, vocabulary, name):
+def test_task_names_are_checked_in_the_cache(tmp_path, vocabulary, name):
     task = TaskSource(name, "en", "de", {"train": lambda: [([3], [4])]})
     with pytest.raises(UserError, match="task="):
         write_cache(tmp_path / "cache", [task], vocabulary=vocabulary)
@@ -101,15 +103,15 @@ def vocabulary():
 
 
 @pytest.mark.parametrize("code", ["a/b", "../c", "", "a\tb"])
-def test_codes_of_languages(tmp_path, vocabulary, code):
-    """Files of translations are named by them."""
-    with pytest.raises(UserError, match="cannot be a language.s code"):
+def test_language_codes_are_checked(tmp_path, vocabulary, code):
+    """Translation files are named by language codes."""
+    with pytest.raises(UserError, match="cannot be a language code"):
         Vocabulary(vocabulary.model, ("en", code))
-    with pytest.raises(UserError, match="cannot be a language.s code"):
+    with pytest.raises(UserError, match="cannot be a language code"):
         vocabulary.with_language(code)
 
 
-def test_links_that_leave_a_folder(tmp_path):
+def test_links_out_of_a_folder(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "ab").mkdir()
     (tmp_path / "a" / "inner").symlink_to(tmp_path / "a")

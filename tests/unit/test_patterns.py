@@ -1,4 +1,4 @@
-"""The pattern language against a table that can be checked by eye."""
+"""Parameter patterns against a table of examples."""
 
 import pytest
 
@@ -29,16 +29,18 @@ WIDE, TABLE, NORM = "layer_12/mlp/wi/kernel", "embedding", "stage_0_norm/scale"
         ("", set()),
     ],
 )
-def test_what_a_pattern_fits(pattern, fits):
+def test_patterns_and_matching_paths(pattern, fits):
     assert {path for path in (SELF, MEMORY, WIDE, TABLE, NORM) if matches(pattern, path)} == fits
 
 
-def test_a_pattern_that_fits_nothing_is_one_line_with_close_names():
+def test_a_pattern_without_match_is_one_error_line_with_similar_names():
     paths = [SELF, MEMORY, WIDE, TABLE]
     check_patterns("Optimizer.frozen", ("embedding", "mlp"), paths)
     with pytest.raises(UserError) as caught:
         check_patterns("Optimizer.frozen", ("embedding", "attenton/query"), paths)
-    said = str(caught.value)
-    assert "\n" not in said and said.startswith("Optimizer.frozen=('embedding', 'attenton/query')")
-    assert "'attenton/query' matches nothing; did you mean attention/query" in said
-    assert "layer_*" in said and "layer_0" not in said
+    message = str(caught.value)
+    assert "\n" not in message and message.startswith(
+        "Optimizer.frozen=('embedding', 'attenton/query')"
+    )
+    assert "'attenton/query' matches nothing; did you mean attention/query" in message
+    assert "layer_*" in message and "layer_0" not in message

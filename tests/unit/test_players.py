@@ -107,15 +107,24 @@ def test_each_player_has_gradients_of_its_own_parameters_alone(cache):
 def gradient_of(learner: Learner, turn: PlayerUpdate):
     """Returns the mean gradient of a turn over the micro-batches of a batch."""
 
-    def loss(params, batch, rng):
-        parts = [{name: array[number] for name, array in batch.items()} for number in range(2)]
-        found = [
-            player_loss(learner, turn, params, part, jax.random.fold_in(rng, number))
-            for number, part in enumerate(parts)
-        ]
-        return sum(f[0] for f in found) / sum(f[1]["tokens"] for f in found)
+    def total(params, micro_batch, rng):
+        loss, sums = player_loss(learner, turn, params, micro_batch, rng)
+        return loss, sums["tokens"]
 
-    return jax.jit(jax.grad(loss))
+    of_micro_batch = jax.jit(jax.grad(total, has_aux=True))
+
+    def gradient(params, batch, rng):
+        micro_batches = [{name: array[n] for name, array in batch.items()} for n in range(2)]
+        totals, tokens = zip(
+            *(
+                of_micro_batch(params, micro_batch, jax.random.fold_in(rng, number))
+                for number, micro_batch in enumerate(micro_batches)
+            ),
+            strict=True,
+        )
+        return jax.tree.map(lambda *parts: sum(parts) / sum(tokens), *totals)
+
+    return gradient
 
 
 def by_hand(learner: Learner, state, batch, order):

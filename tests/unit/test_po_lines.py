@@ -1,4 +1,4 @@
-"""The form of a PO file's lines, held against polib, which does not check it."""
+"""Syntax checks of PO lines, which polib does not do."""
 
 import re
 
@@ -11,9 +11,9 @@ from mnmt_jax.errors import UserError
 from tests.unit.test_bitext import PO, write
 
 
-def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
-    """Whichever quote of a text is taken away, the line is named."""
-    taken = 0
+def test_a_missing_quote_in_a_po_file_is_an_error(tmp_path):
+    """The line is named for each missing quote."""
+    removed = 0
     for number, line in enumerate(PO.splitlines(), start=1):
         ends = line.find('"'), line.rfind('"')
         for end in () if line.startswith("#") or ends[0] < 0 else ends:
@@ -24,8 +24,8 @@ def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
                 UserError, match=rf"de\.po:{number}: (no|neither|text) .*; repair the"
             ):
                 list(read_units(str(tmp_path / "de.po")))
-            taken += 1
-    assert taken == 2 * 17
+            removed += 1
+    assert removed == 2 * 17
 
 
 @pytest.mark.parametrize(
@@ -51,23 +51,23 @@ def test_a_quote_that_a_po_file_lacks_is_missed(tmp_path):
         ("\f", "^$"),
     ],
 )
-def test_the_form_of_a_line_of_a_po_file(line, flaw):
+def test_syntax_of_po_lines(line, flaw):
     assert re.match(flaw, po_line_error(line))
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "UTF-8", "utf-8-sig", "CHARSET", "hex"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_what_polib_writes_is_read(tmp_path, charset, end):
+def test_files_written_by_polib_are_read(tmp_path, charset, end):
     """In the file's own encoding, or UTF-8 where it declares none that is known."""
     polib = pytest.importorskip("polib")
-    made = polib.POFile(wrapwidth=20)
-    made.metadata = {"Language": "de", "Content-Type": f"text/plain; charset={charset}"}
+    po_file = polib.POFile(wrapwidth=20)
+    po_file.metadata = {"Language": "de", "Content-Type": f"text/plain; charset={charset}"}
     texts = ['"quoted" \\', "C:\\", "ü" * 50 + " ü" * 50, "a\tb\nc\u2028d\x85e", 'x"', "\\n", "#"]
     texts = [text for text in texts if charset != "iso-8859-1" or "\u2028" not in text]
-    made += [polib.POEntry(msgid=f"{n} {t}", msgstr=t, comment=t) for n, t in enumerate(texts)]
+    po_file += [polib.POEntry(msgid=f"{n} {t}", msgstr=t, comment=t) for n, t in enumerate(texts)]
     path = tmp_path / "a.po"
     encoding = {"CHARSET": "utf-8-sig", "hex": "utf-8"}.get(charset, charset)
-    path.write_bytes(str(made).replace("\n", end).encode(encoding))
+    path.write_bytes(str(po_file).replace("\n", end).encode(encoding))
     read = [unit.texts["de"] for unit in read_units(str(path))]
     assert read == [" ".join(text.split()) for text in texts]
 
@@ -76,7 +76,7 @@ HEADER = 'msgid ""\nmsgstr "Language: de\\n"\n'
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         ('msgid ""\n' + '"abc "\n' * (MAX_TEXT_LINES + 1), f"more than {MAX_TEXT_LINES} lines"),
         ("# a comment\n\n" * (MAX_TEXT_LINES + 1), f"more than {MAX_TEXT_LINES} lines"),
@@ -86,14 +86,14 @@ HEADER = 'msgid ""\nmsgstr "Language: de\\n"\n'
     ],
     ids=["text", "comments", "obsolete", "line", "long comment"],
 )
-def test_an_entry_has_a_limit(tmp_path, more, said):
+def test_entries_have_a_size_limit(tmp_path, more, message):
     """polib joins the lines of a text one by one: 400,000 took a minute."""
     write(tmp_path, de_po=HEADER + more)
-    with pytest.raises(UserError, match=rf"de\.po:\d+: .*{said}; repair the file"):
+    with pytest.raises(UserError, match=rf"de\.po:\d+: .*{message}; repair the file"):
         list(read_units(str(tmp_path / "de.po")))
 
 
-def test_many_entries_and_blank_lines_are_no_long_entry(tmp_path):
+def test_many_entries_and_blank_lines_are_accepted(tmp_path):
     entry = '#~ msgid "a"\n#~ msgstr "b"\n' + "\n" * 10
     write(tmp_path, de_po=HEADER + entry * (MAX_TEXT_LINES // 4))
     assert len(list(read_units(str(tmp_path / "de.po")))) == MAX_TEXT_LINES // 4

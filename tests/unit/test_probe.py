@@ -1,4 +1,4 @@
-"""Probes of positions: what they can learn and cannot, their counts by hand, and what they keep."""
+"""Position probes: accuracy, counts by hand, and cached results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ QUICK = ProbeSettings(updates=300, batch=128, learning_rate=1e-2)
 
 
 def tokens(count: int, seed: int):
-    """Positions, and what a model's own sinusoids make of them below noise."""
+    """Return positions, and noisy states with sinusoidal positions."""
     rng = np.random.default_rng(seed)
     positions = rng.integers(0, LONGEST, count).astype(np.int32)
     rows = np.asarray(sinusoid(positions[None], EMBED, 100.0))[0]
@@ -56,21 +56,21 @@ def tokens(count: int, seed: int):
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_positions_are_read_off_sinusoids_and_chance_off_shuffled_labels(hidden):
+def test_probes_read_positions_from_sinusoids_and_chance_from_shuffled_labels(hidden):
     learned, states = tokens(2000, 0)
-    told, others = tokens(400, 1)
+    held_out_positions, held_out_states = tokens(400, 1)
     probe = ProbeSettings(hidden, updates=QUICK.updates, batch=128, learning_rate=1e-2)
     params = train_probe(states, learned, LONGEST, probe)
     assert [layer["weight"].shape for layer in params] == (
         [(EMBED, EMBED)] * hidden + [(EMBED, LONGEST)]
     )
-    assert (predict_positions(params, others) == told).mean() > 0.95
+    assert (predict_positions(params, held_out_states) == held_out_positions).mean() > 0.95
     shuffled = np.random.default_rng(2).permutation(learned)
     params = train_probe(states, shuffled, LONGEST, probe)
-    assert (predict_positions(params, others) == told).mean() < 2 / LONGEST
+    assert (predict_positions(params, held_out_states) == held_out_positions).mean() < 2 / LONGEST
 
 
-def test_a_linear_probe_is_the_softmax_that_gradient_descent_finds():
+def test_a_linear_probe_equals_softmax_regression_by_gradient_descent():
     """On separable states both have the same signs: an independent fit tells the same."""
     positions, states = tokens(600, 3)
     params = train_probe(states, positions, LONGEST, ProbeSettings(False, 400, 600, 1e-2))
@@ -87,7 +87,7 @@ def test_a_linear_probe_is_the_softmax_that_gradient_descent_finds():
     assert (predict_positions(params, states) == expected).mean() > 0.99
 
 
-def test_a_tenth_of_the_texts_is_held_out_whole():
+def test_a_tenth_of_whole_texts_is_held_out():
     texts = np.repeat(np.arange(20), np.arange(1, 21))
     out = held_out_mask(texts, 0)
     assert len(set(texts[out])) == 2 and set(texts[out]).isdisjoint(texts[~out])
@@ -134,8 +134,8 @@ def test_classes_of_pieces_by_hand(piece, classes):
 
 def test_classes_of_ids():
     known = vocabulary()
-    found = [set(token_id_classes(known, i)) for i in (known.first_tag, known.size - 1, 0, 1, 2)]
-    assert found == [{"tag"}, {"tag"}, set(), {"eos"}, {"unknown"}]
+    actual = [set(token_id_classes(known, i)) for i in (known.first_tag, known.size - 1, 0, 1, 2)]
+    assert actual == [{"tag"}, {"tag"}, set(), {"eos"}, {"unknown"}]
     piece = known.encode("Haus")[0]
     assert token_id_classes(known, piece) == piece_classes(known.tokens([piece])[0]) != frozenset()
 
@@ -149,43 +149,43 @@ def test_accuracy_by_type_and_class_by_hand():
     types = accuracy_by_type(ids, right)
     assert types.ids.tolist() == [3, 5, 7] and types.counts.tolist() == [4, 2, 1]
     assert types.accuracy.tolist() == [0.75, 1, 1]
-    found = accuracy_by_class(types, CLASSES, 2)
-    assert list(found) == ["all", "a", "b"]
-    assert found["all"] == {"tokens": 7, "micro": 6 / 7, "types": 2, "macro": 0.875}
-    assert found["a"] == {"tokens": 6, "micro": 5 / 6, "types": 2, "macro": 0.875}
-    assert found["b"] == {"tokens": 2, "micro": 1.0, "types": 1, "macro": 1.0}
+    actual = accuracy_by_class(types, CLASSES, 2)
+    assert list(actual) == ["all", "a", "b"]
+    assert actual["all"] == {"tokens": 7, "micro": 6 / 7, "types": 2, "macro": 0.875}
+    assert actual["a"] == {"tokens": 6, "micro": 5 / 6, "types": 2, "macro": 0.875}
+    assert actual["b"] == {"tokens": 2, "micro": 1.0, "types": 1, "macro": 1.0}
     assert accuracy_by_class(types, CLASSES, 3)["b"]["macro"] is None
 
 
-def test_gains_are_of_the_second_over_the_first():
+def test_gains_compare_the_second_model_with_the_first():
     ids, counts = np.array([3, 5, 7]), np.array([4, 2, 1])
     first = TypeAccuracy(ids, counts, np.array([0.5, 0.5, 0.0]))
     second = TypeAccuracy(ids, counts, np.array([0.75, 0.5, 1.0]))
-    found = class_gains(first, second, CLASSES, 1)
-    assert (found["types"], found["gained"]) == (3, 2)
-    assert found["classes"]["a"] == {"all": pytest.approx(200 / 3), "gained": 50}
-    assert found["classes"]["b"] == {"all": pytest.approx(100 / 3), "gained": 0}
-    found = class_gains(first, second, CLASSES, 2)  # the rare type counts nowhere
-    assert (found["types"], found["gained"]) == (2, 1)
-    assert found["classes"]["a"] == {"all": 100, "gained": 100}
+    actual = class_gains(first, second, CLASSES, 1)
+    assert (actual["types"], actual["gained"]) == (3, 2)
+    assert actual["classes"]["a"] == {"all": pytest.approx(200 / 3), "gained": 50}
+    assert actual["classes"]["b"] == {"all": pytest.approx(100 / 3), "gained": 0}
+    actual = class_gains(first, second, CLASSES, 2)  # the rare type counts nowhere
+    assert (actual["types"], actual["gained"]) == (2, 1)
+    assert actual["classes"]["a"] == {"all": 100, "gained": 100}
     assert class_gains(second, first, CLASSES, 1)["gained"] == 0
 
 
-def test_gains_are_of_the_types_of_both():
-    """Another instruction has other tags, and so other ids, at other places among them."""
+def test_gains_use_the_token_types_of_both_models():
+    """Another instruction has other tags, and so other ids."""
     first = TypeAccuracy(np.array([3, 5, 9]), np.array([4, 2, 5]), np.array([0.5, 0.5, 0.0]))
     second = TypeAccuracy(
         np.array([2, 3, 5, 7]), np.array([9, 1, 2, 5]), np.array([1.0, 0.5, 0.75, 1])
     )
-    found = class_gains(first, second, CLASSES, 1)
-    assert (found["types"], found["gained"]) == (2, 1)
-    assert found["classes"] == {"a": {"all": 100, "gained": 100}, "b": {"all": 50, "gained": 100}}
-    found = class_gains(first, second, CLASSES, 2)  # the second has one token of 3
-    assert (found["types"], found["gained"]) == (1, 1)
+    actual = class_gains(first, second, CLASSES, 1)
+    assert (actual["types"], actual["gained"]) == (2, 1)
+    assert actual["classes"] == {"a": {"all": 100, "gained": 100}, "b": {"all": 50, "gained": 100}}
+    actual = class_gains(first, second, CLASSES, 2)  # the second has one token of 3
+    assert (actual["types"], actual["gained"]) == (1, 1)
 
 
 def features(folder, count, seed, shuffled=False):
-    """Features on disk: sinusoids as layer 1, noise as layer 2."""
+    """Write features: sinusoids as layer 1, noise as layer 2."""
     positions, states = tokens(count, seed)
     if shuffled:
         positions = np.random.default_rng(seed).permutation(positions)
@@ -198,29 +198,29 @@ def features(folder, count, seed, shuffled=False):
     return ProbeFeatures(folder, ids, positions, np.arange(count) // 10, places)
 
 
-def test_probes_are_made_once_and_made_again_if_damaged(tmp_path, monkeypatch):
+def test_probes_are_cached_and_recomputed_if_damaged(tmp_path, monkeypatch):
     learned, tested = features(tmp_path / "l", 600, 0), features(tmp_path / "t", 100, 1)
     kept = tmp_path / "probes"
-    found = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
-    assert [len(each) for each in found] == [60, 100] and found[1].mean() > 0.9
-    alone = evaluate_probe(learned, None, 0, probe=QUICK, folder=kept)
-    np.testing.assert_array_equal(alone[0], found[0])
-    assert len(alone[1]) == 0 and len(list(kept.iterdir())) == 2
+    actual = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
+    assert [len(each) for each in actual] == [60, 100] and actual[1].mean() > 0.9
+    one_probe = evaluate_probe(learned, None, 0, probe=QUICK, folder=kept)
+    np.testing.assert_array_equal(one_probe[0], actual[0])
+    assert len(one_probe[1]) == 0 and len(list(kept.iterdir())) == 2
     trained = []
     plain = train_probe
     monkeypatch.setattr(probing, "train_probe", lambda *given: trained.append(1) or plain(*given))
     again = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
-    np.testing.assert_array_equal(again[1], found[1])
+    np.testing.assert_array_equal(again[1], actual[1])
     assert not trained
     for path in kept.iterdir():
         path.write_bytes(path.read_bytes()[:50])
     again = evaluate_probe(learned, tested, 0, probe=QUICK, folder=kept)
-    np.testing.assert_array_equal(again[1], found[1])
+    np.testing.assert_array_equal(again[1], actual[1])
     assert len(trained) == 1
 
 
-def test_two_models_are_told_apart(tmp_path):
-    """One keeps positions in a layer where the other has none of them."""
+def test_probes_distinguish_two_models(tmp_path):
+    """One model has positions in a layer where the other has none."""
     test = features(tmp_path / "t", 200, 1)
     good = ProbedModel({"run": "good"}, features(tmp_path / "l", 600, 0), test)
     bad = ProbedModel({"run": "bad"}, features(tmp_path / "s", 600, 0, shuffled=True), test)
@@ -240,7 +240,7 @@ def test_two_models_are_told_apart(tmp_path):
     assert subject["places"][0]["classes"]["all"]["tokens"] == 60
 
 
-def test_places_are_those_that_a_role_passes():
+def test_probed_locations_of_a_role():
     def places(name, roles, layers=(), **changes):
         config = small_config(name, norm="pre", **changes)
         plan = make_plan(config, get_layout(name, config.stage_layers))
@@ -266,8 +266,8 @@ def test_places_are_those_that_a_role_passes():
 
 
 def place_of(layer, accuracy, ended=False):
-    found = {"tokens": 9, "micro": accuracy, "types": 0, "macro": None}
-    place = {"role": "source", "layer": layer, "ended": ended, "classes": {"all": found}}
+    actual = {"tokens": 9, "micro": accuracy, "types": 0, "macro": None}
+    place = {"role": "source", "layer": layer, "ended": ended, "classes": {"all": actual}}
     return place | {"accuracy": accuracy, "held_out": None}
 
 
@@ -277,8 +277,8 @@ def page_of(subjects):
     return {**facts, "tested_on": "test", "subjects": subjects}
 
 
-def test_the_table_of_probes_has_each_place_by_its_name():
-    """One model has an end after its first stage, the other a layer more."""
+def test_the_probe_table_names_each_location():
+    """One model has states after its first stage's norm, the other has one more layer."""
     first = [place_of(1, 0.1), place_of(2, 0.2), place_of(2, 0.25, True), place_of(3, 0.3)]
     second = [place_of(2, 0.6), place_of(1, 0.5), place_of(3, 0.7), place_of(4, 0.8)]
     subjects = [
@@ -298,15 +298,19 @@ def test_the_table_of_probes_has_each_place_by_its_name():
     ]
 
 
-def test_a_page_leaves_out_what_no_token_tells():
+def test_a_page_omits_checkpoints_without_accuracy():
     subjects = [
         {"run": "a", "checkpoint": f"step {step}", "places": [place_of(1, accuracy)]}
         for step, accuracy in ((10, None), (20, 0.25), (30, 0.5))
     ]
     assert "layer 1: 0.500" in "".join(render_sections(page_of(subjects)))
-    told = page_of(subjects) | {"tested_texts": 7, "learned_texts": 2}
-    assert "2 of the 7 test texts are also in the training texts." in "".join(render_sections(told))
-    assert "also in the training texts" not in "".join(render_sections(told | {"learned_texts": 0}))
+    facts = page_of(subjects) | {"tested_texts": 7, "learned_texts": 2}
+    assert "2 of the 7 test texts are also in the training texts." in "".join(
+        render_sections(facts)
+    )
+    assert "also in the training texts" not in "".join(
+        render_sections(facts | {"learned_texts": 0})
+    )
 
 
 def spoken(source, target, *texts):
@@ -356,24 +360,26 @@ def test_a_finished_analysis_of_other_directions_is_kept(tmp_path):
         ("test", [], ["x", "y"], None),
     ],
 )
-def test_what_is_told_is_not_all_learned(learned_from, validation, test, message, monkeypatch):
+def test_test_texts_must_differ_from_training_texts(
+    learned_from, validation, test, message, monkeypatch
+):
     splits = {"validation": [spoken("de", "en", *validation)], "test": [spoken("de", "en", *test)]}
     read = lambda flags, translator, split="test": splits[split]  # noqa: E731
     monkeypatch.setattr(analyse_states, "forced_sentences", read)
     tested_on = "test" if learned_from == "validation" else "held out"
-    asked = argparse.Namespace(task="t"), None, learned_from, tested_on
+    arguments = argparse.Namespace(task="t"), None, learned_from, tested_on
     if message:
         with pytest.raises(UserError, match=message):
-            analyse_states._probed_sentences(*asked)
+            analyse_states._probed_sentences(*arguments)
     else:
-        assert set(analyse_states._probed_sentences(*asked)) == {learned_from, "test"}
+        assert set(analyse_states._probed_sentences(*arguments)) == {learned_from, "test"}
     assert source_texts(splits["test"]) == {("de", text) for text in test}
 
 
 @pytest.mark.parametrize(
     ("there", "hint"), [(True, True), (False, False)], ids=["no validation text", "no task"]
 )
-def test_the_other_split_is_named_where_it_helps(there, hint, monkeypatch):
+def test_the_other_split_is_suggested_if_it_helps(there, hint, monkeypatch):
     def read(flags, translator, split="test"):
         raise UserError("--task=t: nothing to read")
 
@@ -399,13 +405,13 @@ def test_the_other_split_is_named_where_it_helps(there, hint, monkeypatch):
         ("--directions=deen", "'deen' must be SOURCE-TARGET, e.g. en-de; or write all"),
     ],
 )
-def test_flags_are_read_before_the_run(flag, message, tmp_path):
+def test_flags_are_checked_before_the_run_is_loaded(flag, message, tmp_path):
     with pytest.raises(UserError, match=re.escape(message)):
         command("analyse", "probe", "--run=nowhere", "--task=t", flag, "--output", tmp_path / "x")
 
 
 def test_one_checkpoint_twice_is_refused(monkeypatch):
-    """Also by two names: the best may be the one of a number."""
+    """Also by two names: `best` may be a given step."""
 
     def load(run, step, **given):
         step = 8 if step == "best" else step
@@ -419,20 +425,20 @@ def test_one_checkpoint_twice_is_refused(monkeypatch):
             next(analyse_states._models(flags, (), ()))
 
 
-def test_another_kind_is_refused_before_the_run(tmp_path):
+def test_a_finished_analysis_of_another_kind_is_kept(tmp_path):
     write_analysis(tmp_path, {"analysis": "states", "run": "r"}, "title", [])
     with pytest.raises(UserError, match=r"holds a finished analysis of something else \(analysis"):
         command("analyse", "probe", "--run=nowhere", "--task=t", "--output", tmp_path)
 
 
 @pytest.mark.parametrize("text", ["-1", "4294967296", "1.5", "x"])
-def test_a_seed_that_no_draw_takes_is_refused(text, capsys):
-    given = ["probe", "--run=r", "--output=o", "--task=t"]
-    assert make_parser().parse_args([*given, "--seed=4294967295"]).seed == 2**32 - 1
+def test_an_invalid_seed_is_refused(text, capsys):
+    flags = ["probe", "--run=r", "--output=o", "--task=t"]
+    assert make_parser().parse_args([*flags, "--seed=4294967295"]).seed == 2**32 - 1
     with pytest.raises((UserError, SystemExit)) as caught:
-        make_parser().parse_args([*given, f"--seed={text}"])
-    told = str(caught.value) + capsys.readouterr().err
-    assert "must be a whole number from 0 to 4294967295" in told
+        make_parser().parse_args([*flags, f"--seed={text}"])
+    message = str(caught.value) + capsys.readouterr().err
+    assert "must be a whole number from 0 to 4294967295" in message
 
 
 def test_runs_of_one_name_are_refused(tmp_path):

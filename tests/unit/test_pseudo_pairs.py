@@ -1,4 +1,4 @@
-"""Which sentences are translated back into what, and what becomes of the pairs."""
+"""Back-translation pairs: drawn languages, and the resulting cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cache(tmp_path_factory):
     return TokenCache.open(make_cache(tmp_path_factory.mktemp("pseudo") / "cache"))
 
 
-def test_draws_are_uniform_and_never_the_sentences_own_language():
+def test_drawn_languages_are_uniform_and_differ_from_the_sentences_language():
     draws = BackTranslationDraws.of(("en", "de", "fr", "nl"), ())
     assert draws.pool == ("de", "fr", "nl")
     for target, others in (("de", ("fr", "nl")), ("en", draws.pool)):
@@ -34,7 +34,7 @@ def test_draws_are_uniform_and_never_the_sentences_own_language():
         assert all(abs(count - mean) < 4 * mean**0.5 for count in counts.values()), counts
 
 
-def test_a_draw_depends_on_seed_round_task_and_pair_alone():
+def test_a_draw_depends_only_on_seed_round_task_and_pair():
     languages, pool = ("de", "fr"), ("de", "fr", "nl", "ru", "zh")
     first = BackTranslationDraws.of(languages, pool).drawn("task", "de", 200)
     assert BackTranslationDraws.of(languages, pool).drawn("task", "de", 70) == first[:70]
@@ -54,11 +54,11 @@ def read(cache: TokenCache, task: str) -> list[tuple[tuple[int, ...], tuple[int,
     ]
 
 
-def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tmp_path):
+def test_every_pair_occurs_once_with_its_translation_as_source(cache, tmp_path):
     pairs = BackTranslatedPairs(cache, BackTranslationDraws.of(("en", "de"), ("de", "fr", "en")))
     assert pairs.tasks == ("made_en_de", "made_de_en", "made_fr_en") and len(pairs) == 120
     sentences = list(pairs.sentences())
-    translations = [f"{text} {wanted} {own}" for text, own, wanted in sentences]
+    translations = [f"{text} {target_language} {own}" for text, own, target_language in sentences]
     translations[7] = translations[50] = " "
     kept = [ReusedTask(cache, name) for name in cache.tasks]
     both = write_cache(
@@ -66,11 +66,13 @@ def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tm
     )
     real = [pair for name in pairs.tasks for pair in read(cache, name)]
     expected = collections.defaultdict(list)
-    for (_, target), (text, own, wanted), made in zip(real, sentences, translations, strict=True):
-        assert text == VOCABULARY.decode(target) and own != wanted
+    for (_, target), (text, own, target_language), made in zip(
+        real, sentences, translations, strict=True
+    ):
+        assert text == VOCABULARY.decode(target) and own != target_language
         if made.strip():
-            source = tuple(VOCABULARY.encode_lines([made], wanted)[0])
-            expected[f"back_translated_{wanted}_{own}"].append((source, target))
+            source = tuple(VOCABULARY.encode_lines([made], target_language)[0])
+            expected[f"back_translated_{target_language}_{own}"].append((source, target))
     assert sum(map(len, expected.values())) == 118
     new = [name for name in both.tasks if name not in cache.tasks]
     assert set(new) == set(expected) and len(new) == 4
@@ -84,8 +86,8 @@ def test_every_pair_comes_once_with_its_translation_and_its_own_target(cache, tm
     assert read(both, "made_en_fr") == read(cache, "made_en_fr")
 
 
-def test_an_epoch_has_as_many_examples_as_there_are(cache):
-    """Counted in the batches that come; the last chunk is part of a longer one."""
+def test_an_epoch_has_all_examples(cache):
+    """Counted in the batches; the last chunk is incomplete."""
     config = make_config(cache.directory, data={"chunk_examples": 64, "temperature": 1.0})
     pipeline = Pipeline(cache, get_layout("prefix", (1,)), config.data)
     count = pipeline.epoch_batches()
@@ -112,7 +114,7 @@ def test_an_epoch_has_as_many_examples_as_there_are(cache):
         ("en", "", "--languages without en has no language to translate 'en' into"),
     ],
 )
-def test_mistakes_are_one_line(languages, pool, message, cache):
+def test_invalid_arguments_are_one_error_line(languages, pool, message, cache):
     draws = BackTranslationDraws.of(languages.split(","), pool.split(",") if pool else ())
     with pytest.raises(UserError, match=message) as caught:
         BackTranslatedPairs(cache, draws)

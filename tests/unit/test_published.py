@@ -1,4 +1,4 @@
-"""Each published corpus read from a few lines in its true file format; what is missing is told."""
+"""Published corpora, read from a few lines in their file formats; missing files are named."""
 
 import json
 
@@ -33,7 +33,7 @@ def data(tmp_path, monkeypatch):
 
 
 def write(folder, **files):
-    """Writes texts; a name's "__" is a slash and its "_dot_" a full stop."""
+    """Write texts; "__" in a name is a slash and "_dot_" a full stop."""
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def test_ted19(data):
     assert len(zero_shot_directions(corpus, MIXTURES["ted19"].directions, "test")) == 306
 
 
-def test_ted19_takes_the_first_2000_held_out_pairs(data):
+def test_ted19_uses_the_first_2000_held_out_pairs(data):
     rows = [talk(en=f"Line {n} .", de=f"Zeile {n} .") for n in range(2003)]
     table = lines("\t".join(TED_HEADER), talk(en="No German ."), *rows)
     for split in ("train", "dev", "test"):
@@ -140,14 +140,14 @@ def test_opus100_in_parquet_files(data):
 
 
 def ec40_files(data, *, count):
-    """Training text, and the test files of a pair with English and of one without."""
+    """Write training text, and test files of a pair with English and of one without."""
     numbered(data, "ec40/EC40_dataset", "en-de", 2, ("en", "de"))
     numbered(data, "ec40/EC40-FLORES-en-centric-plain", "test.en-de", count, ("en", "de"))
     numbered(data, "ec40/EC40-FLORES-zs-plain", "test.de-nl", count, ("de", "nl"))
 
 
 def test_ec40_validates_on_dev_and_tests_on_devtest(data):
-    """Flores' dev and devtest are one file there; a bad line moves no other."""
+    """Flores' dev and devtest are one file there; a bad line does not shift others."""
     ec40_files(data, count=2009)
     path = data / "ec40" / "EC40-FLORES-zs-plain" / "test.de-nl.nl"
     path.write_text(path.read_text(encoding="utf-8").replace("nl 3\n", "\n"), encoding="utf-8")
@@ -265,8 +265,8 @@ def test_ntrex(data):
         path.write_text(lines(f"first in {code}", f"second in {code}"), encoding="utf-8")
     corpus = get_corpus("ntrex")
     assert corpus.splits() == ("test",)
-    found = {code for direction in corpus.directions("test") for code in direction}
-    assert found == set(names) | {"nb"}
+    actual = {code for direction in corpus.directions("test") for code in direction}
+    assert actual == set(names) | {"nb"}
     assert list(corpus.pairs("test", ("zh", "en")))[1] == ("second in zh", "second in en")
 
 
@@ -281,7 +281,7 @@ def test_multi30k(data):
     assert len(zero_shot_directions(corpus, MIXTURES["multi30k"].directions)) == 6
 
 
-def test_ted20_takes_the_portuguese_of_brazil_and_all_held_out_pairs(data):
+def test_ted20_uses_brazilian_portuguese_and_all_held_out_pairs(data):
     rows = [
         talk(en=f"Line {n} .", zh=f"第 {n} 行 。", **{"pt-br": f"Linha {n} ."}) for n in range(2003)
     ]
@@ -296,7 +296,7 @@ def test_ted20_takes_the_portuguese_of_brazil_and_all_held_out_pairs(data):
 
 
 def numbered(data, folder, name, count, codes):
-    """Writes files NAME.CODE, or with the pair's name where it is in NAME, of numbered lines."""
+    """Write files NAME.CODE of numbered lines; NAME may contain the pair."""
     for code in codes:
         texts = (f"{code} {number}" for number in range(count))
         path = data / folder / f"{name}.{code}"
@@ -305,14 +305,14 @@ def numbered(data, folder, name, count, codes):
 
 
 def numbers(corpus, direction):
-    """Numbers of the training lines that a corpus takes, which must be the same on both sides."""
+    """Return the numbers of a corpus's training lines, which must be equal on both sides."""
     pairs = [[side.split() for side in pair] for pair in corpus.pairs("train", direction)]
     assert all((s[0], t[0], s[1]) == (*direction, t[1]) for s, t in pairs)
     return [int(source[1]) for source, _ in pairs]
 
 
 def shuffled(count, first):
-    """The first of a list that NumPy has shuffled with seed 1: the published way, word for word."""
+    """Return the first items of a list shuffled by NumPy with seed 1, as published."""
     everything = list(range(count))
     np.random.seed(1)
     np.random.shuffle(everything)
@@ -338,7 +338,7 @@ def test_pairs_are_drawn_as_published(data):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_missing_corpus_says_in_one_line_what_to_put_where(data, name):
+def test_a_missing_corpus_is_one_error_line_with_the_expected_files(data, name):
     assert name in CORPORA
     with pytest.raises(UserError, match=f"corpus '{name}' is not in {data}/") as caught:
         get_corpus(name)

@@ -1,4 +1,4 @@
-"""The report is complete, self-contained and well-formed; the tables say what the results say."""
+"""Reports and tables: complete, self-contained, well-formed and equal to the results."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ _FORBIDDEN = {"script", "link", "img", "iframe", "object", "embed", "base", "for
 
 
 class _Page(HTMLParser):
-    """Checks nesting, and collects elements with their attributes and text."""
+    """HTML parser that checks nesting and collects elements with attributes and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_summary_marks_the_best_of_several_runs(runs, page):
     assert alone.all("td", "best") == []
 
 
-def test_samples_stand_beside_their_references(runs, page):
+def test_samples_are_shown_beside_their_references(runs, page):
     languages = {
         (attributes.get("lang"), attributes.get("dir"), text)
         for _, attributes, text in page.texts
@@ -157,14 +157,14 @@ def test_text_is_escaped(runs):
     assert nasty in [content for _, _, content in _Page(text).texts]
 
 
-def test_languages_written_from_the_right_and_unknown_ones():
+def test_right_to_left_and_unknown_languages():
     assert str(text_in("ar", "x")) == '<span class="text" lang="ar" dir="rtl">x</span>'
     assert 'dir="auto"' in text_in("", "x") and "lang" not in text_in("", "x")
     assert 'lang="fil"' in text_in("tl", "x")
     assert "(empty)" in text_in("de", " ")
 
 
-def test_losses_to_and_from_english_are_a_chart_of_their_own(runs, tmp_path):
+def test_losses_from_and_to_english_have_a_separate_chart(runs, tmp_path):
     groups = {"supervised": 1.0, "from_english": 2.0, "to_english": 3.0}
     record = {"step": 5, "validation": {name: {"nll": value} for name, value in groups.items()}}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
@@ -175,7 +175,7 @@ def test_losses_to_and_from_english_are_a_chart_of_their_own(runs, tmp_path):
     assert title not in report_page(runs)
 
 
-def test_left_out_scores_and_unknown_supervision(runs):
+def test_missing_scores_and_unknown_supervision(runs):
     directions = tuple(
         dataclasses.replace(item, supervised=None, bleu=None, off_target_nearest=None)
         for item in runs[0].directions
@@ -191,7 +191,7 @@ def test_left_out_scores_and_unknown_supervision(runs):
     assert "all (12)" in table and "Off-target (lid.176)" in table
 
 
-def test_one_score_left_out_is_a_dash():
+def test_a_missing_score_is_a_dash():
     page = _Page(report_page([made_result("run", ("en", "de", "ko"), seed=1, layout="prefix")]))
     dashes = [
         attributes["title"]
@@ -202,7 +202,7 @@ def test_one_score_left_out_is_a_dash():
     assert dashes == ["English to Korean: left out", "German to Korean: left out"]
 
 
-def test_writing_makes_folders_and_refuses_nothing(tmp_path, runs):
+def test_a_report_is_written_into_a_new_folder(tmp_path, runs):
     write_report(tmp_path / "new" / "report.html", runs)
     assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8") == report_page(runs)
     with pytest.raises(UserError, match="at least one run"):
@@ -224,15 +224,15 @@ def test_comparison_table(runs):
         assert row[6:] == [format_score(group_mean(run, key, "zero_shot").mean) for key in keys]
 
 
-def test_results_of_one_name_are_told_apart_by_what_decoding_differs(runs):
+def test_results_of_equal_name_are_named_by_their_decoding_settings(runs):
     plain = dataclasses.replace(runs[0], decoding={"method": "beam", "beam_size": 5})
-    asked = (
+    samples = (
         {},
         {"seed": 0, "source_contrast": 0.7, "contrast_languages": ["en", "source"]},
         {"beam_size": 1, "method": "greedy", "pivot": "en"},
         {"language_contrast": 0.1, "contrast_languages": ["de", "fr"]},
     )
-    results = [dataclasses.replace(plain, decoding={**plain.decoding, **more}) for more in asked]
+    results = [dataclasses.replace(plain, decoding={**plain.decoding, **more}) for more in samples]
     name = plain.name
     assert [result.name for result in disambiguate_names([*results, runs[1]])] == [
         name,
@@ -255,7 +255,7 @@ def test_result_page_lists_every_direction_and_signature(runs):
     assert "| Germanic →" in text and "| → Slavic" in text and "English →" not in text
 
 
-def test_sample_lines_take_zero_shot_directions_in_turn(runs):
+def test_samples_alternate_between_zero_shot_directions(runs):
     blocks = sample_lines(runs, 5).split("\n\n")
     assert len(blocks) == 5
     assert len({block.splitlines()[0] for block in blocks}) == 5
@@ -300,12 +300,12 @@ def test_colour_scale(values, ends):
     [(0, 3000, [0, 1000, 2000, 3000]), (0.2, 2.1, [0, 0.5, 1, 1.5, 2, 2.5]), (2, 2, None)],
 )
 def test_ticks_enclose_the_values(low, high, expected):
-    found = ticks(low, high)
-    assert found[0] <= low and found[-1] >= high and len(found) >= 2
-    assert expected is None or found == expected
+    actual = ticks(low, high)
+    assert actual[0] <= low and actual[-1] >= high and len(actual) >= 2
+    assert expected is None or actual == expected
 
 
-def test_chart_draws_points_where_they_belong():
+def test_chart_points_have_the_right_coordinates():
     drawing = line_chart(
         "Loss", [Line("run", ((0, 0.0), (50, 1.0), (100, 2.0)), 0)], x_title="x", y_title="y"
     )
@@ -320,7 +320,7 @@ def test_chart_draws_points_where_they_belong():
     assert re.search(r'd="M[\d.]+ [\d.]+h0"', dot)
 
 
-def test_markup_escapes_what_is_not_markup():
+def test_markup_escapes_text():
     assert tag("p", "a < b", Html("<br>"), [tag("b", "&")], class_='"x"') == (
         '<p class="&quot;x&quot;">a &lt; b<br><b>&amp;</b></p>'
     )

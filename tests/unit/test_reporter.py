@@ -1,4 +1,4 @@
-"""What a run writes and says: the file, the speed, the remaining time."""
+"""Reports of a run: metrics file, speed and remaining time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 10
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only when a test says so."""
+    """Return a fake clock."""
     now = types.SimpleNamespace(seconds=100.0)
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now.seconds)
     return now
@@ -33,7 +33,7 @@ def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_file_keeps_lines_up_to_the_restored_step(tmp_path):
+def test_the_metrics_file_keeps_lines_up_to_the_restored_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     whole = "".join(f'{{"step": {step}}}\n' for step in (2, 4, 6))
     path.write_text(whole + '{"step": 8, "lo')
@@ -49,12 +49,12 @@ def test_file_keeps_lines_up_to_the_restored_step(tmp_path):
     assert path.read_text() == ""
 
 
-def test_a_file_that_cannot_be_written_is_a_clear_error(tmp_path):
+def test_an_unwritable_metrics_file_is_an_error(tmp_path):
     with pytest.raises(UserError, match="cannot be written"):
         MetricsFile(tmp_path / "absent" / "metrics.jsonl", after_step=0)
 
 
-def test_speed_leaves_compilation_and_pauses_out(tmp_path, clock):
+def test_speed_excludes_compilation_and_pauses(tmp_path, clock):
     reporter = Reporter(RunDirectory(tmp_path), 0, STEPS, seconds=7.0)
     clock.seconds += 30  # compiling
     reporter.advance(jnp.zeros(()))
@@ -73,7 +73,7 @@ def test_speed_leaves_compilation_and_pauses_out(tmp_path, clock):
     reporter.close()
 
 
-def test_lines_off_a_terminal_tell_the_time_left(tmp_path, clock, capfd):
+def test_lines_without_a_terminal_show_the_remaining_time(tmp_path, clock, capfd):
     reporter = Reporter(RunDirectory(tmp_path), 0, 3600 * 2 + 5)
     for _ in range(5):
         reporter.advance(jnp.zeros(()))
@@ -112,6 +112,6 @@ def test_a_warning_is_printed_once_for_each_name(tmp_path, capfd):
         ("cpu", None),
     ],
 )
-def test_peaks(kind, peak):
+def test_peak_flops_of_devices(kind, peak):
     chip = chip_of(kind)
     assert (chip and chip.peak_flops) == peak

@@ -1,4 +1,4 @@
-"""The rooms of the package: their order, their imports, and the top of the package."""
+"""Subpackages: their order, their imports, and the top of the package."""
 
 import ast
 from pathlib import Path
@@ -11,12 +11,12 @@ IMPORTS = room_imports(PACKAGE)
 
 
 def listed_rooms() -> list[str]:
-    """Return the rooms in the order in which the package's docstring lists them."""
+    """Return the subpackages in the order of the package's docstring."""
     table = (mnmt_jax.__doc__ or "").split("The rooms,")[1].split("\n\n")[1]
     return [line.split()[0] for line in table.splitlines()]
 
 
-def test_rooms_import_only_rooms_above_them():
+def test_packages_import_only_packages_above_them():
     """Imports inside functions and for types count."""
     order = listed_rooms()
     assert sorted(order) == sorted(IMPORTS)
@@ -29,13 +29,13 @@ def test_rooms_import_only_rooms_above_them():
     assert not wrong
 
 
-def test_rooms_have_no_circle_and_at_most_nine_floors():
+def test_package_imports_are_acyclic_with_at_most_nine_levels():
     by_floor = floors(IMPORTS)
     assert sorted(room for rooms in by_floor for room in rooms) == sorted(IMPORTS)
     assert len(IMPORTS) == 19 and len(by_floor) <= 9
 
 
-def test_imports_are_by_whole_names():
+def test_imports_are_absolute():
     """Relative imports would be missed by `room_imports`."""
     paths = [*PACKAGE.rglob("*.py")]
     assert len(paths) > 100
@@ -44,7 +44,7 @@ def test_imports_are_by_whole_names():
             assert not (isinstance(node, ast.ImportFrom) and node.level), path
 
 
-def test_the_top_is_a_table_of_contents():
+def test_the_package_docstring_is_a_table_of_contents():
     files = {path.stem for path in PACKAGE.glob("*.py")}
     assert files == {"__init__", "__main__", "errors"}
     assert not IMPORTS["errors"]

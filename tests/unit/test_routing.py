@@ -1,4 +1,4 @@
-"""Each position passes the branch of its slot, whatever computes it, and so do the gradients."""
+"""Routing of positions to branches: outputs and gradients of all implementations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = {
 }
 
 
-def drawn(slots: np.ndarray, count: int):
+def random_case(slots: np.ndarray, count: int):
     rng = np.random.default_rng(0)
     shapes = ((EMBED, HIDDEN), (HIDDEN,), (HIDDEN, EMBED), (EMBED,))
     branches = (rng.standard_normal((count, *shape), np.float32) for shape in shapes)
@@ -36,28 +36,28 @@ def drawn(slots: np.ndarray, count: int):
 
 
 def by_hand(states, slots, branches, weights):
-    """Position after position: what comes out, and the gradients of its product with weights."""
+    """Return outputs and gradients computed position by position."""
     out, by_states = np.zeros_like(states), np.zeros_like(states)
     sums = Branches(*map(np.zeros_like, branches))
-    for place, slot in enumerate(slots):
+    for position, slot in enumerate(slots):
         if slot < 0:
             continue
         first, first_bias, second, second_bias = (each[slot] for each in branches)
-        inner = states[place] @ first + first_bias
-        out[place] = np.maximum(inner, 0) @ second + second_bias
-        by_inner = (second @ weights[place]) * (inner > 0)
-        by_states[place] = first @ by_inner
-        sums.first_kernel[slot] += np.outer(states[place], by_inner)
+        inner = states[position] @ first + first_bias
+        out[position] = np.maximum(inner, 0) @ second + second_bias
+        by_inner = (second @ weights[position]) * (inner > 0)
+        by_states[position] = first @ by_inner
+        sums.first_kernel[slot] += np.outer(states[position], by_inner)
         sums.first_bias[slot] += by_inner
-        sums.second_kernel[slot] += np.outer(np.maximum(inner, 0), weights[place])
-        sums.second_bias[slot] += weights[place]
+        sums.second_kernel[slot] += np.outer(np.maximum(inner, 0), weights[position])
+        sums.second_bias[slot] += weights[position]
     return out, by_states, sums
 
 
 @functools.cache
 def computed(case: str, name: str):
     slots, count = CASES[case]
-    states, branches, weights = drawn(slots, count)
+    states, branches, weights = random_case(slots, count)
 
     def both(states, branches):
         out, pull = jax.vjp(
@@ -65,15 +65,15 @@ def computed(case: str, name: str):
         )
         return out, *pull(jnp.asarray(weights))
 
-    found = jax.jit(both)(jnp.asarray(states), jax.tree.map(jnp.asarray, branches))
-    return jax.tree.map(np.asarray, found)
+    actual = jax.jit(both)(jnp.asarray(states), jax.tree.map(jnp.asarray, branches))
+    return jax.tree.map(np.asarray, actual)
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
 @pytest.mark.parametrize("case", CASES)
-def test_every_routing_is_the_one_by_hand(case, name):
+def test_every_routing_equals_the_computation_by_hand(case, name):
     slots, count = CASES[case]
-    states, branches, weights = drawn(slots, count)
+    states, branches, weights = random_case(slots, count)
     expected = by_hand(states, slots, branches, weights)
     for one, other in zip(
         jax.tree.leaves(computed(case, name)), jax.tree.leaves(expected), strict=True
@@ -82,7 +82,7 @@ def test_every_routing_is_the_one_by_hand(case, name):
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
-def test_what_no_position_takes_has_no_gradient_at_all(name):
+def test_unused_branches_have_zero_gradients(name):
     _, _, by_branches = computed("absent slots", name)
     for leaf in by_branches:
         assert not leaf[[1, 2, 4, 5]].any()
@@ -96,7 +96,7 @@ def test_a_mesh_changes_nothing(count):
     """Rows over data and fsdp, the hidden width over tensor, the slots over fsdp if it divides."""
     rng = np.random.default_rng(2)
     slots = rng.integers(-1, count, (8, 5))
-    states, branches, weights = drawn(slots.ravel(), count)
+    states, branches, weights = random_case(slots.ravel(), count)
     shape = (*slots.shape, EMBED)
     states, weights = states.reshape(shape), weights.reshape(shape)
 
@@ -114,14 +114,14 @@ def test_a_mesh_changes_nothing(count):
     is_split = [sharding.spec[0] for sharding in shardings]
     assert is_split == ["fsdp" if count == 4 else None] * 4
     placed = Branches(*map(jax.device_put, branches, shardings))
-    found = compile_on(mesh, both)(jnp.asarray(states), placed, jnp.asarray(slots))
+    actual = compile_on(mesh, both)(jnp.asarray(states), placed, jnp.asarray(slots))
     expected = jax.jit(both)(jnp.asarray(states), branches, jnp.asarray(slots))
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=ATOL)
 
 
 @pytest.mark.parametrize("name", ROUTINGS)
-def test_bfloat16_computes_so_and_adds_gradients_up_as_float32(name):
+def test_bfloat16_branches_sum_gradients_in_float32(name):
     """A gradient of one is 300 in float32; in bfloat16 257 is 256."""
     slots = jnp.zeros(300, jnp.int32)
     ones = Branches(*(jnp.ones(shape) for shape in ((9, 1, 1), (9, 1), (9, 1, 1), (9, 1))))
@@ -137,7 +137,7 @@ def test_bfloat16_computes_so_and_adds_gradients_up_as_float32(name):
     assert abs(float(gradient.second_kernel[0, 0, 0]) - 600) <= 2
 
 
-def test_the_choice_is_one_of_them():
+def test_choose_routing_gives_a_known_routing():
     chosen = {choose_routing(n, each) for n in (1, 4, 5, 99) for each in ("cpu", "gpu", "tpu")}
     assert chosen <= ROUTINGS.keys()
     assert choose_routing(99, "tpu") != "one_hot"

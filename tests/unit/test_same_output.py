@@ -41,7 +41,7 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def outputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("same_output")
     write_zero_run(folder / "run")
     command("adapters", "merge", "--run", folder / "run", "--output", folder / "merged")
@@ -54,10 +54,10 @@ def made(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_output_that_is_being_written_is_refused(made, tmp_path, name):
+def test_an_output_in_use_is_refused(outputs, tmp_path, name):
     run, output = tmp_path / "run", tmp_path / "new"
-    shutil.copytree(made / "run", run)
-    flags = [flag.format(run=run, folder=made) for flag in COMMANDS[name]]
+    shutil.copytree(outputs / "run", run)
+    flags = [flag.format(run=run, folder=outputs) for flag in COMMANDS[name]]
     if name == "average":
         output = run / "average"
     else:
@@ -72,19 +72,19 @@ def test_an_output_that_is_being_written_is_refused(made, tmp_path, name):
     assert sorted(path.name for path in output.parent.iterdir() if path.name[0] == ".") == []
 
 
-def test_an_output_that_appears_meanwhile_is_kept(tmp_path):
+def test_an_output_created_meanwhile_is_kept(tmp_path):
     output = tmp_path / "new"
-    told = (
+    message = (
         f"^{output}: already exists, written by another process; choose another --output or remove"
     )
-    with pytest.raises(UserError, match=told), new_folder(output) as partial:
+    with pytest.raises(UserError, match=message), new_folder(output) as partial:
         (partial / "file").write_text("second")
         output.mkdir()
         (output / "file").write_text("first")
     assert (output / "file").read_text() == "first" and os.listdir(tmp_path) == ["new"]
 
 
-def test_a_replaced_output_is_whole(tmp_path):
+def test_a_replaced_output_is_complete(tmp_path):
     output = tmp_path / "new"
     for text in ("first", "second"):
         with new_folder(output, overwrite=True) as partial:
@@ -95,7 +95,7 @@ def test_a_replaced_output_is_whole(tmp_path):
     assert os.listdir(output) == ["second"] and os.listdir(tmp_path) == ["new"]
 
 
-def test_a_dead_process_keeps_nobody_out(tmp_path):
+def test_the_lock_of_a_dead_process_is_released(tmp_path):
     code = (
         "import os, pathlib, signal\n"
         "from mnmt_jax.files.atomic_write import new_folder\n"
@@ -110,8 +110,8 @@ def test_a_dead_process_keeps_nobody_out(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [".new.partial-elsewhere-1", "new"]
 
 
-def test_a_corpus_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
-    """The check for files that are there is made under the lock."""
+def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):
+    """The check for existing files is made under the lock."""
     corpus, sizes = CldrCorpus(("en", "de")), {"train": 3}
 
     def write_first(path, **options):
@@ -124,8 +124,8 @@ def test_a_corpus_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
     assert (tmp_path / "new" / "train.en").read_text() == "first"
 
 
-def test_a_vocabulary_that_appears_meanwhile_is_kept(made, tmp_path, monkeypatch):
-    """Another one has been finished while this one was trained."""
+def test_a_vocabulary_created_meanwhile_is_kept(outputs, tmp_path, monkeypatch):
+    """Another vocabulary was written while this one was trained."""
     output = tmp_path / "new"
 
     def train(text, options):
@@ -134,19 +134,19 @@ def test_a_vocabulary_that_appears_meanwhile_is_kept(made, tmp_path, monkeypatch
 
     monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", train)
     with pytest.raises(UserError, match=f"^--output={output}: holds a vocabulary"):
-        command("train_vocabulary", "--parallel", made / "text", *PARALLEL, "--output", output)
+        command("train_vocabulary", "--parallel", outputs / "text", *PARALLEL, "--output", output)
     assert (output / "languages.txt").read_text().split() == ["en", "de", "fr"]
 
 
 @pytest.mark.parametrize("flags", [(), ("--last=2",), ("--last=3",)])
-def test_fewer_checkpoints_than_asked_for_are_said(made, tmp_path, capsys, flags):
+def test_fewer_checkpoints_than_requested_are_reported(outputs, tmp_path, capsys, flags):
     run = tmp_path / "run"
-    shutil.copytree(made / "run", run)
+    shutil.copytree(outputs / "run", run)
     shutil.copytree(run / "checkpoints" / "0", run / "checkpoints" / "4")
     command("average_checkpoints", "--run", run, *flags)
-    printed, said = capsys.readouterr()
-    asked = {(): 5, ("--last=2",): 2, ("--last=3",): 3}[flags]
-    expected = f"--last={asked}: the run has 2 checkpoints; averaging these"
-    assert printed == "0 4\n" and said.startswith(expected) == (asked > 2)
-    assert (not said) == (asked == 2)
+    stdout, stderr = capsys.readouterr()
+    requested = {(): 5, ("--last=2",): 2, ("--last=3",): 3}[flags]
+    expected = f"--last={requested}: the run has 2 checkpoints; averaging these"
+    assert stdout == "0 4\n" and stderr.startswith(expected) == (requested > 2)
+    assert (not stderr) == (requested == 2)
     assert load_params(run, "average")[1] == 4

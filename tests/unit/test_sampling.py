@@ -1,4 +1,4 @@
-"""Sampling draws from the distribution it says."""
+"""Sampling against the model's distribution."""
 
 import functools
 
@@ -50,7 +50,7 @@ def test_frequencies_follow_the_truncated_distribution(options: dict, kept: int)
     assert (frequency[expected == 0] == 0).all()
 
 
-def test_streams_differ_by_sentence_and_seed_and_repeat():
+def test_samples_depend_on_sentence_and_seed():
     def drawn(seed: int, sentence: int) -> list[int]:
         return _first_tokens(sentence_rngs(seed, jnp.asarray([sentence]))).tolist()
 
@@ -58,5 +58,5 @@ def test_streams_differ_by_sentence_and_seed_and_repeat():
     assert drawn(0, 0) != drawn(0, 1) and drawn(0, 0) != drawn(1, 0)
 
 
-def test_defaults_draw_one_plain_sample():
+def test_the_default_is_one_unrestricted_sample():
     assert Sample() == Sample(beam=1, temperature=1.0, top_k=0, top_p=1.0, length_penalty=1.0)

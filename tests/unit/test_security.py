@@ -1,4 +1,4 @@
-"""docs/security.md: what a stranger's files may and may not do, each sentence with its test."""
+"""The claims of docs/security.md on untrusted files, each with its test."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_every_sentence_names_a_test_that_exists():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def original_run(tmp_path_factory) -> Path:
     return write_zero_run(tmp_path_factory.mktemp("made") / "run")
 
 
 @pytest.fixture
-def run(made, tmp_path) -> Path:
-    shutil.copytree(made, tmp_path / "run")
+def run(original_run, tmp_path) -> Path:
+    shutil.copytree(original_run, tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -110,7 +110,7 @@ def test_training_writes_into_linked_folders(run):
     assert (run.parent / "mine" / "spm.model").is_file()
 
 
-def test_sizes_are_taken_at_their_word(run):
+def test_declared_model_sizes_are_trusted(run):
     text = (run / "config.gin").read_text()
     (run / "config.gin").write_text(text + "Decode.beam_size = 4096\nDecode.batch = 65536\n")
     assert RunDirectory(run).config().decode.beam_size == 4096
@@ -119,7 +119,7 @@ def test_sizes_are_taken_at_their_word(run):
         RunDirectory(run).config()
 
 
-def test_texts_reach_the_terminal_as_they_are():
+def test_text_is_printed_unescaped():
     assert "\x1b[2J" in comparison_table([made_result("\x1b[2J", ("en", "de"), seed=1)])
 
 
@@ -140,8 +140,8 @@ def _parsed(page: str) -> _Page:
     return parser
 
 
-def test_no_text_becomes_markup_in_a_report(tmp_path):
-    """Every text of a result is a script, and the page has no other elements than before."""
+def test_texts_are_escaped_in_a_report(tmp_path):
+    """With a script in every text of a result, the page has the same elements."""
     evil = "\"'></title></style><script src=//x>x</script><img onerror=x src=y>&lt;b&gt;"
     plain = made_result("plain", ("en", "de", "fr"), seed=1)
     direction = dataclasses.replace(plain.directions[0], notes=(evil,))
@@ -158,13 +158,13 @@ def test_no_text_becomes_markup_in_a_report(tmp_path):
         notes=(evil,),
     )
     write_result(result, tmp_path / "scores.json")
-    expected, found = _parsed(report_page([plain])), report_page([read_result(tmp_path)])
-    parsed = _parsed(found)
+    expected, actual = _parsed(report_page([plain])), report_page([read_result(tmp_path)])
+    parsed = _parsed(actual)
     assert parsed.names <= expected.names and parsed.attributes <= expected.attributes
     assert "script" not in parsed.names and "img" not in parsed.names
     assert not {name for name in parsed.attributes if name.startswith("on")}
     assert not parsed.attributes & {"src", "href", "action", "data", "srcset", "xlink:href"}
-    assert found.count("&lt;script") > 10 and "url(" not in found
+    assert actual.count("&lt;script") > 10 and "url(" not in actual
 
 
 def test_a_damaged_model_never_reaches_sentencepiece(run, monkeypatch):
@@ -196,7 +196,7 @@ def test_a_cache_unpickles_nothing(tmp_path, monkeypatch):
         TokenCache.open(cache).lengths("made_en_de", "train")
 
 
-def test_gin_itself_imports_what_a_file_names(tmp_path, monkeypatch):
+def test_gin_imports_modules_named_in_a_file(tmp_path, monkeypatch):
     (tmp_path / "x_for_t5x.py").write_text("")
     (tmp_path / "t5x.gin").write_text("import x_for_t5x\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -22,10 +22,10 @@ FIRST, SECOND = [59.1, 55.0, 61.8, 60.2, 58.4], [64.0, 60.0, 70.5, 66.1, 62.0]
 
 
 def test_the_spread_has_the_sample_variance():
-    found = summarize_scores(FIRST)
-    assert (found.count, found.low, found.high) == (5, 55.0, 61.8)
-    assert found.mean == pytest.approx(np.mean(FIRST))
-    assert found.variance == pytest.approx(np.var(FIRST, ddof=1))
+    actual = summarize_scores(FIRST)
+    assert (actual.count, actual.low, actual.high) == (5, 55.0, 61.8)
+    assert actual.mean == pytest.approx(np.mean(FIRST))
+    assert actual.variance == pytest.approx(np.var(FIRST, ddof=1))
     assert summarize_scores([1.0]).variance is None
     with pytest.raises(UserError, match="no score"):
         summarize_scores([])
@@ -34,10 +34,10 @@ def test_the_spread_has_the_sample_variance():
 def test_the_interval_is_welchs():
     """Of equal variances and sizes: 8 degrees of freedom, whose quantile is 2.306."""
     shifted = [score + 4.0 for score in FIRST]
-    found = compare_means(FIRST, shifted)
+    actual = compare_means(FIRST, shifted)
     half = 2.306 * np.sqrt(2 * np.var(FIRST, ddof=1) / 5)
-    assert found.mean == pytest.approx(-4.0)
-    assert (found.low, found.high) == pytest.approx((-4.0 - half, -4.0 + half), abs=1e-3)
+    assert actual.mean == pytest.approx(-4.0)
+    assert (actual.low, actual.high) == pytest.approx((-4.0 - half, -4.0 + half), abs=1e-3)
     unequal = compare_means(FIRST, SECOND)
     assert unequal.high - unequal.mean > half and unequal.low < -10 < unequal.high < 0
     assert compare_means([1.0, 1.0], [3.0, 3.0]).low == -2.0
@@ -55,30 +55,35 @@ def test_p_counts_all_divisions_of_the_scores():
 
 
 def test_one_seed_has_no_interval():
-    found = compare_means([3.0], [1.0])
-    assert (found.mean, found.low, found.high, found.p) == (2.0, None, None, None)
+    actual = compare_means([3.0], [1.0])
+    assert (actual.mean, actual.low, actual.high, actual.p) == (2.0, None, None, None)
 
 
-def made(name, seed, dropout=0.1, level=60.0):
+def seed_result(name, seed, dropout=0.1, level=60.0):
     result = made_result(name, ("en", "de", "fr"), seed=seed, zero_shot=level)
     config = {"model": {"dropout": dropout}, "train": {"steps": 10, "seed": seed}}
     return dataclasses.replace(result, config=config)
 
 
-def test_runs_that_differ_in_their_seed_alone_are_one_system():
-    results = [made("base_2", 2), made("cut_1", 1, 0.3), made("base_1", 1), made("cut_12", 12, 0.3)]
+def test_runs_with_different_seeds_are_one_system():
+    results = [
+        seed_result("base_2", 2),
+        seed_result("cut_1", 1, 0.3),
+        seed_result("base_1", 1),
+        seed_result("cut_12", 12, 0.3),
+    ]
     groups = group_by_seed(results)
     names = {name: [result.name for result in group] for name, group in groups.items()}
     assert names == {"base": ["base_1", "base_2"], "cut": ["cut_1", "cut_12"]}
     with pytest.raises(UserError, match="base_1, again: evaluations of one configuration and seed"):
-        group_by_seed([made("base_1", 1), made("again", 1)])
+        group_by_seed([seed_result("base_1", 1), seed_result("again", 1)])
     with pytest.raises(UserError, match="old: the evaluation has no training configuration"):
         group_by_seed([dataclasses.replace(results[0], name="old", config={})])
 
 
 def test_the_table_compares_each_system_with_the_first():
-    base = [made(f"base_{seed}", seed) for seed in (1, 2, 3)]
-    better = [made(f"cut_{seed}", seed, 0.3, 90.0) for seed in (1, 2, 3)]
+    base = [seed_result(f"base_{seed}", seed) for seed in (1, 2, 3)]
+    better = [seed_result(f"cut_{seed}", seed, 0.3, 90.0) for seed in (1, 2, 3)]
     lines = seed_table(group_by_seed([*base, *better])).splitlines()
     (first, second) = (
         [cell.strip() for cell in line.split("|")[1:-1]]

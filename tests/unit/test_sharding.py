@@ -1,4 +1,4 @@
-"""The two tables of sharding: complete, strict, and with messages that say what to do."""
+"""The two sharding tables: complete and strict, with helpful errors."""
 
 from typing import ClassVar
 
@@ -48,12 +48,12 @@ def test_mesh_sizes(config, sizes):
         (Mesh(fsdp=-1, tensor=3), "Mesh.fsdp=-1 x Mesh.tensor=3 must divide"),
     ],
 )
-def test_mesh_refuses_sizes_that_do_not_fit(config, message):
+def test_mesh_refuses_invalid_sizes(config, message):
     with pytest.raises(ValueError, match=message):
         make_mesh(config)
 
 
-def test_mesh_refuses_what_the_wiring_of_the_chips_cannot_do(monkeypatch):
+def test_mesh_refuses_shapes_unsupported_by_the_topology(monkeypatch):
     def refuse(*_, **__):
         raise NotImplementedError("Failed to find assignment")
 
@@ -62,7 +62,7 @@ def test_mesh_refuses_what_the_wiring_of_the_chips_cannot_do(monkeypatch):
         make_mesh(Mesh(fsdp=8))
 
 
-def test_rules_name_mesh_axes_and_parameters_name_rules():
+def test_sharding_rules_use_known_mesh_axes_and_parameters_known_rules():
     assert RULES and PARAMETER_AXES
     assert {axis for axes in RULES.values() for axis in axes} == set(MESH_AXES)
     assert {axis for axes in PARAMETER_AXES.values() for axis in axes} <= set(RULES)
@@ -80,17 +80,17 @@ def test_unknown_axis_and_parameter_raise():
         param_axes_of("layer_0/gate/kernel")
 
 
-def test_parameters_are_collected_in_their_width_alone():
+def test_parameters_are_gathered_over_their_width_only():
     mesh = make_mesh(Mesh(fsdp=4, tensor=2))
     kernel, other = jnp.ones((8, 2, 4)), jnp.ones(())
     params = {"query": {"kernel": kernel}, "other": (other,)}
-    found = compile_on(mesh, gather_params)(params)
+    actual = compile_on(mesh, gather_params)(params)
     expected = NamedSharding(mesh, PartitionSpec(None, "tensor"))
-    assert found["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
+    assert actual["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
     assert gather_params(params) is params
 
 
-def test_length_cannot_be_split():
+def test_the_length_axis_cannot_be_sharded():
     with pytest.raises(ValueError, match="axis 'length' cannot be split"):
         partition_spec(("batch", "length"), {**RULES, "length": ("tensor",)})
 
@@ -113,7 +113,7 @@ def test_tree_sharding_covers_parameters_moments_and_scalars():
     jax.device_put(params, shardings["params"])
 
 
-def test_odd_vocabulary_stays_whole_but_other_axes_must_divide():
+def test_an_odd_vocabulary_is_replicated_and_other_axes_must_divide():
     mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     spec = tree_sharding(mesh, {"embedding": jnp.zeros((11, 4))})["embedding"].spec
     assert spec == PartitionSpec(None, "fsdp")
@@ -125,7 +125,7 @@ def test_odd_vocabulary_stays_whole_but_other_axes_must_divide():
         tree_sharding(mesh, {"query": {"bias": jnp.zeros((2, 2, 4))}})
 
 
-def test_batch_rows_are_split_over_data_and_fsdp():
+def test_batch_rows_are_sharded_over_data_and_fsdp():
     mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     batch = {"source_tokens": np.arange(24, dtype=np.int32).reshape(8, 3)}
     placed = place_batch(batch, mesh)["source_tokens"]

@@ -1,4 +1,4 @@
-"""Shares of training pairs: drawn by a seed, nested, the same in opposite directions, recorded."""
+"""Subsampled training pairs: seeded, nested, equal in opposite directions, recorded."""
 
 import json
 import math
@@ -20,7 +20,7 @@ DIRECTIONS = tuple((a, b) for a in ("en", "de", "fr") for b in ("en", "de", "fr"
 
 
 class Numbered(Corpus):
-    """Pairs of numbered lines, the same number on both sides; a split of another size each."""
+    """Corpus of numbered lines, equal on both sides; each split has another size."""
 
     sizes = {"train": COUNT, "validation": 40, "test": 50}
 
@@ -39,7 +39,7 @@ def numbered() -> Numbered:
 
 
 def kept(share: float, direction, seed: int = 0) -> list[int]:
-    """Numbers of the lines that are kept, which are the same on both sides."""
+    """Return the numbers of the kept lines, which are equal on both sides."""
     corpus = SubsampledCorpus(numbered(), Share(share, seed))
     pairs = list(corpus.pairs("train", direction))
     assert all(
@@ -51,30 +51,30 @@ def kept(share: float, direction, seed: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_shares_are_binomial_and_lie_in_each_other(direction):
+def test_subsamples_are_binomial_and_nested(direction):
     larger = set(range(COUNT))
     for share in SHARES:
-        found = kept(share, direction)
-        assert abs(len(found) - share * COUNT) < 4 * math.sqrt(COUNT * share * (1 - share))
-        assert found == sorted(found) and set(found) < larger
-        larger = set(found)
+        actual = kept(share, direction)
+        assert abs(len(actual) - share * COUNT) < 4 * math.sqrt(COUNT * share * (1 - share))
+        assert actual == sorted(actual) and set(actual) < larger
+        larger = set(actual)
     assert kept(1.0, direction) == list(range(COUNT))
 
 
-def test_what_is_kept_follows_from_the_seed_and_the_pair_of_languages():
+def test_subsamples_depend_on_seed_and_language_pair():
     everywhere = [kept(0.1, direction) for direction in DIRECTIONS]
-    for direction, found in zip(DIRECTIONS, everywhere, strict=True):
-        assert found == kept(0.1, direction) == kept(0.1, direction[::-1])
+    for direction, actual in zip(DIRECTIONS, everywhere, strict=True):
+        assert actual == kept(0.1, direction) == kept(0.1, direction[::-1])
         others = [kept(0.1, d) for d in DIRECTIONS if set(d) != set(direction)]
         other_seed = kept(0.1, direction, seed=1)
         for other in (*others, other_seed):  # each pair of languages is drawn by itself
-            assert 10 < len(set(found) & set(other)) < 60  # 30 by chance
+            assert 10 < len(set(actual) & set(other)) < 60  # 30 by chance
     lines = [n for n, _ in enumerate(kept(0.1, ("en", "de")))]
     thirds = [sum(n < COUNT * part / 3 for n in everywhere[0]) / len(lines) for part in (1, 2)]
     assert thirds == pytest.approx([1 / 3, 2 / 3], abs=0.1)  # from everywhere in the file
 
 
-def test_one_pair_is_kept_at_least_and_it_is_in_every_larger_share():
+def test_at_least_one_pair_is_kept_and_is_in_every_larger_subsample():
     [lone] = kept(1e-9, ("en", "de"))
     assert [lone] == kept(1e-12, ("de", "en"))
     assert {kept(1e-9, ("en", "de"), seed)[0] for seed in range(5)} != {lone}
@@ -82,7 +82,7 @@ def test_one_pair_is_kept_at_least_and_it_is_in_every_larger_share():
         assert lone in kept(share, ("en", "de"))
 
 
-def test_held_out_text_is_whole():
+def test_held_out_text_is_not_subsampled():
     corpus = SubsampledCorpus(numbered(), Share(0.01))
     for split in ("validation", "test"):
         for direction in DIRECTIONS:
@@ -97,17 +97,17 @@ def test_every_kind_of_corpus(tmp_path):
     (tmp_path / "train.tsv").write_text("\n".join(rows) + "\n")
     files = ParallelFiles("a", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"))
     table = TsvFile("b", f"{tmp_path}/{{split}}.tsv")
-    found = [
+    actual = [
         list(SubsampledCorpus(corpus, Share(0.1)).pairs("train", ("en", "de")))
         for corpus in (files, table)
     ]
-    assert found[0] == found[1] and 15 < len(found[0]) < 70
-    assert set(found[0]) < set(files.pairs("train", ("en", "de")))
+    assert actual[0] == actual[1] and 15 < len(actual[0]) < 70
+    assert set(actual[0]) < set(files.pairs("train", ("en", "de")))
     phrases = SubsampledCorpus(CldrPhrases(("en", "de"), sizes={"train": 1000}), Share(0.1))
     assert 50 < phrases.size("train", ("en", "de")) < 160
 
 
-def test_tasks_say_what_share_they_are():
+def test_tasks_record_their_share():
     share = Share(0.1, 7)
     supervised = [("en", "de"), ("de", "en")]
     corpus = SubsampledCorpus(numbered(), share)
@@ -158,7 +158,7 @@ def test_the_command_keeps_a_share_and_records_it(data, capsys):
     assert TokenCache.open(data / "few").tasks["mine_en_de"].share is None
 
 
-def test_a_share_of_another_cache_stays_one(data):
+def test_tasks_reused_from_a_cache_keep_their_share(data):
     few = cached(data, "few", "--share=0.1", "--directions=en-de")
     flags = f"--also={data / 'few'}", f"--vocabulary={data / 'few' / 'vocabulary'}"
     own = f"--parallel={data}", "--languages=en,de", "--name=rest", "--directions=de-en"
@@ -184,7 +184,7 @@ def test_a_share_of_another_cache_stays_one(data):
         (["--share_seed=1", "--monolingual"], "--share_seed does not apply to text of single"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(data, flags, message):
+def test_invalid_shares_are_refused_before_anything_is_written(data, flags, message):
     with pytest.raises(UserError, match=message):
         cached(data, "cache", *flags)
     assert not (data / "cache").exists()

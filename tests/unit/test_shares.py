@@ -63,9 +63,10 @@ def test_the_last_process_writes_all_lines_in_order(count, order, tmp_path, capf
     wrote = [work(output, WorkShard(process, 3), count) for process in order]
     assert wrote == [False, False, True] and output.read_text() == expected(count)
     assert list(tmp_path.iterdir()) == [output]
-    told = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     assert (
-        f"process {order[0]} of 3 has finished its lines; the last process to finish writes" in told
+        f"process {order[0]} of 3 has finished its lines; the last process to finish writes"
+        in stderr
     )
 
 
@@ -147,7 +148,7 @@ def test_finished_lines_are_flushed_to_disk_at_once(tmp_path):
 
 
 def compete(folder: Path, processes: int, rounds: int) -> None:
-    """Lets processes end at the same time, or kills one and starts it again, by turns."""
+    """Run processes that end together, or kill and restart one, alternately."""
 
     def start(output: Path, process: int, seconds: float) -> int:
         if child := os.fork():
@@ -175,7 +176,7 @@ def compete(folder: Path, processes: int, rounds: int) -> None:
         assert not wrote.exists() or len(wrote.read_text().split()) == 1, wrote.read_text()
 
 
-def test_processes_that_end_together_or_are_killed_write_the_output_once(tmp_path):
+def test_the_output_is_written_once_by_concurrent_or_killed_processes(tmp_path):
     program = f"""
         import pathlib
         from tests.unit.test_shares import compete

@@ -1,4 +1,4 @@
-"""spBLEU equals sacreBLEU's own where the tokenizer is, and is left out where it is not."""
+"""spBLEU equals sacreBLEU with the tokenizer, and is left out without it."""
 
 import pytest
 from sacrebleu.metrics import BLEU
@@ -12,7 +12,7 @@ from tests.unit import made_text
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """An empty cache of sacreBLEU's."""
+    """Make an empty cache of sacreBLEU."""
     monkeypatch.setattr(module, "SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
 
@@ -24,12 +24,12 @@ def cache(tmp_path, monkeypatch):
 
 
 def put(path):
-    """Puts a small SentencePiece model where Flores-200's would be."""
+    """Write a small SentencePiece model to the path of Flores-200's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(made_text.vocabulary().model)
 
 
-def test_the_score_is_sacrebleus_own(cache):
+def test_the_score_equals_sacrebleu(cache):
     put(module.cached_model_path())
     assert module.cached_model_path().parent == cache / "models"
     references = made_text.sentences("de", 30)
@@ -42,14 +42,14 @@ def test_the_score_is_sacrebleus_own(cache):
     assert BLEU().corpus_score(hypotheses, [references]).score != pytest.approx(score, abs=1)
 
 
-def test_without_the_file_there_is_a_line_that_says_how_to_get_it(cache):
+def test_the_note_on_a_missing_model_names_path_and_flag(cache):
     assert find_tokenizer() is None
     note = missing_model_note()
     assert "spBLEU left out" in note and "\n" not in note
     assert str(module.cached_model_path()) in note and "--flores200_model" in note
 
 
-def test_a_named_file_is_taken_or_refused(tmp_path):
+def test_a_given_model_file_is_used_or_refused(tmp_path):
     put(tmp_path / "flores.model")
     assert find_tokenizer(tmp_path / "flores.model") is not None
     with pytest.raises(UserError, match=r"nowhere\.model: no such file; get flores200"):

@@ -60,8 +60,8 @@ BACK = forced("en", "de", ["A"], ["a"])
 
 
 def test_sentences_are_aligned_by_their_references():
-    found = align_by_reference([FR, BACK, DE, IT])
-    (pair,) = found
+    actual = align_by_reference([FR, BACK, DE, IT])
+    (pair,) = actual
     assert pair.languages == ("de", "fr") and pair.first is DE
     # D has the source of C, and the second A is a repetition.
     assert dict(zip(pair.first_rows.tolist(), pair.second_rows.tolist(), strict=True)) == {
@@ -69,14 +69,14 @@ def test_sentences_are_aligned_by_their_references():
         1: 3,
         2: 0,
     }
-    assert [(names, len(each)) for names, each in group_by_languages(found)] == [(("de", "fr"), 1)]
+    assert [(names, len(each)) for names, each in group_by_languages(actual)] == [(("de", "fr"), 1)]
     with pytest.raises(UserError, match="^task 't': no two of the .* raise --limit"):
         check_has_parallel(align_by_reference([DE, BACK]), "t")
 
 
-def states_of(places=2):
+def states_of(locations=2):
     rng = np.random.default_rng(1)
-    return {f: rng.normal(size=(len(f.sources), places, 5)).astype(np.float32) for f in (DE, FR)}
+    return {f: rng.normal(size=(len(f.sources), locations, 5)).astype(np.float32) for f in (DE, FR)}
 
 
 def test_mean_cosines_are_those_of_all_pairs():
@@ -88,52 +88,52 @@ def test_mean_cosines_are_those_of_all_pairs():
     assert mean_cosines(np.zeros((2, 4)), one[:2]) == (0, 0)
 
 
-def test_languages_and_roles_are_compared_at_each_place():
+def test_languages_and_roles_are_compared_at_each_location():
     pooled, pairs = states_of(3), align_by_reference([DE, FR])
-    places = (States(1), States(1, "register"), States(2, ended=True))
-    found = language_similarity(pooled, pairs, places)
-    assert [(f["layer"], f["role"], f["ended"]) for f in found] == [
+    locations = (States(1), States(1, "register"), States(2, ended=True))
+    actual = language_similarity(pooled, pairs, locations)
+    assert [(f["layer"], f["role"], f["ended"]) for f in actual] == [
         (1, "source", False),
         (1, "register", False),
         (2, "source", True),
     ]
     expected = [cosine(pooled[DE][d, 1], pooled[FR][f, 1]) for d, f in ((0, 1), (1, 3), (2, 0))]
-    assert found[1]["parallel"] == pytest.approx(np.mean(expected), abs=1e-6)
-    assert found[1]["pairs"][0]["sentences"] == 3
-    (roles,) = role_similarity(pooled, places)
+    assert actual[1]["parallel"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert actual[1]["pairs"][0]["sentences"] == 3
+    (roles,) = role_similarity(pooled, locations)
     every = [cosine(row[0], row[1]) for f in (DE, FR) for row in pooled[f]]
     assert roles["roles"] == ["source", "register"] and roles["layer"] == 1
     assert roles["cosine"] == pytest.approx(np.mean(every), abs=1e-6)
 
 
-def test_retrieval_is_a_search_of_every_pair():
+def test_retrieval_equals_a_brute_force_search():
     one = RNG.normal(size=(30, 6))
     other = one + 0.9 * RNG.normal(size=one.shape)
 
-    def found_by_hand(asked, among):
+    def found_by_hand(queries, among):
         hits = 0
-        for number, query in enumerate(asked):
+        for number, query in enumerate(queries):
             values = [cosine(query, each) for each in among]
             hits += values.index(max(values)) == number
-        return hits / len(asked)
+        return hits / len(queries)
 
-    there, back = retrieval_accuracy(one, other)
-    assert there == found_by_hand(one, other) and back == found_by_hand(other, one)
-    assert 0.2 < there < 1 and there != back
+    forward, backward = retrieval_accuracy(one, other)
+    assert forward == found_by_hand(one, other) and backward == found_by_hand(other, one)
+    assert 0.2 < forward < 1 and forward != backward
     assert retrieval_accuracy(one, one * 7) == (1, 1)
     pooled, pairs = states_of(1), align_by_reference([DE, FR])
     for d, f in ((0, 1), (1, 3), (2, 0)):
         pooled[FR][f] = 2 * pooled[DE][d]
-    (place,) = language_retrieval(pooled, pairs, (States(1),))
-    assert place["accuracy"] == 1 and chance_accuracy(pairs) == pytest.approx(1 / 3)
-    assert [(p["from"], p["to"]) for p in place["pairs"]] == [("de", "fr"), ("fr", "de")]
+    (location,) = language_retrieval(pooled, pairs, (States(1),))
+    assert location["accuracy"] == 1 and chance_accuracy(pairs) == pytest.approx(1 / 3)
+    assert [(p["from"], p["to"]) for p in location["pairs"]] == [("de", "fr"), ("fr", "de")]
 
 
 def rotation(size, seed):
     return np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))[0]
 
 
-def test_svcca_does_not_see_rotations_and_sees_independence():
+def test_svcca_is_rotation_invariant_and_low_for_independent_states():
     states = RNG.normal(size=(400, 6)) * np.array([5, 3, 2, 1, 1, 0.5])
     assert svcca(states, 3 * states @ rotation(6, 1) + 4) == pytest.approx(1)
     assert svcca(states, RNG.normal(size=(400, 6))) < 0.15
@@ -142,7 +142,7 @@ def test_svcca_does_not_see_rotations_and_sees_independence():
     assert svcca(states, np.ones((400, 6))) is None
 
 
-def test_svcca_is_cca_by_the_textbook():
+def test_svcca_equals_textbook_cca():
     """The roots of the eigenvalues of Sxx^-1 Sxy Syy^-1 Syx."""
     one = RNG.normal(size=(50, 3))
     other = np.concatenate([one[:, :2] + RNG.normal(size=(50, 2)), RNG.normal(size=(50, 2))], 1)
@@ -152,7 +152,7 @@ def test_svcca_is_cca_by_the_textbook():
     assert svcca(one, other, variance_fraction=1.0) == pytest.approx(np.sqrt(squares).mean())
 
 
-def test_subspaces_hold_the_variance_asked_for():
+def test_subspaces_keep_the_requested_variance():
     states = RNG.normal(size=(200, 4)) * np.array([10, 10, 1, 0.1])
     centred = states - states.mean(axis=0)
     for kept, count in ((0.99, 2), (0.9999, 3), (1.0, 4)):
@@ -171,27 +171,27 @@ def test_languages_and_checkpoints_by_svcca():
     one, other = (forced(c, "en", [f"{c}{t}" for t in texts], texts) for c in ("de", "fr"))
     base = rng.normal(size=(60, 1, 4))
     pooled = {one: base, other: base @ rotation(4, 5)}
-    (place,) = language_svcca(pooled, align_by_reference([one, other]), (States(1),))
-    assert place["parallel"] == pytest.approx(1) and place["others"] < 0.5
-    assert (place["kept"], place["sentences"]) == (4, 60)
+    (location,) = language_svcca(pooled, align_by_reference([one, other]), (States(1),))
+    assert location["parallel"] == pytest.approx(1) and location["others"] < 0.5
+    assert (location["kept"], location["sentences"]) == (4, 60)
     turned = {
         each: np.concatenate([rng.normal(size=(60, 1, 4)), states @ rotation(4, 6)], axis=1)
         for each, states in pooled.items()
     }
-    places = (States(1),), (States(1), States(2))
-    found = checkpoint_svcca((pooled, turned), places)
-    assert [each["second"]["layer"] for each in found] == [1, 2]
-    assert found[0]["svcca"] < 0.5 and found[1]["svcca"] == pytest.approx(1)
-    assert found[1]["others"] < 0.5
+    locations = (States(1),), (States(1), States(2))
+    actual = checkpoint_svcca((pooled, turned), locations)
+    assert [each["second"]["layer"] for each in actual] == [1, 2]
+    assert actual[0]["svcca"] < 0.5 and actual[1]["svcca"] == pytest.approx(1)
+    assert actual[1]["others"] < 0.5
     expected = np.mean([svcca(pooled[e][:, 0], turned[e][:, 0]) for e in (one, other)])
-    assert found[0]["svcca"] == pytest.approx(expected)
+    assert actual[0]["svcca"] == pytest.approx(expected)
 
 
-def test_the_preference_is_of_correlations_over_features():
+def test_preference_correlates_over_features():
     pair, source, target = RNG.normal(size=(3, 5, 8))
-    found = pearson(pair, source)
+    actual = pearson(pair, source)
     by_hand = [np.corrcoef(a, b)[0, 1] for a, b in zip(pair, source, strict=True)]
-    np.testing.assert_allclose(found, by_hand)
+    np.testing.assert_allclose(actual, by_hand)
     of_target = np.abs([np.corrcoef(a, b)[0, 1] for a, b in zip(pair, target, strict=True)])
     expected = of_target / (np.abs(by_hand) + of_target)
     np.testing.assert_allclose(target_preference(pair, source, target), expected)
@@ -200,53 +200,53 @@ def test_the_preference_is_of_correlations_over_features():
     assert target_preference(np.ones((1, 8)), source[:1], target[:1]).tolist() == [0.5]
     arrays = [each[:, None] for each in (pair, source, target)]
     swapped = [arrays[0], arrays[2], arrays[1]]
-    (place,) = preference_by_location(
+    (location,) = preference_by_location(
         [(("de", "fr"), arrays), (("fr", "de"), swapped)], (States(2),)
     )
-    first, second = (each["preference"] for each in place["directions"])
+    first, second = (each["preference"] for each in location["directions"])
     assert first == pytest.approx(expected.mean()) and first + second == pytest.approx(1)
-    assert (place["least"], place["most"]) == tuple(sorted((first, second)))
-    assert place["mean"] == pytest.approx(0.5)
+    assert (location["least"], location["most"]) == tuple(sorted((first, second)))
+    assert location["mean"] == pytest.approx(0.5)
 
 
 def test_choices_by_hand():
     weights = np.array([[0.1, 0.5, 0.2], [0.3, 0.3, 0.0], [0.0, 0.1, 0.6], [0.0, 0.4, 0.2]])
-    found = top_key_statistics(weights)
-    assert found.first == pytest.approx((0.5 + 0.3 + 0.6 + 0.4) / 4)
-    assert found.second == pytest.approx((0.2 + 0.3 + 0.1 + 0.2) / 4)
-    assert found.distance == 1  # 1-2, 0-1, 2-1, 1-2
-    assert found.entropy == pytest.approx(-(0.5 * math.log2(0.5) + 0.5 * math.log2(0.25)))
-    assert found.diagonal == 1 / 4  # the third alone
+    actual = top_key_statistics(weights)
+    assert actual.first == pytest.approx((0.5 + 0.3 + 0.6 + 0.4) / 4)
+    assert actual.second == pytest.approx((0.2 + 0.3 + 0.1 + 0.2) / 4)
+    assert actual.distance == 1  # 1-2, 0-1, 2-1, 1-2
+    assert actual.entropy == pytest.approx(-(0.5 * math.log2(0.5) + 0.5 * math.log2(0.25)))
+    assert actual.diagonal == 1 / 4  # the third alone
     one = top_key_statistics(np.ones((3, 1)))
     assert one.entropy == 0 and math.isnan(one.second) and math.isnan(one.distance)
     even = top_key_statistics(np.eye(8))
     assert (even.entropy, even.diagonal) == (3, 1)
 
 
-def test_masses_are_of_groups_of_source_tokens():
+def test_attention_mass_per_group_of_source_tokens():
     known = vocabulary()
     tokens = [known.tag_id("de"), known.encode("Haus")[0], known.eos_id, known.unk_id]
     groups = [token_group(known, token) for token in tokens]
     assert groups == ["tag", "content", "eos", "content"]
-    found = mass_by_group(np.array([[0.1, 0.2, 0.3, 0.0], [0.3, 0.4, 0.1, 0.2]]), groups)
+    actual = mass_by_group(np.array([[0.1, 0.2, 0.3, 0.0], [0.3, 0.4, 0.1, 0.2]]), groups)
     expected = {"tag": 0.2, "content": 0.4, "eos": 0.2}
-    assert {name: pytest.approx(value) for name, value in expected.items()} == found
+    assert {name: pytest.approx(value) for name, value in expected.items()} == actual
 
 
-def test_t_sne_keeps_clusters_and_repeats_itself():
+def test_t_sne_keeps_clusters_and_is_reproducible():
     centres = 20 * np.eye(3, 6)
     states = np.concatenate([c + RNG.normal(size=(8, 6)) for c in centres])
-    found = run_tsne(states, perplexity=5)
-    np.testing.assert_array_equal(run_tsne(states, perplexity=5), found)
+    actual = run_tsne(states, perplexity=5)
+    np.testing.assert_array_equal(run_tsne(states, perplexity=5), actual)
     own = np.arange(24) // 8
-    for number, point in enumerate(found):
-        distance = np.linalg.norm(found - point, axis=1)
+    for number, point in enumerate(actual):
+        distance = np.linalg.norm(actual - point, axis=1)
         nearest = np.argsort(distance)[1:8]
         assert (own[nearest] == own[number]).all()
     assert not run_tsne(np.ones((5, 3))).any()
 
 
-def test_the_perplexity_told_is_the_one_used():
+def test_the_reported_t_sne_perplexity_is_the_one_used():
     assert [clipped_perplexity(n) for n in (4, 31, 91, 400)] == [1, 10, 30, 30]
     assert clipped_perplexity(31, 8.0) == 8
     states = RNG.normal(size=(13, 6))
@@ -260,7 +260,7 @@ def test_the_perplexity_told_is_the_one_used():
     assert "perplexity 9.67," in "".join(render_sections(facts | {"planes": planes[1:]}))
 
 
-def test_a_sum_of_nothing_is_a_dash():
+def test_a_sum_without_values_is_a_dash():
     choices = {"first": 0.5, "second": None, "distance": 1.5, "entropy": 0.0, "diagonal": 0.25}
     layers = [
         {"layer": n, "query": "target", "mass": {"content": 1.0}, "choices": {"source": choices}}
@@ -272,23 +272,23 @@ def test_a_sum_of_nothing_is_a_dash():
     assert "sum  1  –  3  0  0.5" in text
 
 
-def test_sentences_are_the_least_of_a_pair():
-    """Of target languages that hold more and fewer of them, for cosines and SVCCA alike."""
+def test_the_sentence_count_is_the_minimum_of_a_pair():
+    """For target languages with more and fewer sentences, in cosines and SVCCA."""
     few = [forced(c, "it", ["a", "b"], ["A", "B"]) for c in ("de", "fr")]
     pooled = states_of() | {each: RNG.normal(size=(2, 2, 5)) for each in few}
     pairs = align_by_reference([DE, FR, *few])
     for compare in (language_similarity, language_svcca):
-        (place,) = compare(pooled, pairs, (States(1),))
-        assert [pair["sentences"] for pair in place["pairs"]] == [2]
+        (location,) = compare(pooled, pairs, (States(1),))
+        assert [pair["sentences"] for pair in location["pairs"]] == [2]
 
 
-def test_tokens_are_drawn_without_repetition():
-    found = sample_indices(50, 20, np.random.default_rng(0))
-    assert len(set(found.tolist())) == 20 and (np.diff(found) > 0).all() and found.max() < 50
+def test_tokens_are_sampled_without_replacement():
+    actual = sample_indices(50, 20, np.random.default_rng(0))
+    assert len(set(actual.tolist())) == 20 and (np.diff(actual) > 0).all() and actual.max() < 50
     assert sample_indices(5, 20, np.random.default_rng(0)).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+def test_missing_scikit_learn_names_the_extra(monkeypatch):
     check_scikit_learn()
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[analysis\]'$"):

@@ -26,7 +26,7 @@ from tests.unit.test_checkpoint import make_state, shapes_of
 
 @contextlib.contextmanager
 def no_file_beyond(size: int):
-    """Refuses writes past a size, as full storage does, with another word."""
+    """Refuse writes past a size, like full storage, with another error."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -45,7 +45,7 @@ def no_file_beyond(size: int):
         ValueError("Error reading manifest: DEADLINE_EXCEEDED: timed out"),
     ],
 )
-def test_the_network_damages_no_file_and_may_refuse_one(error):
+def test_network_errors_are_machine_errors(error):
     assert is_machine_error(error) and storage_error_reason(error) == one_line(error)
 
 
@@ -54,19 +54,19 @@ def test_a_missing_bucket_object_is_a_file_error():
     assert not is_machine_error(missing) and not storage_error_reason(missing)
 
 
-def test_training_goes_on_and_saves_when_there_is_room_again(tmp_path):
-    said: list[str] = []
-    checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
+def test_training_continues_and_saves_once_there_is_space(tmp_path):
+    reports: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=reports.append)
     checkpoints.save(make_state(1), {"data": {}})
     checkpoints.wait()
     with no_file_beyond(2000):
         checkpoints.save(make_state(2, width=4000), {"data": {}})
         checkpoints.wait()
-    assert len(said) == 1 and "checkpoint 2 could not be written" in said[0]
-    assert "File too large" in said[0] and said[0].endswith("the last good one is 1")
+    assert len(reports) == 1 and "checkpoint 2 could not be written" in reports[0]
+    assert "File too large" in reports[0] and reports[0].endswith("the last good one is 1")
     checkpoints.save(make_state(3), {"data": {}})
     checkpoints.close()
-    assert len(said) == 1
+    assert len(reports) == 1
     again = Checkpoints(tmp_path / "checkpoints")
     assert again.steps() == [1, 3]
     assert int(again.restore(shapes_of(make_state(0))).state.step) == 3
@@ -75,7 +75,7 @@ def test_training_goes_on_and_saves_when_there_is_room_again(tmp_path):
 
 @contextlib.contextmanager
 def writing_on(folder):
-    """Adds files to a folder from when it is there, as threads of a refused save do for a while."""
+    """Keep adding files to a folder once it exists, like threads of a failed save."""
     done = threading.Event()
 
     def write():
@@ -95,9 +95,9 @@ def writing_on(folder):
         thread.join()
 
 
-def test_a_refused_save_that_still_writes_does_not_block_the_next(tmp_path):
-    folder, said = tmp_path / "checkpoints", []
-    checkpoints = Checkpoints(folder, report=said.append)
+def test_a_failed_save_that_still_writes_does_not_block_the_next(tmp_path):
+    folder, reports = tmp_path / "checkpoints", []
+    checkpoints = Checkpoints(folder, report=reports.append)
     with writing_on(folder / "2.orbax-checkpoint-tmp"):
         with no_file_beyond(2000):
             checkpoints.save(make_state(2, width=4000), {"data": {}})
@@ -105,14 +105,14 @@ def test_a_refused_save_that_still_writes_does_not_block_the_next(tmp_path):
         for step in (3, 4, 5):
             checkpoints.save(make_state(step), {"data": {}})
         checkpoints.close()
-    assert len(said) == 1 and checkpoints.steps() == [3, 4, 5]
+    assert len(reports) == 1 and checkpoints.steps() == [3, 4, 5]
     again = Checkpoints(folder)
     again.save(make_state(6), {"data": {}})
     again.close()
     assert {path.name for path in folder.iterdir()} == {"3", "4", "5", "6"}
 
 
-def test_a_run_that_ends_unsaved_is_an_error(tmp_path):
+def test_a_run_ending_without_a_save_is_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", report=lambda line: None)
     checkpoints.save(make_state(1), {"data": {}})
     checkpoints.wait()
@@ -124,19 +124,23 @@ def test_a_run_that_ends_unsaved_is_an_error(tmp_path):
             checkpoints.close()
 
 
-def test_full_storage_is_not_even_tried(tmp_path, monkeypatch):
-    said: list[str] = []
-    checkpoints = Checkpoints(tmp_path / "checkpoints", report=said.append)
+def test_no_save_is_attempted_on_full_storage(tmp_path, monkeypatch):
+    reports: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=reports.append)
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage)
         checkpoints.save(make_state(1), {"data": {}})
-    assert "checkpoint 1 could not be written (No space left on device: " in said[0]
-    assert "bytes needed, 1,000 free); make room at" in said[0] and said[0].endswith("is none")
+    assert "checkpoint 1 could not be written (No space left on device: " in reports[0]
+    assert "bytes needed, 1,000 free); make room at" in reports[0] and reports[0].endswith(
+        "is none"
+    )
     assert list((tmp_path / "checkpoints").iterdir()) == []
     checkpoints.save(make_state(2), {"data": {}})
     checkpoints.close()
-    assert len(said) == 1 and write_refusal(tmp_path / "absent", 1) == "No such file or directory"
+    assert (
+        len(reports) == 1 and write_refusal(tmp_path / "absent", 1) == "No such file or directory"
+    )
 
 
 @pytest.mark.parametrize(

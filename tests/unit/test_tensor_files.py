@@ -1,4 +1,4 @@
-"""safetensors and PyTorch files: round trips, shards, damage, and pickles that mean harm."""
+"""safetensors and PyTorch files: round trips, shards, damage, and malicious pickles."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def lazily(values: dict[str, np.ndarray]) -> list[tuple[str, LazyArray]]:
     return [(name, LazyArray.of(array)) for name, array in values.items()]
 
 
-def assert_equal(found: dict[str, LazyArray], expected: dict[str, np.ndarray]) -> None:
-    assert found.keys() == expected.keys()
+def assert_equal(actual: dict[str, LazyArray], expected: dict[str, np.ndarray]) -> None:
+    assert actual.keys() == expected.keys()
     for name, array in expected.items():
-        read = found[name].read()
+        read = actual[name].read()
         assert (read.shape, read.dtype) == (array.shape, array.dtype)
-        assert (found[name].shape, found[name].dtype) == (array.shape, array.dtype)
+        assert (actual[name].shape, actual[name].dtype) == (array.shape, array.dtype)
         assert read.tobytes() == array.tobytes()
 
 
-def test_safetensors_survive(tmp_path):
+def test_safetensors_round_trip(tmp_path):
     paths = write_safetensors(tmp_path, lazily(arrays()))
     assert [path.name for path in paths] == ["model.safetensors"]
     assert_equal(read_safetensors(paths[0]), arrays())
 
 
-def test_shards_survive(tmp_path):
+def test_shards_round_trip(tmp_path):
     paths = write_safetensors(tmp_path, lazily(arrays()), shard_bytes=40)
     assert len(paths) > 3 and paths[-1].name == "model.safetensors.index.json"
     assert_equal(read_safetensors(paths[-1]), arrays())
@@ -63,7 +63,7 @@ def test_shards_survive(tmp_path):
     assert set(index["weight_map"]) == set(arrays())
 
 
-def test_writing_holds_one_tensor_at_a_time(tmp_path):
+def test_writing_keeps_one_tensor_in_memory(tmp_path):
     alive: list[int] = []
 
     class Counted(np.ndarray):
@@ -139,15 +139,15 @@ def state() -> dict:
     return {"args": settings, "model": tensors, "nested": {"history": [1, (2.5, "x")]}}
 
 
-def test_torch_files_survive(tmp_path):
+def test_torch_files_round_trip(tmp_path):
     write_torch(tmp_path / "x.pt", state())
-    found = read_torch(tmp_path / "x.pt")
-    assert found["args"] == state()["args"] and found["nested"] == state()["nested"]
-    assert isinstance(found["model"], collections.OrderedDict)
+    actual = read_torch(tmp_path / "x.pt")
+    assert actual["args"] == state()["args"] and actual["nested"] == state()["nested"]
+    assert isinstance(actual["model"], collections.OrderedDict)
     weight = arrays()["layer.weight"]
-    assert_equal(found["model"], arrays() | {"tied": weight, "tied again": weight})
-    tied, again = found["model"]["tied"], found["model"]["tied again"]
-    assert tied.storage == again.storage != found["model"]["layer.weight"].storage
+    assert_equal(actual["model"], arrays() | {"tied": weight, "tied again": weight})
+    tied, again = actual["model"]["tied"], actual["model"]["tied again"]
+    assert tied.storage == again.storage != actual["model"]["layer.weight"].storage
     with zipfile.ZipFile(tmp_path / "x.pt") as archive:
         storages = [name for name in archive.namelist() if "/data/" in name]
     assert len(storages) == len(arrays()) + 1
@@ -170,7 +170,7 @@ class Calling:
 
 
 def harmful(marker: Path) -> dict[str, bytes]:
-    """Programs that would leave a file behind, or change this process, if they ran."""
+    """Return pickles that would write a file or change this process if they ran."""
     touch = f"open({str(marker)!r}, 'w').close()"
     calls = {
         "system": Calling(os.system, f"touch {marker}"),
@@ -219,14 +219,14 @@ def test_pickles_cannot_run_code(tmp_path):
         marker.unlink()
 
 
-def test_a_refusal_names_what_was_refused(tmp_path):
+def test_a_refused_pickle_operation_is_named(tmp_path):
     program = pickle.dumps(Calling(os.system, "true"), 2)
     with pytest.raises(UserError, match=r"names (posix|nt)\.system.*nothing was executed"):
         read_torch(write_pickle(tmp_path / "x.pt", program))
 
 
 def tensor_program(storage: str, count: int, rest: str) -> bytes:
-    """A pickle of one tensor, spelled out: `rest` are offset, size and stride as pickle text."""
+    """Return a pickle of one tensor; `rest` is offset, size and stride as pickle text."""
     return (
         f"ctorch._utils\n_rebuild_tensor_v2\n((S'storage'\nctorch\n{storage}\nS'0'\nS'cpu'\n"
         f"I{count}\ntQ{rest}I00\nccollections\nOrderedDict\n(tRtR."
@@ -256,11 +256,11 @@ def test_views_of_storages_are_read_and_bounded(tmp_path, rest, expected):
         with pytest.raises(UserError, match=r"beyond its storage|without storage"):
             read_torch(tmp_path / "x.pt")
     else:
-        found = read_torch(tmp_path / "x.pt").read()
-        np.testing.assert_array_equal(found, np.array(expected, np.float32))
+        actual = read_torch(tmp_path / "x.pt").read()
+        np.testing.assert_array_equal(actual, np.array(expected, np.float32))
 
 
-def test_files_that_are_none_are_refused(tmp_path):
+def test_files_of_other_formats_are_refused(tmp_path):
     path = tmp_path / "x.pt"
     with pytest.raises(UserError, match="no such file"):
         read_torch(path)
@@ -280,7 +280,7 @@ def test_files_that_are_none_are_refused(tmp_path):
         read_torch(path)
 
 
-def test_a_cut_storage_is_refused(tmp_path):
+def test_a_truncated_storage_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.pt", "w") as archive:
         archive.writestr("a/data.pkl", tensor_program("FloatStorage", 6, "I0\n(I6\nt(I1\nt"))
         archive.writestr("a/data/0", b"\0" * 20)
@@ -288,7 +288,7 @@ def test_a_cut_storage_is_refused(tmp_path):
         read_torch(tmp_path / "x.pt")
 
 
-def test_numbers_of_numpy_are_read(tmp_path):
+def test_numpy_scalars_are_read(tmp_path):
     program = io.BytesIO()
     pickle.Pickler(program, 2).dump({"loss": np.float64(1.5), "best": np.float32(0.25)})
     assert read_torch(write_pickle(tmp_path / "x.pt", program.getvalue())) == {

@@ -53,13 +53,13 @@ def test_byte_order_marks_are_read(encoding, size):
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 18])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\r"])
-def test_blocks_change_nothing(size, end):
+def test_the_block_size_does_not_matter(size, end):
     content = b"one\r\n\r\n\ntw\xffo\nthree\rmore\r\r\nfour" + end
     lines = [x if isinstance(x, str) else x.reason for x in read_lines(Dribble(content, size))]
     assert lines == ["one", "", "", "bad_utf8", "three\rmore\r", "four"]
 
 
-def test_what_is_no_utf16_is_a_bad_line():
+def test_invalid_utf16_is_a_bad_line():
     """Half a pair of surrogates, and half a unit at the end."""
     content = b"\xff\xfe" + "a\n".encode("utf-16-le") + b"\x00\xd8" + "b\nc".encode("utf-16-le")
     first, second, third = read_lines(io.BytesIO(content + b"x"))
@@ -81,7 +81,7 @@ def test_commands_and_corpora_read_other_encodings(tmp_path):
     ]
 
 
-def test_a_tsv_file_without_a_mark_names_its_place_once(tmp_path):
+def test_a_tsv_file_without_byte_order_mark_names_its_location_once(tmp_path):
     for encoding in ("utf-16-le", "utf-16-be", "utf-32-le"):
         (tmp_path / "train.tsv").write_bytes("en\tde\nOne.\tEins.\n".encode(encoding))
         with pytest.raises(UserError, match=r"^\S*train\.tsv:1: not UTF-8 .*UTF-") as caught:
@@ -103,7 +103,7 @@ ENCODED = {
 
 
 @pytest.mark.parametrize("encoding", ENCODED)
-def test_a_file_of_another_encoding_is_not_read_in_part(tmp_path, encoding):
+def test_a_file_of_another_encoding_is_refused_entirely(tmp_path, encoding):
     content = ENCODED[encoding]
     (tmp_path / "train.de").write_bytes(content)
     (tmp_path / "train.en").write_text("A sentence.\n" * (content.count(b"\n") + 1))
@@ -132,15 +132,15 @@ def test_iconv_knows_the_names():
 def test_a_few_bad_lines_are_dropped(tmp_path, lines, bad):
     content = [b"gr\xfcn" if n < bad else b"Gut." for n in range(lines)]
     (tmp_path / "a").write_bytes(b"\n".join(content) + b"\n")
-    found: dict[str, list[int]] = {}
-    assert len(list(input_lines(str(tmp_path / "a"), found))) == lines
-    assert found == {"bad_utf8": list(range(1, bad + 1))}
+    actual: dict[str, list[int]] = {}
+    assert len(list(input_lines(str(tmp_path / "a"), actual))) == lines
+    assert actual == {"bad_utf8": list(range(1, bad + 1))}
     (tmp_path / "a").write_bytes(b"\n".join([b"gr\xfcn", *content]) + b"\n")
     with pytest.raises(UserError, match=rf"first of {bad + 1} lines among {lines + 1}"):
         list(input_lines(str(tmp_path / "a"), {}))
 
 
-def test_a_wrong_encoding_is_known_long_before_the_end(tmp_path):
+def test_a_wrong_encoding_is_detected_early(tmp_path):
     (tmp_path / "a").write_bytes(b"gr\xfcn\n" * 100_000)
     seen = 0
     with pytest.raises(UserError, match="first of 1000 lines among 1000"):
@@ -149,14 +149,14 @@ def test_a_wrong_encoding_is_known_long_before_the_end(tmp_path):
     assert seen == 999
 
 
-def test_marks_of_likely_encodings():
+def test_encodings_are_guessed_from_bytes():
     assert guess_wide_encoding(b"plain text") == ""
     assert guess_wide_encoding(b"") == "" and guess_wide_encoding(b"a") == ""
     assert guess_wide_encoding("日本 a b\n".encode("utf-16-le") * 3) == "UTF-16LE"
     assert guess_narrow_encoding("é".encode("cp1252")) == "Windows-1252"
 
 
-def test_a_nul_in_a_corpus_is_a_flaw(tmp_path):
+def test_a_nul_character_is_a_bad_line(tmp_path):
     (tmp_path / "train.en").write_bytes(b"One.\nTw\0o.\n")
     (tmp_path / "train.de").write_bytes(b"Eins.\nZwei.\n")
     pattern = f"{tmp_path}/{{split}}.{{language}}"
@@ -166,7 +166,7 @@ def test_a_nul_in_a_corpus_is_a_flaw(tmp_path):
     assert list(dropping.pairs("train", ("en", "de"))) == [("One.", "Eins.")]
 
 
-def test_a_line_has_a_limit(tmp_path):
+def test_lines_have_a_length_limit(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * MAX_LINE_BYTES + b"\n" + b"x" * (MAX_LINE_BYTES + 1))
     bad: dict[str, list[int]] = {}
     first, second = input_lines(str(tmp_path / "a"), bad)
@@ -180,7 +180,7 @@ def test_a_line_has_a_limit(tmp_path):
         check_text("x" * (MAX_LINE_BYTES + 1), "line 1")
 
 
-def test_a_small_file_that_grows_is_refused_in_little_memory(tmp_path):
+def test_a_compressed_bomb_is_refused_in_little_memory(tmp_path):
     with gzip.open(tmp_path / "a.gz", "wb", compresslevel=1) as file:
         for _ in range(100):
             file.write(b"x" * (1 << 20))
@@ -191,7 +191,7 @@ def test_a_small_file_that_grows_is_refused_in_little_memory(tmp_path):
     tracemalloc.stop()
 
 
-def test_lines_that_hold_nothing_end_a_command(tmp_path, monkeypatch):
+def test_too_many_blank_lines_are_refused(tmp_path, monkeypatch):
     """Kilobytes of gzip can hold billions of them."""
     for code in ("en", "de"):
         (tmp_path / f"train.{code}").write_bytes(b"a\n" + b"\n" * 100 + b"a\n" + b"\n" * 101)
@@ -205,7 +205,7 @@ def test_lines_that_hold_nothing_end_a_command(tmp_path, monkeypatch):
         corpus.size("train", ("en", "de"))
 
 
-def test_a_hundred_megabytes_of_line_ends(tmp_path):
+def test_a_hundred_megabytes_of_newlines(tmp_path):
     for code in ("en", "de"):
         with gzip.open(tmp_path / f"train.{code}.gz", "wb", compresslevel=1) as file:
             for _ in range(100):
@@ -223,7 +223,7 @@ ParallelFiles("x", pattern, ("en", "de"), cleaning=Cleaning("drop")).size("train
     assert "no sentence pair in 1,000,000 lines" in error_of(done)
 
 
-def test_columns_that_cannot_be_read_are_one_line(tmp_path):
+def test_unreadable_columns_are_one_error_line(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + "[" * 50_000 + "\n")
     with pytest.raises(UserError, match=r"a\.jsonl:2: not JSON \("):
         list(TextColumn(str(tmp_path / "a.jsonl"), "text").read(MAX_LINE_BYTES))
@@ -238,5 +238,5 @@ def test_columns_that_cannot_be_read_are_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
-def test_a_file_of_a_mark_alone_has_no_line(content):
+def test_a_file_with_only_a_byte_order_mark_has_no_lines(content):
     assert list(read_lines(io.BytesIO(content))) == []

@@ -1,4 +1,4 @@
-"""Text normalisation, byte fallback, and characters that no piece covers."""
+"""Text normalisation, byte fallback, and unknown characters."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def trained(byte_fallback: bool = True, normalization: str = "nfc") -> Vocabular
 
 
 @pytest.mark.parametrize("space", ODD_SPACES)
-def test_white_space_of_every_kind_separates_words_as_a_space_does(space):
+def test_all_white_space_separates_words(space):
     vocabulary = trained()
     assert vocabulary.encode(f"in 3 Tagen:{space}Italien") == vocabulary.encode(
         "in 3 Tagen: Italien"
     )
 
 
-def test_decomposed_accents_and_invisible_characters_are_read_as_what_is_seen():
+def test_decomposed_accents_and_invisible_characters_are_normalised():
     vocabulary = trained()
     seen = vocabulary.encode("one café, naïve and grün")
     decomposed = unicodedata.normalize("NFD", "one café, naïve and grün")
@@ -52,7 +52,7 @@ def test_decomposed_accents_and_invisible_characters_are_read_as_what_is_seen():
     assert normalize("na\u200c\u200dive") == "na\u200c\u200dive"  # spelling needs joiners
 
 
-def test_normalisation_is_python_s_own_and_applied_once():
+def test_normalisation_is_that_of_python_and_applied_once():
     text = "".join(map(chr, [*range(32, 0x3400), *range(0xF900, 0xFB50), *range(0x1F600, 0x1F650)]))
     kept = "".join(c for c in text if c not in f"{ODD_SPACES}\u2581\u200b\u2060\ufeff")
     expected = " ".join(kept.split(" "))
@@ -61,14 +61,14 @@ def test_normalisation_is_python_s_own_and_applied_once():
     assert normalize(normalize(text)) == normalize(text)
 
 
-def test_every_character_comes_back_by_bytes():
+def test_every_character_round_trips_with_byte_fallback():
     vocabulary = trained()
     text = "one 🙂 語 \u0915\u094d\u200d\u0937 \x00\x07 \U0010ffff"
     assert vocabulary.unk_id not in vocabulary.encode(text)
     assert vocabulary.decode(vocabulary.encode(text)) == text
 
 
-def test_a_character_cut_between_its_bytes_is_dropped_whole():
+def test_an_incomplete_byte_sequence_is_dropped():
     vocabulary = trained()
     ids = vocabulary.encode("one🙂")
     assert [vocabulary.decode(ids[:cut]) for cut in (-4, -3, -2, -1)] == ["one"] * 4
@@ -97,7 +97,7 @@ def test_unknown_characters_are_named_in_order(byte_fallback):
     assert unknown("\u2581") == "\u2581" and vocabulary.encode("\u2581") == []
 
 
-def test_the_normalisation_is_kept_with_the_vocabulary(tmp_path):
+def test_the_normalisation_is_saved_with_the_vocabulary(tmp_path):
     vocabulary = trained()
     vocabulary.save(tmp_path / "new")
     again = Vocabulary.load(tmp_path / "new")
@@ -112,7 +112,7 @@ def test_the_normalisation_is_kept_with_the_vocabulary(tmp_path):
         Vocabulary.load(tmp_path / "new")
 
 
-def test_a_vocabulary_without_it_behaves_and_is_written_as_before(tmp_path):
+def test_vocabularies_without_normalisation_are_unchanged(tmp_path):
     plain = trained(byte_fallback=False, normalization="none")
     plain.save(tmp_path)
     assert "normalization" not in (tmp_path / "vocabulary.json").read_text()
@@ -120,7 +120,7 @@ def test_a_vocabulary_without_it_behaves_and_is_written_as_before(tmp_path):
     assert not Vocabulary(plain.model, plain.languages, normalization="nfc").is_extension_of(plain)
 
 
-def test_an_added_language_is_normalised_and_spelt_in_bytes_as_the_others():
+def test_an_added_language_has_normalisation_and_byte_fallback():
     from mnmt_jax.vocabulary.sentencepiece_training import train_model
 
     base = trained()
@@ -144,12 +144,12 @@ def test_invisible_text_is_blank(text):
     assert check_sentence(text, Cleaning()) is BLANK
 
 
-def test_a_refused_training_says_what_to_change(tmp_path):
+def test_a_failed_vocabulary_training_suggests_a_change(tmp_path):
     for size, remedy in ((5000, "lower --vocab_size to at most 320"), (20, "to at least 294, or")):
         with pytest.raises(UserError, match=remedy):
             train_sentencepiece(TEXT, tmp_path, options=SentencePieceOptions(vocab_size=size))
 
 
-def test_too_few_pieces_for_bytes_say_what_to_leave_out(tmp_path):
+def test_too_few_pieces_for_byte_fallback_are_refused(tmp_path):
     with pytest.raises(UserError, match="--no-byte_fallback"):
         train_sentencepiece(TEXT, tmp_path, options=SentencePieceOptions(vocab_size=60))

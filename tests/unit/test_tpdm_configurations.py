@@ -1,4 +1,4 @@
-"""TPDM's models and runs: what Table 8 counts of them, and what each file changes."""
+"""TPDM's models and runs: parameter counts of Table 8, and the settings of each file."""
 
 import dataclasses
 
@@ -35,19 +35,19 @@ def model(name, *bindings):
     ],
 )
 def test_table_8(name, published, total, critic):
-    """The recount of position_disentangle.md 7: what `describe` prints, the critic apart."""
+    """Counts of position_disentangle.md 7: the output of `describe`, with a separate critic."""
     config = model(name)
-    found = describe(config, config.vocab_size, **SIZES)
-    counts = found["parameters"]
+    actual = describe(config, config.vocab_size, **SIZES)
+    counts = actual["parameters"]
     assert counts["total"] == counts["learnable"] == total
     assert f"{total / 1e6:.3f}" == published
-    assert found.get("parameters_beside", {}) == ({"critic": critic} if critic else {})
+    assert actual.get("parameters_beside", {}) == ({"critic": critic} if critic else {})
     assert sum(counts.values()) == 2 * total + total  # the components, total and learnable
 
 
 @pytest.mark.parametrize(("norms", "per_width"), [(0, 4), (2, 8), (3, 10)])
-def test_norms_of_the_heads_are_what_the_table_tells_apart(norms, per_width):
-    """Three LayerNorms are 6d; that two heads are 4d^2 + 4d holds with any, so form is not told."""
+def test_table_8_determines_the_norms_of_the_heads(norms, per_width):
+    """Three LayerNorms are 6d; two heads are 4d^2 + 4d in any form."""
     more = [
         parameter_counts(model(f"tpdm_{size}", f"TPDM.norms={norms}"))["total"]
         - parameter_counts(model(f"encoder_decoder_tpdm_{size}"))["total"]
@@ -57,7 +57,7 @@ def test_norms_of_the_heads_are_what_the_table_tells_apart(norms, per_width):
 
 
 @pytest.mark.parametrize(("size", "dims", "layer"), [("small", SMALL, 2), ("base", BASE, 4)])
-def test_the_models_differ_in_their_methods_alone(size, dims, layer):
+def test_the_models_differ_only_in_their_methods(size, dims, layer):
     base = model(f"encoder_decoder_tpdm_{size}")
     layers, *widths = dims
     assert (base.layout, base.stage_layers) == ("encoder_decoder", (layers, layers))
@@ -83,19 +83,19 @@ def test_the_models_differ_in_their_methods_alone(size, dims, layer):
         (("CutResidual.sublayer='mlp'",), (True, "post"), (False, "post")),
     ],
 )
-def test_the_readings_of_mnmt_rc(bindings, attention, mlp):
-    """Which connection of layer 4 is cut, and where its norms stand; other layers are whole."""
+def test_both_variants_of_mnmt_rc(bindings, attention, mlp):
+    """The cut connection and the norms of layer 4; other layers are unchanged."""
     config = model("residual_tpdm_base", *bindings)
     plan = make_plan(config, get_layout(config.layout, config.stage_layers))
     layers = [
         {each.name: (each.residual, each.norm) for each in layer} for _, layer in plan.layers()
     ]
     assert layers[3] == {"attention": attention, "mlp": mlp}
-    whole = [found for number, found in enumerate(layers) if number != 3]
-    assert {kind for found in whole for kind in found.values()} == {(True, "post")}
+    whole = [row for number, row in enumerate(layers) if number != 3]
+    assert {kind for row in whole for kind in row.values()} == {(True, "post")}
 
 
-def test_the_rows_of_table_2_change_one_field():
+def test_each_row_of_table_2_changes_one_field():
     full = model("tpdm_small")
     (tables, method) = full.methods
     for name, change in (
@@ -104,9 +104,9 @@ def test_the_rows_of_table_2_change_one_field():
         ("sinusoidal_anchors", {"anchors": "sinusoidal"}),
     ):
         expected = tables, dataclasses.replace(method, **change)
-        found = model(f"ablations/tpdm_small_{name}")
-        assert found == dataclasses.replace(full, methods=expected)
-        terms = {term.name for term in found.methods[1].objectives()}
+        actual = model(f"ablations/tpdm_small_{name}")
+        assert actual == dataclasses.replace(full, methods=expected)
+        terms = {term.name for term in actual.methods[1].objectives()}
         assert terms == {"information", "alignment"} - {name.removeprefix("without_")}
 
 
@@ -130,7 +130,7 @@ def test_positions_of_both_sides_are_learned_or_absent(whole, changed, positions
     assert more == 2 * rows * before.embed
 
 
-def test_runs_differ_in_their_updates():
+def test_the_runs_differ_in_steps_and_validation():
     """The means of positions are of 8,000 tokens, a GPU's; four of these make an update.
 
     What validates is as long as each corpus has it.

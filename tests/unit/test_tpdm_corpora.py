@@ -1,4 +1,4 @@
-"""TPDM's corpora: MultiUN and Europarl with English in the centre, in their files' own forms."""
+"""TPDM's corpora: MultiUN and English-centric Europarl in their file formats."""
 
 import itertools
 
@@ -29,13 +29,13 @@ def data(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Numbers of pairs that corpora wanted to draw; they get three."""
-    found, draw = [], corpus_module._draw
+def requested_counts(monkeypatch):
+    """Record the numbers of pairs that corpora draw; they get three."""
+    actual, draw = [], corpus_module._draw
     monkeypatch.setattr(
-        corpus_module, "_draw", lambda count, drawn: found.append(drawn) or draw(count, 3)
+        corpus_module, "_draw", lambda count, drawn: actual.append(drawn) or draw(count, 3)
     )
-    return found
+    return actual
 
 
 def united_nations(data, form, pairs=("ar-en", "en-ru", "en-zh")):
@@ -47,7 +47,7 @@ def united_nations(data, form, pairs=("ar-en", "en-ru", "en-zh")):
 
 
 @pytest.mark.parametrize("form", UN_FORMS)
-def test_multiun_draws_two_million_pairs_for_both_directions(data, asked, form):
+def test_multiun_draws_two_million_pairs_for_both_directions(data, requested_counts, form):
     united_nations(data, form)
     corpus, mixture = get_corpus("multiun"), MIXTURES["multiun"]
     centric = {pair for code in UN[1:] for pair in (("en", code), (code, "en"))}
@@ -56,10 +56,10 @@ def test_multiun_draws_two_million_pairs_for_both_directions(data, asked, form):
     for code in UN[1:]:
         assert numbers(corpus, ("en", code)) == numbers(corpus, (code, "en"))
         assert numbers(corpus, (code, "en")) == sorted(shuffled(12, 3))
-    assert set(asked) == {2_000_000}
+    assert set(requested_counts) == {2_000_000}
 
 
-def test_multiun_holds_out_what_all_directions_share(data):
+def test_multiun_holds_out_shared_lines_of_all_directions(data):
     united_nations(data, UN_FORMS[0])
     corpus, row = get_corpus("multiun"), PUBLISHED["multiun"]
     every = set(itertools.permutations(UN, 2))
@@ -74,7 +74,7 @@ def test_multiun_holds_out_what_all_directions_share(data):
     assert splits == {pair: 2 if "en" in pair else 1 for pair in every}
 
 
-def test_multiun_of_opus_comes_before_the_uns_own(data):
+def test_opus_files_of_multiun_are_preferred(data):
     united_nations(data, UN_FORMS[2])
     united_nations(data, UN_FORMS[0], pairs=("en-zh",))
     files = get_corpus("multiun").files("train", ("zh", "en"))
@@ -83,7 +83,7 @@ def test_multiun_of_opus_comes_before_the_uns_own(data):
 
 @pytest.mark.parametrize("places", PARLIAMENT_FORMS)
 def test_europarl_with_english_in_the_centre(data, places):
-    train, validation, test = (f"europarl/{place}" for place in places)
+    train, validation, test = (f"europarl/{prefix}" for prefix in places)
     for pair in ("de-en", "fr-en"):
         numbered(data, train, f"europarl-v7.{pair}", 5, pair.split("-"))
     numbered(data, validation, "devtest2006", 2001, (*PARLIAMENT, "es"))
@@ -99,8 +99,8 @@ def test_europarl_with_english_in_the_centre(data, places):
     assert list(corpus.pairs("test", ("fr", "de")))[-1] == ("fr 1999", "de 1999")
 
 
-def test_europarls_of_both_papers_share_a_folder(data):
-    """The files of MMCR4NLP are not taken for those of statmt.org, nor these for those."""
+def test_the_europarl_corpora_of_both_papers_share_a_folder(data):
+    """The files of MMCR4NLP and of statmt.org are not confused."""
     write(data, europarl__train_dot_de=lines("Ja"), europarl__train_dot_it=lines("Sì"))
     numbered(data, "europarl", "europarl-v7.de-en", 5, ("de", "en"))
     assert list(get_corpus("europarl_triangle").pairs("train", ("de", "it"))) == [("Ja", "Sì")]

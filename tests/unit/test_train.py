@@ -1,4 +1,4 @@
-"""The update and the loop: sums, accumulation, stopping, errors, and what the files hold."""
+"""Updates and the training loop: sums, accumulation, stopping, errors and files."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def straight(cache, tmp_path_factory):
-    """A run of eight updates that nothing disturbed."""
+def undisturbed_run(cache, tmp_path_factory):
+    """Return an undisturbed run of eight updates."""
     run = tmp_path_factory.mktemp("straight") / "run"
     assert train(make_config(cache), run) is None
     return run
@@ -66,7 +66,7 @@ def straight(cache, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def learning(tmp_path_factory):
-    """A learner without dropout that steps by its gradient, its state, and six sentence pairs."""
+    """Return a learner without dropout and with plain SGD, its state, and six sentence pairs."""
     config = make_config(tmp_path_factory.getbasetemp())
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, dropout=0.0))
     mesh = make_mesh(config.mesh, jax.devices()[:1])
@@ -85,7 +85,7 @@ def stack(*batches):
     return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def test_batch_loss_is_the_plain_loss_of_the_logits(learning):
+def test_batch_loss_equals_the_plain_loss_of_the_logits(learning):
     learner, state, batch = learning
     smoothed, sums = jax.jit(lambda p, b: batch_loss(learner, p, b))(state.params, batch)
     logits = jax.jit(learner.model.apply)({"params": state.params}, batch)
@@ -99,8 +99,8 @@ def test_batch_loss_is_the_plain_loss_of_the_logits(learning):
     assert sums.keys() == set(plain._fields) and float(smoothed) == float(sums["smoothed"])
 
 
-def test_gradient_is_the_sum_over_tokens_divided_once(learning):
-    """Unequal micro-batches update as the one batch they make, not as the mean of their means."""
+def test_the_gradient_is_a_mean_over_all_tokens(learning):
+    """Unequal micro-batches give the update of their union, not the mean of their means."""
     learner, state, batch = learning
     rows = np.arange(6)
     first, second = (
@@ -113,37 +113,40 @@ def test_gradient_is_the_sum_over_tokens_divided_once(learning):
     assert float(optax.global_norm(change)) > 0.1
     expected = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))(state.params, batch)
     tokens = float((batch["target_segment_ids"] > 0).sum())
-    for found in (whole, parts):
+    for actual in (whole, parts):
         jax.tree.map(
             lambda p, q, g: np.testing.assert_allclose(q - p, -g / tokens, atol=GRADIENT_ATOL),
             state.params,
-            found.params,
+            actual.params,
             expected,
         )
     assert float(metrics["loss"]) == pytest.approx(float(metrics_of_parts["loss"]), rel=1e-5)
     assert int(parts.step) == int(parts.window.updates) == 1
 
 
-def test_rows_of_padding_change_nothing(learning):
+def test_padding_rows_do_not_change_the_update(learning):
     learner, state, batch = learning
     padded = {name: np.pad(array, ((0, 2), (0, 0))) for name, array in batch.items()}
     expected, _ = STEP(learner, state, stack(batch))
-    found, _ = STEP(learner, state, stack(padded))
+    actual, _ = STEP(learner, state, stack(padded))
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), found.params, expected.params
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), actual.params, expected.params
     )
     for name, total in expected.window.losses.items():
-        np.testing.assert_allclose(found.window.losses[name], total, rtol=1e-6)
+        np.testing.assert_allclose(actual.window.losses[name], total, rtol=1e-6)
 
 
-def test_a_run_leaves_what_others_need(straight, cache):
+def test_a_run_writes_all_files(undisturbed_run, cache):
     tasks = tuple(f"made_{source}_{target}" for source, target in SUPERVISED)
     expected = make_config(cache, data={"tasks": tasks})
-    assert load_config([str(straight / "config.gin")]) == expected
-    assert {p.name for p in (straight / "vocabulary").iterdir()} >= {"spm.model", "languages.txt"}
-    assert steps_of(straight) == [4, 8]
-    assert list((straight / "tensorboard").iterdir())
-    lines = records(straight)
+    assert load_config([str(undisturbed_run / "config.gin")]) == expected
+    assert {p.name for p in (undisturbed_run / "vocabulary").iterdir()} >= {
+        "spm.model",
+        "languages.txt",
+    }
+    assert steps_of(undisturbed_run) == [4, 8]
+    assert list((undisturbed_run / "tensorboard").iterdir())
+    lines = records(undisturbed_run)
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     for line in lines:
         assert line["loss"] > 0 and line["gradient_norm"] > 0
@@ -153,12 +156,12 @@ def test_a_run_leaves_what_others_need(straight, cache):
     assert lines[0]["learning_rate"] == pytest.approx(1e-2 / 4)
     assert lines[-1]["learning_rate"] == pytest.approx(1e-2 * (4 / 7) ** 0.5)
     assert lines[-1]["loss"] < lines[0]["loss"]
-    timed = json.loads((straight / "metrics.jsonl").read_text().splitlines()[-1])
+    timed = json.loads((undisturbed_run / "metrics.jsonl").read_text().splitlines()[-1])
     assert timed["tokens_per_second"]["target"] > 0 and timed["mfu"] is None
 
 
-def test_validation_measures_supervised_and_zero_shot_tasks(straight):
-    validation = [line["validation"] for line in records(straight) if "validation" in line]
+def test_validation_measures_supervised_and_zero_shot_tasks(undisturbed_run):
+    validation = [line["validation"] for line in records(undisturbed_run) if "validation" in line]
     assert len(validation) == 2
     for result in validation:
         assert len(result["tasks"]) == 6
@@ -175,7 +178,7 @@ def test_validation_measures_supervised_and_zero_shot_tasks(straight):
 
 
 def stop_after(monkeypatch, step, action):
-    """Calls `action` at the end of the update with this number."""
+    """Call `action` at the end of the update with this number."""
     advance = Session.advance
 
     def advance_and_act(self):
@@ -187,7 +190,7 @@ def stop_after(monkeypatch, step, action):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd):
+def test_a_stopped_run_continues(number, cache, undisturbed_run, tmp_path, monkeypatch, capfd):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         stop_after(patch, 3, lambda: signal.raise_signal(number))
@@ -198,10 +201,10 @@ def test_stop_and_continue(number, cache, straight, tmp_path, monkeypatch, capfd
     assert steps_of(run) == [3]
     assert train(make_config(cache), run) is None
     assert "continues at step 3" in capfd.readouterr().err
-    assert_same_training(run, straight, 8)
+    assert_same_training(run, undisturbed_run, 8)
 
 
-def test_one_training_at_a_time(cache, tmp_path, monkeypatch):
+def test_a_second_training_of_a_run_is_refused(cache, tmp_path, monkeypatch):
     config, run = make_config(cache), tmp_path / "run"
 
     def another():
@@ -230,9 +233,9 @@ def test_a_contrastive_run_logs_its_term_and_continues_bit_for_bit(
     cache, tmp_path, monkeypatch, capfd
 ):
     config = make_config(cache, **INSTRUCTION_CONTRAST)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(config, whole) is None
-    lines = records(whole)
+    uninterrupted, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(config, uninterrupted) is None
+    lines = records(uninterrupted)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     for line in lines:
         assert 0.1 < line["contrastive"] < 5
@@ -247,11 +250,11 @@ def test_a_contrastive_run_logs_its_term_and_continues_bit_for_bit(
         assert train(config, broken) == "SIGTERM"
     assert steps_of(broken) == [2]
     assert train(config, broken) is None
-    assert_same_training(broken, whole, 6)
+    assert_same_training(broken, uninterrupted, 6)
 
 
-def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
-    """Two micro-batches: anchors meet those of their own; all target tokens divide the sum."""
+def test_the_logged_contrastive_term_equals_that_of_the_batches(cache, tmp_path):
+    """Anchors are compared within micro-batches; the sum is divided by all target tokens."""
     changes = INSTRUCTION_CONTRAST | {"model": {"dropout": 0.0}}
     config = make_config(cache, **changes)
     built = build(config)
@@ -278,23 +281,23 @@ def test_the_logged_term_is_that_of_the_batches(cache, tmp_path):
     assert term / tokens > 0.1
 
 
-def test_a_contrastive_layer_that_is_not_there_is_refused(cache, tmp_path):
+def test_an_invalid_contrastive_layer_is_refused(cache, tmp_path):
     config = make_config(cache, train={"methods": (InstruCL(2),)})
     with pytest.raises(UserError, match="InstruCL.layer=2: layout 'prefix'.*1 to 1"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "config.gin").exists()
 
 
-def test_pairs_that_fit_no_row_are_said_once(cache, tmp_path, capfd, caplog):
+def test_too_long_pairs_are_reported_once(cache, tmp_path, capfd, caplog):
     config = make_config(cache, data={"source_length": 6}, train={"steps": 1})
     train(config, tmp_path / "run")
-    said = capfd.readouterr().err + caplog.text
-    assert said.count("of 160 training pairs are longer than a row") == 1
+    output = capfd.readouterr().err + caplog.text
+    assert output.count("of 160 training pairs are longer than a row") == 1
     train(config, tmp_path / "run")  # nothing new, so nothing to say
     assert "training pairs" not in capfd.readouterr().err + caplog.text
 
 
-def test_pairs_that_all_fit_no_row_are_refused_before_compiling(cache, tmp_path, monkeypatch):
+def test_data_of_only_too_long_pairs_is_refused_before_compiling(cache, tmp_path, monkeypatch):
     monkeypatch.setattr("mnmt_jax.training.build.compile_programs", None)  # not reached
     config = make_config(cache, data={"target_length": 1})
     message = r"all \d+ training pairs are longer than a row \(Data.source_length=.*; raise these"
@@ -303,20 +306,20 @@ def test_pairs_that_all_fit_no_row_are_refused_before_compiling(cache, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_waited_for_is_said_and_a_kernel_that_there_is_none_of(cache, tmp_path, capfd):
+def test_waiting_and_missing_attention_kernels_are_reported(cache, tmp_path, capfd):
     config = make_config(cache, train={"steps": 3, "log_every": 2})
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, attention="fused"))
     assert train(config, tmp_path / "run") is None
-    said = capfd.readouterr().err
-    assert "compiling; the first metrics are logged at step 2" in said
-    assert "Model.attention='fused' computes as 'split': there is no kernel for a CPU" in said
+    output = capfd.readouterr().err
+    assert "compiling; the first metrics are logged at step 2" in output
+    assert "Model.attention='fused' computes as 'split': there is no kernel for a CPU" in output
 
 
-def test_training_without_tags_says_if_nothing_tells_the_target_language(cache, tmp_path, capfd):
+def test_training_without_target_language_information_warns(cache, tmp_path, capfd):
     config = make_config(cache, data={"instruction": "none"}, train={"steps": 0})
     assert train(config, tmp_path / "untold") is None
-    said = capfd.readouterr().err
-    assert "Data.instruction='none': the model cannot know which of de, en, fr" in said
+    output = capfd.readouterr().err
+    assert "Data.instruction='none': the model cannot know which of de, en, fr" in output
     model = dataclasses.replace(config.model, methods=(LanguageLayers(mlp=8, without=("en",)),))
     assert train(dataclasses.replace(config, model=model), tmp_path / "told") is None
     data = {"instruction": "none", "tasks": ("made_de_en", "made_fr_en")}
@@ -325,31 +328,31 @@ def test_training_without_tags_says_if_nothing_tells_the_target_language(cache, 
     assert "the model cannot know" not in capfd.readouterr().err
 
 
-def test_a_complete_run_stays_as_it_is(cache, straight, capfd):
-    before = (straight / "metrics.jsonl").read_bytes()
-    assert train(make_config(cache), straight) is None
+def test_a_complete_run_is_unchanged(cache, undisturbed_run, capfd):
+    before = (undisturbed_run / "metrics.jsonl").read_bytes()
+    assert train(make_config(cache), undisturbed_run) is None
     assert "complete" in capfd.readouterr().err
-    assert (straight / "metrics.jsonl").read_bytes() == before
-    assert steps_of(straight) == [4, 8]
+    assert (undisturbed_run / "metrics.jsonl").read_bytes() == before
+    assert steps_of(undisturbed_run) == [4, 8]
 
 
-def test_another_configuration_is_refused_by_field(cache, straight):
+def test_another_configuration_is_refused_by_field(cache, undisturbed_run):
     config = make_config(cache, optimizer={"learning_rate": 0.5}, data={"temperature": 1.0})
     with pytest.raises(UserError) as error:
-        train(config, straight)
+        train(config, undisturbed_run)
     assert "Data.temperature was 5.0, now 1.0" in str(error.value)
     assert "Optimizer.learning_rate was 0.01, now 0.5" in str(error.value)
     assert "--workdir" in str(error.value)
     tasks = tuple(f"made_{source}_{target}" for source, target in SUPERVISED)
     expected = make_config(cache, data={"tasks": tasks})
-    assert load_config([str(straight / "config.gin")]) == expected
+    assert load_config([str(undisturbed_run / "config.gin")]) == expected
 
 
-def test_another_vocabulary_is_refused(cache, straight, tmp_path):
+def test_another_vocabulary_is_refused(cache, undisturbed_run, tmp_path):
     import shutil
 
     run = tmp_path / "run"
-    shutil.copytree(straight, run)
+    shutil.copytree(undisturbed_run, run)
     languages = (run / "vocabulary" / "languages.txt").read_text().split()
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -360,13 +363,15 @@ def test_another_vocabulary_is_refused(cache, straight, tmp_path):
         train(make_config(cache), run)
 
 
-def test_a_cache_that_was_changed_is_refused_with_the_run_named(straight, tmp_path):
+def test_a_changed_cache_is_refused(undisturbed_run, tmp_path):
     lines = {"train": lambda: made_run.random_pairs(40, 9)}
     tasks = [TaskSource(f"made_{s}_{t}", s, t, lines) for s, t in SUPERVISED]
     write_cache(tmp_path / "other", tasks, vocabulary=made_text.vocabulary())
     config = make_config(tmp_path / "other", train={"steps": 9})
-    with pytest.raises(UserError, match=rf"the settings of {straight}/config\.gin, or start a new"):
-        train(config, straight)
+    with pytest.raises(
+        UserError, match=rf"the settings of {undisturbed_run}/config\.gin, or start a new"
+    ):
+        train(config, undisturbed_run)
 
 
 @pytest.mark.parametrize(
@@ -394,14 +399,14 @@ def test_a_cache_of_the_wrong_kind_of_text_is_refused(layout, message, cache, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_training_longer_equals_training_long(cache, straight, tmp_path):
+def test_extended_training_equals_longer_training(cache, undisturbed_run, tmp_path):
     run = tmp_path / "run"
     assert train(make_config(cache, train={"steps": 4}), run) is None
     assert train(make_config(cache), run) is None
-    assert_same_training(run, straight, 8)
+    assert_same_training(run, undisturbed_run, 8)
 
 
-def test_cosine_cannot_be_prolonged(cache, tmp_path):
+def test_a_cosine_schedule_cannot_be_extended(cache, tmp_path):
     optimizer = {"schedule": "cosine", "warmup_steps": 1}
     before = make_config(cache, optimizer=optimizer, train={"steps": 4})
     after = make_config(cache, optimizer=optimizer)
@@ -412,7 +417,7 @@ def test_cosine_cannot_be_prolonged(cache, tmp_path):
 
 
 @pytest.mark.parametrize("save_every", [2, 8])
-def test_a_loss_that_is_not_finite_stops_the_run(save_every, cache, tmp_path, monkeypatch):
+def test_a_non_finite_loss_stops_the_run(save_every, cache, tmp_path, monkeypatch):
     """The parameters break after update 4, so update 5 is the first bad one."""
     advance = Session.advance
 
@@ -440,34 +445,35 @@ def test_a_loss_that_is_not_finite_stops_the_run(save_every, cache, tmp_path, mo
     assert steps_of(tmp_path / "run") == ([2] if save_every == 2 else [])
 
 
-def test_parameters_are_read_from_the_run_alone(straight):
-    newest, step = restore_params(straight)
+def test_parameters_of_a_step_or_the_best_are_restored(undisturbed_run):
+    newest, step = restore_params(undisturbed_run)
     assert step == 8 and newest["embedding"].dtype == jnp.float32
-    older, step = restore_params(straight, 4)
+    older, step = restore_params(undisturbed_run, 4)
     assert step == 4 and not np.array_equal(older["embedding"], newest["embedding"])
     losses = {
-        line["step"]: line["validation"]["supervised"]["loss"] for line in records(straight)[1::2]
+        line["step"]: line["validation"]["supervised"]["loss"]
+        for line in records(undisturbed_run)[1::2]
     }
-    best, step = restore_params(straight, "best")
+    best, step = restore_params(undisturbed_run, "best")
     assert step == min(losses, key=losses.get)
     with pytest.raises(UserError, match="no checkpoint 5; there are \\[4, 8\\]"):
-        restore_params(straight, 5)
+        restore_params(undisturbed_run, 5)
 
 
-def test_average(straight):
+def test_average(undisturbed_run):
     with pytest.raises(UserError, match="mnmt average"):
-        restore_params(straight, "average")
-    assert newest_steps(straight, 5) == [4, 8] and len(best_steps(straight, 1)) == 1
-    average_checkpoints(straight, [8, 4])
-    mean, step = restore_params(straight, "average")
+        restore_params(undisturbed_run, "average")
+    assert newest_steps(undisturbed_run, 5) == [4, 8] and len(best_steps(undisturbed_run, 1)) == 1
+    average_checkpoints(undisturbed_run, [8, 4])
+    mean, step = restore_params(undisturbed_run, "average")
     assert step == 8
-    (first, _), (second, _) = restore_params(straight, 4), restore_params(straight, 8)
+    (first, _), (second, _) = restore_params(undisturbed_run, 4), restore_params(undisturbed_run, 8)
     jax.tree.map(lambda m, a, b: np.testing.assert_array_equal(m, (a + b) / 2), mean, first, second)
     with pytest.raises(UserError, match="no checkpoint 7"):
-        average_checkpoints(straight, [7, 8])
+        average_checkpoints(undisturbed_run, [7, 8])
 
 
-def test_no_run_no_parameters(tmp_path):
+def test_a_folder_without_a_run_has_no_parameters(tmp_path):
     with pytest.raises(UserError, match="no complete checkpoint"):
         restore_params(tmp_path)
 

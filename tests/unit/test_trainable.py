@@ -1,4 +1,4 @@
-"""What is frozen stays, bit for bit, and costs neither state nor gradient."""
+"""Frozen parameters: bit-identical, without optimizer state or gradient."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_split_and_join():
     assert_same(join(everything, nothing), TREE)
 
 
-def test_lora_alone_trains_unless_something_is_named():
+def test_only_lora_trains_unless_patterns_are_given():
     alone = Trainable(lora=("query",))
     assert_same(alone.split(TREE)[0], split_lora(TREE)[0])
     assert alone.count(TREE) == 4
@@ -80,14 +80,14 @@ def test_patterns_are_checked(rule, message):
         rule.split(TREE)
 
 
-def test_something_must_train():
+def test_freezing_everything_is_refused():
     with pytest.raises(UserError, match="leaves nothing to train"):
         Trainable(frozen=("*",)).split(split_lora(TREE)[1])
 
 
 @functools.cache
 def trained(model: tuple, optimizer: tuple, steps: int = 2):
-    """Returns the learner, a batch, and the states and metrics of some updates at a rate of 0.1."""
+    """Return the learner, a batch, and the states and metrics of some updates at a rate of 0.1."""
     settings = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 0.1, "clip_norm": 0.5}
     config = make_config(
         Path(),
@@ -117,7 +117,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_frozen_stays_and_what_is_not_moves(case):
+def test_frozen_parameters_stay_and_others_change(case):
     """With weight decay, which would shrink every frozen weight by 5 % per update."""
     learner, _, states, _, _ = trained(*CASES[case])
     (moved, kept), (first, frozen) = (
@@ -130,7 +130,7 @@ def test_what_is_frozen_stays_and_what_is_not_moves(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_optimizer_holds_state_for_what_trains_alone(case):
+def test_the_optimizer_has_state_only_for_trained_parameters(case):
     learner, _, states, _, _ = trained(*CASES[case])
     _, adam = states[-1].opt_state
     count = learner.trainable.count(states[0].params)
@@ -146,8 +146,8 @@ def test_the_optimizer_holds_state_for_what_trains_alone(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_update_is_that_of_the_part(case):
-    """The gradient of everything, what is frozen thrown away: clipped, averaged and applied."""
+def test_an_update_equals_that_of_the_trained_parameters(case):
+    """The full gradient without its frozen part is clipped, averaged and applied."""
     learner, batch, (before, after, _), metrics, _ = trained(*CASES[case])
     gradient = jax.jit(jax.grad(lambda p, b: batch_loss(learner, p, b)[0]))
     everything = gradient(before.params, batch)
@@ -167,7 +167,7 @@ def test_an_update_is_that_of_the_part(case):
 
 
 def producers(program: str) -> set[str]:
-    """Returns what the compiled instructions do whose result has the size of the embedding."""
+    """Return the operations of compiled instructions whose result has the size of the embedding."""
     return set(re.findall(rf"= {re.escape(TABLE)}\S* ([\w-]+)\(", program))
 
 
@@ -178,7 +178,7 @@ def test_a_frozen_embedding_has_no_gradient_in_the_program(case):
     assert {"dot", "scatter"} & producers(trained((), ())[-1])
 
 
-def test_micro_batches_form_no_gradient_either():
+def test_accumulation_computes_no_gradient_of_frozen_parameters():
     """The same inside the loop of accumulation, and where the loss has several chunks."""
     learner, batch, states, _, _ = trained(*CASES["lora"])
     learner = dataclasses.replace(learner, chunk=8)

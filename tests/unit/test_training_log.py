@@ -6,11 +6,11 @@ from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.training.reporter import MetricsFile
 
 
-def test_training_log_of_nothing(tmp_path):
+def test_an_empty_training_log(tmp_path):
     assert read_training_log(None).curves == {} == read_training_log(tmp_path / "no").curves
 
 
-def test_lines_of_a_log_that_are_no_records_are_skipped(tmp_path):
+def test_invalid_lines_of_a_log_are_skipped(tmp_path):
     good = {"step": 2, "seconds": 1.5, "train": 0, "nll": 3.0, "validation": {"supervised": 1}}
     lines = [
         b"[" * 100_000,

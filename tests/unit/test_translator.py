@@ -31,7 +31,7 @@ SCORE_ATOL = 1e-5
 
 
 def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
-    """Searches with teacher forcing through the converter that training uses."""
+    """Search with teacher forcing through the converter that training uses."""
     log_probs = forced_log_probs(translator, line, "en", target)
 
     def without_unk(tokens: list[int]) -> np.ndarray:
@@ -44,10 +44,10 @@ def _slow(translator: Translator, line: str, beam: int, target: str) -> list:
 
 @pytest.mark.parametrize("layout", ["register", "prefix_trigger"])
 @pytest.mark.parametrize("instruction", INSTRUCTIONS)
-def test_decoding_and_training_give_the_model_equal_inputs(instruction: str, layout: str):
+def test_decoding_and_training_make_equal_model_inputs(instruction: str, layout: str):
     translator = made_translator(instruction, layout)
-    found = translator.translate_nbest(LINES[:2], source="en", target="fr")
-    for line, translation in zip(LINES, found, strict=False):
+    actual = translator.translate_nbest(LINES[:2], source="en", target="fr")
+    for line, translation in zip(LINES, actual, strict=False):
         expected = _slow(translator, line, 3, "fr")
         assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
         np.testing.assert_allclose(
@@ -56,7 +56,7 @@ def test_decoding_and_training_give_the_model_equal_inputs(instruction: str, lay
         assert translation.text == vocabulary().decode(expected[0][1])
 
 
-def test_without_tags_language_layers_still_tell_the_target(tmp_path):
+def test_language_layers_get_the_target_language_without_tags(tmp_path):
     """Trained with a tag in the source, decoded without (paper 002, Table 8)."""
     layers = LanguageLayers(LANGUAGES, ("en",), mlp=24)
     changes = (("methods", (layers,)),)
@@ -68,50 +68,50 @@ def test_without_tags_language_layers_still_tell_the_target(tmp_path):
     batch = spans.static_batch(segments, 1)
     assert batch["source_tokens"][0, :4].tolist() == [5, 6, vocabulary().eos_id, 0]
     assert batch["target_lang"].tolist() == [[2]]
-    found = {}
+    actual = {}
     for target in ("de", "fr"):
-        found[target] = omitted.translate_nbest(LINES[:2], source="en", target=target)
-        for line, translation in zip(LINES, found[target], strict=False):
+        actual[target] = omitted.translate_nbest(LINES[:2], source="en", target=target)
+        for line, translation in zip(LINES, actual[target], strict=False):
             expected = _slow(omitted, line, 3, target)
             assert [list(h.tokens) for h in translation.hypotheses] == [t for _, t in expected]
-    texts = [[each.text for each in lines] for lines in found.values()]
+    texts = [[each.text for each in lines] for lines in actual.values()]
     assert texts[0] != texts[1]  # of one input, by the branches alone
     assert tagged.translate(LINES[:2], source="en", target="fr") != texts[1]
 
 
-def test_order_blank_lines_and_cut_lines():
+def test_order_blank_and_truncated_lines():
     long = " ".join(LINES)
     lines = ["", *LINES[:3], " \t", long, LINES[3], "\u3000"]
-    found = made_translator().translate_nbest(lines, source="en", target="de")
-    blank = [not translation.hypotheses for translation in found]
+    actual = made_translator().translate_nbest(lines, source="en", target="de")
+    blank = [not translation.hypotheses for translation in actual]
     assert blank == [True, False, False, False, True, False, False, True]
-    assert [t.text for t, is_blank in zip(found, blank, strict=True) if is_blank] == [""] * 3
-    assert [translation.truncated for translation in found] == [line == long for line in lines]
+    assert [t.text for t, is_blank in zip(actual, blank, strict=True) if is_blank] == [""] * 3
+    assert [translation.truncated for translation in actual] == [line == long for line in lines]
     cut = vocabulary().encode(long)[: BUCKETS[-1] - 2]
-    (alone,) = made_translator().translate_nbest(
+    (single,) = made_translator().translate_nbest(
         [vocabulary().decode(cut)], source="en", target="de"
     )
-    assert_alike([found[5]], [dataclasses.replace(alone, truncated=True)])
+    assert_alike([actual[5]], [dataclasses.replace(single, truncated=True)])
     with pytest.warns(UserWarning, match="1 line of more than .* tokens with tags truncated"):
         texts = made_translator().translate(lines, source="en", target="de")
-    assert texts == [translation.text for translation in found]
-    for line, translation in zip(lines, found, strict=True):
+    assert texts == [translation.text for translation in actual]
+    for line, translation in zip(lines, actual, strict=True):
         if line in LINES:
             one = made_translator().translate_nbest([line], source="en", target="de")
             assert_alike(one, [translation])
 
 
-def test_output_as_long_as_allowed_is_marked():
+def test_truncated_output_is_marked():
     short = made_translator(max_length=2).translate_nbest(LINES, source="en", target="de")
     assert [t.limited for t in short] == [len(t.hypotheses[0].tokens) == 3 for t in short]
     assert any(t.limited for t in short)
-    found = made_translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
-    lengths = [len(translation.hypotheses[0].tokens) for translation in found]
-    assert [translation.limited for translation in found] == [length == 12 for length in lengths]
+    actual = made_translator(beam_size=1).translate_nbest(LINES, source="en", target="de")
+    lengths = [len(translation.hypotheses[0].tokens) for translation in actual]
+    assert [translation.limited for translation in actual] == [length == 12 for length in lengths]
     assert not Translation().limited
 
 
-def test_one_text_is_not_a_list_of_lines():
+def test_a_string_is_not_accepted_as_a_list_of_lines():
     with pytest.raises(UserError, match=r"write \[text\]"):
         made_translator().translate(LINES[0], source="en", target="de")
 
@@ -124,24 +124,26 @@ def test_a_line_does_not_depend_on_the_others(search):
     translator = made_translator(**search)
     together = translator.translate_nbest(LINES, source="en", target="de")
     assert len({translation.text for translation in together}) > 1
-    for place in (0, 3, 6):
-        others = [LINES[0][::-1]] * place
-        mixed = translator.translate_nbest([*others, LINES[place]], source="en", target="de")
-        assert_alike([mixed[place]], [together[place]])
+    for index in (0, 3, 6):
+        others = [LINES[0][::-1]] * index
+        mixed = translator.translate_nbest([*others, LINES[index]], source="en", target="de")
+        assert_alike([mixed[index]], [together[index]])
 
 
 def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
-    """One row, four, and so on up to a whole batch, by the lines that a bucket has, done or not."""
+    """One row, four, and so on up to a full batch, by the number of lines in a bucket."""
     seen = []
-    whole = lines_module.search_continuously
+    original_search = lines_module.search_continuously
 
-    def watched(inference_model, search, turns, rows):
-        turns = list(turns)
-        for turn in turns:
-            seen.append((turn.batch["source_tokens"].shape[1], len(turn.request.active), rows))
-        return whole(inference_model, search, turns, rows)
+    def record_shapes(inference_model, search, admissions, rows):
+        admissions = list(admissions)
+        for admission in admissions:
+            seen.append(
+                (admission.batch["source_tokens"].shape[1], len(admission.request.active), rows)
+            )
+        return original_search(inference_model, search, admissions, rows)
 
-    monkeypatch.setattr(lines_module, "search_continuously", watched)
+    monkeypatch.setattr(lines_module, "search_continuously", record_shapes)
     translator = made_translator(batch=8, buckets=(9, 40), beam_size=1, max_length=2)
     for count in (1, 2, 4, 5, 8):
         translator.translate((LINES + LINES)[:count], source="en", target="de")
@@ -151,18 +153,18 @@ def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
     lines = [longer, *LINES, *LINES[:2], "", longer]
     job = TranslationJob.create(translator)
     numbered = list(job.number_lines(lines, source="en", target="de"))
-    found = job.as_completed(numbered, done=range(6))
-    assert {line.number for line, _ in found} == {6, 7, 8, 9, 10, 11}
+    actual = job.as_completed(numbered, done=range(6))
+    assert {line.number for line, _ in actual} == {6, 7, 8, 9, 10, 11}
     # Nine lines are more than there are rows: two enter at a time. What is done is counted.
     assert seen == [(9, 2, 8), (9, 2, 8), (40, 4, 4)]
 
 
 def test_samples_follow_the_seed_and_the_line_number():
     def sampled(lines, **decode):
-        found = made_translator(temperature=1.0, **decode).translate_nbest(
+        actual = made_translator(temperature=1.0, **decode).translate_nbest(
             lines, source="en", target="de"
         )
-        return [translation.hypotheses for translation in found]
+        return [translation.hypotheses for translation in actual]
 
     first = sampled([LINES[0]] * 2)
     assert first == sampled([LINES[0]] * 2) and first[0] != first[1]
@@ -181,12 +183,12 @@ def test_languages_may_differ_by_line():
     assert translator.translate(LINES[:3], source="en", target="fr") != [t.text for t in single]
 
 
-def test_score_is_the_search_score():
+def test_scoring_gives_the_score_of_the_search():
     translator, vocab = made_translator(), vocabulary()
-    found = translator.translate_nbest(LINES, source="en", target="de")
+    actual = translator.translate_nbest(LINES, source="en", target="de")
     triples = [
         (line, h)
-        for line, translation in zip(LINES, found, strict=True)
+        for line, translation in zip(LINES, actual, strict=True)
         for h in translation.hypotheses
         if not translation.truncated and [*vocab.encode(h.text), vocab.eos_id] == list(h.tokens)
     ]
@@ -210,7 +212,7 @@ def test_score_is_the_search_score():
         ),
     ],
 )
-def test_wrong_arguments_are_one_clear_error(arguments: dict, message: str):
+def test_invalid_arguments_are_one_error(arguments: dict, message: str):
     with pytest.raises(ValueError, match=message):
         made_translator().translate(LINES, **arguments)
 
@@ -265,15 +267,15 @@ def test_references_are_checked_as_lines_are():
         translator.score(5, ["eins"], **languages)
 
 
-def test_no_lines_are_no_translations(capsys):
+def test_empty_input_gives_no_translations(capsys):
     translator = made_translator()
     assert translator.translate([], source="en", target="de") == []
     assert translator.translate(iter(()), source="en", target="de", progress=True) == []
     assert capsys.readouterr().out == ""
 
 
-def test_a_bar_is_shown_when_asked_for(capsys):
-    """Of the batches that are done, on standard error, also where that is no terminal."""
+def test_a_progress_bar_is_shown_on_request(capsys):
+    """For finished batches, on standard error, with or without a terminal."""
     translator = made_translator()
     expected = translator.translate(LINES, source="en", target="de")
     assert "lines" not in capsys.readouterr().err
@@ -282,7 +284,7 @@ def test_a_bar_is_shown_when_asked_for(capsys):
     assert out == "" and f"{len(LINES)}/{len(LINES)}" in error
 
 
-def test_a_translator_says_which_model_it_is():
+def test_repr_of_a_translator():
     assert repr(made_translator()) == "Translator(layout='register', languages=3)"
 
 
@@ -299,7 +301,7 @@ def test_a_broken_model_is_reported_with_the_line():
         translator.translate(["", LINES[0]], source="en", target="de")
 
 
-def test_scoring_refuses_what_does_not_fit():
+def test_invalid_scoring_inputs_are_refused():
     with pytest.raises(UserError, match="line 2 needs .* add a larger bucket to --gin"):
         made_translator().score(LINES[:2], [LINES[0], " ".join(LINES)], source="en", target="de")
     with pytest.raises(UserError, match="2 lines but 1 references"):
@@ -312,7 +314,7 @@ def test_scoring_refuses_before_it_computes(monkeypatch):
         made_translator().score(LINES[:2], ["one", " ".join(LINES)], source="en", target="de")
 
 
-def test_limits_and_room():
+def test_length_and_step_limits():
     assert length_limit(Decode(max_length=200), 5) == 200
     assert length_limit(Decode(max_length=200, max_length_per_source=1.2), 7) == 18
     assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15

@@ -1,4 +1,4 @@
-"""Unknown characters in translating: named, never generated as `<unk>`, copied through."""
+"""Unknown characters in translation: named, never generated as `<unk>`, copied."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ COPIES = [
 
 
 @pytest.mark.parametrize(("source", "unknown", "left", "translation", "expected"), COPIES)
-def test_unknown_characters_return_at_their_place(source, unknown, left, translation, expected):
+def test_unknown_characters_are_copied_to_their_position(
+    source, unknown, left, translation, expected
+):
     runs = [UnknownRun(c, i) for i, c in enumerate(source) if c in unknown]
     remaining, copies = extract_unknown(source, runs)
     assert remaining == left
@@ -88,7 +90,7 @@ def test_unknown_characters_return_at_their_place(source, unknown, left, transla
     assert reinsert_unknown(translation, copies) == expected
 
 
-def test_what_the_vocabulary_rewrites_itself_is_not_copied():
+def test_characters_rewritten_by_the_vocabulary_are_not_copied():
     assert extract_unknown("one two", [UnknownRun("x", -1)]) == ("one two", ())
 
 
@@ -113,7 +115,7 @@ def test_unknown_characters_are_named_beside_each_translation():
         made_translator().translate(texts, source="en", target="de")
 
 
-def test_copied_characters_do_not_disturb_the_translation(plain):
+def test_copied_characters_do_not_change_the_translation(plain):
     texts = [f"🙂 {LINES[0]}", f"{LINES[1]} {FAMILY}", "🙂🙂", "語 語"]
     copying = made_translator(copy_unknown=True)
     translations = copying.translate_nbest(texts, source="en", target="de")
@@ -135,7 +137,7 @@ def test_blank_lines_have_no_unknown_characters():
     assert Translation().unknown_characters == ""
 
 
-def test_characters_without_a_shape_are_named_by_number():
+def test_invisible_characters_are_named_by_code_point():
     text = describe_unknown(Counter({"🙂": 3, "\x07": 1, "\u0301": 1}))
     assert text == "5 characters: 🙂 (3), U+0007, U+0301"
 
@@ -151,11 +153,11 @@ def test_characters_without_a_shape_are_named_by_number():
         ("語", "un", False),
     ],
 )
-def test_words_on_one_side_alone(source, target, expected):
+def test_has_words_on_one_side(source, target, expected):
     assert has_words_on_one_side(source, target) == expected
 
 
-def test_analyses_leave_out_lines_of_invisible_characters():
+def test_analyses_skip_lines_of_invisible_characters():
     forced = make_forced_sentences(
         made_translator(), ("en", "de"), ["\u200b\ufeff", LINES[0], "\u2581"], None
     )

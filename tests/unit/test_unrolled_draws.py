@@ -1,4 +1,4 @@
-"""Tests draw what users draw."""
+"""The unrolled generator of the tests equals JAX's."""
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,13 @@ from tests import unrolled_draws
         ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
     ],
 )
-def test_known_answers_of_the_authors(key, counter, expected):
-    """Those of Random123, tests/kat_vectors: threefry2x32 20."""
+def test_known_answers_of_random123(key, counter, expected):
+    """From Random123, tests/kat_vectors: threefry2x32 20."""
     words = [jnp.uint32(word) for word in (*key, *counter)]
     assert tuple(map(int, unrolled_draws.threefry(*words))) == expected
 
 
-def test_a_draw_of_many_is_that_of_each():
+def test_a_batched_draw_equals_single_draws():
     keys = jax.random.split(jax.random.key(3), 4)
     together = jax.vmap(lambda key: jax.random.bits(key, (5,)))(keys)
     np.testing.assert_array_equal(together, [jax.random.bits(key, (5,)) for key in keys])

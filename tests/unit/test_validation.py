@@ -1,4 +1,4 @@
-"""What validation makes of the sums of its batches."""
+"""Validation metrics from the sums of batches."""
 
 import math
 
@@ -9,13 +9,13 @@ from mnmt_jax.training.losses import NLL_TOKENS
 from mnmt_jax.training.validation import ValidationTasks, validate
 
 
-def sums(nll: float, tokens: float, asked: float | None = None) -> dict[str, np.ndarray]:
-    found = {"smoothed": 2 * nll, "nll": nll, "tokens": tokens}
-    found |= {} if asked is None else {NLL_TOKENS: asked}
-    return {name: np.float32(value) for name, value in found.items()}
+def sums(nll: float, tokens: float, predicted: float | None = None) -> dict[str, np.ndarray]:
+    actual = {"smoothed": 2 * nll, "nll": nll, "tokens": tokens}
+    actual |= {} if predicted is None else {NLL_TOKENS: predicted}
+    return {name: np.float32(value) for name, value in actual.items()}
 
 
-def test_perplexities_are_of_a_languages_tokens_in_all_its_tasks():
+def test_perplexities_per_language_pool_all_its_tasks():
     batches = [("news_de", sums(6, 4)), ("news_de", sums(2, 4)), ("en", sums(0, 2))]
     batches += [("web_de", sums(16, 8)), ("en_de", sums(3, 1))]
     tasks = ValidationTasks(("news_de", "web_de", "en"), ("en_de",))
@@ -32,7 +32,7 @@ def test_perplexities_are_of_a_languages_tokens_in_all_its_tasks():
     )
 
 
-def test_directions_from_and_to_english_have_means_of_their_own():
+def test_directions_from_and_to_english_have_separate_means():
     """Graformer's Tables 5 and 6: a column each, of perplexities averaged over directions."""
     batches = [("en_de", sums(2, 2)), ("en_fr", sums(4, 2)), ("de_en", sums(6, 2))]
     batches += [("de_fr", sums(8, 2))]
@@ -46,7 +46,7 @@ def test_directions_from_and_to_english_have_means_of_their_own():
     assert not {"from_english", "to_english"} & without.keys()
 
 
-def test_a_masked_models_perplexity_is_per_token_asked_for():
+def test_a_masked_models_perplexity_is_per_predicted_token():
     result = validate(
         [("de", sums(4, 20, 2))], lambda batch: batch, ValidationTasks(("de",), ()), {"de": "de"}
     )
@@ -56,7 +56,7 @@ def test_a_masked_models_perplexity_is_per_token_asked_for():
     )
 
 
-def test_a_translator_has_perplexities_of_directions_alone():
+def test_a_translator_has_only_perplexities_of_directions():
     tasks = ValidationTasks(("en_de",), ())
     result = validate([("en_de", sums(2, 2))], lambda batch: batch, tasks, {})
     assert "perplexity" not in result

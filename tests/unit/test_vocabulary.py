@@ -37,7 +37,7 @@ def test_ids_are_specials_then_pieces_then_tags():
     assert vocabulary.tokens([0, 1, 2, 60, 62]) == ["<pad>", "</s>", "<unk>", "__en__", "__fr__"]
 
 
-def test_text_survives_and_only_specials_are_dropped():
+def test_text_round_trips_and_only_specials_are_dropped():
     vocabulary = made_text.vocabulary()
     for line in LINES:
         ids = vocabulary.encode(line)
@@ -48,7 +48,7 @@ def test_text_survives_and_only_specials_are_dropped():
     assert vocabulary.encode("") == [] and vocabulary.decode([]) == ""
 
 
-def test_tag_like_text_is_no_tag():
+def test_text_that_looks_like_a_tag_is_not_a_tag():
     vocabulary = made_text.vocabulary()
     assert max(vocabulary.encode("__de__")) < vocabulary.first_tag
 
@@ -147,7 +147,7 @@ def test_sampling_follows_the_temperature_without_replacement():
     assert sample_sentences(text, options) == sample_sentences(text, options)
 
 
-def test_a_list_of_equal_languages_is_read_in_linear_time(tmp_path):
+def test_repeated_languages_are_read_in_linear_time(tmp_path):
     for name in ("spm.model", "vocabulary.json"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "languages.txt").write_text("en\n" * 1_000_000)

@@ -1,4 +1,4 @@
-"""Weights in fewer bits: rounding and products against NumPy, models and translations near."""
+"""Quantized weights: rounding and products against NumPy, and accuracy of models."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from mnmt_jax.decoding.weight_precision import compute_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.quantized_weights import (
-    FEWER_BITS,
+    QUANTIZED_TYPES,
     Bfloat16,
     Int8,
     affine,
@@ -43,7 +43,7 @@ PRODUCTS = {
 
 
 def _rounded(array, axes):
-    """Rounds as the module's docstring says, in NumPy."""
+    """Round as the module's docstring says, in NumPy."""
     largest = np.abs(array).max(axis=axes, keepdims=True)
     scale = np.where(largest == 0, np.float32(1), largest / np.float32(127))
     return np.rint(array / scale).astype(np.int64), scale
@@ -54,7 +54,7 @@ def _drawn(shape):
 
 
 @pytest.mark.parametrize("shape, axes", [((6, 7), (0,)), ((3, 4, 6), (0, 1)), ((9, 6), (1,))])
-def test_a_rounded_number_is_half_a_scale_off_at_most(shape, axes):
+def test_int8_rounding_error_is_at_most_half_a_scale(shape, axes):
     array = _drawn(shape)
     array[1] *= 1000
     array[(slice(None),) * (len(shape) - 1) + (2,)] = 0 if axes != (1,) else 5
@@ -68,91 +68,95 @@ def test_a_rounded_number_is_half_a_scale_off_at_most(shape, axes):
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_an_int8_product_is_exact_in_whole_numbers(name):
-    given, shape, inputs = PRODUCTS[name]
-    states, kernel = _drawn(given), _drawn(shape)
+def test_an_int8_product_is_exact_for_integers(name):
+    states_shape, shape, inputs = PRODUCTS[name]
+    states, kernel = _drawn(states_shape), _drawn(shape)
     states[1] *= 100
     states[0, 0] = 0
     (values, scale), last = _rounded(kernel, inputs), tuple(range(-len(inputs), 0))
     of_states, own = _rounded(states, last)
     sums = np.tensordot(of_states, values, (last, inputs))
     features = scale.squeeze(inputs)
-    own = own.reshape(given[: -len(inputs)] + (1,) * features.ndim)
+    own = own.reshape(states_shape[: -len(inputs)] + (1,) * features.ndim)
     expected = sums.astype(np.float32) * own * features
-    found = Int8(jnp.asarray(values, jnp.int8), jnp.asarray(features), inputs)
-    product = np.asarray(found.product(jnp.asarray(states)))
+    actual = Int8(jnp.asarray(values, jnp.int8), jnp.asarray(features), inputs)
+    product = np.asarray(actual.product(jnp.asarray(states)))
     np.testing.assert_allclose(product, expected, rtol=3 * ULP)
     np.testing.assert_array_equal(np.rint(product / own / features), sums)
     bias = _drawn(features.shape)
-    with_bias = affine(jnp.asarray(states), found, jnp.asarray(bias), jnp.float32)
+    with_bias = affine(jnp.asarray(states), actual, jnp.asarray(bias), jnp.float32)
     np.testing.assert_allclose(with_bias, expected + bias, rtol=1e-5, atol=1e-6)
     assert np.abs(sums).max() > 10_000
     if name == "table":
-        np.testing.assert_array_equal(project(jnp.asarray(states), found), product)
+        np.testing.assert_array_equal(project(jnp.asarray(states), actual), product)
         tokens = np.array([[3, 0], [8, 3]])
-        np.testing.assert_allclose(look_up(found, tokens), (values * scale)[tokens], rtol=ULP)
+        np.testing.assert_allclose(look_up(actual, tokens), (values * scale)[tokens], rtol=ULP)
 
 
-def test_what_is_not_a_number_stays_so():
+def test_nan_stays_nan():
     kernel = Int8(jnp.ones((3, 2), jnp.int8), jnp.ones(2), (0,))
-    found = kernel.product(jnp.asarray([[1.0, jnp.nan, 2.0], [jnp.inf, 0.0, 1.0], [1.0, 2.0, 3.0]]))
-    np.testing.assert_array_equal(np.isfinite(found).all(axis=1), [False, False, True])
+    actual = kernel.product(
+        jnp.asarray([[1.0, jnp.nan, 2.0], [jnp.inf, 0.0, 1.0], [1.0, 2.0, 3.0]])
+    )
+    np.testing.assert_array_equal(np.isfinite(actual).all(axis=1), [False, False, True])
 
 
 def test_a_bfloat16_product_is_summed_in_float32():
     states, kernel = (
         jnp.asarray(_drawn(shape)).astype(jnp.bfloat16) for shape in ((5, 64), (64, 7))
     )
-    found = Bfloat16(kernel, (0,)).product(states.astype(jnp.float32))
+    actual = Bfloat16(kernel, (0,)).product(states.astype(jnp.float32))
     expected = np.asarray(states, np.float64) @ np.asarray(kernel, np.float64)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert actual.dtype == jnp.float32
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(autouse=True)
 def promoting(request):
-    """Lets Flax's norms promote bfloat16, which they do by themselves; int8 needs none."""
+    """Allow the dtype promotion of Flax's norms in bfloat16; int8 needs none."""
     with jax.numpy_dtype_promotion("standard" if "bfloat16" in request.node.name else "strict"):
         yield
 
 
 def _with(model, weights):
-    """Returns the same model with other weights."""
+    """Return the same model with other weights."""
     decode = dataclasses.replace(model.config.decode, weights=weights)
     config = dataclasses.replace(model.config, decode=decode)
     return type(model)(config, model.vocabulary, model.inference_model.params)
 
 
 def _names(params, kept):
-    flat = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda x: isinstance(x, FEWER_BITS))
+    flat = jax.tree_util.tree_leaves_with_path(
+        params, is_leaf=lambda x: isinstance(x, QUANTIZED_TYPES)
+    )
     names = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
-    return {name for name, leaf in names.items() if isinstance(leaf, FEWER_BITS) != kept}
+    return {name for name, leaf in names.items() if isinstance(leaf, QUANTIZED_TYPES) != kept}
 
 
-def _off(found, expected):
-    return np.abs(found - expected).max() / expected.std()
+def _off(actual, expected):
+    return np.abs(actual - expected).max() / expected.std()
 
 
 def _scores_off(fewer, stored):
-    """Returns the most that a line's score is off, as a share of the scores' mean."""
-    found, expected = (
+    """Return the maximum error of a line's score relative to the mean score."""
+    actual, expected = (
         np.array(each.score(LINES, LINES, source="en", target="fr")) for each in (fewer, stored)
     )
-    return np.abs(found - expected).max() / np.abs(expected).mean()
+    return np.abs(actual - expected).max() / np.abs(expected).mean()
 
 
 @pytest.mark.parametrize("weights", FEWER)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_model_of_fewer_bits_is_near(layout, weights):
+def test_a_quantized_model_is_close(layout, weights):
     stored = made_translator(layout=layout)
-    found, expected = (
+    actual, expected = (
         forced_log_probs(each, LINES[0], "en", "fr")([5, 6, 7, 8])
         for each in (_with(stored, weights), stored)
     )
-    assert 1e-4 < _off(found, expected) < NEAR[weights]
+    assert 1e-4 < _off(actual, expected) < NEAR[weights]
 
 
-def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
+def test_only_accelerators_compute_everything_in_bfloat16(monkeypatch):
     model = made_translator().config.model
     for name, dtype in (("cpu", "float32"), ("gpu", "bfloat16"), ("tpu", "bfloat16")):
         monkeypatch.setattr("mnmt_jax.decoding.weight_precision.platform", lambda name=name: name)
@@ -168,7 +172,7 @@ def test_only_an_accelerator_computes_all_in_bfloat16(monkeypatch):
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_all_products_of_weights_and_nothing_else_are_rounded(weights):
+def test_exactly_the_weight_products_are_quantized(weights):
     params = _with(made_translator(layout="encoder_decoder"), weights).inference_model.params
     kept, rounded = _names(params, kept=True), _names(params, kept=False)
     assert {name.rpartition("/")[2] for name in kept} == {"bias", "scale"}
@@ -177,14 +181,14 @@ def test_all_products_of_weights_and_nothing_else_are_rounded(weights):
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_a_language_model_of_fewer_bits_is_near(weights):
+def test_a_quantized_language_model_is_close(weights):
     stored, rows = made_language_model(), [[9, 5, 6, 7, 8], [9, 8, 5, 4]]
-    found = logits_of(_with(stored, weights), rows)
-    assert 1e-4 < _off(found, logits_of(stored, rows)) < NEAR[weights]
+    actual = logits_of(_with(stored, weights), rows)
+    assert 1e-4 < _off(actual, logits_of(stored, rows)) < NEAR[weights]
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_branches_of_languages_and_lora_stay_as_they_are(weights):
+def test_language_branches_and_lora_are_not_quantized(weights):
     method = LanguageLayers(LANGUAGES, without=("en",), mlp=8)
     changes = (("methods", (method,)), ("lora_rank", 2))
     stored = made_translator(changes=changes)
@@ -201,12 +205,12 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.parametrize("weights", FEWER)
-def test_a_run_is_translated_with_weights(weights, run):
+def test_a_run_is_translated_with_quantized_weights(weights, run):
     stored = Translator.load(run)
     fewer = Translator.load(run, bindings=[f"Decode.weights='{weights}'"])
-    asked = {"source": "en", "target": "fr"}
-    found = fewer.translate_nbest(LINES, **asked)
-    assert_alike(_with(stored, weights).translate_nbest(LINES, **asked), found)
+    directions = {"source": "en", "target": "fr"}
+    actual = fewer.translate_nbest(LINES, **directions)
+    assert_alike(_with(stored, weights).translate_nbest(LINES, **directions), actual)
     assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
     assert fewer.identity == stored.identity and fewer.parameters == stored.parameters
     made_by = TranslationJob.create(stored).provenance()
@@ -214,7 +218,7 @@ def test_a_run_is_translated_with_weights(weights, run):
     assert TranslationJob.create(fewer).provenance() == made_by | {"weights": weights}
 
 
-def test_weights_are_chosen_when_a_model_is_loaded(run):
+def test_weight_precision_is_set_at_loading(run):
     translator = Translator.load(run, bindings=["Decode.weights='int8'"])
     assert TranslationJob.create(translator, beam_size=2, weights="int8").decode.weights == "int8"
     with pytest.raises(UserError, match="weights: set when a model is loaded"):

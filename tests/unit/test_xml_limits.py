@@ -28,7 +28,7 @@ print(sum(1 for _ in translation_files.read_units(sys.argv[1])))
 
 
 def write_around(path, text, times):
-    """Writes a small file that holds much: a text many times within a beginning and an end."""
+    """Write a small compressed file: a text repeated between a beginning and an end."""
     beginning, end = AROUND[path.name]
     with gzip.open(path, "wt", compresslevel=1) as file:
         file.write(beginning)
@@ -38,15 +38,17 @@ def write_around(path, text, times):
 
 
 @pytest.mark.parametrize("name", AROUND)
-def test_elements_that_are_no_units_are_freed(tmp_path, name):
-    """Of a unit they are its part, which has a limit; elsewhere they only take time, to a limit."""
+def test_elements_outside_units_are_freed(tmp_path, name):
+    """Elements of a unit count towards its limit; elsewhere only their total is limited."""
     write_around(tmp_path / name, NOTES, 60)
     done = run_limited(READ, tmp_path / name, megabytes=512)
-    said = "this unit is too long, more than 4 MiB" if name[0] in "ac" else "32 MiB without a unit"
-    assert re.search(rf"{re.escape(name)}(:1)?: {said}; export", error_of(done)), done.stderr
+    message = (
+        "this unit is too long, more than 4 MiB" if name[0] in "ac" else "32 MiB without a unit"
+    )
+    assert re.search(rf"{re.escape(name)}(:1)?: {message}; export", error_of(done)), done.stderr
 
 
-def test_what_is_between_units_is_freed(tmp_path):
+def test_text_between_units_is_freed(tmp_path):
     unit = '<tu><tuv xml:lang="en"><seg>a</seg></tuv></tu>'
     write_around(tmp_path / "b.tmx.gz", f"x{NOTES}x{unit}", 60)
     done = run_limited(READ, tmp_path / "b.tmx.gz", megabytes=512)
@@ -54,7 +56,7 @@ def test_what_is_between_units_is_freed(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["&e;", '<note a="&e;"/>'])
-def test_an_entity_that_is_not_declared_names_its_line(tmp_path, text):
+def test_an_undeclared_entity_names_its_line(tmp_path, text):
     text = ONE.format("x").replace("<tu>", f"\n<note>{text}</note><tu>")
     (tmp_path / "a.tmx").write_text(text)
     with pytest.raises(UserError, match=r"a\.tmx:2: Entity 'e' not defined; repair the file"):

@@ -80,9 +80,11 @@ class Optimizer(optimizers.OptaxWrapper):
     def apply_gradient(self, hyper_params: Any, params: Any, state: Any, grads: Any) -> Any:
         """Update the trainable parameters; frozen ones are returned unchanged."""
         trainable, frozen = self._trainable.split(params)
-        gradients = self._trainable.without_rows(self._trainable.split(grads)[0])
+        gradients = self._trainable.zero_frozen_rows(self._trainable.split(grads)[0])
         updated_trainable, state = super().apply_gradient(hyper_params, trainable, state, gradients)
-        updated_params = join(self._trainable.with_rows(updated_trainable, trainable), frozen)
+        updated_params = join(
+            self._trainable.restore_frozen_rows(updated_trainable, trainable), frozen
+        )
         return jax.tree.unflatten(
             jax.tree.structure(params), jax.tree.leaves(updated_params)
         ), state
@@ -120,7 +122,7 @@ class TranslationModel(models.BaseTransformerModel):
         pieces = vocabulary.vocabulary
         config = config.bind_languages(pieces.languages, find_code)
         learner = Learner.from_config(config, pieces.size, make_mesh(config.mesh))
-        if not learner.model.layout.grows:
+        if not learner.model.layout.is_autoregressive:
             raise UserError(
                 f"Model.layout='{config.model.layout}': t5x's pipeline makes no masks; train with "
                 "'mnmt train'"
