@@ -14,5 +14,10 @@ setup(
         *(f"mnmt_jax.{name}" for name in find_namespace_packages(include=[GIN, f"{GIN}.*"])),
     ],
     package_dir={f"mnmt_jax.{GIN}": GIN, "mnmt_jax.docs": "docs"},
-    package_data={"": ["*.gin"], "mnmt_jax": ["py.typed"], "mnmt_jax.docs": ["*.md"]},
+    package_data={
+        "": ["*.gin"],
+        "mnmt_jax": ["py.typed"],
+        "mnmt_jax.papers": ["Snakefile", "*/*.toml"],
+        "mnmt_jax.docs": ["*.md"],
+    },
 )

@@ -82,10 +82,11 @@ def write_miniature(row: PublishedCorpus, folder: Path) -> None:
 def _write_pairs(row: PublishedCorpus, corpus: PatternFiles) -> None:
     tested = row.tested_languages or row.languages
     held_out = [*row.supervised, *itertools.permutations(tested, 2)]
+    last_line = max(map(corpus.last_line, corpus.expected_splits))  # splits may share a file
     for split in corpus.expected_splits:
         for direction in row.supervised if split == "train" else held_out:
             for code, path in zip(direction, corpus.expected_files(split, direction), strict=True):
-                count = max(LINES, corpus.last_line(split))
+                count = LINES if split == "train" else max(LINES, last_line)
                 if not Path(path).exists():
                     _write(Path(path), phrases(code, split, count))
 

@@ -211,9 +211,11 @@ class Workflow:
             return self._back_translate(experiment, seed)
         inputs, sources = [], []
         for source in experiment.sources:
-            step, folder = self._source(source, seed)
+            step, folder, checkpoint = self._source(source, seed)
             inputs.append(step)
             sources += ["--initialize_from", f"{source.name}={folder}".lstrip("=")]
+            if checkpoint:
+                sources += ["--initialize_step", f"{source.name}={checkpoint}".lstrip("=")]
         inputs.append(self._cache(experiment))
         flags = self._training_flags(experiment, seed, gin_files(experiment), _cache(experiment))
         command = ("mnmt", "train", *flags, *sources, "--workdir", _run(experiment, seed))
@@ -267,12 +269,12 @@ class Workflow:
         inputs = (self._trained(before, seed),)
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
 
-    def _source(self, source: Source, seed: int) -> tuple[str, str]:
-        """Add a source run; return its step and folder."""
+    def _source(self, source: Source, seed: int) -> tuple[str, str, str]:
+        """Add a source run; return its step, folder and checkpoint, which is "" for the newest."""
         if not source.corpus:
-            return self._import(source.model), _imported(source.model)
+            return self._import(source.model), _imported(source.model), ""
         experiment = Experiment(source.model, corpus_data(self._paper, source.corpus))
-        return self._train(experiment, seed), _run(experiment, seed)
+        return self._trained(experiment, seed), _run(experiment, seed), experiment.data.step
 
     def _import(self, name: str) -> str:
         flags = shlex.split(self._paper.imports[name])
