@@ -51,8 +51,8 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
+    from mnmt_jax.commands.reproduction_plan import describe_plan
     from mnmt_jax.papers.engine import run_steps
-    from mnmt_jax.papers.listing import describe_plan
     from mnmt_jax.papers.pages import write_pages
     from mnmt_jax.papers.selection import select_rows
     from mnmt_jax.papers.tables import find_table, load_papers
@@ -66,7 +66,7 @@ def main() -> None:
     workflow = Workflow(paper, scale)
     targets = [workflow.add(trial) for trial in selected]
     if flags.dry_run:
-        print(describe_plan(table, selected, workflow.steps))
+        print(describe_plan(table, workflow))
         return
     default = "runs/papers_tiny" if scale.miniature else "runs/papers"
     output = flags.output or Path(default)

@@ -27,8 +27,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.config.sections import Config
+from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers.tables import Paper, Row, Table
+from mnmt_jax.vocabulary.language_codes import find_code
 
 _ROW_FIELDS = (
     "model",
@@ -238,6 +243,19 @@ def gin_files(experiment: Experiment) -> list[str]:
     names = (experiment.data.run, *(f"settings/{name}" for name in experiment.settings))
     files = [f"gin_configs/models/{experiment.model}.gin"]
     return files + [f"gin_configs/runs/{name}.gin" for name in names]
+
+
+def training_config(experiment: Experiment) -> Config:
+    """Return the configuration of a training at full scale.
+
+    A model that grows by a language is that before it: its new pieces are known after training.
+    """
+    data = experiment.data
+    steps = [f"Train.steps={data.steps}"] if data.steps else []
+    config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
+    mixture = experiment.sources[0].corpus if data.new_language else data.mixture
+    corpus = PUBLISHED[get_mixture(mixture).corpus]
+    return config.bind_languages(corpus.languages, find_code)
 
 
 def _source(text: str) -> Source:

@@ -8,12 +8,12 @@ shows that a workflow runs; scores on it mean nothing.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.cldr.renderer import Meaning
 from mnmt_jax.data.corpus import Corpus, NoFilesError
@@ -113,7 +113,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 def main() -> None:
     """Write the miniature that the command line names."""
-    parser = CommandParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", choices=tuple(PUBLISHED), help="name of the corpus")
     parser.add_argument("folder", type=Path, help="folder of its files")
     flags = parser.parse_args()

@@ -149,11 +149,15 @@ class Workflow:
     Args:
         paper: the paper.
         scale: size of the reproduction.
+
+    Attributes:
+        trainings: what is trained, those of source runs included, by run name and seed.
     """
 
     def __init__(self, paper: Paper, scale: Scale) -> None:
         self._paper, self._scale = paper, scale
         self._steps: dict[str, Step] = {}
+        self.trainings: dict[tuple[str, int], Experiment] = {}
 
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
@@ -205,6 +209,7 @@ class Workflow:
         )
 
     def _train(self, experiment: Experiment, seed: int) -> str:
+        self.trainings.setdefault((experiment.run_name, seed), experiment)
         if experiment.data.new_language:
             return self._train_new_language(experiment, seed)
         if experiment.back_translation_rounds:

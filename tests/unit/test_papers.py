@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
+from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.papers import estimates, pages, values, workflow
-from mnmt_jax.papers.experiments import experiments, gin_files
-from mnmt_jax.papers.listing import describe_plan, list_papers, show_table
+from mnmt_jax.papers import pages, values, workflow
+from mnmt_jax.papers.experiments import experiments, gin_files, training_config
+from mnmt_jax.papers.listing import list_papers, show_table
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
 from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
@@ -83,21 +85,21 @@ def test_plan_of_every_table(table, relaxed_dtypes):
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, selected, plan.steps)
+    text = describe_plan(table, plan)
     assert all(shlex.join(step.command) in text for step in plan.steps)
-    for experiment in {trial.experiment.run_name: trial.experiment for trial in selected}.values():
-        if not experiment.pretrained:
-            _check_cost(experiment)
+    for experiment in dict(
+        zip((name for name, _ in plan.trainings), plan.trainings.values(), strict=True)
+    ).values():
+        _check_cost(experiment)
 
 
 @functools.cache
 def _check_cost(experiment) -> None:
     """Compare the estimate with `describe` on the same gin files, once for all tables."""
-    cost = estimates.estimate(experiment)
+    cost = estimate_training(training_config(experiment))
     steps = [f"Train.steps={experiment.data.steps}"] if experiment.data.steps else []
     config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
     assert cost.updates == config.train.steps
-    assert cost.directions == len(get_mixture(experiment.data.mixture).directions)
     if all(not hasattr(method, "languages") for method in config.model.methods):
         figures = describe(
             config.model,
@@ -137,8 +139,10 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
             )
         ),
     ]
-    costs = estimates.estimate(trials(paper, table, table.rows[1:2])[0].experiment)
-    assert (costs.parameters, costs.directions, costs.updates) == (73_016_335, 6, 100_000)
+    (experiment,) = experiments(paper, table, table.rows[1]).values()
+    cost = estimate_training(training_config(experiment))
+    assert (cost.parameters, cost.updates, cost.tokens) == (73_016_335, 100_000, 16_000)
+    assert len(get_mixture(experiment.data.mixture).directions) == 6
 
 
 def test_rows_that_train_alike_share_a_run_and_differ_in_evaluations():

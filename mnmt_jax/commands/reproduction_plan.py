@@ -1,0 +1,71 @@
+"""Plan of a reproduction: what it trains, what that costs, which files it needs, its commands."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+
+from mnmt_jax.cost.training_estimate import (
+    SENTENCE,
+    UTILIZATION,
+    TrainingEstimate,
+    device_hours,
+    estimate_training,
+    total,
+)
+from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.papers.experiments import Experiment, training_config
+from mnmt_jax.papers.tables import Table
+from mnmt_jax.papers.workflow import Workflow
+
+
+def describe_plan(table: Table, plan: Workflow) -> str:
+    """Return what a reproduction does and costs at full scale.
+
+    Args:
+        table: the table.
+        plan: the workflow of its trials.
+    """
+    trained = {name: item for (name, _), item in plan.trainings.items()}
+    costs = {name: estimate_training(training_config(item)) for name, item in trained.items()}
+    flops, disk = total(costs[name] for name, _ in plan.trainings)
+    hours = ", ".join(f"{name} {h:.3g}" for name, h in device_hours(flops).items())
+    evaluations = sum(step.kind == "evaluate" for step in plan.steps)
+    return "\n".join(
+        [
+            f"{table.paper}/{table.name}: {table.number}, {table.title}",
+            f"{len(plan.trainings)} trainings, {evaluations} evaluations, {len(plan.steps)} steps",
+            "",
+            _training_table(trained, costs),
+            f"FLOPs of all trainings, rows full of sentences of {SENTENCE} pieces: {flops:.3g}",
+            f"hours at {UTILIZATION:.0%} of the peak (assumed): {hours}",
+            f"disk for checkpoints: {disk / 1e9:.3g} GB",
+            "",
+            *_required_files(trained.values()),
+            "",
+            *(shlex.join(step.command) for step in plan.steps),
+        ]
+    )
+
+
+def _training_table(
+    trained: Mapping[str, Experiment], costs: Mapping[str, TrainingEstimate]
+) -> str:
+    header = ["model", "corpus", "directions", "parameters", "updates", "tokens/update", "FLOPs"]
+    rows = []
+    for name, item in trained.items():
+        cost, directions = costs[name], get_mixture(item.data.mixture).directions
+        sizes = [len(directions), cost.parameters, cost.updates, cost.tokens]
+        counts = [f"{size:,}" for size in sizes]
+        rows.append([item.model, item.data.corpus, *counts, f"{cost.flops:.3g}"])
+    return markdown_table(header, rows)
+
+
+def _required_files(experiments: Iterable[Experiment]) -> list[str]:
+    """Return a line for each corpus: its folder, and the files to put there."""
+    mixtures = dict.fromkeys(item.data.mixture for item in experiments)
+    corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
+    places = (f"DATA/{row.folder or row.name}: {row.required_files}" for row in corpora)
+    return [f"data: {place}" for place in dict.fromkeys(places)]
