@@ -1,0 +1,57 @@
+"""Tables run from data to page, and workflows that stop and continue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands import reproduce
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.papers.engine import run_steps
+from mnmt_jax.papers.pages import MEANINGLESS
+from mnmt_jax.papers.workflow import Step
+
+
+def _run(steps, output: Path) -> None:
+    run_steps(steps, [steps[-1].name], name="made", output=output, data=output / "data", cores=1)
+
+
+def _shell(name: str, script: str, *inputs: str) -> Step:
+    return Step(name, ("bash", "-c", script), inputs)
+
+
+def test_a_failed_workflow_continues_without_repeating_finished_steps(tmp_path, capfd):
+    steps = (
+        _shell("data/a", "echo made >> a.txt"),
+        _shell("train/b/seed1", "mkdir -p run; echo part >> run/b.txt; test -e go", "data/a"),
+        _shell("evaluate/c/seed1", "cat a.txt run/b.txt > c.txt", "train/b/seed1"),
+    )
+    with pytest.raises(UserError, match="a step failed; its output is in logs/"):
+        _run(steps, tmp_path)
+    assert (tmp_path / "done/data/a").exists() and not (tmp_path / "c.txt").exists()
+    assert (tmp_path / "run/b.txt").read_text() == "part\n"  # kept for the step to continue from
+    (tmp_path / "go").touch()
+    _run(steps, tmp_path)
+    assert (tmp_path / "c.txt").read_text() == "made\npart\npart\n"
+    _run(steps, tmp_path)
+    assert (tmp_path / "c.txt").read_text() == "made\npart\npart\n"
+    assert "Nothing to be done" in "".join(capfd.readouterr())
+
+
+def test_a_row_runs_from_data_to_the_page(tmp_path, capfd, monkeypatch):
+    """FCLL of Table 7 at the scale `tiny`, on a made miniature of IWSLT17's files."""
+    command = ["mnmt reproduce", "language_layers/table7", "--rows=2", "--scale=tiny"]
+    monkeypatch.setattr("sys.argv", [*command, f"--output={tmp_path}"])
+    reproduce.main()
+    printed = capfd.readouterr().out
+    page = tmp_path / "tables/language_layers/table7.html"
+    assert MEANINGLESS in printed and f"Page: {page}" in printed
+    result = read_result(tmp_path / "evaluations/fcll_iwslt17-iwslt17/seed1")
+    assert len(result.directions) == 12 and {item.sentences for item in result.directions} == {2}
+    bleu = sum(item.bleu for item in result.directions if not item.supervised) / 6
+    lines = [line for line in printed.splitlines() if line.startswith("| FCLL  ")]
+    row = next(line for line in lines if "zero-shot BLEU" in line)
+    assert [cell.strip() for cell in row.split("|")[3:5]] == ["21.00", f"{bleu:.2f}"]
+    assert (tmp_path / "data/iwslt17/train.en-it.en").is_file()
