@@ -141,9 +141,10 @@ class Bindings:
             UserError: if a macro is not used, or a section was not built.
         """
         for name in self._macros.keys() - self._used:
+            fields = self._fields_named(name)
+            hint = f"did you mean {' or '.join(fields)}?" if fields else f"remove it or use %{name}"
             raise UserError(
-                f"{self._macros[name].location}gin macro '{name}' is never used; remove it or use "
-                f"%{name}"
+                f"{self._macros[name].location}gin macro '{name}' is never used; {hint}"
             )
         for title in self._fields.keys() - set(sections):
             method: Any = self._find_section(title)
@@ -167,8 +168,17 @@ class Bindings:
         field_names = self._field_names(title)
         if field_names is None:
             return ""
-        legacy = was_legacy(f"{title}.{field}")
-        return legacy or _no_such_name(field, field_names, f"{title}.")
+        if legacy := was_legacy(f"{title}.{field}"):
+            return legacy
+        if fields := self._fields_named(field):
+            return f"{title}.{field}: no such name; did you mean {' or '.join(fields)}?"
+        return _no_such_name(field, field_names, f"{title}.")
+
+    def _fields_named(self, name: str) -> list[str]:
+        """Return up to three fields with a name as `Section.field`, over all sections."""
+        titles = dict.fromkeys([*self._known, *self._titles()])
+        fields = [f"{title}.{name}" for title in titles if name in (self._field_names(title) or ())]
+        return fields[:3]
 
     def _checked_value(self, value: Any, prefix: str, location: str) -> _Bound:
         for entry in _leaves(value):
