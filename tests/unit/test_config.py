@@ -124,6 +124,22 @@ def test_an_unknown_name_is_reported_once(tmp_path, binding, message):
     assert str(caught.value).startswith(f"{tmp_path}/mine.gin:2: {message}")
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("gin_configs/runs/own_txt.gin", "; did you mean gin_configs/runs/own_text.gin"),
+        ("own_text.gin", "; did you mean gin_configs/runs/own_text.gin?"),
+        ("gin_configs/models/own_text.gin", "; did you mean gin_configs/runs/own_text.gin?"),
+        ("zzzzzzzz.gin", ""),
+    ],
+)
+def test_a_misspelt_gin_file_gets_similar_names(path, hint):
+    with pytest.raises(UserError) as caught:
+        load_config([path])
+    start = f"--gin_file={path}: no such file{hint}"
+    assert str(caught.value).startswith(start) and (hint or str(caught.value) == start)
+
+
 def test_a_string_without_quotes_is_explained(gin_file):
     with pytest.raises(UserError, match="strings need quotes of their own") as caught:
         load_config([gin_file], ["Data.cache=runs/mine/cache"])
@@ -301,6 +317,10 @@ def test_a_value_cannot_be_a_call(tmp_path, value):
         ("include 'a.gin'\n", r"^a\.gin:1: include 'a\.gin': .* in a cycle"),
         ("\ninclude 'b.gin'\n", r"^b\.gin:1: include 'a\.gin': .* in a cycle"),
         ("include 'c.gin'\n", r"^a\.gin:1: include 'c\.gin': no such file"),
+        (
+            "include 'gin_configs/models/regster_tiny.gin'\n",
+            r"no such file; did you mean gin_configs/models/register_tiny\.gin or gin",
+        ),
         ("A = %A\nTrain.steps = %A\n", r"^a\.gin:2: macros .* in a cycle \(%A\)"),
         ("A = %B\nB = (%A, 1)\nTrain.steps = %B\n", r"^a\.gin:3: macros .* in a cycle \(%B %A\)"),
         ("Train.steps = " + "(" * 5000 + "\n", r"^a\.gin"),
