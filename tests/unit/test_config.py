@@ -88,6 +88,8 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Mesh.zzz=4", "Mesh.zzz: no such name; there are fsdp, tensor"),
         ("Mesh.rows=4", "Mesh.rows: no such name; did you mean Data.rows?"),
         ("Train.label_smoothing=0.1", "no such name; did you mean Optimizer.label_smoothing?"),
+        ("Model.layer=2", "did you mean Model.stage_layers or CutResidual.layer or InstruCL.layer"),
+        ("Model.seed=2", "Model.seed: no such name; did you mean Train.seed or Decode.seed?"),
         ("label_smoothing=0.1", "is never used; did you mean Optimizer.label_smoothing?"),
         ("smoothing=0.1", "gin macro 'smoothing' is never used; remove it or use %smoothing"),
         ("Decode.top_p=0", "Decode.top_p=0.0 must be above 0 and at most 1"),
