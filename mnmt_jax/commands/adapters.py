@@ -27,7 +27,7 @@ def make_parser() -> CommandParser:
     save = commands.add_parser(
         "save",
         help="save the LoRA weights of a run to a folder",
-        description="Write only the LoRA weights of a run, a few MB that the base run can load.",
+        description="Write only the LoRA weights of a run; load applies them to the base run.",
     )
     save.add_argument("--run", required=True, metavar="RUN", help="run trained with LoRA")
     save.add_argument("--output", required=True, metavar="DIR", help="folder to write")
