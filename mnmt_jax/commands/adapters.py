@@ -24,16 +24,29 @@ def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="save|load|merge")
-    save = commands.add_parser("save", help="save the LoRA weights of a run to a folder")
+    save = commands.add_parser(
+        "save",
+        help="save the LoRA weights of a run to a folder",
+        description="Write only the LoRA weights of a run; load applies them to the base run.",
+    )
     save.add_argument("--run", required=True, metavar="RUN", help="run trained with LoRA")
     save.add_argument("--output", required=True, metavar="DIR", help="folder to write")
-    load = commands.add_parser("load", help="apply saved LoRA weights to a run")
+    load = commands.add_parser(
+        "load",
+        help="apply saved LoRA weights to a run",
+        description="Write a new run: the base run with the LoRA weights that save wrote.",
+    )
     load.add_argument(
         "--run", required=True, metavar="RUN", help="run that the LoRA weights were trained on"
     )
     load.add_argument("--adapter", required=True, metavar="DIR", help="folder written by save")
     load.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
-    merge = commands.add_parser("merge", help="merge LoRA weights into the base weights")
+    merge = commands.add_parser(
+        "merge",
+        help="merge LoRA weights into the base weights",
+        description="Write a new run without LoRA: its weights are the base weights plus the LoRA "
+        "products.",
+    )
     merge.add_argument("--run", required=True, metavar="RUN", help="run with LoRA")
     merge.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
     for command in (save, load, merge):

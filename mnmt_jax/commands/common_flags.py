@@ -29,9 +29,11 @@ class CommandParser(argparse.ArgumentParser):
     Attributes:
         synonyms: synonyms of choices, in lower case, e.g. {"tsne": "states"}; an error about a
             synonym names the choice.
+        flag_hints: remedies for flags of other toolkits, e.g. {"--nbest": "use --beam_size N"}.
     """
 
     synonyms: Mapping[str, str] = {}
+    flag_hints: Mapping[str, str] = {}
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check a choice as in the base class, and suggest the likely choice."""
@@ -83,9 +85,9 @@ class CommandParser(argparse.ArgumentParser):
         for argument in itertools.takewhile(lambda text: text != "--", arguments):
             flag = argument.partition("=")[0]
             if flag.startswith("--") and not any(name.startswith(flag) for name in known_flags):
-                raise UserError(
-                    f"{flag}: no such flag; {suggest(flag, known_flags)}see {self.prog} --help"
-                )
+                hint = self.flag_hints.get(flag, "")
+                hint = f"{hint}; " if hint else suggest(flag, known_flags)
+                raise UserError(f"{flag}: no such flag; {hint}see {self.prog} --help")
 
 
 def add_gin_flags(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,9 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     parser.add_argument("results", nargs="+", help="folders that 'mnmt evaluate' wrote")
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
-    parser.add_argument("--samples", type=positive_int, default=5, help="sentences to show")
+    parser.add_argument(
+        "--samples", type=positive_int, default=5, help="sentences to show; default: 5"
+    )
     parser.add_argument(
         "--by_seed",
         action="store_true",

@@ -54,7 +54,9 @@ def make_parser() -> CommandParser:
         help="replace an evaluation with other settings (model, search, task, sentences) or with "
         "more directions or scores",
     )
-    parser.add_argument("--limit", type=int, default=0, help="sentences per direction; 0: all")
+    parser.add_argument(
+        "--limit", type=int, default=0, help="sentences per direction; default: 0, all"
+    )
     add_beam_size(parser)
     add_pivot(parser)
     add_step(parser)
@@ -72,7 +74,8 @@ def make_parser() -> CommandParser:
     scores.add_argument(
         "--flores200_model",
         metavar="FILE",
-        help="SentencePiece model of spBLEU; default: sacreBLEU's cached copy",
+        help="SentencePiece model of spBLEU; default: sacreBLEU's cached copy, which 'sacrebleu "
+        "-tok flores200' downloads",
     )
     scores.add_argument(
         "--lid",

@@ -12,6 +12,9 @@ def make_parser() -> CommandParser:
         "--format",
         choices=("huggingface", "fairseq", "t5x", "ctranslate2"),
         default="huggingface",
+        help="huggingface: config.json, safetensors and tokenizer files; fairseq: a .pt file and "
+        "dictionaries; t5x: a model directory; ctranslate2: a folder for its CPU engine (extra "
+        "ctranslate2)",
     )
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write")
     add_step(parser)

@@ -1,7 +1,9 @@
 """Convert a checkpoint of fairseq, Hugging Face or t5x into a run directory.
 
-MITRE, M2M-100, NLLB and PhasedDecoder models are supported. No code in a file is executed: a pickle
-that contains anything except weights and plain data is rejected.
+Hugging Face: M2M-100, NLLB and MITRE. fairseq: MITRE, PhasedDecoder, AdapNonCenter, Graformer (also
+its language models) and the plain transformer. t5x: models trained with this project's layouts. No
+code in a file is executed: a pickle that contains anything except weights and plain data is
+rejected.
 """
 
 import argparse
@@ -19,10 +21,16 @@ def make_parser() -> CommandParser:
         "--format",
         required=True,
         choices=("fairseq", "huggingface", "t5x", "golden"),
-        help="fairseq: a .pt file; huggingface: a directory; t5x: a model directory of t5x.train, "
-        "or one of its checkpoint_N; golden: an .npz of the parity tests",
+        help="fairseq: a .pt file; huggingface: a local directory; t5x: a model directory of "
+        "t5x.train, or one of its checkpoint_N; golden: an .npz of the parity tests",
     )
-    parser.add_argument("--input", required=True, metavar="P", help="file or directory to read")
+    parser.add_argument(
+        "--input",
+        required=True,
+        metavar="P",
+        help="file or directory to read; nothing is downloaded: for a model of the Hugging Face "
+        "hub, first 'hf download NAME --local-dir DIR'",
+    )
     parser.add_argument("--output", required=True, metavar="RUN", help="run directory to write")
     parser.add_argument(
         "--vocabulary",

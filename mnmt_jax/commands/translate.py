@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
+    nbest = "use --beam_size N --format=jsonl for the N best translations"
+    parser.flag_hints = dict.fromkeys(("--nbest", "--n_best", "--n-best"), nbest)
     parser.add_argument(
         "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
     )
@@ -74,8 +76,11 @@ def make_parser() -> CommandParser:
         "--format",
         choices=("text", "jsonl"),
         default="text",
-        help="output format; jsonl adds the score, n-best list, truncation marks, pivot text and "
-        "contrast sources; default: text",
+        help="text: the translations; jsonl: one JSON object per line with line (number, from 1), "
+        "source, translation, score, truncated (source too long, its end is not translated), "
+        "limited (output has Decode.max_length pieces), nbest (text and score of each hypothesis, "
+        "as many as the beam), and where they apply others (contrast sources), pivot (text in the "
+        "pivot language), unknown_characters; default: text",
     )
     add_step(parser)
     add_work_shard_flags(parser, "lines")

@@ -59,6 +59,7 @@ class Bindings:
             titles: returns the names of the sections that `find_section` accepts.
         """
         self._known = {section.__name__: _field_names(section) for section in sections}
+        self._core = tuple(self._known)  # sections that all configurations have
         self._find_section, self._titles = find_section, titles
         self._fields: dict[str, dict[str, _Bound]] = {}
         self._macros: dict[str, _Bound] = {}
@@ -141,9 +142,10 @@ class Bindings:
             UserError: if a macro is not used, or a section was not built.
         """
         for name in self._macros.keys() - self._used:
+            fields = self._fields_named(name)
+            hint = f"did you mean {' or '.join(fields)}?" if fields else f"remove it or use %{name}"
             raise UserError(
-                f"{self._macros[name].location}gin macro '{name}' is never used; remove it or use "
-                f"%{name}"
+                f"{self._macros[name].location}gin macro '{name}' is never used; {hint}"
             )
         for title in self._fields.keys() - set(sections):
             method: Any = self._find_section(title)
@@ -167,8 +169,22 @@ class Bindings:
         field_names = self._field_names(title)
         if field_names is None:
             return ""
-        legacy = was_legacy(f"{title}.{field}")
-        return legacy or _no_such_name(field, field_names, f"{title}.")
+        if legacy := was_legacy(f"{title}.{field}"):
+            return legacy
+        if fields := self._fields_named(field):
+            if fields[0].partition(".")[0] not in self._core:  # a method may be meant, or a typo
+                similar = difflib.get_close_matches(field, field_names, n=1, cutoff=0.55)
+                fields = [*(f"{title}.{name}" for name in similar), *fields]
+            return f"{title}.{field}: no such name; did you mean {' or '.join(fields)}?"
+        return _no_such_name(field, field_names, f"{title}.")
+
+    def _fields_named(self, name: str) -> list[str]:
+        """Return the fields with a name as `Section.field`; methods' fields if no others."""
+        for titles in (self._core, self._titles()):
+            fields = [f"{t}.{name}" for t in titles if name in (self._field_names(t) or ())]
+            if fields:
+                return fields[:3]
+        return []
 
     def _checked_value(self, value: Any, prefix: str, location: str) -> _Bound:
         for entry in _leaves(value):

@@ -7,6 +7,7 @@ reads the same files with gin itself (`mnmt_jax.interop.t5x.parsed`).
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib.util  # noqa: F401  gin reads this attribute without importing it
 import itertools
 import re
@@ -50,6 +51,9 @@ MAX_INCLUDE_DEPTH = 50
 """Maximum depth of nested inclusions."""
 
 
+_SIMILARITY = 0.7
+"""Least similarity of a file's name to a misspelt one for a suggestion."""
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 # In a wheel the gin files are inside the package; in a checkout they are next to it.
 GIN_ROOT = _PACKAGE if (_PACKAGE / "gin_configs").is_dir() else _PACKAGE.parent
@@ -85,7 +89,7 @@ def load_config(
     reads = itertools.count(1)
     for path in gin_files:
         if (file := _find(path)) is None:
-            raise UserError(f"--gin_file={path}: no such file")
+            raise UserError(f"--gin_file={path}: no such file{_similar_files(path)}")
         _read_file(values, file, path, reads=reads)
     for binding in bindings:
         _read_binding(values, binding)
@@ -136,6 +140,21 @@ def _bindings() -> Bindings:
 def _find(path: str) -> Path | None:
     """Return a file in the working directory or else in `GIN_ROOT`; None if there is none."""
     return next((file for file in (Path(path), GIN_ROOT / path) if file.is_file()), None)
+
+
+def _similar_files(path: str) -> str:
+    """Return `; did you mean FILE or FILE?` for gin files with a similar name; empty if none."""
+    files = sorted((GIN_ROOT / "gin_configs").rglob("*.gin"))
+    stems = difflib.get_close_matches(
+        Path(path).stem, {file.stem for file in files}, n=2, cutoff=_SIMILARITY
+    )
+    matches = [
+        file.relative_to(GIN_ROOT).as_posix()
+        for stem in (stems[:1] if Path(path).stem in stems else stems)
+        for file in files
+        if file.stem == stem
+    ]
+    return f"; did you mean {' or '.join(matches[:3])}?" if matches else ""
 
 
 def _read_file(
@@ -191,7 +210,7 @@ def _include(
 ) -> None:
     file = _find(filename)
     if file is None:
-        raise UserError(f"{location}include '{filename}': no such file")
+        raise UserError(f"{location}include '{filename}': no such file{_similar_files(filename)}")
     if file.resolve() in within:
         raise UserError(
             f"{location}include '{filename}': files include each other in a cycle; remove the line"

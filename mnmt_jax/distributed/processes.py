@@ -50,7 +50,9 @@ def add_process_flags(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="without --distributed: address at which process 0 listens",
     )
-    group.add_argument("--num_processes", type=int, metavar="N", help="number of processes")
+    group.add_argument(
+        "--num_processes", type=int, metavar="N", help="number of processes; default: 1"
+    )
     group.add_argument("--process_id", type=int, metavar="I", help="index of this process, from 0")
     group.add_argument(
         "--heartbeat_seconds",

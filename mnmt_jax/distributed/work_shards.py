@@ -55,7 +55,8 @@ def add_work_shard_flags(parser: argparse.ArgumentParser, parts: str) -> None:
         type=int,
         metavar="N",
         help="number of processes; start the same command N times, and each processes every N-th "
-        f"of the {parts}; the last one to finish writes the output; restart a process that died",
+        f"of the {parts}; the last one to finish writes the output; restart a process that died; "
+        "default: 1",
     )
     group.add_argument("--process_id", type=int, metavar="I", help="index of this process, from 0")
 

@@ -166,9 +166,9 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
         return corpus, corpus.languages
     names = dict.fromkeys((*CORPORA, *MIXTURES))
     raise UserError(
-        f"--task={task}: no such corpus or mixture; {suggest(task, names)}one of "
-        f"{', '.join(names)}; or name files of your own with "
-        "--parallel or --tsv, or a seqio mixture's module with --module_import"
+        f"--task={task}: no such corpus or mixture; {suggest(task, names)}for files of "
+        "your own add --parallel, --tsv or --bitext; for a seqio mixture, its module with "
+        f"--module_import; built in are {', '.join(names)}"
     )
 
 

@@ -78,8 +78,8 @@ def download_hint() -> str:
 
 
 def missing_model_note() -> str:
-    """Return a note that spBLEU was left out, with instructions."""
-    return f"spBLEU left out: sacreBLEU's flores200 tokenizer is not here; {download_hint()}"
+    """Return a note that spBLEU was left out, with the remedy."""
+    return "spBLEU left out: no tokenizer model; name its file with --flores200_model"
 
 
 def spbleu(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def import_checkpoint(
     """
     run_dir = Path(run_dir)
     check_output(run_dir)
+    if kind == "huggingface":
+        _check_folder(str(path))
     if kind == "t5x":
         config, loaded_vocabulary, params = open_t5x(Path(path), vocabulary)
     else:
@@ -58,6 +61,23 @@ def import_checkpoint(
         run_dir, config, loaded_vocabulary, params, origin=(str(path), f"imported from {kind}")
     )
     return config
+
+
+def _check_folder(path: str) -> None:
+    """Check that a model of Hugging Face is in a local folder.
+
+    Raises:
+        UserError: if there is none; names of models on the hub get the command to download them.
+    """
+    if Path(path).is_dir():
+        return
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path):
+        raise UserError(f"--input={path}: not a folder; name the folder with config.json")
+    folder = path.partition("/")[2]
+    raise UserError(
+        f"--input={path}: not a folder here, and names of the hub are not downloaded; run "
+        f"'hf download {path} --local-dir {folder}', then give --input={folder}"
+    )
 
 
 def _open_foreign(

@@ -66,6 +66,7 @@ def _begin(
 ) -> Session:
     """Restore or create the state of a locked run, and open its metrics files."""
     continues = bool(checkpoints.steps())
+    was_prepared = run.exists()
     run.check(built.config, built.cache.vocabulary, has_checkpoint=continues)
     initial_params = None if continues else _read_initial_params(built, sources)
     wait_for_all("checked")  # before anything is written
@@ -98,6 +99,8 @@ def _begin(
     )
     source_lines = initial_params.report if initial_params else ()
     new_run_lines = _describe_new_run(built, state, source_lines)
+    if was_prepared and not restored:
+        new_run_lines = ["no checkpoint yet: starts at step 0", *new_run_lines]
     for line in (f"continues at step {step}",) if restored else new_run_lines:
         reporter.say(line)
     return Session(
@@ -158,7 +161,6 @@ def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[st
         if any(built.tasks)
         else "no task has a validation split: training runs without validation"
     )
-    "without validation"
     no_target_language = describe_missing_target_language(
         built.config.data, built.learner.model.plan, built.cache
     )

@@ -232,7 +232,7 @@ def test_decoding_without_tags_is_recorded_and_named(folder, tmp_path):
 @pytest.mark.parametrize(
     "arguments,message",
     [
-        (["--task", "nothing"], "no such corpus or mixture; one of cldr"),
+        (["--task", "nothing"], "no such corpus or mixture; for files of your own add --parallel"),
         (["--task", "x", "--parallel", "no/{split}.{language}"], "--parallel needs --languages"),
         (["--task", "cldr", "--on_bad_line", "drop"], "--on_bad_line does not apply to the built"),
         (["--task", "cldr", "--languages", "en,xx"], "--languages: xx is not in cldr: en"),

@@ -55,6 +55,8 @@ def test_invalid_configuration_is_one_line_and_status_2(script, binding, named, 
     ("arguments", "message"),
     [
         (["translate", "--run=x", "--sorce=de"], "--sorce: no such flag; did you mean '--source'?"),
+        (["translate", "--nbest=4"], "--nbest: no such flag; use --beam_size N --format=jsonl for"),
+        (["translate", "--n-best", "4"], "--n-best: no such flag; use --beam_size N --format=json"),
         (["adapters", "save", "--rn=x"], "--rn: no such flag; did you mean '--run'? see mnmt adap"),
         (["train", "--xyz", "1"], "--xyz: no such flag; see mnmt train --help"),
         (["train", "--gin.Train.steps=3"], "are required: --workdir"),
@@ -64,6 +66,18 @@ def test_an_unknown_flag_is_named_before_a_missing_one(arguments, message, monke
     monkeypatch.setattr("sys.argv", ["mnmt", *arguments])
     with pytest.raises(UserError, match=re.escape(message)):
         mnmt.main()
+
+
+def test_a_name_of_the_hub_is_not_a_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name, message in {
+        "facebook/nllb": "not a folder here, .* 'hf download facebook/nllb --local-dir nllb', then",
+        "nowhere": "--input=nowhere: not a folder; name the folder with config.json",
+    }.items():
+        flags = ["--format=huggingface", f"--input={name}", "--output=run"]
+        monkeypatch.setattr("sys.argv", ["mnmt", "import", *flags])
+        with pytest.raises(UserError, match=message):
+            mnmt.main()
 
 
 @pytest.mark.parametrize(

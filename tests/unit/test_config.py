@@ -85,7 +85,13 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Decode.buckets=()", "Decode.buckets=()"),
         ("Model.embde=4", "Model.embde: no such name; did you mean Model.embed?"),
         ("Modle.embed=4", "Modle: no such name; did you mean Model?"),
-        ("Mesh.rows=4", "Mesh.rows: no such name; there are fsdp, tensor"),
+        ("Mesh.zzz=4", "Mesh.zzz: no such name; there are fsdp, tensor"),
+        ("Mesh.rows=4", "Mesh.rows: no such name; did you mean Data.rows?"),
+        ("Train.label_smoothing=0.1", "no such name; did you mean Optimizer.label_smoothing?"),
+        ("Model.layer=2", "did you mean Model.stage_layers or CutResidual.layer or InstruCL.layer"),
+        ("Model.seed=2", "Model.seed: no such name; did you mean Train.seed or Decode.seed?"),
+        ("label_smoothing=0.1", "is never used; did you mean Optimizer.label_smoothing?"),
+        ("smoothing=0.1", "gin macro 'smoothing' is never used; remove it or use %smoothing"),
         ("Decode.top_p=0", "Decode.top_p=0.0 must be above 0 and at most 1"),
         ("Mesh.fsdp=-2", "Mesh.fsdp=-2 must be at least -1"),
         ("TPDM.norms=1", "TPDM.norms=1 must be one of 0, 2, 3"),
@@ -118,6 +124,22 @@ def test_an_unknown_name_is_reported_once(tmp_path, binding, message):
     with pytest.raises(UserError) as caught:
         load_config([str(tmp_path / "mine.gin")])
     assert str(caught.value).startswith(f"{tmp_path}/mine.gin:2: {message}")
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("gin_configs/runs/own_txt.gin", "; did you mean gin_configs/runs/own_text.gin"),
+        ("own_text.gin", "; did you mean gin_configs/runs/own_text.gin?"),
+        ("gin_configs/models/own_text.gin", "; did you mean gin_configs/runs/own_text.gin?"),
+        ("zzzzzzzz.gin", ""),
+    ],
+)
+def test_a_misspelt_gin_file_gets_similar_names(path, hint):
+    with pytest.raises(UserError) as caught:
+        load_config([path])
+    start = f"--gin_file={path}: no such file{hint}"
+    assert str(caught.value).startswith(start) and (hint or str(caught.value) == start)
 
 
 def test_a_string_without_quotes_is_explained(gin_file):
@@ -297,6 +319,10 @@ def test_a_value_cannot_be_a_call(tmp_path, value):
         ("include 'a.gin'\n", r"^a\.gin:1: include 'a\.gin': .* in a cycle"),
         ("\ninclude 'b.gin'\n", r"^b\.gin:1: include 'a\.gin': .* in a cycle"),
         ("include 'c.gin'\n", r"^a\.gin:1: include 'c\.gin': no such file"),
+        (
+            "include 'gin_configs/models/regster_tiny.gin'\n",
+            r"no such file; did you mean gin_configs/models/register_tiny\.gin or gin",
+        ),
         ("A = %A\nTrain.steps = %A\n", r"^a\.gin:2: macros .* in a cycle \(%A\)"),
         ("A = %B\nB = (%A, 1)\nTrain.steps = %B\n", r"^a\.gin:3: macros .* in a cycle \(%B %A\)"),
         ("Train.steps = " + "(" * 5000 + "\n", r"^a\.gin"),

@@ -479,7 +479,10 @@ def test_user_files_are_evaluated(tmp_path):
 
 
 def test_unknown_task_and_missing_languages(corpus):
-    with pytest.raises(UserError, match="no such corpus or mixture; one of cldr"):
+    with pytest.raises(
+        UserError,
+        match="no such corpus or mixture; for files of your own add --parallel.* are cldr",
+    ):
         find_corpus("nothing")
     actual, languages = find_corpus("cldr_quickstart")
     assert languages == LANGUAGES == actual.languages

@@ -189,6 +189,19 @@ def stop_after(monkeypatch, step, action):
     monkeypatch.setattr(Session, "advance", advance_and_act)
 
 
+def test_a_restart_without_a_checkpoint_is_reported(cache, tmp_path, monkeypatch, capfd):
+    def fail():
+        raise MemoryError
+
+    stop_after(monkeypatch, 1, fail)
+    message = "no checkpoint yet: starts at step 0"
+    for is_restart in (False, True):
+        with pytest.raises(MemoryError):
+            train(make_config(cache), tmp_path / "run")
+        assert not steps_of(tmp_path / "run")
+        assert (message in capfd.readouterr().err) == is_restart
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_continues(number, cache, undisturbed_run, tmp_path, monkeypatch, capfd):
     run = tmp_path / "run"
