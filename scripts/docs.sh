@@ -9,3 +9,4 @@ if [ "${1:-}" = --serve ]; then
 fi
 JAX_PLATFORMS=cpu "$python" -m mkdocs build --strict --quiet
 echo "Site: $PWD/site/index.html"
+echo "Search needs a server: bash scripts/docs.sh --serve"

@@ -30,6 +30,8 @@ mnmt train --gin_file=gin_configs/models/two_stage_adaption_ted19.gin \\
 
 - Files in `models/sizes`, `models/vocabularies`, `models/families` and `runs/settings` hold shared
   settings.
+- A path that starts with `gin_configs/` also works outside the checkout, with an installed wheel:
+  it is searched in the working directory and then in the package.
 - Where a paper and its code differ, the file follows what the released models need, and its comment
   names the binding for the alternative.
 
@@ -46,6 +48,9 @@ _MODELS = """
 Parameters are counted from the shapes of the model's initialisation
 (`mnmt describe --gin_file=FILE` prints them by component).
 
+- Layers are those of each stage, or of encoder and decoder.
+- Width is that of the residual stream, the hidden width of the feed-forward, and the number of
+  heads. Models are pre-norm unless marked.
 - Models that start from M2M-100 and NLLB have frozen embeddings and train the column "rest".
 - The runs `*_lora` train the parameters of LoRA: {lora}.
 - Separate networks of training, such as TPDM's critic, are not counted. TPDM's position head and
@@ -56,6 +61,10 @@ _RUNS = """
 ## Runs
 
 - Tokens per update are rows x length x accumulated micro-batches, padding included.
+- ε is label smoothing (`Optimizer.label_smoothing`, 0.1 unless a file sets it).
+- T is the temperature of sampling (`Data.temperature`): directions are drawn in proportion to their
+  size to the power of 1/T. With 1 the proportions of the corpus are kept; larger T is flatter.
+- Dropout is that of the residual stream and that of attention weights.
 - Beam is the beam size of translation.
 - "Trains" is the setting of the run file. A method of the model may freeze more, as `graformer`
   freezes its causal model. Frozen parameters have no gradient, no optimizer state and no weight
