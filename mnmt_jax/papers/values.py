@@ -132,7 +132,8 @@ def group_score(result: RunResult, column: Column) -> float | None:
     Args:
         result: an evaluation.
         column: the column; its group is `supervised`, `zero_shot`, `all`, a direction (`de-fr`) or
-            `A_to_B`, where A and B are a code, a tier or group of languages, or `x` for any.
+            `A_to_B`, where A and B are a code, a tier or group of languages, `x` for any, or
+            `non_english`.
     """
     field = _FIELDS.get(column.metric)
     if field is None:
@@ -161,4 +162,6 @@ def _directions(
 
 def _is_in(code: str, group: str) -> bool:
     """Return whether a language belongs to a group; a code is the group of itself."""
+    if group == "non_english":
+        return code != "en"
     return group == "x" or code in _GROUPS.get(group, (group,))

@@ -39,3 +39,20 @@ def check_language_pieces(
             raise UserError(f"piece '{piece}' has two copies for '{language}'; list each once")
         pairs[piece, language] = None
     return tuple(pairs)
+
+
+def copy_ids_by_language(
+    copies: Sequence[LanguagePiece], pieces: Sequence[int], languages: Sequence[str], first_id: int
+) -> list[dict[int, int]]:
+    """Return the ids of the copies by SentencePiece id, one mapping for each language.
+
+    Args:
+        copies: the copies, in the order of their ids.
+        pieces: SentencePiece id of each copy.
+        languages: languages of the result.
+        first_id: id of the first copy.
+    """
+    ids: dict[str, dict[int, int]] = {language: {} for language in languages}
+    for number, ((_, language), piece) in enumerate(zip(copies, pieces, strict=True)):
+        ids[language][piece] = first_id + number
+    return list(ids.values())

@@ -33,9 +33,11 @@ from mnmt_jax.vocabulary.language_codes import vocabulary_code
 from mnmt_jax.vocabulary.language_specific_pieces import (
     LanguagePiece,
     check_language_pieces,
+    copy_ids_by_language,
     language_piece_name,
 )
 from mnmt_jax.vocabulary.normalization import NONE, check_normalization, normalize_lines
+from mnmt_jax.vocabulary.piece_ids import shared_piece_ids
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 from mnmt_jax.vocabulary.vocabulary_files import (
     FORMAT_VERSION,
@@ -170,12 +172,8 @@ class Vocabulary:
         same_languages = self.languages[: len(other.languages)] == other.languages
         same_additions = self.additions[: len(other.additions)] == other.additions
         later_languages = {code for code, _ in self.additions[len(other.additions) :]}
-        return (
-            same_pieces
-            and same_languages
-            and same_additions
-            and later_languages.isdisjoint(other.languages)
-        )
+        is_disjoint = later_languages.isdisjoint(other.languages)
+        return same_pieces and same_languages and same_additions and is_disjoint
 
     def save(self, directory: str | Path) -> None:
         """Write `spm.model`, `languages.txt`, `vocabulary.json`, and the optional lists."""
@@ -265,9 +263,7 @@ class Vocabulary:
     def decoding_model(self) -> bytes:
         """SentencePiece model with the pieces of all text: `model` and the added pieces."""
         known = set(self.model_pieces)
-        return append_pieces(
-            self.model, [piece for piece in self.added_pieces if piece not in known]
-        )
+        return append_pieces(self.model, [p for p in self.added_pieces if p not in known])
 
     @functools.cached_property
     def appears_in_text(self) -> np.ndarray:
@@ -474,34 +470,22 @@ class Vocabulary:
 
     @functools.cached_property
     def _copies_by_language(self) -> list[dict[int, int]]:
-        copies: list[dict[int, int]] = [{} for _ in self.languages]
         pieces = self.id_to_spm[self.first_copy : self.first_added].tolist()
-        for number, ((_, language), piece) in enumerate(zip(self.copies, pieces, strict=True)):
-            copies[self.language_index(language)][piece] = self.first_copy + number
-        return copies
+        return copy_ids_by_language(self.copies, pieces, self.languages, self.first_copy)
 
     @functools.cached_property
     def _shared_to_spm(self) -> np.ndarray:
         """SentencePiece id of each vocabulary id below the copies, int32; -1 if it has none."""
-        processor = self._processor
-        special = [processor.pad_id(), processor.eos_id(), processor.unk_id()]
-        if self.pieces is not None:
-            spm_ids = {piece: i for i, piece in enumerate(self.model_pieces) if i not in special}
-            return np.array(special + [spm_ids.get(piece, -1) for piece in self.pieces], np.int32)
-        others = [i for i in range(processor.get_piece_size()) if i not in special]
-        return np.array(special + others, np.int32)
+        return shared_piece_ids(self._processor, self.pieces)
 
     @functools.cached_property
     def _other_names(self) -> dict[int, str]:
         """Readable names of special ids, copies and tags."""
-        names = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
-        names |= {
-            self.first_copy + i: language_piece_name(*copy) for i, copy in enumerate(self.copies)
-        }
-        return names | {
-            int(tag): f"__{language}__"
-            for language, tag in zip(self.languages, self.tag_ids, strict=True)
-        }
+        special = {self.pad_id: "<pad>", self.eos_id: "</s>", self.unk_id: "<unk>"}
+        copies = map(language_piece_name, *zip(*self.copies, strict=True)) if self.copies else ()
+        tags = (f"__{language}__" for language in self.languages)
+        named = zip(self.tag_ids.tolist(), tags, strict=True)
+        return special | dict(enumerate(copies, start=self.first_copy)) | dict(named)
 
     @functools.cached_property
     def _spm_to_id_list(self) -> list[int]:

@@ -228,6 +228,7 @@ BLEU = RESULT.values("bleu")
         ("en_to_x", [("en", "de"), ("en", "fr"), ("en", "cs")]),
         ("x_to_en", [("de", "en"), ("fr", "en"), ("cs", "en")]),
         ("de-fr", [("de", "fr")]),
+        ("non_english_to_de", [("fr", "de"), ("cs", "de")]),
         ("slavic_to_x", [("cs", "en"), ("cs", "de"), ("cs", "fr")]),
         ("x_to_romance", [("en", "fr"), ("de", "fr"), ("cs", "fr")]),
     ],
