@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Model, Optimizer
 from mnmt_jax.cost.describe import describe
 from mnmt_jax.distributed.chips import chip_of
 
@@ -44,27 +44,32 @@ class TrainingEstimate:
     disk: int
 
 
-@functools.cache
 def estimate_training(config: Config) -> TrainingEstimate:
-    """TrainingEstimate the cost of a training, with the vocabulary that its model expects."""
-    figures = describe(
-        config.model,
-        config.model.vocab_size,
-        source_length=SENTENCE,
-        target_length=SENTENCE,
-        beam=1,
-        optimizer=config.optimizer,
-    )
-    parameters = figures["parameters"]["total"]
+    """Estimate the cost of a training, with the vocabulary that its model expects."""
+    parameters, flops_per_token = _model_figures(config.model, config.optimizer.frozen)
     tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
     kept = config.train.keep_last + config.train.keep_best
     return TrainingEstimate(
         parameters=parameters,
         updates=config.train.steps,
         tokens=tokens,
-        flops=figures["flops_per_target_token"]["train"] * float(tokens) * config.train.steps,
+        flops=flops_per_token * float(tokens) * config.train.steps,
         disk=parameters * _BYTES_PER_PARAMETER * kept,
     )
+
+
+@functools.cache
+def _model_figures(model: Model, frozen: tuple[str, ...]) -> tuple[int, int]:
+    """Return the number of parameters and the training FLOPs of a target token."""
+    figures = describe(
+        model,
+        model.vocab_size,
+        source_length=SENTENCE,
+        target_length=SENTENCE,
+        beam=1,
+        optimizer=Optimizer(frozen=frozen),
+    )
+    return figures["parameters"]["total"], figures["flops_per_target_token"]["train"]
 
 
 def device_hours(flops: float) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shlex
 from decimal import Decimal
 from pathlib import Path
@@ -87,19 +86,18 @@ def test_plan_of_every_table(table, relaxed_dtypes):
     assert known.issuperset(targets)
     text = describe_plan(table, plan)
     assert all(shlex.join(step.command) in text for step in plan.steps)
-    for experiment in dict(
-        zip((name for name, _ in plan.trainings), plan.trainings.values(), strict=True)
-    ).values():
-        _check_cost(experiment)
+    _check_cost(next(iter(plan.trainings.values()), None))
 
 
-@functools.cache
 def _check_cost(experiment) -> None:
-    """Compare the estimate with `describe` on the same gin files, once for all tables."""
+    """Compare the estimate with `mnmt describe` on the same gin files."""
+    if experiment is None:
+        return
     cost = estimate_training(training_config(experiment))
     steps = [f"Train.steps={experiment.data.steps}"] if experiment.data.steps else []
     config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
     assert cost.updates == config.train.steps
+    assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
         figures = describe(
             config.model,
