@@ -115,6 +115,7 @@ REPLACED: Mapping[str, str | Callable[[], str]] = {
     "de,fr,cs": "de,fr",  # of the made cache's languages
     "('de', 'fr', 'cs')": "('de', 'fr')",
     "localhost:12355": lambda: f"localhost:{_free_port()}",
+    "PAPER/TABLE": "language_layers/table7",
     "checkpoint_300": "checkpoint_2",  # the last of as many updates as `SHORTENED` says
 }
 # The test that runs a page's commands.
@@ -131,6 +132,7 @@ RUN_BY: Mapping[str, str] = {
     "docs/guide.md": "tests/system/test_documents.py",
     "docs/methods.md": "tests/system/test_documents.py",
     "docs/recipes.md": "tests/system/test_documents.py",
+    "docs/reproduce.md": "tests/system/test_documents.py",
     "docs/t5x.md": "tests/t5x/test_page.py",
     "docs/tutorials/add_language.md": "tests/system/test_finetuning.py",
     "docs/tutorials/finetune_imported.md": "tests/system/test_finetuning.py",
