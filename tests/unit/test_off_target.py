@@ -125,7 +125,7 @@ def test_missing_detectors_are_one_error_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="not a model of fastText"):
         find_detector(str(tmp_path / "lid.bin"))
     monkeypatch.setattr(language_detectors, "_fasttext_label", lambda *_: "eng_Latn")
-    with pytest.raises(UserError, match="labels an English sentence 'eng_Latn'; give a model with"):
+    with pytest.raises(UserError, match="labels an English sentence 'eng_Latn'; use a model with"):
         find_detector(str(bundled()))
 
     def missing(name):
