@@ -110,16 +110,21 @@ def html_report(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
     sections: list[Html] = [tag("h1", f"{table.number}: {table.title}"), tag("p", paper.title)]
     if scale.miniature:
         sections.append(tag("p", tag("strong", MEANINGLESS)))
-    grid = tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="scroll")
+    published = tag("table", tag("thead", head), tag("tbody", body), class_="averages")
+    grid = tag("div", published, class_="scroll")
     legend = "Each cell: ours (mean over seeds), the published number, and the difference."
     sections.append(section("Published and ours", tag("p", legend), grid))
     if conditions := _conditions(reproduction):
         titles = ("row", "corpus", "updates", "parameters", "sentences", "decoding")
-        rows = [tag("tr", *(tag("td", cell) for cell in line)) for line in conditions]
+        rows = [
+            tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
+            for name, *cells in conditions
+        ]
         conditions_table = tag(
             "table",
             tag("thead", tag("tr", *(tag("th", title) for title in titles))),
             tag("tbody", rows),
+            class_="averages",
         )
         sections.append(
             section("Conditions of our runs", tag("div", conditions_table, class_="scroll"))
