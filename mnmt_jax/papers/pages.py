@@ -19,6 +19,7 @@ MEANINGLESS = (
     "every step runs."
 )
 _EMPTY = "–"
+_LEAST_COUNT = 10_000
 _LATEX = str.maketrans(
     {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "→": r"$\rightarrow$", "–": "--"}
 )
@@ -142,7 +143,7 @@ def _html_cell(cell: Cell | None, column: Column) -> Html:
     if cell.ours is None:
         return tag("td", published)
     difference = cell.difference
-    shown = "" if difference is None else f" ({difference:+.2f})"
+    shown = "" if difference is None else f" ({_format(difference, '+')})"
     return tag("td", tag("b", _ours(cell)), published, tag("small", shown), title=column.title)
 
 
@@ -153,8 +154,12 @@ def _long_rows(reproduction: Reproduction) -> Iterable[list[str]]:
             if cell is None:
                 continue
             ours = cell.ours
-            spread = f"{ours.low:.2f} to {ours.high:.2f}" if ours and ours.count > 1 else _EMPTY
-            difference = _EMPTY if cell.difference is None else f"{cell.difference:+.2f}"
+            spread = (
+                f"{_format(ours.low)} to {_format(ours.high)}"
+                if ours and ours.count > 1
+                else _EMPTY
+            )
+            difference = _EMPTY if cell.difference is None else _format(cell.difference, "+")
             seeds = str(ours.count) if ours else _EMPTY
             yield [row.name, column.title, _published(cell), _ours(cell), spread, seeds, difference]
 
@@ -191,7 +196,12 @@ def _published(cell: Cell | None) -> str:
 
 
 def _ours(cell: Cell | None) -> str:
-    return _EMPTY if cell is None or cell.ours is None else f"{cell.ours.mean:.2f}"
+    return _EMPTY if cell is None or cell.ours is None else _format(cell.ours.mean)
+
+
+def _format(value: float, sign: str = "") -> str:
+    """Return a score with two decimals, or a count without."""
+    return f"{value:{sign},.0f}" if abs(value) >= _LEAST_COUNT else f"{value:{sign}.2f}"
 
 
 _DASH: Mapping[int, str] = str.maketrans({"–": "--"})

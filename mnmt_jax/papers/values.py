@@ -127,7 +127,7 @@ def summarize_column(
 
 
 def group_score(result: RunResult, column: Column) -> float | None:
-    """Return the mean score of a column's directions; None if there is none.
+    """Return the mean score of a column's directions, or the parameter count; None if it has none.
 
     Args:
         result: an evaluation.
@@ -135,6 +135,8 @@ def group_score(result: RunResult, column: Column) -> float | None:
             `A_to_B`, where A and B are a code, a tier or group of languages, `x` for any, or
             `non_english`.
     """
+    if column.metric == "parameters":
+        return result.parameters
     field = _FIELDS.get(column.metric)
     if field is None:
         return None

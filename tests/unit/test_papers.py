@@ -133,7 +133,7 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
                 f"mnmt train {files} --gin.Data.cache='caches/iwslt17' --gin.Train.seed={seed} "
                 f"--workdir {run}{seed}",
                 f"mnmt evaluate --run {run}{seed} --task iwslt17 --step best "
-                f"--output {evaluation}{seed}",
+                f"--lid langdetect --output {evaluation}{seed}",
             )
         ),
     ]
@@ -289,6 +289,17 @@ def test_changes_are_against_the_same_runs_with_unchanged_decoding(tmp_path):
     change = made.cells["FCLL, tags omitted", "de-fr.bleu_change"].ours
     assert change.mean == pytest.approx(-0.375 * score)
     assert made.cells["FCLL", "de-fr.bleu"].ours.mean == pytest.approx(0.75 * score)
+
+
+def test_parameters_are_those_of_the_evaluated_model():
+    column = Column("all.parameters", "")
+    assert values.summarize_column(column, [RESULT], ()).mean == RESULT.parameters == 1_053_184
+    cell = values.Cell(1_000_000, values.summarize_column(column, [RESULT], ()))
+    table = dataclasses.replace(find_table("registers/table1"), columns=(column,))
+    row = table.rows[0].name
+    made = values.Reproduction(table, {(row, "all.parameters"): cell}, {})
+    page = pages.markdown_page(PAPERS["registers"], made, FULL)
+    assert "1,000,000" in page and "1,053,184" in page and "+53,184" in page
 
 
 def test_variance_is_over_seeds():
