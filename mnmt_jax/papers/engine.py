@@ -14,7 +14,7 @@ from pathlib import Path
 from mnmt_jax.data.published_corpora import DATA_VARIABLE
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import write_text
-from mnmt_jax.papers.workflow import Step
+from mnmt_jax.papers.workflow import RESOURCES, Step
 
 SNAKEFILE = Path(__file__).parent / "Snakefile"
 
@@ -49,6 +49,7 @@ def run_steps(
     plan.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "targets": list(targets),
+        "resources": RESOURCES,
         "steps": [
             {"name": step.name, "inputs": step.inputs, "shell": shlex.join(step.command)}
             for step in steps

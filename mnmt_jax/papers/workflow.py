@@ -81,6 +81,15 @@ TINY = Scale(
 )
 SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}
 
+# Kind of step -> what it needs from a cluster; on one machine nothing limits it.
+RESOURCES: Mapping[str, Mapping[str, int]] = {
+    "vocabulary": {"mem_mb": 32_000, "runtime": 24 * 60},
+    "cache": {"mem_mb": 32_000, "runtime": 24 * 60},
+    "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
+    "average": {"mem_mb": 64_000, "runtime": 60},
+    "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Step:

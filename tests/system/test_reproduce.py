@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,19 @@ from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.papers.engine import run_steps
 from mnmt_jax.papers.pages import MEANINGLESS
 from mnmt_jax.papers.workflow import Step
+from tests import fake_slurm
 
 
-def _run(steps, output: Path) -> None:
-    run_steps(steps, [steps[-1].name], name="made", output=output, data=output / "data", cores=1)
+def _run(steps, output: Path, arguments=()) -> None:
+    run_steps(
+        steps,
+        [steps[-1].name],
+        name="made",
+        output=output,
+        data=output / "data",
+        cores=1,
+        arguments=arguments,
+    )
 
 
 def _shell(name: str, script: str, *inputs: str) -> Step:
@@ -38,6 +50,42 @@ def test_a_failed_workflow_continues_without_repeating_finished_steps(tmp_path, 
     _run(steps, tmp_path)
     assert (tmp_path / "c.txt").read_text() == "made\npart\npart\n"
     assert "Nothing to be done" in "".join(capfd.readouterr())
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Put commands of SLURM first on the path that run jobs here; return the folder of its jobs."""
+    for name in ("sbatch", "sacct", "srun", "scancel", "scontrol", "sinfo", "sacctmgr", "sshare"):
+        command = tmp_path / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        script = Path(fake_slurm.__file__)
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} {script} {name} "$@"\n')
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "jobs"))
+    return tmp_path / "jobs"
+
+
+SLURM = (
+    *("--executor", "slurm", "--jobs", "2", "--slurm-init-seconds-before-status-checks", "1"),
+    *("--default-resources", "slurm_partition=gpus", "slurm_account=lab"),
+)
+
+
+def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm):
+    steps = (
+        _shell("data/a", "echo made > a.txt"),
+        _shell("train/b/seed1", "cat a.txt > b.txt; echo trained >> b.txt", "data/a"),
+    )
+    for folder, arguments in (("here", ()), ("cluster", SLURM)):
+        _run(steps, tmp_path / folder, arguments)
+    jobs = [json.loads(path.read_text())["flags"] for path in sorted(slurm.glob("*.json"))]
+    assert [job["comment"].split("_")[1] for job in jobs] == ["data", "train"]
+    assert {(job["p"], job["A"]) for job in jobs} == {("gpus", "lab")}
+    train = jobs[1]
+    assert (train["mem"], train["t"]) == ("64000", "4320") and "gpus" in " ".join(train)
+    made = [(tmp_path / folder / "b.txt").read_bytes() for folder in ("here", "cluster")]
+    assert made == [b"made\ntrained\n"] * 2
 
 
 def test_a_row_runs_from_data_to_the_page(tmp_path, capfd, monkeypatch):
