@@ -23,6 +23,7 @@ _FIELDS = {
     "bert_score": "bert_score",
     "off_target": "off_target_lid",
 }
+_TIERS = ("high", "medium", "low", "extra_low")  # of EC-40; English is in the high tier
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "en": ("en",),
     "high": ("en", *EC40_TIERS["high"]),
@@ -141,9 +142,26 @@ def group_score(result: RunResult, column: Column) -> float | None:
     if field is None:
         return None
     values = result.values(field)
-    directions = _directions(column.group, tuple(values), result.supervised)
-    scores = [value for pair in directions if (value := values[pair]) is not None]
-    return sum(scores) / len(scores) if scores else None
+    means = []
+    for group in _averaged_groups(column.group):
+        directions = _directions(group, tuple(values), result.supervised)
+        if scores := [value for pair in directions if (value := values[pair]) is not None]:
+            means.append(sum(scores) / len(scores))
+    return sum(means) / len(means) if means else None
+
+
+def _averaged_groups(group: str) -> tuple[str, ...]:
+    """Return the groups whose means a group averages.
+
+    A tier of EC-40 to or from all languages is the mean of its four tier-by-tier means, as in the
+    authors' script (`mnmt_jax.evaluation.published_averages.ec40_table`).
+    """
+    source, _, target = group.partition("_to_")
+    if source in _TIERS and target == "x":
+        return tuple(f"{source}_to_{tier}" for tier in _TIERS)
+    if source == "x" and target in _TIERS:
+        return tuple(f"{tier}_to_{target}" for tier in _TIERS)
+    return (group,)
 
 
 def _directions(

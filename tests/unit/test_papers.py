@@ -15,6 +15,7 @@ from mnmt_jax.cost.describe import describe
 from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.published_averages import ec40_table
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import pages, values, workflow
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
@@ -22,6 +23,7 @@ from mnmt_jax.papers.listing import list_papers, show_table
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
 from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
 PAPERS = load_papers()
@@ -234,6 +236,17 @@ BLEU = RESULT.values("bleu")
 def test_groups_of_directions(group, directions):
     score = values.group_score(RESULT, Column(f"{group}.bleu", ""))
     assert score == pytest.approx(sum(BLEU[pair] for pair in directions) / len(directions))
+
+
+def test_tiers_are_means_of_tier_by_tier_means():
+    """Against the averages of the authors' script."""
+    languages = ("en", *(code for tier in EC40_TIERS.values() for code in tier[:2]))
+    result = made_result("made", languages, seed=5)
+    table = ec40_table(result.values("bleu"))
+    for group, name in (("high", "High"), ("medium", "Med"), ("low", "Low"), ("extra_low", "XLow")):
+        for key, title in ((f"{group}_to_x", f"{name} →"), (f"x_to_{group}", f"→ {name}")):
+            score = values.group_score(result, Column(f"{key}.bleu", ""))
+            assert score == pytest.approx(table[title].mean), title
 
 
 def test_groups_without_directions_have_no_score():
