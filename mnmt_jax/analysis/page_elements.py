@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mnmt_jax.evaluation.html_elements import Html, breakable, language_name, tag
+from mnmt_jax.evaluation.html_elements import Html, language_name, tag
 
 JsonObject = Mapping[str, Any]
 
@@ -20,18 +20,6 @@ def muted_paragraph(text: str) -> Html:
 def direction_label(direction: JsonObject) -> str:
     """Return the names of the languages of a direction."""
     return f"{language_name(direction['source'])} → {language_name(direction['target'])}"
-
-
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    """Render a table of texts; the first cell of a row is its header."""
-    head = tag("thead", tag("tr", [tag("th", breakable(text), scope="col") for text in header]))
-    body = [
-        tag(
-            "tr", tag("th", breakable(row_header), scope="row"), [tag("td", text) for text in cells]
-        )
-        for row_header, *cells in rows
-    ]
-    return tag("div", tag("table", head, tag("tbody", body), class_="averages"), class_="scroll")
 
 
 def format_significant(value: float | None) -> str:

@@ -14,7 +14,6 @@ from mnmt_jax.analysis.page_elements import (
     format_percent,
     format_significant,
     muted_paragraph,
-    text_table,
 )
 from mnmt_jax.analysis.page_header import (
     comparison_gaps,
@@ -26,7 +25,7 @@ from mnmt_jax.analysis.page_header import (
 from mnmt_jax.analysis.state_sections import STATE_SECTIONS
 from mnmt_jax.evaluation.heatmap import value_heatmap
 from mnmt_jax.evaluation.html_elements import Html, breakable, language_name, tag, text_in
-from mnmt_jax.evaluation.html_page import collapsible, run_name, section
+from mnmt_jax.evaluation.html_page import collapsible, run_name, section, text_table
 from mnmt_jax.evaluation.markdown_tables import format_count, format_score
 from mnmt_jax.evaluation.svg_charts import bar_chart
 

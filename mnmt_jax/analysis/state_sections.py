@@ -14,12 +14,11 @@ from mnmt_jax.analysis.page_elements import (
     layer_curve,
     location_label,
     muted_paragraph,
-    text_table,
 )
 from mnmt_jax.analysis.scatter import PointGroup, scatter_chart, scatter_legend
 from mnmt_jax.evaluation.heatmap import value_heatmap
 from mnmt_jax.evaluation.html_elements import Html, breakable, tag
-from mnmt_jax.evaluation.html_page import collapsible, section
+from mnmt_jax.evaluation.html_page import collapsible, section, text_table
 from mnmt_jax.evaluation.svg_charts import Line, line_chart
 
 _STATISTIC_TITLES = {

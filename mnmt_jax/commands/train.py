@@ -1,4 +1,12 @@
-"""Train a model, or resume training; the command is the same."""
+r"""Train a model, or resume training; the command is the same.
+
+The configuration is two gin files: a model (gin_configs/models) and a run (gin_configs/runs) with
+the data, steps and optimizer. --gin.NAME=VALUE overrides single values. Example:
+
+  mnmt train --gin_file=gin_configs/models/register_tiny.gin \
+      --gin_file=gin_configs/runs/own_text.gin --gin.Data.cache="'runs/mine/cache'" \
+      --workdir=runs/mine/register
+"""
 
 from __future__ import annotations
 
@@ -23,15 +31,6 @@ from mnmt_jax.errors import UserError
 if TYPE_CHECKING:
     from mnmt_jax.training.source_runs import SourceRunSpec
 
-_DESCRIPTION = """Train a model, or resume training; the command is the same.
-
-The configuration is two gin files: a model (gin_configs/models) and a run (gin_configs/runs) with
-the data, steps and optimizer. --gin.NAME=VALUE overrides single values. Example:
-
-  mnmt train --gin_file=gin_configs/models/register_tiny.gin \\
-      --gin_file=gin_configs/runs/own_text.gin --gin.Data.cache="'runs/mine/cache'" \\
-      --workdir=runs/mine/register"""
-
 _SIGNAL_STATUS = 128  # exit status of a process ended by a signal, minus the signal number
 
 
@@ -41,7 +40,7 @@ class _HelpFormatter(DefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter
 
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
-    parser = CommandParser(description=_DESCRIPTION, formatter_class=_HelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=_HelpFormatter)
     parser.add_argument(
         "--workdir", required=True, metavar="RUN", help="run directory, or gs://bucket/folder"
     )

@@ -260,10 +260,8 @@ class FileCorpus(Corpus):
         self, split: str, direction: Direction, report: DropReport
     ) -> Iterator[tuple[str, str]]:
         """Yield the clean pairs that the selection takes."""
-        limit, sample_size = (
-            self._selection.first.get(split),
-            self._selection.sample_sizes.get(direction),
-        )
+        limit = self._selection.first.get(split)
+        sample_size = self._selection.sample_sizes.get(direction)
         pairs = itertools.islice(self._clean_pairs(split, direction, report), limit)
         if sample_size is None or split != "train":
             return pairs

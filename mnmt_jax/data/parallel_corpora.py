@@ -120,13 +120,14 @@ class PatternFiles(FileCorpus):
 
     def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Return the missing files of a direction, by the first name of each language."""
-        names = [self._words.get(code, (code,))[0] for code in direction]
-        files = [
-            pattern.format(language=name, pair="-".join(names))
-            for pattern in self._patterns.get(split, ())
-            for name in names
-        ]
+        patterns = self._patterns.get(split, ())
+        files = [file for pattern in patterns for file in self._first_paths(pattern, direction)]
         return tuple(file for file in files if find_text_column(file) is None)
+
+    def _first_paths(self, pattern: str, direction: Direction) -> tuple[str, ...]:
+        """Return the two paths of a direction by a pattern and the first name of each language."""
+        names = [self._words.get(code, (code,))[0] for code in direction]
+        return tuple(pattern.format(language=name, pair="-".join(names)) for name in names)
 
     @property
     def expected_splits(self) -> tuple[str, ...]:
@@ -139,9 +140,7 @@ class PatternFiles(FileCorpus):
 
     def expected_files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Return the two paths of a direction that are tried first, whether they exist or not."""
-        names = [self._words.get(code, (code,))[0] for code in direction]
-        pattern = self._patterns[split][0]
-        return tuple(pattern.format(language=name, pair="-".join(names)) for name in names)
+        return self._first_paths(self._patterns[split][0], direction)
 
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Return the two files of a direction."""

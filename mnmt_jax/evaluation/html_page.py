@@ -67,6 +67,18 @@ def section(title: str, *children: Child) -> Html:
     return tag("section", tag("h2", breakable(title)), *children)
 
 
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    """Render a table of texts; the first cell of a row is its header."""
+    head = tag("thead", tag("tr", [tag("th", breakable(text), scope="col") for text in header]))
+    body = [
+        tag(
+            "tr", tag("th", breakable(row_header), scope="row"), [tag("td", text) for text in cells]
+        )
+        for row_header, *cells in rows
+    ]
+    return tag("div", tag("table", head, tag("tbody", body), class_="averages"), class_="scroll")
+
+
 def collapsible(summary: Html, *children: Html, unfolded: bool) -> Html:
     """Return a collapsible `details` element.
 

@@ -123,11 +123,8 @@ class SelfAttention(Attention):
     def matmuls(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> Maps:
         """Yield the projections, with keys and values of all roles that `roles` see."""
         key_roles = {key for role in roles for key in stage.key_roles(role)}
-        query_positions, key_positions = (
-            sum(lengths[role] for role in roles),
-            sum(lengths[role] for role in key_roles),
-        )
-        return self._matmuls(query_positions, key_positions)
+        query_positions = sum(lengths[role] for role in roles)
+        return self._matmuls(query_positions, sum(lengths[role] for role in key_roles))
 
     def attention_pairs(self, stage: Stage, roles: Sequence[str], lengths: Lengths) -> float:
         """Return the number of query-key pairs."""

@@ -135,6 +135,12 @@ class Experiment:
     evaluated: str = ""
 
     @property
+    def training_bindings(self) -> tuple[str, ...]:
+        """The gin bindings of the training, its number of updates included."""
+        steps = (f"Train.steps={self.data.steps}",) if self.data.steps else ()
+        return (*steps, *self.bindings)
+
+    @property
     def vocabulary_import(self) -> str:
         """Name of the import whose vocabulary the training uses; empty for that of the corpus."""
         names = [source.model for source in self.sources if not source.name and not source.corpus]
@@ -240,9 +246,14 @@ def corpus_data(paper: Paper, corpus: str) -> Data:
 
 def gin_files(experiment: Experiment) -> list[str]:
     """Return the gin files of a training, in the order in which they are read."""
-    names = (experiment.data.run, *(f"settings/{name}" for name in experiment.settings))
     files = [f"gin_configs/models/{experiment.model}.gin"]
-    return files + [f"gin_configs/runs/{name}.gin" for name in names]
+    files.append(f"gin_configs/runs/{experiment.data.run}.gin")
+    return [*files, *map(settings_file, experiment.settings)]
+
+
+def settings_file(name: str) -> str:
+    """Return the gin file of a name in `Experiment.settings`."""
+    return f"gin_configs/runs/settings/{name}.gin"
 
 
 def training_config(experiment: Experiment) -> Config:
@@ -251,8 +262,7 @@ def training_config(experiment: Experiment) -> Config:
     A model that grows by a language is that before it: its new pieces are known after training.
     """
     data = experiment.data
-    steps = [f"Train.steps={data.steps}"] if data.steps else []
-    config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
+    config = load_config(gin_files(experiment), experiment.training_bindings)
     mixture = experiment.sources[0].corpus if data.new_language else data.mixture
     corpus = PUBLISHED[get_mixture(mixture).corpus]
     return config.bind_languages(corpus.languages, find_code)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.html_page import generator_mark, html_page, section
+from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, text_table
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.files.atomic_write import write_text
@@ -19,6 +19,8 @@ MEANINGLESS = (
     "every step runs."
 )
 _EMPTY = "–"
+_CONDITIONS_TITLE = "Conditions of our runs"
+_CONDITIONS = ("row", "corpus", "updates", "parameters", "sentences", "decoding")
 _LEAST_COUNT = 10_000
 _LATEX = str.maketrans(
     {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "→": r"$\rightarrow$", "–": "--"}
@@ -58,8 +60,8 @@ def markdown_page(paper: Paper, reproduction: Reproduction, scale: Scale) -> str
     header = ["row", "column", "published", "ours", "range", "seeds", "difference"]
     lines += [markdown_table(header, list(_long_rows(reproduction))).rstrip(), ""]
     if conditions := _conditions(reproduction):
-        header = ["row", "corpus", "updates", "parameters", "sentences", "decoding"]
-        lines += ["## Conditions of our runs", "", markdown_table(header, conditions).rstrip(), ""]
+        shown = markdown_table(_CONDITIONS, conditions).rstrip()
+        lines += [f"## {_CONDITIONS_TITLE}", "", shown, ""]
     lines += _notes(reproduction)
     return "\n".join(lines)
 
@@ -76,16 +78,14 @@ def latex_page(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
         r"\centering",
         r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
         r"\toprule",
-        " & ".join(["system", *(_latex(column.title) for column in table.columns)]) + r" \\",
+        _latex_row("system", *(column.title for column in table.columns)),
         r"\midrule",
     ]
     for row in table.rows:
         cells = [reproduction.cells.get((row.name, column.key)) for column in table.columns]
-        lines.append(
-            " & ".join([_latex(row.name), *map(_published, cells)]).translate(_DASH) + r" \\"
-        )
+        lines.append(_latex_row(row.name, *map(_published, cells)))
         if any(cell and cell.ours for cell in cells):
-            lines.append(" & ".join([r"\quad ours", *map(_ours, cells)]).translate(_DASH) + r" \\")
+            lines.append(_latex_row(r"\quad ours", *map(_ours, cells)))
     lines += [
         r"\bottomrule",
         r"\end{tabular}",
@@ -108,7 +108,8 @@ def html_report(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
         )
         for row in table.rows
     ]
-    sections: list[Html] = [tag("h1", f"{table.number}: {table.title}"), tag("p", paper.title)]
+    title = f"{table.number}: {table.title}"
+    sections: list[Html] = [tag("h1", title), tag("p", paper.title)]
     if scale.miniature:
         sections.append(tag("p", tag("strong", MEANINGLESS)))
     published = tag("table", tag("thead", head), tag("tbody", body), class_="averages")
@@ -116,23 +117,9 @@ def html_report(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
     legend = "Each cell: ours (mean over seeds), the published number, and the difference."
     sections.append(section("Published and ours", tag("p", legend), grid))
     if conditions := _conditions(reproduction):
-        titles = ("row", "corpus", "updates", "parameters", "sentences", "decoding")
-        rows = [
-            tag("tr", tag("th", name, scope="row"), *(tag("td", cell) for cell in cells))
-            for name, *cells in conditions
-        ]
-        conditions_table = tag(
-            "table",
-            tag("thead", tag("tr", *(tag("th", title) for title in titles))),
-            tag("tbody", rows),
-            class_="averages",
-        )
-        sections.append(
-            section("Conditions of our runs", tag("div", conditions_table, class_="scroll"))
-        )
+        sections.append(section(_CONDITIONS_TITLE, text_table(_CONDITIONS, conditions)))
     if notes := [*_unavailable(reproduction), *table.notes]:
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
-    title = f"{table.number}: {table.title}"
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
 
 
@@ -204,7 +191,8 @@ def _format(value: float, sign: str = "") -> str:
     return f"{value:{sign},.0f}" if abs(value) >= _LEAST_COUNT else f"{value:{sign}.2f}"
 
 
-_DASH: Mapping[int, str] = str.maketrans({"–": "--"})
+def _latex_row(*cells: str) -> str:
+    return " & ".join(map(_latex, cells)) + r" \\"
 
 
 def _latex(text: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from mnmt_jax.evaluation.published_averages import EC40_TABLE_TIERS
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
 from mnmt_jax.papers.tables import Column, Number, Table
@@ -23,11 +24,9 @@ _FIELDS = {
     "bert_score": "bert_score",
     "off_target": "off_target_lid",
 }
-_TIERS = ("high", "medium", "low", "extra_low")  # of EC-40; English is in the high tier
+_TIERS = dict(zip(EC40_TIERS, EC40_TABLE_TIERS.values(), strict=True))
 _GROUPS: Mapping[str, tuple[str, ...]] = {
-    "en": ("en",),
-    "high": ("en", *EC40_TIERS["high"]),
-    **{tier: EC40_TIERS[tier] for tier in ("medium", "low", "extra_low")},
+    **_TIERS,
     **{
         name.lower().replace("-", "_").replace(" ", "_"): codes
         for name, codes in MITRE_GROUPS.items()

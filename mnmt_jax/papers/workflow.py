@@ -27,6 +27,7 @@ from mnmt_jax.papers.experiments import (
     corpus_data,
     experiments,
     gin_files,
+    settings_file,
 )
 from mnmt_jax.papers.tables import Paper, Row, Table
 
@@ -204,9 +205,9 @@ class Workflow:
         )
 
     def _cache(self, experiment: Experiment) -> str:
-        data, folder = experiment.data, _cache(experiment)
+        data, folder = experiment.data, _cache_folder(experiment)
         if name := experiment.vocabulary_import:
-            vocabulary, step = f"{_imported(name)}/vocabulary", self._import(name)
+            vocabulary, step = f"{_import_folder(name)}/vocabulary", self._import(name)
         else:
             vocabulary = f"vocabularies/{data.vocabulary_of or data.corpus}"
             step = self._vocabulary(data)
@@ -231,41 +232,38 @@ class Workflow:
             if checkpoint:
                 sources += ["--initialize_step", f"{source.name}={checkpoint}".lstrip("=")]
         inputs.append(self._cache(experiment))
-        flags = self._training_flags(experiment, seed, gin_files(experiment), _cache(experiment))
-        command = ("mnmt", "train", *flags, *sources, "--workdir", _run(experiment, seed))
+        files, cache = gin_files(experiment), _cache_folder(experiment)
+        flags = self._training_flags(experiment, seed, files, cache)
+        command = ("mnmt", "train", *flags, *sources, "--workdir", _run_folder(experiment, seed))
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
 
     def _training_flags(
         self, experiment: Experiment, seed: int, files: Iterable[str], cache: str
     ) -> list[str]:
         """Return the gin files and bindings of a training."""
-        steps = experiment.data.steps
         bindings = [f"Data.cache='{cache}'", f"Train.seed={seed}"]
-        bindings += [f"Train.steps={steps}"] if steps else []
-        bindings += [*experiment.bindings, *self._scale.bindings]
+        bindings += [*experiment.training_bindings, *self._scale.bindings]
         flags = [word for file in files for word in ("--gin_file", file)]
-        return [*flags, *(f"--gin.{binding}" for binding in bindings)]
+        return [*flags, *_gin_flags(bindings)]
 
     def _train_new_language(self, experiment: Experiment, seed: int) -> str:
         """Add a language to the source run, and train on its text and the source run's."""
         data, (source,) = experiment.data, experiment.sources
-        base = Experiment(source.model, corpus_data(self._paper, source.corpus))
+        base = self._source_experiment(source)
         name = f"{experiment.run_name}/seed{seed}"
         grown, cache = f"grown/{name}", f"caches/{name}"
-        step = ("--step", base.data.step) if base.data.step else ()
         pieces = self._scale.new_language or data.new_language
-        command = ("mnmt", "add-language", "--run", _run(base, seed), *step)
+        command = ("mnmt", "add-language", "--run", _run_folder(base, seed), *_step_flags(base))
         inputs = (self._trained(base, seed), *self._data(data.mixture))
         flags = ("--mixture", data.mixture, *pieces, "--output", grown)
         add = self._step(f"add-language/{name}", (*command, *flags), inputs)
         command = ("mnmt", "cache", "--mixture", data.mixture)
-        flags = ("--vocabulary", f"{grown}/vocabulary", "--also", _cache(base), "--output", cache)
-        cached = self._step(f"cache/{name}", (*command, *flags), (add,))
-        settings = [f"gin_configs/runs/settings/{item}.gin" for item in experiment.settings]
-        files = [f"{grown}/config.gin", *settings]
+        flags = ("--vocabulary", f"{grown}/vocabulary", "--also", _cache_folder(base))
+        cached = self._step(f"cache/{name}", (*command, *flags, "--output", cache), (add,))
+        files = [f"{grown}/config.gin", *map(settings_file, experiment.settings)]
         training = self._training_flags(experiment, seed, files, cache)
         command = ("mnmt", "train", *training, "--initialize_from", grown)
-        workdir = ("--workdir", _run(experiment, seed))
+        workdir = ("--workdir", _run_folder(experiment, seed))
         return self._step(f"train/{name}", (*command, *workdir), (cached,))
 
     def _back_translate(self, experiment: Experiment, seed: int) -> str:
@@ -273,12 +271,12 @@ class Workflow:
         data, rounds = experiment.data, experiment.back_translation_rounds
         before = dataclasses.replace(experiment, back_translation_rounds=0)
         command = (
-            *("mnmt", "back-translate", "--run", _run(before, seed)),
-            *(("--step", data.step) if data.step else ()),
-            *("--cache", _cache(before), *data.back_translation, "--rounds", str(rounds)),
-            *("--gin_file", "gin_configs/runs/settings/back_translation.gin"),
-            *(f"--gin.{binding}" for binding in self._scale.bindings),
-            *("--workdir", _run(experiment, seed).rpartition("/round_")[0]),
+            *("mnmt", "back-translate", "--run", _run_folder(before, seed)),
+            *_step_flags(before),
+            *("--cache", _cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
+            *("--gin_file", settings_file("back_translation")),
+            *_gin_flags(self._scale.bindings),
+            *("--workdir", _run_folder(experiment, seed).rpartition("/round_")[0]),
         )
         inputs = (self._trained(before, seed),)
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
@@ -286,13 +284,17 @@ class Workflow:
     def _source(self, source: Source, seed: int) -> tuple[str, str, str]:
         """Add a source run; return its step, folder and checkpoint, which is "" for the newest."""
         if not source.corpus:
-            return self._import(source.model), _imported(source.model), ""
-        experiment = Experiment(source.model, corpus_data(self._paper, source.corpus))
-        return self._trained(experiment, seed), _run(experiment, seed), experiment.data.step
+            return self._import(source.model), _import_folder(source.model), ""
+        experiment = self._source_experiment(source)
+        folder = _run_folder(experiment, seed)
+        return self._trained(experiment, seed), folder, experiment.data.step
+
+    def _source_experiment(self, source: Source) -> Experiment:
+        return Experiment(source.model, corpus_data(self._paper, source.corpus))
 
     def _import(self, name: str) -> str:
         flags = shlex.split(self._paper.imports[name])
-        command = ("mnmt", "import", *flags, "--output", _imported(name))
+        command = ("mnmt", "import", *flags, "--output", _import_folder(name))
         return self._step(f"import/{name}", command)
 
     def _trained(self, experiment: Experiment, seed: int) -> str:
@@ -302,19 +304,35 @@ class Workflow:
         trained = self._train(experiment, seed)
         if experiment.data.step != "average":
             return trained
-        command = ("mnmt", "average", "--run", _run(experiment, seed), *experiment.data.average)
+        command = (
+            "mnmt",
+            "average",
+            "--run",
+            _run_folder(experiment, seed),
+            *experiment.data.average,
+        )
         return self._step(f"average/{experiment.run_name}/seed{seed}", command, (trained,))
 
     def _evaluate(self, experiment: Experiment, seed: int) -> str:
         data = experiment.data
         task = data.task or data.mixture
-        command = ["mnmt", "evaluate", "--run", _run(experiment, seed), "--task", task]
-        command += ["--step", data.step] if data.step and not experiment.pretrained else []
+        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
+        command += _step_flags(experiment)
         command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
-        command += [f"--gin.{binding}" for binding in (*experiment.decode, *self._scale.decode)]
+        command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+
+
+def _gin_flags(bindings: Iterable[str]) -> list[str]:
+    return [f"--gin.{binding}" for binding in bindings]
+
+
+def _step_flags(experiment: Experiment) -> list[str]:
+    """Return the flags that name the evaluated checkpoint; none for the newest, or an import."""
+    step = "" if experiment.pretrained else experiment.data.step
+    return ["--step", step] if step else []
 
 
 def _miniature_pieces(mixture: str) -> str:
@@ -322,20 +340,20 @@ def _miniature_pieces(mixture: str) -> str:
     return str(430 + 24 * len(PUBLISHED[get_mixture(mixture).corpus].languages))
 
 
-def _cache(experiment: Experiment) -> str:
+def _cache_folder(experiment: Experiment) -> str:
     """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
     data = experiment.data
     parts = (*data.cache, *filter(None, [experiment.vocabulary_import]))
     return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
 
 
-def _imported(name: str) -> str:
+def _import_folder(name: str) -> str:
     return f"imports/{name}"
 
 
-def _run(experiment: Experiment, seed: int) -> str:
+def _run_folder(experiment: Experiment, seed: int) -> str:
     if experiment.pretrained:
-        return _imported(experiment.model)
+        return _import_folder(experiment.model)
     folder = f"runs/{experiment.run_name}/seed{seed}"
     rounds = experiment.back_translation_rounds
     return f"{folder}/round_{rounds}/run" if rounds else folder

@@ -219,21 +219,6 @@ def test_empty_input_gives_empty_output(run, infer):
     assert infer(*_languages(run))[:2] == (0, "")
 
 
-def test_help_needs_no_jax():
-    program = (
-        "import runpy, sys\n"
-        f"sys.argv = ['infer.py', '--help']\n"
-        f"try: runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
-        "except SystemExit as stop: assert stop.code == 0\n"
-        "heavy = {'jax', 'flax', 'orbax', 'grain', 'tensorflow', 'numpy'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment)
-    assert done.returncode == 0, done.stderr.decode()
-    assert b"--beam_size" in done.stdout
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with an input of three windows, the last one not full."""

@@ -3,7 +3,6 @@
 import pytest
 
 from mnmt_jax.commands.evaluate import _listed
-from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, sampled_directions
@@ -12,15 +11,12 @@ from mnmt_jax.vocabulary.languages import (
     english_centric_directions,
     many_to_many_directions,
 )
-
-LANGUAGES = ("en", "de", "fr", "cs")
-SENTENCES = 60
-SUPERVISED = frozenset(english_centric_directions(LANGUAGES))
+from tests.unit.made_benchmark import LANGUAGES, SUPERVISED, make_corpus
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return CldrPhrases(LANGUAGES, sizes={"test": SENTENCES}, name="phrases")
+    return make_corpus()
 
 
 def test_candidates_widen_the_exact_detector(corpus):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
+from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.comparison import comparison_notes
@@ -19,18 +19,14 @@ from mnmt_jax.evaluation.scoring import SAMPLES
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslationStore
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import (
-    english_centric_directions,
     many_to_many_directions,
 )
-
-LANGUAGES = ("en", "de", "fr", "cs")
-SENTENCES = 60
-SUPERVISED = frozenset(english_centric_directions(LANGUAGES))
+from tests.unit.made_benchmark import LANGUAGES, SENTENCES, SUPERVISED, make_corpus
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    return CldrPhrases(LANGUAGES, sizes={"test": SENTENCES}, name="phrases")
+    return make_corpus()
 
 
 @pytest.fixture

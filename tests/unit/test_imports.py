@@ -112,3 +112,16 @@ def test_public_names_are_listed_before_they_are_loaded():
     )
     names = "Hypothesis LanguageModel Translation Translator UserError"
     assert actual.splitlines() == [f"{names} __version__ True", names]
+
+
+def test_help_of_translate_needs_no_numpy():
+    script = ROOT / "scripts" / "infer.py"
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = ['infer.py', '--help']\n"
+        f"try: runpy.run_path({str(script)!r}, run_name='__main__')\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "heavy = {'jax', 'flax', 'orbax', 'grain', 'tensorflow', 'numpy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    assert "--beam_size" in run(program)

@@ -96,8 +96,7 @@ def _check_cost(experiment) -> None:
     if experiment is None:
         return
     cost = estimate_training(training_config(experiment))
-    steps = [f"Train.steps={experiment.data.steps}"] if experiment.data.steps else []
-    config = load_config(gin_files(experiment), [*steps, *experiment.bindings])
+    config = load_config(gin_files(experiment), experiment.training_bindings)
     assert cost.updates == config.train.steps
     assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
