@@ -59,7 +59,7 @@ FULL = Scale("full")
 TINY = Scale(
     "tiny",
     vocabulary=("--text_normalization", "none"),
-    new_language=("--language", "de", "--vocab_size", "300"),
+    new_language=("--language", "de", "--vocab_size", "150"),
     bindings=(
         "Model.embed=16",
         "Model.heads=2",
