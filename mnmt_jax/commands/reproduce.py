@@ -52,11 +52,11 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
+    from mnmt_jax.papers.cells import collect
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
     from mnmt_jax.papers.selection import select_rows
     from mnmt_jax.papers.tables import find_table, load_papers
-    from mnmt_jax.papers.values import collect
     from mnmt_jax.papers.workflow import SCALES, Workflow, trials
 
     table, scale = find_table(flags.table), SCALES[flags.scale]

@@ -11,7 +11,7 @@ from mnmt_jax.cost.training_estimate import (
     TrainingEstimate,
     device_hours,
     estimate_training,
-    total,
+    sum_estimates,
 )
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -30,7 +30,7 @@ def describe_plan(table: Table, plan: Workflow) -> str:
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
     costs = {name: estimate_training(training_config(item)) for name, item in trained.items()}
-    flops, disk = total(costs[name] for name, _ in plan.trainings)
+    flops, disk = sum_estimates(costs[name] for name, _ in plan.trainings)
     hours = ", ".join(f"{name} {h:.3g}" for name, h in device_hours(flops).items())
     evaluations = sum(step.kind == "evaluate" for step in plan.steps)
     return "\n".join(

@@ -82,7 +82,7 @@ def device_hours(flops: float) -> dict[str, float]:
     }
 
 
-def total(estimates: Iterable[TrainingEstimate]) -> tuple[float, int]:
+def sum_estimates(estimates: Iterable[TrainingEstimate]) -> tuple[float, int]:
     """Return the sums of FLOPs and of disk."""
     items = list(estimates)
     return sum(item.flops for item in items), sum(item.disk for item in items)

@@ -52,7 +52,7 @@ _FLAGS = ("vocabulary", "cache", "average", "new_language", "back_translation", 
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class CorpusSettings:
     """What the rows of a corpus share.
 
     Attributes:
@@ -124,7 +124,7 @@ class Experiment:
     """
 
     model: str
-    data: Data
+    data: CorpusSettings
     settings: tuple[str, ...] = ()
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
@@ -195,14 +195,14 @@ def _only_corpus(place: str, table: Table, row: Row) -> str:
 
 def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
     facts = row.facts
-    data = corpus_data(paper, corpus)
+    data = corpus_settings(paper, corpus)
     sources = facts.get("from", ())
     pretrained = facts.get("pretrained", "")
     trained_on = facts.get("trained_on", corpus)
     if trained_on != corpus:
         task = data.task or corpus
         data = dataclasses.replace(
-            corpus_data(paper, trained_on), task=task, evaluate=data.evaluate
+            corpus_settings(paper, trained_on), task=task, evaluate=data.evaluate
         )
     if "run" in facts:
         data = dataclasses.replace(data, run=facts["run"])
@@ -225,7 +225,7 @@ def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
     )
 
 
-def corpus_data(paper: Paper, corpus: str) -> Data:
+def corpus_settings(paper: Paper, corpus: str) -> CorpusSettings:
     """Return what the rows of a corpus share, from `paper.toml`.
 
     Raises:
@@ -236,12 +236,12 @@ def corpus_data(paper: Paper, corpus: str) -> Data:
         raise UserError(f"{place}: is missing")
     values: dict[str, Any] = {"model": corpus, "run": corpus, "mixture": corpus}
     values |= {**paper.defaults, **paper.corpora[corpus]}
-    known = {field.name for field in dataclasses.fields(Data)} - {"corpus"}
+    known = {field.name for field in dataclasses.fields(CorpusSettings)} - {"corpus"}
     if unknown := sorted(set(values) - known):
         raise UserError(f"{place}: unknown field '{unknown[0]}'")
     for name in _FLAGS:
         values[name] = tuple(shlex.split(values.get(name, "")))
-    return Data(corpus, **values)
+    return CorpusSettings(corpus, **values)
 
 
 def gin_files(experiment: Experiment) -> list[str]:

@@ -1,4 +1,4 @@
-"""Text about published tables for the terminal: lists and numbers."""
+"""Terminal output about published tables: lists and numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def show_table(table: Table) -> str:
     ]
     lines = [f"{table.number}: {table.title} (section {table.section})", ""]
     lines += [markdown_table(header, rows)] if rows else []
-    lines += [f"{table.values}\n"] if table.values else []
+    lines += [f"{table.no_numbers}\n"] if table.no_numbers else []
     lines += [
         f"not run here: {row.name}: {row.unavailable}" for row in table.rows if row.unavailable
     ]

@@ -1,4 +1,4 @@
-"""Made miniatures of published corpora: a few phrases in the corpus's own files.
+"""Miniatures of published corpora: a few phrases in the file form of the corpus.
 
     python -m mnmt_jax.papers.miniature iwslt17 data/iwslt17
 

@@ -10,11 +10,11 @@ from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, te
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.papers.cells import Cell, Reproduction
 from mnmt_jax.papers.tables import Column, Paper
-from mnmt_jax.papers.values import Cell, Reproduction
 from mnmt_jax.papers.workflow import Scale
 
-MEANINGLESS = (
+TINY_NOTICE = (
     "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "
     "every step runs."
 )
@@ -56,7 +56,7 @@ def markdown_page(paper: Paper, reproduction: Reproduction, scale: Scale) -> str
         "",
     ]
     if scale.miniature:
-        lines += [f"**{MEANINGLESS}**", ""]
+        lines += [f"**{TINY_NOTICE}**", ""]
     header = ["row", "column", "published", "ours", "range", "seeds", "difference"]
     lines += [markdown_table(header, list(_long_rows(reproduction))).rstrip(), ""]
     if conditions := _conditions(reproduction):
@@ -71,7 +71,7 @@ def latex_page(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
     table = reproduction.table
     caption = f"{table.number} of {paper.title}: {table.title}. First line: published."
     if scale.miniature:
-        caption = f"{MEANINGLESS} {caption}"
+        caption = f"{TINY_NOTICE} {caption}"
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}",
@@ -111,7 +111,7 @@ def html_report(paper: Paper, reproduction: Reproduction, scale: Scale) -> str:
     title = f"{table.number}: {table.title}"
     sections: list[Html] = [tag("h1", title), tag("p", paper.title)]
     if scale.miniature:
-        sections.append(tag("p", tag("strong", MEANINGLESS)))
+        sections.append(tag("p", tag("strong", TINY_NOTICE)))
     published = tag("table", tag("thead", head), tag("tbody", body), class_="averages")
     grid = tag("div", published, class_="scroll")
     legend = "Each cell: ours (mean over seeds), the published number, and the difference."

@@ -21,7 +21,9 @@ def select_rows(paper: Paper, table: Table, numbers: str | None) -> tuple[Row, .
     if numbers is None:
         rows = tuple(row for row in table.rows if experiments(paper, table, row))
         if not rows:
-            reason = table.values or next((r.unavailable for r in table.rows if r.unavailable), "")
+            reason = table.no_numbers or next(
+                (r.unavailable for r in table.rows if r.unavailable), ""
+            )
             raise UserError(
                 f"{table.paper}/{table.name}: no row of this table can be run"
                 f"{f' ({reason})' if reason else ''}"

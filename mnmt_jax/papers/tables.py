@@ -115,7 +115,7 @@ class Table:
         title: what it shows.
         section: section that discusses it.
         kind: one of `KINDS`.
-        values: why it has no numbers; empty if it has.
+        no_numbers: why it has no numbers; empty if it has.
         corpus: corpus of columns and rows that name none; empty if they do.
         notes: what is garbled, contradictory or doubtful in the paper's text.
         columns: columns in the printed order.
@@ -128,7 +128,7 @@ class Table:
     title: str
     section: str
     kind: str
-    values: str
+    no_numbers: str
     corpus: str
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -250,7 +250,7 @@ def load_table(path: Path) -> Table:
         title=_text(path, fields, "title"),
         section=_text(path, fields, "section"),
         kind=kind,
-        values=fields.get("values", ""),
+        no_numbers=fields.get("no_numbers", ""),
         corpus=fields.get("corpus", ""),
         notes=tuple(" ".join(note.split()) for note in fields.get("notes", ())),
         columns=columns,

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.papers.experiments import (
-    Data,
+    CorpusSettings,
     Experiment,
     Source,
-    corpus_data,
+    corpus_settings,
     experiments,
     gin_files,
     settings_file,
@@ -190,9 +190,9 @@ class Workflow:
         command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
         return (self._step(f"data/{row.name}", (*command, f"data/{row.folder or row.name}")),)
 
-    def _vocabulary(self, data: Data) -> str:
+    def _vocabulary(self, data: CorpusSettings) -> str:
         corpus = data.vocabulary_of or data.corpus
-        described = corpus_data(self._paper, corpus)
+        described = corpus_settings(self._paper, corpus)
         flags = described.vocabulary
         if self._scale.miniature:
             flags = ("--vocab_size", _miniature_pieces(described.mixture), *self._scale.vocabulary)
@@ -290,7 +290,7 @@ class Workflow:
         return self._trained(experiment, seed), folder, experiment.data.step
 
     def _source_experiment(self, source: Source) -> Experiment:
-        return Experiment(source.model, corpus_data(self._paper, source.corpus))
+        return Experiment(source.model, corpus_settings(self._paper, source.corpus))
 
     def _import(self, name: str) -> str:
         flags = shlex.split(self._paper.imports[name])

@@ -13,7 +13,7 @@ from mnmt_jax.commands import reproduce
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.papers.engine import run_steps
-from mnmt_jax.papers.pages import MEANINGLESS
+from mnmt_jax.papers.pages import TINY_NOTICE
 from mnmt_jax.papers.workflow import Step
 from tests import fake_slurm
 
@@ -95,7 +95,7 @@ def test_a_row_runs_from_data_to_the_page(tmp_path, capfd, monkeypatch):
     reproduce.main()
     printed = capfd.readouterr().out
     page = tmp_path / "tables/language_layers/table7.html"
-    assert MEANINGLESS in printed and f"Page: {page}" in printed
+    assert TINY_NOTICE in printed and f"Page: {page}" in printed
     result = read_result(tmp_path / "evaluations/fcll_iwslt17-iwslt17/seed1")
     assert len(result.directions) == 12 and {item.sentences for item in result.directions} == {2}
     bleu = sum(item.bleu for item in result.directions if not item.supervised) / 6
