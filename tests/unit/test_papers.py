@@ -359,7 +359,7 @@ def test_parameters_are_those_of_the_evaluated_model():
     table = dataclasses.replace(find_table("registers/table1"), columns=(column,))
     row = table.rows[0].name
     made = cells.Reproduction(table, {(row, "all.parameters"): cell}, {})
-    page = pages.markdown_page(PAPERS["registers"], made, FULL)
+    page = pages.markdown_page(PAPERS["registers"], made)
     assert "1,000,000" in page and "1,053,184" in page and "+53,184" in page
 
 
@@ -382,15 +382,15 @@ def test_pages_show_published_ours_and_difference(tmp_path):
         "supervised BLEU",
         "32.95",
         f"{ours.mean:.2f}",
-        f"{ours.low:.2f} to {ours.high:.2f}",
-        "2",
         f"{ours.mean - 32.95:+.2f}",
+        f"{ours.low:.2f} to {ours.high:.2f}",
+        "range of 2 seeds",
     ]
     assert pages.TINY_NOTICE in markdown and pages.TINY_NOTICE in page.read_text("utf-8")
     latex = page.with_suffix(".tex").read_text("utf-8")
     assert r"FCLL & 32.95 & 21.00 & 1.52 \\" in latex and r"off-target, \%" in latex
     assert f"{ours.mean - 32.95:+.2f}" in page.read_text("utf-8")
-    full = pages.markdown_page(paper, made, FULL)
+    full = pages.markdown_page(paper, made)
     assert pages.TINY_NOTICE not in full and "| iwslt17 |" not in full
 
 
