@@ -12,7 +12,7 @@ import pytest
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
-from mnmt_jax.cost.training_estimate import estimate_training
+from mnmt_jax.cost.training_estimate import device_hours, estimate_training, this_machine
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
@@ -88,9 +88,39 @@ def test_plan_of_every_table(table, relaxed_dtypes):
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, plan)
-    assert all(shlex.join(step.command) in text for step in plan.steps)
+    text = describe_plan(table, selected, plan)
+    lines = [tuple(shlex.split(line)) for line in text.splitlines() if line.startswith("mnmt ")]
+    assert lines == [step.command for step in plan.steps]
+    assert "'\"'\"'" not in text
+    assert not plan.trainings or ", this machine (cpu, measured) " in text
     _check_cost(next(iter(plan.trainings.values()), None))
+
+
+def test_plan_names_the_rows_of_a_training():
+    table = find_table("language_layers/table7")
+    paper = PAPERS[table.paper]
+    selected = trials(paper, table, select_rows(paper, table, None))
+    plan = Workflow(paper, FULL)
+    for trial in selected:
+        plan.add(trial)
+    lines = describe_plan(table, selected, plan).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| rows"))
+    numbers = [line.split("|")[1].strip() for line in lines[start + 2 :] if line.startswith("|")]
+    by_row = dict.fromkeys((trial.row, trial.experiment.run_name) for trial in selected)
+    names = [row.name for row in table.rows]
+    expected = {name: [] for _, name in by_row}
+    for row, name in by_row:
+        expected[name].append(str(names.index(row) + 1))
+    assert numbers == [",".join(rows) for rows in expected.values()]
+    assert sum(len(rows) for rows in expected.values()) >= len(table.rows) > 1
+
+
+def test_hours_are_flops_over_the_assumed_share_of_a_measured_peak():
+    ((name, peak),) = this_machine().items()
+    hours = device_hours(1e15)
+    assert hours[name] == pytest.approx(1e15 / (0.4 * peak) / 3600)
+    assert hours["8 x H100"] == pytest.approx(1e15 / (0.4 * 8 * 989e12) / 3600)
+    assert 1e8 < peak < 1e14
 
 
 def _check_cost(experiment) -> None:
