@@ -9,6 +9,7 @@ from pathlib import Path
 from mnmt_jax.evaluation.published_averages import EC40_TABLE_TIERS
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
+from mnmt_jax.papers.experiments import vocabulary_notes
 from mnmt_jax.papers.tables import Column, Number, Table
 from mnmt_jax.papers.workflow import Trial
 from mnmt_jax.vocabulary.languages import EC40_TIERS, MITRE_GROUPS, Direction
@@ -62,11 +63,13 @@ class Reproduction:
         table: the published table.
         cells: (name of a row, key of a column) -> cell.
         results: name of a row -> evaluations, by corpus of the columns.
+        notes: what differs from the paper's conditions.
     """
 
     table: Table
     cells: Mapping[tuple[str, str], Cell]
     results: Mapping[str, Mapping[str, Sequence[RunResult]]]
+    notes: tuple[str, ...] = ()
 
 
 def collect(table: Table, trials: Sequence[Trial], output: Path) -> Reproduction:
@@ -99,7 +102,10 @@ def collect(table: Table, trials: Sequence[Trial], output: Path) -> Reproduction
             ours = summarize_column(column, runs, reference)
             if published is not None or ours is not None:
                 cells[row.name, column.key] = Cell(published, ours)
-    return Reproduction(table, cells, results)
+    notes = vocabulary_notes(
+        trial.experiment for trial in trials if not trial.experiment.pretrained
+    )
+    return Reproduction(table, cells, results, tuple(notes))
 
 
 def summarize_column(
