@@ -68,7 +68,7 @@ def main() -> None:
     workflow = Workflow(paper, scale, data)
     targets = [workflow.add(trial) for trial in selected]
     if flags.dry_run:
-        print(describe_plan(table, workflow))
+        print(describe_plan(table, selected, workflow))
         return
     default = "runs/papers_tiny" if scale.miniature else "runs/papers"
     output = flags.output or Path(default)

@@ -12,7 +12,7 @@ import pytest
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
-from mnmt_jax.cost.training_estimate import estimate_training
+from mnmt_jax.cost.training_estimate import device_hours, estimate_training, this_machine
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
@@ -88,9 +88,39 @@ def test_plan_of_every_table(table, relaxed_dtypes):
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, plan)
-    assert all(shlex.join(step.command) in text for step in plan.steps)
+    text = describe_plan(table, selected, plan)
+    lines = [tuple(shlex.split(line)) for line in text.splitlines() if line.startswith("mnmt ")]
+    assert lines == [step.command for step in plan.steps]
+    assert "'\"'\"'" not in text
+    assert not plan.trainings or ", this machine (cpu, measured) " in text
     _check_cost(next(iter(plan.trainings.values()), None))
+
+
+def test_plan_names_the_rows_of_a_training(relaxed_dtypes):
+    table = find_table("language_layers/table7")
+    paper = PAPERS[table.paper]
+    selected = trials(paper, table, select_rows(paper, table, None))
+    plan = Workflow(paper, FULL)
+    for trial in selected:
+        plan.add(trial)
+    lines = describe_plan(table, selected, plan).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| rows"))
+    numbers = [line.split("|")[1].strip() for line in lines[start + 2 :] if line.startswith("|")]
+    by_row = dict.fromkeys((trial.row, trial.experiment.run_name) for trial in selected)
+    names = [row.name for row in table.rows]
+    expected = {name: [] for _, name in by_row}
+    for row, name in by_row:
+        expected[name].append(str(names.index(row) + 1))
+    assert numbers == [",".join(rows) for rows in expected.values()]
+    assert sum(len(rows) for rows in expected.values()) >= len(table.rows) > 1
+
+
+def test_hours_are_flops_over_the_assumed_share_of_a_measured_peak():
+    ((name, peak),) = this_machine().items()
+    hours = device_hours(1e15)
+    assert hours[name] == pytest.approx(1e15 / (0.4 * peak) / 3600)
+    assert hours["8 x H100"] == pytest.approx(1e15 / (0.4 * 8 * 989e12) / 3600)
+    assert 1e8 < peak < 1e14
 
 
 def _check_cost(experiment) -> None:
@@ -157,7 +187,7 @@ def _commands(name: str, row: str) -> list[str]:
 
 
 def _plan(name: str, row: str, data: Path | None = None) -> Workflow:
-    """Return the plan of a row at full scale."""
+    """Return the plan of some rows at full scale."""
     table = find_table(name)
     paper = PAPERS[table.paper]
     plan = Workflow(paper, FULL, data)
@@ -202,7 +232,7 @@ def test_released_vocabularies_are_used_if_they_are_there(tmp_path, relaxed_dtyp
     )  # LAVS splits it
     folders = [set(step.command) for step in (*new.steps, *released.steps)]
     assert sum("vocabularies/ec40_lavs" in words for words in folders) == 2
-    texts = [describe_plan(find_table(name), plan) for plan in (new, released)]
+    texts = [describe_plan(find_table(name), (), plan) for plan in (new, released)]
     assert "spm_64k.model (github.com" in texts[0] and "so a new one is trained" in texts[0]
     assert "dicts" not in texts[1] and "spm_dict): used" in texts[1]
     other = _plan("registers/table4", "10", tmp_path)
@@ -214,7 +244,7 @@ def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, rela
     (tmp_path / "nllb" / "mitre_spm.model").write_bytes(b"")
     plan = _plan("registers/table4", "2", tmp_path)
     assert not any("released" in " ".join(step.command) for step in plan.steps)
-    assert "spm.model" not in describe_plan(find_table("registers/table4"), plan)
+    assert "spm.model" not in describe_plan(find_table("registers/table4"), (), plan)
 
 
 def test_seeds_are_those_that_the_papers_state():
@@ -454,7 +484,7 @@ def test_pages_say_whose_vocabulary_was_used(tmp_path):
     (tmp_path / trial.evaluation).mkdir(parents=True)
     write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
     made = cells.collect(table, [trial], tmp_path)
-    for page in (pages.markdown_page(paper, made, FULL), pages.html_report(paper, made, FULL)):
+    for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
         assert "DATA/ec40/spm_64k.model" in page and "so a new one is trained" in page
 
 
@@ -465,7 +495,7 @@ def test_parameters_are_those_of_the_evaluated_model():
     table = dataclasses.replace(find_table("registers/table1"), columns=(column,))
     row = table.rows[0].name
     made = cells.Reproduction(table, {(row, "all.parameters"): cell}, {})
-    page = pages.markdown_page(PAPERS["registers"], made, FULL)
+    page = pages.markdown_page(PAPERS["registers"], made)
     assert "1,000,000" in page and "1,053,184" in page and "+53,184" in page
 
 
@@ -488,15 +518,15 @@ def test_pages_show_published_ours_and_difference(tmp_path):
         "supervised BLEU",
         "32.95",
         f"{ours.mean:.2f}",
-        f"{ours.low:.2f} to {ours.high:.2f}",
-        "2",
         f"{ours.mean - 32.95:+.2f}",
+        f"{ours.low:.2f} to {ours.high:.2f}",
+        "range of 2 seeds",
     ]
     assert pages.TINY_NOTICE in markdown and pages.TINY_NOTICE in page.read_text("utf-8")
     latex = page.with_suffix(".tex").read_text("utf-8")
     assert r"FCLL & 32.95 & 21.00 & 1.52 \\" in latex and r"off-target, \%" in latex
     assert f"{ours.mean - 32.95:+.2f}" in page.read_text("utf-8")
-    full = pages.markdown_page(paper, made, FULL)
+    full = pages.markdown_page(paper, made)
     assert pages.TINY_NOTICE not in full and "| iwslt17 |" not in full
 
 
