@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
+from mnmt_jax.papers.experiments import vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.tables import Column, Number, Table
@@ -64,11 +65,13 @@ class Reproduction:
         table: the published table.
         cells: (name of a row, key of a column) -> cell.
         evaluations: (name of a row, corpus of its columns) -> evaluations, one per seed.
+        notes: what differs from the paper's conditions.
     """
 
     table: Table
     cells: Mapping[tuple[str, str], Cell]
     evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
+    notes: tuple[str, ...] = ()
 
 
 def collect(
@@ -109,7 +112,10 @@ def collect(
             )
             if cell.published is not None or cell.ours is not None:
                 cells[row.name, column.key] = cell
-    return Reproduction(table, cells, evaluations)
+    notes = vocabulary_notes(
+        trial.experiment for trial in trials if not trial.experiment.pretrained
+    )
+    return Reproduction(table, cells, evaluations, tuple(notes))
 
 
 def make_cell(

@@ -97,7 +97,7 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     sections.append(section("Published and ours", tag("p", legend), grid))
     if conditions := _conditions(reproduction):
         sections.append(section(_CONDITIONS_TITLE, text_table(_CONDITIONS, conditions)))
-    if notes := [*_unavailable(reproduction), *table.notes]:
+    if notes := [*_unavailable(reproduction), *reproduction.notes, *table.notes]:
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
 
@@ -147,5 +147,5 @@ def _unavailable(reproduction: Reproduction) -> list[str]:
 
 
 def _notes(reproduction: Reproduction) -> list[str]:
-    notes = [*_unavailable(reproduction), *reproduction.table.notes]
+    notes = [*_unavailable(reproduction), *reproduction.notes, *reproduction.table.notes]
     return ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
