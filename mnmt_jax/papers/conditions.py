@@ -15,9 +15,9 @@ from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.markdown_tables import decoding_label
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.papers.cell_texts import EMPTY
 from mnmt_jax.papers.experiments import Experiment, gin_files, training_config
 from mnmt_jax.papers.intervals import Evaluation
+from mnmt_jax.papers.tables import EMPTY
 
 # Settings that differ between any two runs, or have no influence on scores.
 _UNCOMPARED = frozenset(
@@ -36,6 +36,8 @@ _UNCOMPARED = frozenset(
         "decode.buckets",
     }
 )
+_SENTENCES = "training sentences"
+_ROUNDED = 0.02  # share by which papers round the number of training sentences
 _SECTIONS = ("data", "model", "optimizer", "train", "decode")
 _PRECISION = {
     "bfloat16": "bfloat16, parameters float32",
@@ -92,12 +94,13 @@ class Conditions:
     def difference(self) -> str:
         """A sentence on what differs; empty if nothing does, or nothing is known."""
         parts = [
-            f"{_number(ours)} {name} instead of {_number(expected)}"
+            f"{name} {_number(ours)} instead of {_number(expected)}"
             for name, (ours, expected) in self.counts.items()
-            if None not in (ours, expected) and ours != expected
+            if _differ(name, ours, expected)
         ]
-        parts += [f"{key} {ours} instead of {expected}" for key, (ours, expected) in
-                  self.settings.items()]  # fmt: skip
+        parts += [
+            f"{key} {ours} instead of {value}" for key, (ours, value) in self.settings.items()
+        ]
         return f"{self.row} on {self.task}: {'; '.join(parts)}." if parts else ""
 
 
@@ -125,11 +128,11 @@ def conditions_of(
         settings = _changed_settings(result, experiment)
     ours = {
         "trained updates": _trained_updates(result),
-        "training sentences": sentences,
+        _SENTENCES: sentences,
         "vocabulary": pieces,
         "parameters": result.parameters,
     }
-    expected["training sentences"] = experiment.data.sentences or None
+    expected[_SENTENCES] = experiment.data.sentences or None
     return Conditions(
         row=row,
         task=result.task,
@@ -171,9 +174,12 @@ def _changed_settings(result: RunResult, experiment: Experiment) -> dict[str, tu
     run["decode"] = {**run["decode"], **result.decoding}
     ours = dict(_flatten(json.loads(json.dumps(run, default=str))))
     return {
-        key: (_setting(ours[key]), _setting(value))
-        for key, value in planned.items()
-        if key not in _UNCOMPARED and key in ours and ours[key] != value
+        key: (_setting(ours[key]), _setting(planned[key]))
+        for key in planned
+        if key in ours
+        and key not in _UNCOMPARED
+        and ours[key] != planned[key]
+        and (key != "data.tasks" or planned[key])
     }
 
 
@@ -187,9 +193,10 @@ def _expected_settings(experiment: Experiment) -> dict[str, Any]:
 
 
 def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values; a list of methods is keyed by their names."""
+    """Yield dotted keys and values; of a list of methods their names, then their settings."""
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         value = {item.get("name", str(number)): item for number, item in enumerate(value)}
+        yield prefix, list(value)
     if not isinstance(value, dict):
         yield prefix, value
         return
@@ -198,9 +205,18 @@ def _flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _setting(value: Any) -> str:
-    return join_names(list(map(_setting, value)), shown=8) if isinstance(value, list) else (
-        f"{value}" or "''"
-    )  # fmt: skip
+    """Return the value of a setting as text; lists in parentheses."""
+    if isinstance(value, list):
+        return f"({join_names(list(map(str, value)))})"
+    return f"{value}" or "''"
+
+
+def _differ(name: str, ours: Count, expected: Count) -> bool:
+    """Return whether a known count differs; papers round the number of training sentences."""
+    if ours is None or expected is None:
+        return False
+    tolerance = _ROUNDED * expected if name == _SENTENCES else 0
+    return abs(ours - expected) > tolerance
 
 
 def _number(value: Count) -> str:
