@@ -26,6 +26,7 @@ from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPERS = load_papers()
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
