@@ -14,6 +14,7 @@ The fields of a row that runs:
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
                several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
+    point      place in the figure (`mnmt_jax.papers.figures`)
 
 The section `corpora` of `paper.toml` has what all rows on a mixture share; `defaults` fills in what
 a corpus does not set. The section `imports` has the flags of `mnmt import` for released models. A
@@ -48,6 +49,7 @@ _ROW_FIELDS = (
     "evaluate",
     "from",
     "back_translation_rounds",
+    "point",
 )
 _FLAGS = ("vocabulary", "cache", "average", "new_language", "back_translation", "evaluate")
 
