@@ -14,7 +14,7 @@ from mnmt_jax.cost.training_estimate import (
     sum_estimates,
 )
 from mnmt_jax.data.mixtures import get_mixture
-from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.experiments import Experiment, training_config
 from mnmt_jax.papers.tables import Table
@@ -65,7 +65,12 @@ def _training_table(
 
 def _required_files(experiments: Iterable[Experiment]) -> list[str]:
     """Return a line for each corpus: its folder, and the files to put there."""
-    mixtures = dict.fromkeys(item.data.mixture for item in experiments)
-    corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
-    places = (f"DATA/{row.folder or row.name}: {row.required_files}" for row in corpora)
+    names = dict.fromkeys(get_mixture(item.data.mixture).corpus for item in experiments)
+    places = (_place(PUBLISHED.get(name), name) for name in names)
     return [f"data: {place}" for place in dict.fromkeys(places)]
+
+
+def _place(row: PublishedCorpus | None, name: str) -> str:
+    if row is None:
+        return f"{name}: embedded, no file"
+    return f"DATA/{row.folder or row.name}: {row.required_files}"

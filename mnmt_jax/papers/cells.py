@@ -20,9 +20,11 @@ _FIELDS = {
     "variance": "bleu",
     "spbleu": "spbleu",
     "chrf": "chrf",
+    "exact": "exact_match",
     "comet": "comet",
     "bert_score": "bert_score",
     "off_target": "off_target_lid",
+    "off_target_nearest": "off_target_nearest",
 }
 _TIERS = dict(zip(EC40_TIERS, EC40_TABLE_TIERS.values(), strict=True))
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -31,6 +33,13 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
         name.lower().replace("-", "_").replace(" ", "_"): codes
         for name, codes in MITRE_GROUPS.items()
     },
+}
+# Group of a column -> curve of validation losses.
+_CURVES = {
+    "supervised": "supervised",
+    "zero_shot": "zero_shot",
+    "en_to_x": "from_english",
+    "x_to_en": "to_english",
 }
 
 
@@ -137,6 +146,8 @@ def group_score(result: RunResult, column: Column) -> float | None:
     """
     if column.metric == "parameters":
         return result.parameters
+    if column.metric == "nll":
+        return _validation_nll(result, column.group)
     field = _FIELDS.get(column.metric)
     if field is None:
         return None
@@ -147,6 +158,12 @@ def group_score(result: RunResult, column: Column) -> float | None:
         if scores := [value for pair in directions if (value := values[pair]) is not None]:
             means.append(sum(scores) / len(scores))
     return sum(means) / len(means) if means else None
+
+
+def _validation_nll(result: RunResult, group: str) -> float | None:
+    """Return the validation loss at the evaluated step; None if the run did not log it."""
+    points = dict(result.curves.get(_CURVES.get(group, ""), ()))
+    return points.get(result.step) if result.step is not None else None
 
 
 def _averaged_groups(group: str) -> tuple[str, ...]:

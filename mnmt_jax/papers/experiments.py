@@ -15,8 +15,9 @@ The fields of a row that runs:
                several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
 
-The section `corpora` of `paper.toml` has what all rows on a mixture share; `defaults` fills in what
-a corpus does not set. The section `imports` has the flags of `mnmt import` for released models. A
+The section `corpora` of `paper.toml` has what all rows on a mixture share: the fields of
+`CorpusSettings`, and `like`, a corpus whose fields it takes over. `defaults` fills in what a corpus
+does not set. The section `imports` has the flags of `mnmt import` for released models. A
 training that starts from an import uses its vocabulary. A row without numbers runs for all columns.
 """
 
@@ -30,6 +31,7 @@ from typing import Any
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers.tables import Paper, Row, Table
@@ -68,6 +70,7 @@ class CorpusSettings:
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: number of seeds of the paper.
         steps: number of updates; 0 for that of the run file.
+        bindings: gin bindings of every training on it.
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
@@ -85,6 +88,7 @@ class CorpusSettings:
     average: tuple[str, ...] = ()
     seeds: int = 1
     steps: int = 0
+    bindings: tuple[str, ...] = ()
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
@@ -138,7 +142,7 @@ class Experiment:
     def training_bindings(self) -> tuple[str, ...]:
         """The gin bindings of the training, its number of updates included."""
         steps = (f"Train.steps={self.data.steps}",) if self.data.steps else ()
-        return (*steps, *self.bindings)
+        return (*steps, *self.data.bindings, *self.bindings)
 
     @property
     def vocabulary_import(self) -> str:
@@ -231,17 +235,33 @@ def corpus_settings(paper: Paper, corpus: str) -> CorpusSettings:
     Raises:
         UserError: if the paper does not describe the corpus, or a field is unknown.
     """
-    place = f"{paper.name}/paper.toml: corpora.{corpus}"
-    if corpus not in paper.corpora:
-        raise UserError(f"{place}: is missing")
     values: dict[str, Any] = {"model": corpus, "run": corpus, "mixture": corpus}
-    values |= {**paper.defaults, **paper.corpora[corpus]}
+    values |= {**paper.defaults, **_corpus_fields(paper, corpus)}
     known = {field.name for field in dataclasses.fields(CorpusSettings)} - {"corpus"}
     if unknown := sorted(set(values) - known):
-        raise UserError(f"{place}: unknown field '{unknown[0]}'")
+        raise UserError(f"{_corpus_place(paper, corpus)}: unknown field '{unknown[0]}'")
     for name in _FLAGS:
         values[name] = tuple(shlex.split(values.get(name, "")))
+    values["bindings"] = tuple(values.get("bindings", ()))
     return CorpusSettings(corpus, **values)
+
+
+def _corpus_fields(paper: Paper, corpus: str) -> dict[str, Any]:
+    """Return the fields of a corpus, over those of the corpora that it is `like`."""
+    names: list[str] = []
+    while corpus:
+        if corpus not in paper.corpora:
+            raise UserError(f"{_corpus_place(paper, corpus)}: is missing")
+        if corpus in names:
+            raise UserError(f"{_corpus_place(paper, corpus)}: is like itself")
+        names.append(corpus)
+        corpus = paper.corpora[corpus].get("like", "")
+    fields = {key: value for name in names[::-1] for key, value in paper.corpora[name].items()}
+    return {key: value for key, value in fields.items() if key != "like"}
+
+
+def _corpus_place(paper: Paper, corpus: str) -> str:
+    return f"{paper.name}/paper.toml: corpora.{corpus}"
 
 
 def gin_files(experiment: Experiment) -> list[str]:
@@ -264,8 +284,14 @@ def training_config(experiment: Experiment) -> Config:
     data = experiment.data
     config = load_config(gin_files(experiment), experiment.training_bindings)
     mixture = experiment.sources[0].corpus if data.new_language else data.mixture
-    corpus = PUBLISHED[get_mixture(mixture).corpus]
-    return config.bind_languages(corpus.languages, find_code)
+    return config.bind_languages(mixture_languages(mixture), find_code)
+
+
+def mixture_languages(name: str) -> tuple[str, ...]:
+    """Return the languages of a mixture's corpus, without reading its files."""
+    corpus = get_mixture(name).corpus
+    row = PUBLISHED.get(corpus)
+    return tuple(row.languages if row else get_corpus(corpus).languages)
 
 
 def _source(text: str) -> Source:

@@ -52,7 +52,7 @@ def markdown_page(paper: Paper, reproduction: Reproduction, scale: Scale) -> str
     lines = [
         f"# {table.number} of {paper.title}",
         "",
-        f"{table.title} (section {table.section}).",
+        f"{table.caption}.",
         "",
     ]
     if scale.miniature:
