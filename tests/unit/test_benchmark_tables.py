@@ -72,9 +72,10 @@ def test_pivot_and_contrast_decode_the_runs_of_the_encoder_decoder():
 def test_a_graft_starts_from_language_models_of_all_text(relaxed_dtypes):
     table = find_table("benchmarks/graft")
     plan = Workflow(PAPER, FULL)
-    for trial in trials(PAPER, table, table.rows[:1], 1):
+    selected = trials(PAPER, table, table.rows[:1], 1)
+    for trial in selected:
         plan.add(trial)
-    text = describe_plan(table, plan)
+    text = describe_plan(table, selected, plan)
     assert "cldr_quickstart: embedded, no file" in text
     caches = [" ".join(step.command) for step in plan.steps if step.kind == "cache"]
     assert [re.findall(r"--(?:monolingual|share \S+)", cache) for cache in caches] == [
@@ -85,6 +86,20 @@ def test_a_graft_starts_from_language_models_of_all_text(relaxed_dtypes):
     for name, model in (("mlm", "masked_lm_tiny"), ("lm", "causal_lm_tiny")):
         assert f"{name}=runs/{model}-cldr_quickstart_text/seed1" in train
     assert "--gin.Train.steps=1000" in train and "--gin.Data.instruction='3'" in train
+
+
+def test_split_pieces_are_those_of_the_threshold(relaxed_dtypes):
+    """Of 223 copies, as the recorded number of parameters says."""
+    table = find_table("benchmarks/zero_shot")
+    (row,) = (row for row in table.rows if row.name == "lavs")
+    plan = Workflow(PAPER, FULL)
+    for trial in trials(PAPER, table, [row], 1):
+        plan.add(trial)
+    split = " ".join(plan.steps[1].command)
+    assert "--lavs code --lavs_copies 223 --vocabulary vocabularies/cldr_quickstart " in split
+    (train,) = [step.command for step in plan.steps if step.kind == "train"]
+    sizes = [word for word in train if "vocab_size" in word]
+    assert sizes[-1] == "--gin.Model.vocab_size=0"
 
 
 def test_embedded_phrases_need_no_miniature():
@@ -101,11 +116,12 @@ def _paper(**corpora):
 
 
 def test_a_corpus_takes_over_the_fields_of_another():
-    base = {"mixture": "ted19", "cache": "--share 0.5", "bindings": ["Data.rows=4"]}
-    paper = _paper(a=base, b={"like": "a", "cache": ""}, c={"like": "b", "bindings": []})
+    base = {"run": "ted20", "cache": "--share 0.5", "bindings": ["Data.rows=4"]}
+    paper = _paper(ted19=base, b={"like": "ted19", "cache": ""}, c={"like": "b", "bindings": []})
     b, c = corpus_settings(paper, "b"), corpus_settings(paper, "c")
-    assert (b.corpus, b.mixture, b.cache, b.bindings) == ("b", "ted19", (), ("Data.rows=4",))
-    assert (c.mixture, c.cache, c.bindings) == ("ted19", (), ())
+    assert (b.corpus, b.mixture, b.model, b.run) == ("b", "ted19", "ted19", "ted20")
+    assert (b.cache, b.bindings) == ((), ("Data.rows=4",))
+    assert (c.corpus, c.mixture, c.cache, c.bindings) == ("c", "ted19", (), ())
 
 
 @pytest.mark.parametrize(
