@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mnmt_jax.config.sections import Config, Model, Optimizer
 from mnmt_jax.cost.describe import describe
 from mnmt_jax.distributed.chips import chip_of
+from mnmt_jax.errors import UserError
 
 UTILIZATION = 0.4
 """Assumed share of the peak FLOP/s; measured on none of these machines."""
@@ -31,7 +33,7 @@ class TrainingEstimate:
 
     Attributes:
         parameters: number of parameters of the model.
-        updates: number of updates.
+        updates: number of updates; an estimate if the length is set in epochs.
         tokens: positions of target rows in an update, padding included.
         flops: FLOPs of all updates.
         disk: bytes of the checkpoints that are kept.
@@ -44,18 +46,48 @@ class TrainingEstimate:
     disk: int
 
 
-def estimate_training(config: Config) -> TrainingEstimate:
-    """Estimate the cost of a training, with the vocabulary that its model expects."""
+def estimate_training(config: Config, pairs: int = 0) -> TrainingEstimate:
+    """Estimate the cost of a training, with the vocabulary that its model expects.
+
+    Args:
+        config: configuration of the training.
+        pairs: number of training pairs, for a length in `Train.epochs`.
+
+    Raises:
+        UserError: if the length is set in epochs and the number of pairs is unknown.
+    """
     parameters, flops_per_token = _model_figures(config.model, config.optimizer.frozen)
     tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
+    updates = estimate_updates(config, pairs)
     kept = config.train.keep_last + config.train.keep_best
     return TrainingEstimate(
         parameters=parameters,
-        updates=config.train.steps,
+        updates=updates,
         tokens=tokens,
-        flops=flops_per_token * float(tokens) * config.train.steps,
+        flops=flops_per_token * float(tokens) * updates,
         disk=parameters * _BYTES_PER_PARAMETER * kept,
     )
+
+
+def estimate_updates(config: Config, pairs: int) -> int:
+    """Return the updates of a training; epochs are of pairs of `SENTENCE` pieces, fully packed.
+
+    Args:
+        config: configuration of the training.
+        pairs: number of training pairs, for a length in `Train.epochs`.
+
+    Raises:
+        UserError: as `estimate_training`.
+    """
+    if not config.train.epochs:
+        return config.train.steps
+    if not pairs:
+        raise UserError(
+            f"Train.epochs={config.train.epochs:g}: the number of training pairs is unknown; set "
+            "'pairs' of the corpus in paper.toml"
+        )
+    tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
+    return max(1, math.ceil(config.train.epochs * pairs * SENTENCE / tokens))
 
 
 @functools.cache

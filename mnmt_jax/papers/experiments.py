@@ -68,6 +68,7 @@ class CorpusSettings:
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: number of seeds of the paper.
         steps: number of updates; 0 for that of the run file.
+        pairs: number of training pairs, to estimate the updates of `Train.epochs`.
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
@@ -85,6 +86,7 @@ class CorpusSettings:
     average: tuple[str, ...] = ()
     seeds: int = 1
     steps: int = 0
+    pairs: int = 0
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()

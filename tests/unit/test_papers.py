@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from decimal import Decimal
 from pathlib import Path
@@ -97,9 +98,11 @@ def _check_cost(experiment) -> None:
     """Compare the estimate with `mnmt describe` on the same gin files."""
     if experiment is None:
         return
-    cost = estimate_training(training_config(experiment))
+    cost = estimate_training(training_config(experiment), experiment.data.pairs)
     config = load_config(gin_files(experiment), experiment.training_bindings)
-    assert cost.updates == config.train.steps
+    epochs = Decimal(config.train.epochs)
+    updates = epochs * experiment.data.pairs * 32 / cost.tokens if epochs else config.train.steps
+    assert cost.updates == max(1, math.ceil(updates))
     assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
         figures = describe(
