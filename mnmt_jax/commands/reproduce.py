@@ -62,11 +62,13 @@ def main() -> None:
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]
     rows = select_rows(paper, table, flags.rows)
-    selected = trials(paper, table, rows, flags.seeds or (1 if scale.miniature else None))
-    workflow = Workflow(paper, scale)
+    seeds = flags.seeds or (1 if scale.miniature else None)
+    data = None if scale.miniature else flags.data
+    selected = trials(paper, table, rows, seeds, data)
+    workflow = Workflow(paper, scale, data)
     targets = [workflow.add(trial) for trial in selected]
     if flags.dry_run:
-        print(describe_plan(table, workflow))
+        print(describe_plan(table, selected, workflow))
         return
     default = "runs/papers_tiny" if scale.miniature else "runs/papers"
     output = flags.output or Path(default)
