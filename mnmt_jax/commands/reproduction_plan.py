@@ -55,7 +55,8 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
 
 
 def _estimate(experiment: Experiment) -> TrainingEstimate:
-    return estimate_training(training_config(experiment), experiment.data.pairs)
+    data = experiment.data
+    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
 
 
 def command_line(words: Iterable[str]) -> str:

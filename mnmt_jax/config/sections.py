@@ -187,8 +187,8 @@ class Train(Checked):
 
     Attributes:
         steps: updates.
-        epochs: passes over the data, a length instead of `steps`; 0 uses `steps`. An epoch is as
-            many draws from the mixture as there are training pairs (`mnmt_jax.training.epochs`).
+        epochs: passes over the data, a length instead of `steps`; 0 uses `steps`. An epoch shows
+            each pair of the largest task once (`mnmt_jax.training.epochs`).
         seed: seed of parameters, dropout, and the order and mixing of the data.
         log_every: updates between lines of `metrics.jsonl`.
         eval_every: updates between validations.

@@ -51,19 +51,19 @@ class TrainingEstimate:
     disk: int
 
 
-def estimate_training(config: Config, pairs: int = 0) -> TrainingEstimate:
+def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
     """Estimate the cost of a training, with the vocabulary that its model expects.
 
     Args:
         config: configuration of the training.
-        pairs: number of training pairs, for a length in `Train.epochs`.
+        epoch_draws: pairs drawn in an epoch, for a length in `Train.epochs`.
 
     Raises:
-        UserError: if the length is set in epochs and the number of pairs is unknown.
+        UserError: if the length is set in epochs and the size of an epoch is unknown.
     """
     parameters, flops_per_token = _model_figures(config.model, config.optimizer.frozen)
     tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
-    updates = estimate_updates(config, pairs)
+    updates = estimate_updates(config, epoch_draws)
     kept = config.train.keep_last + config.train.keep_best
     return TrainingEstimate(
         parameters=parameters,
@@ -74,25 +74,25 @@ def estimate_training(config: Config, pairs: int = 0) -> TrainingEstimate:
     )
 
 
-def estimate_updates(config: Config, pairs: int) -> int:
+def estimate_updates(config: Config, epoch_draws: int) -> int:
     """Return the updates of a training; epochs are of pairs of `SENTENCE` pieces, fully packed.
 
     Args:
         config: configuration of the training.
-        pairs: number of training pairs, for a length in `Train.epochs`.
+        epoch_draws: pairs drawn in an epoch, for a length in `Train.epochs`.
 
     Raises:
         UserError: as `estimate_training`.
     """
     if not config.train.epochs:
         return config.train.steps
-    if not pairs:
+    if not epoch_draws:
         raise UserError(
-            f"Train.epochs={config.train.epochs:g}: the number of training pairs is unknown; set "
-            "'pairs' of the corpus in paper.toml"
+            f"Train.epochs={config.train.epochs:g}: the size of an epoch is unknown; set "
+            "'sentences' of the corpus in paper.toml"
         )
     tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
-    return max(1, math.ceil(config.train.epochs * pairs * SENTENCE / tokens))
+    return max(1, math.ceil(config.train.epochs * epoch_draws * SENTENCE / tokens))
 
 
 @functools.cache

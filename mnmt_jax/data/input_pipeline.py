@@ -198,17 +198,13 @@ class Pipeline:
         return [self.converter.batch(segments, self._rows) for segments in batch_segments]
 
     def epoch_batches(self) -> int:
-        """Return the number of batches of an epoch, as `count_batches`.
-
-        An epoch has as many examples as the training data. With `Data.temperature=1` it holds
-        each example about once.
-        """
-        return self.count_batches(self.examples)
+        """Return the number of batches of an epoch of `epoch_examples`, as `count_batches`."""
+        return self.count_batches(self.epoch_examples)
 
     @property
-    def examples(self) -> int:
-        """Number of training pairs, those that are longer than a row included."""
-        return sum(self._schedule.sizes)
+    def epoch_examples(self) -> int:
+        """Number of pairs drawn in an epoch, those that are longer than a row included."""
+        return self._schedule.epoch_examples
 
     def count_batches(self, examples: int) -> int:
         """Return the number of batches of the first examples drawn from the mixture.

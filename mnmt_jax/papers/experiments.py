@@ -73,8 +73,10 @@ class CorpusSettings:
         step: evaluated checkpoint: `best`, `average` or empty for the newest.
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: seeds of the paper.
+        epoch_draws: pairs drawn in an epoch (`Train.epochs`); 0 for `sentences`.
+        sentences: number of training sentences over all directions, as the paper states it; 0 if it
+            does not.
         steps: number of updates; 0 for that of the run file.
-        pairs: number of training pairs, to estimate the updates of `Train.epochs`.
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
@@ -95,8 +97,9 @@ class CorpusSettings:
     step: str = ""
     average: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1,)
+    epoch_draws: int = 0
+    sentences: int = 0
     steps: int = 0
-    pairs: int = 0
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """Training length in epochs, converted to updates.
 
-One epoch is as many draws from the mixture as the training tasks have pairs, whatever their
-sampling rates: fairseq's default virtual epoch. With `Data.temperature=1` each pair is drawn about
-once; a larger temperature draws pairs of small tasks more often and pairs of large tasks less
-often. Draws of pairs that are longer than a row count. The updates of an epoch follow from packing
-the drawn pairs into rows, so the lengths in the cache determine them before training.
+One epoch is as many draws from the mixture as show each pair of the largest task once: fairseq's
+default virtual size. With `Data.temperature=1` each pair is drawn about once. A higher temperature
+draws pairs of smaller tasks more often, and the epoch grows, up to 1.5 times the number of pairs.
+Draws of pairs that are longer than a row count. The updates of an epoch follow from packing the
+drawn pairs into rows, so the lengths in the cache determine them before training.
 """
 
 from __future__ import annotations
@@ -41,14 +41,8 @@ def count_updates(config: Config, cache: TokenCache, epochs: float) -> int:
         cache: its token cache.
         epochs: number of epochs.
     """
-    pipeline = Pipeline(
-        cache,
-        get_layout(config.model.layout, config.model.stage_layers),
-        config.data,
-        extras=BatchExtras.of(config),
-        seed=config.train.seed,
-    )
-    batches = pipeline.count_batches(max(1, round(epochs * pipeline.examples)))
+    pipeline = _pipeline(config, cache)
+    batches = pipeline.count_batches(max(1, round(epochs * pipeline.epoch_examples)))
     return max(1, -(-batches // config.optimizer.accumulate))
 
 
@@ -56,7 +50,15 @@ def describe_epochs(config: Config, converted: Config, cache: TokenCache) -> str
     """Describe the length of a training in epochs; empty if it is set in updates."""
     if not config.train.epochs:
         return ""
-    tasks = converted.data.tasks or cache.tasks_with("train")
-    pairs = sum(cache.split(name, "train").examples for name in tasks)
-    steps = converted.train.steps
-    return f"Train.epochs={config.train.epochs:g} of {pairs:,} pairs: {steps:,} updates"
+    draws, steps = _pipeline(config, cache).epoch_examples, converted.train.steps
+    return f"Train.epochs={config.train.epochs:g} of {draws:,} pairs: {steps:,} updates"
+
+
+def _pipeline(config: Config, cache: TokenCache) -> Pipeline:
+    return Pipeline(
+        cache,
+        get_layout(config.model.layout, config.model.stage_layers),
+        config.data,
+        extras=BatchExtras.of(config),
+        seed=config.train.seed,
+    )

@@ -15,8 +15,10 @@ from mnmt_jax.cost.training_estimate import estimate_updates
 from mnmt_jax.data import input_pipeline
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.input_pipeline import Pipeline
+from mnmt_jax.data.mixing_schedule import MixingSchedule
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
+from mnmt_jax.papers.tables import find_table
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import build
 from mnmt_jax.training.epochs import convert_epochs, count_updates
@@ -47,6 +49,18 @@ def pairs_shown(config, updates) -> int:
     batches = pipeline.train()
     count = updates * config.optimizer.accumulate
     return sum(int((next(batches)["task"] >= 0).sum()) for _ in range(count))
+
+
+def test_an_epoch_of_ted19_is_the_published_one():
+    """7,442,425 draws at T=5: fairseq's virtual size of both directions of Table 5's languages."""
+    sizes = [int(row.published["all.sentences"]) for row in find_table("two_stage/table5").rows]
+    sizes = tuple(size for size in sizes for _ in range(2))
+    assert (len(sizes), sum(sizes)) == (36, 6_551_456)
+    schedule = MixingSchedule(tuple(map(str, range(36))), sizes, 5.0, 1, 1000)
+    assert schedule.epoch_examples == 7_442_425
+    assert dataclasses.replace(schedule, temperature=1.0).epoch_examples == 6_551_456
+    uneven = MixingSchedule(("a", "b"), (1_000_000, 1000), 1000.0, 1, 1000)
+    assert uneven.epoch_examples == 1_501_500  # the limit
 
 
 @pytest.mark.parametrize("temperature", [1.0, 5.0])
@@ -139,5 +153,5 @@ def test_estimates_of_epochs_need_the_pairs():
     config = load_config(["gin_configs/runs/ted19.gin"])
     assert estimate_updates(config, 7_442_425) == 223_273  # 30 * 7,442,425 * 32 / 32,000
     assert estimate_updates(load_config([], ["Train.steps=7"]), 0) == 7
-    with pytest.raises(UserError, match="Train.epochs=30: the number of training pairs is unknown"):
+    with pytest.raises(UserError, match="Train.epochs=30: the size of an epoch is unknown"):
         estimate_updates(config, 0)

@@ -27,6 +27,7 @@ from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPERS = load_papers()
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
@@ -128,10 +129,11 @@ def _check_cost(experiment) -> None:
     """Compare the estimate with `mnmt describe` on the same gin files."""
     if experiment is None:
         return
-    cost = estimate_training(training_config(experiment), experiment.data.pairs)
+    draws = experiment.data.epoch_draws or experiment.data.sentences
+    cost = estimate_training(training_config(experiment), draws)
     config = load_config(gin_files(experiment), experiment.training_bindings)
     epochs = Decimal(config.train.epochs)
-    updates = epochs * experiment.data.pairs * 32 / cost.tokens if epochs else config.train.steps
+    updates = epochs * draws * 32 / cost.tokens if epochs else config.train.steps
     assert cost.updates == max(1, math.ceil(updates))
     assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
