@@ -161,8 +161,8 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
     files = "--gin_file gin_configs/models/fcll_iwslt17.gin --gin_file gin_configs/runs/iwslt17.gin"
     assert [" ".join(step.command) for step in plan.steps] == [
         "mnmt vocabulary --mixture iwslt17 --vocab_size 40001 --model_type bpe --monolingual "
-        "--normalization nmt_nfkc --text_normalization none --no-byte_fallback "
-        "--output vocabularies/iwslt17",
+        "--sentences 10000000 --normalization nmt_nfkc --text_normalization none "
+        "--no-byte_fallback --output vocabularies/iwslt17",
         "mnmt cache --mixture iwslt17 --vocabulary vocabularies/iwslt17 --output caches/iwslt17",
         *(
             command
