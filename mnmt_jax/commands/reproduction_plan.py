@@ -30,7 +30,7 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
         plan: the workflow of the trials.
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
-    costs = {name: estimate_training(training_config(item)) for name, item in trained.items()}
+    costs = {name: _estimate(item) for name, item in trained.items()}
     flops, disk = sum_estimates(costs[name] for name, _ in plan.trainings)
     hours = ", ".join(
         f"{name} {h:{',.0f' if h >= 100 else '.3g'}}" for name, h in device_hours(flops).items()
@@ -42,6 +42,7 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
             f"{len(plan.trainings)} trainings, {evaluations} evaluations, {len(plan.steps)} steps",
             "",
             _training_table(trained, costs, _rows_by_run(table, trials)),
+            *_epoch_note(trained.values()),
             f"FLOPs of all trainings, rows full of sentences of {SENTENCE} pieces: {flops:.3g}",
             f"hours at {UTILIZATION:.0%} of the peak (assumed): {hours}",
             f"disk for checkpoints: {disk / 1e9:.3g} GB",
@@ -51,6 +52,11 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
             *(command_line(step.command) for step in plan.steps),
         ]
     )
+
+
+def _estimate(experiment: Experiment) -> TrainingEstimate:
+    data = experiment.data
+    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
 
 
 def command_line(words: Iterable[str]) -> str:
@@ -97,6 +103,16 @@ def _training_table(
         row_numbers = rows_by_run.get(name, "source run")
         rows.append([row_numbers, item.model, item.data.corpus, *counts, f"{cost.flops:.3g}"])
     return markdown_table(header, rows)
+
+
+def _epoch_note(experiments: Iterable[Experiment]) -> list[str]:
+    """Return a line about updates that are estimated from epochs; none if there are none."""
+    if not any(training_config(item).train.epochs for item in experiments):
+        return []
+    return [
+        f"updates of epochs (Train.epochs) are estimates for pairs of {SENTENCE} pieces; training "
+        "counts them from the cache"
+    ]
 
 
 def _required_files(experiments: Iterable[Experiment]) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
+from mnmt_jax.papers.conditions import Conditions, conditions_of
 from mnmt_jax.papers.experiments import vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
@@ -74,12 +75,14 @@ class Reproduction:
         table: the published table.
         cells: (name of a row, key of a column) -> cell.
         evaluations: (name of a row, corpus of its columns) -> evaluations, one per seed.
+        conditions: conditions of our runs.
         notes: what differs from the paper's conditions.
     """
 
     table: Table
     cells: Mapping[tuple[str, str], Cell]
     evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
+    conditions: Sequence[Conditions] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -109,13 +112,13 @@ def collect(
         evaluations.setdefault((trial.row, trial.prefix), []).append(evaluation)
         if not trial.experiment.decode:
             plain.setdefault(trial.experiment.run_name, []).append(evaluation)
-    run_names = {(trial.row, trial.prefix): trial.experiment.run_name for trial in trials}
+    experiments = {(trial.row, trial.prefix): trial.experiment for trial in trials}
     intervals = SentenceIntervals(output / "resampled", flores200_model)
     cells = {}
     for row in table.rows:
         for column in table.columns:
             key = row.name, column.corpus
-            before = plain.get(run_names.get(key, ""), [])
+            before = plain.get(experiments[key].run_name, []) if key in experiments else []
             cell = make_cell(
                 column, row.published.get(column.key), evaluations.get(key, []), before, intervals
             )
@@ -124,7 +127,11 @@ def collect(
     notes = vocabulary_notes(
         trial.experiment for trial in trials if not trial.experiment.pretrained
     )
-    return Reproduction(table, cells, evaluations, tuple(notes))
+    conditions = [
+        conditions_of(key[0], evaluations[key], experiment, output)
+        for key, experiment in experiments.items()
+    ]
+    return Reproduction(table, cells, evaluations, conditions, tuple(notes))
 
 
 def make_cell(

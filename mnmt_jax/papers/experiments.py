@@ -75,6 +75,9 @@ class CorpusSettings:
         step: evaluated checkpoint: `best`, `average` or empty for the newest.
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: seeds of the paper.
+        epoch_draws: pairs drawn in an epoch (`Train.epochs`); 0 for `sentences`.
+        sentences: number of training sentences over all directions, as the paper states it; 0 if it
+            does not.
         steps: number of updates; 0 for that of the run file.
         bindings: gin bindings of every training on it.
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
@@ -97,6 +100,8 @@ class CorpusSettings:
     step: str = ""
     average: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1,)
+    epoch_draws: int = 0
+    sentences: int = 0
     steps: int = 0
     bindings: tuple[str, ...] = ()
     new_language: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +27,7 @@ from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPERS = load_papers()
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
@@ -130,9 +132,12 @@ def _check_cost(experiment) -> None:
     """Compare the estimate with `mnmt describe` on the same gin files."""
     if experiment is None:
         return
-    cost = estimate_training(training_config(experiment))
+    draws = experiment.data.epoch_draws or experiment.data.sentences
+    cost = estimate_training(training_config(experiment), draws)
     config = load_config(gin_files(experiment), experiment.training_bindings)
-    assert cost.updates == config.train.steps
+    epochs = Decimal(config.train.epochs)
+    updates = epochs * draws * 32 / cost.tokens if epochs else config.train.steps
+    assert cost.updates == max(1, math.ceil(updates))
     assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
         figures = describe(
@@ -159,8 +164,8 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
     files = "--gin_file gin_configs/models/fcll_iwslt17.gin --gin_file gin_configs/runs/iwslt17.gin"
     assert [" ".join(step.command) for step in plan.steps] == [
         "mnmt vocabulary --mixture iwslt17 --vocab_size 40001 --model_type bpe --monolingual "
-        "--normalization nmt_nfkc --text_normalization none --no-byte_fallback "
-        "--output vocabularies/iwslt17",
+        "--sentences 10000000 --normalization nmt_nfkc --text_normalization none "
+        "--no-byte_fallback --output vocabularies/iwslt17",
         "mnmt cache --mixture iwslt17 --vocabulary vocabularies/iwslt17 --output caches/iwslt17",
         *(
             command
