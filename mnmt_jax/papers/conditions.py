@@ -121,8 +121,10 @@ def conditions_of(
     settings: Mapping[str, tuple[str, str]] = {}
     if not experiment.pretrained:
         config = training_config(experiment)
-        figures = estimate_training(config)
-        expected = {"trained updates": figures.updates}
+        data = experiment.data
+        figures = estimate_training(config, data.epoch_draws or data.sentences)
+        if not config.train.epochs:  # an estimate
+            expected = {"trained updates": figures.updates}
         if not experiment.data.new_language:  # its pieces are known after training
             expected |= {"vocabulary": config.model.vocab_size, "parameters": figures.parameters}
         settings = _changed_settings(result, experiment)
