@@ -7,7 +7,7 @@ Folders below the output folder, shared by all tables that are written there:
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
-    evaluations/RUN/seedN    from `mnmt evaluate`
+    evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -93,6 +93,7 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
 
 
@@ -176,19 +177,28 @@ class Workflow:
         paper: the paper.
         scale: size of the reproduction.
         data: folder of the corpora, as in `trials`.
+        metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
 
     Attributes:
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
-    def __init__(self, paper: Paper, scale: Scale, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        paper: Paper,
+        scale: Scale,
+        data: Path | None = None,
+        metrics: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._paper, self._scale, self._folder = paper, scale, data
+        self._metrics = dict(metrics or {})
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
-        return self._evaluate(trial.experiment, trial.seed)
+        evaluated = self._evaluate(trial.experiment, trial.seed)
+        return self._add_metrics(evaluated) if self._metrics else evaluated
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -349,6 +359,13 @@ class Workflow:
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+
+    def _add_metrics(self, evaluated: str) -> str:
+        """Add scores to a finished evaluation, whose translations are reused."""
+        flags = [word for words in self._metrics.values() for word in words]
+        subject = evaluated.partition("/")[2]
+        command = (*self._steps[evaluated].command, *flags)
+        return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:

@@ -7,10 +7,12 @@ import math
 
 import pytest
 
+from mnmt_jax.commands import reproduce
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells
 from mnmt_jax.papers.tables import Column, find_table, load_papers
-from mnmt_jax.papers.workflow import trials
+from mnmt_jax.papers.workflow import FULL, Workflow, trials
 from tests.unit.made_results import made_result
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
@@ -87,3 +89,39 @@ def test_rows_that_others_compare_with_exist(paper):
         assert set(compared) <= set(names)
         if any(column.metric in ("bleu_gain", "relative_time") for column in table.columns):
             assert compared, table.name
+
+
+def test_models_of_scores_are_a_step_after_the_evaluation():
+    table = find_table("two_stage/table1")
+    (trial,) = trials(load_papers()["two_stage"], table, table.rows[:1], 1)[:1]
+    flags = {"comet": ("--comet", "/models/comet.ckpt"), "bert_score": ("--bert_score", "/models")}
+    plan = Workflow(load_papers()["two_stage"], FULL, metrics=flags)
+    assert plan.add(trial) == "metrics/comet+bert_score/encoder_decoder_ted19-ted19/seed0"
+    *_, evaluate, metrics = plan.steps
+    assert metrics.inputs == (evaluate.name,)
+    assert metrics.command == (
+        *evaluate.command,
+        *("--comet", "/models/comet.ckpt", "--bert_score", "/models"),
+    )
+
+
+@pytest.mark.parametrize(
+    "table, metrics",
+    [("two_stage/table1", "comet"), ("registers/table1", "spbleu"), ("language_layers/table7", "")],
+)
+def test_models_are_for_the_columns_of_a_table(tmp_path, monkeypatch, capsys, table, metrics):
+    model = tmp_path / "model"
+    model.touch()
+    command = ["mnmt reproduce", table, "--rows=1", "--dry-run", f"--comet={model}"]
+    monkeypatch.setattr("sys.argv", [*command, f"--flores200_model={model}"])
+    reproduce.main()
+    last = capsys.readouterr().out.splitlines()[-1]
+    flags = {"comet": f"--comet {model}", "spbleu": f"--flores200_model {model}", "": "/seed1"}
+    assert last.endswith(flags[metrics])
+
+
+def test_missing_models_are_named(tmp_path, monkeypatch):
+    command = ["mnmt reproduce", "two_stage/table1", "--dry-run", f"--comet={tmp_path / 'none'}"]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(UserError, match=r"--comet=.*none: no such file or folder"):
+        reproduce.main()
