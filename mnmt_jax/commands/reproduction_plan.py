@@ -13,7 +13,7 @@ from mnmt_jax.cost.training_estimate import (
     sum_estimates,
 )
 from mnmt_jax.data.mixtures import get_mixture
-from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.experiments import Experiment, training_config, training_cost, vocabulary_notes
 from mnmt_jax.papers.tables import Table
@@ -112,8 +112,12 @@ def _epoch_note(experiments: Iterable[Experiment]) -> list[str]:
 def _required_files(experiments: Iterable[Experiment]) -> list[str]:
     """Return a line for each corpus, its folder and files, and each released vocabulary."""
     items = list(experiments)
-    mixtures = dict.fromkeys(item.data.mixture for item in items)
-    corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
-    places = (f"DATA/{row.folder or row.name}: {row.required_files}" for row in corpora)
-    files = [f"data: {place}" for place in dict.fromkeys(places)]
-    return [*files, *(f"data: {note}" for note in vocabulary_notes(items))]
+    names = dict.fromkeys(get_mixture(item.data.mixture).corpus for item in items)
+    places = dict.fromkeys(_place(PUBLISHED.get(name), name) for name in names)
+    return [f"data: {text}" for text in (*places, *vocabulary_notes(items))]
+
+
+def _place(row: PublishedCorpus | None, name: str) -> str:
+    if row is None:
+        return f"{name}: embedded, no file"
+    return f"DATA/{row.folder or row.name}: {row.required_files}"

@@ -43,6 +43,7 @@ def _name(table) -> str:
 
 def test_all_tables_and_data_figures_of_five_papers_are_files():
     assert list(PAPERS) == [
+        "benchmarks",
         "graformer",
         "language_layers",
         "position_disentangling",
@@ -50,7 +51,9 @@ def test_all_tables_and_data_figures_of_five_papers_are_files():
         "two_stage",
     ]
     numbered = {
-        paper.name: [n for n in paper.tables if n.startswith("table")] for paper in PAPERS.values()
+        paper.name: [n for n in paper.tables if n.startswith("table")]
+        for paper in PAPERS.values()
+        if paper.name != "benchmarks"
     }
     assert {name: len(tables) for name, tables in numbered.items()} == {
         "graformer": 13,
