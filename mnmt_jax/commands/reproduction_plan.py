@@ -10,13 +10,12 @@ from mnmt_jax.cost.training_estimate import (
     UTILIZATION,
     TrainingEstimate,
     device_hours,
-    estimate_training,
     sum_estimates,
 )
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
-from mnmt_jax.papers.experiments import Experiment, training_config, vocabulary_notes
+from mnmt_jax.papers.experiments import Experiment, training_config, training_cost, vocabulary_notes
 from mnmt_jax.papers.tables import Table
 from mnmt_jax.papers.workflow import Trial, Workflow
 
@@ -30,7 +29,7 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
         plan: the workflow of the trials.
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
-    costs = {name: _estimate(item) for name, item in trained.items()}
+    costs = {name: training_cost(item) for name, item in trained.items()}
     flops, disk = sum_estimates(costs[name] for name, _ in plan.trainings)
     hours = ", ".join(
         f"{name} {h:{',.0f' if h >= 100 else '.3g'}}" for name, h in device_hours(flops).items()
@@ -52,11 +51,6 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
             *(command_line(step.command) for step in plan.steps),
         ]
     )
-
-
-def _estimate(experiment: Experiment) -> TrainingEstimate:
-    data = experiment.data
-    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
 
 
 def command_line(words: Iterable[str]) -> str:

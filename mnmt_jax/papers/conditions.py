@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.markdown_tables import decoding_label
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.papers.experiments import Experiment, gin_files, training_config
+from mnmt_jax.papers.experiments import Experiment, gin_files, training_config, training_cost
 from mnmt_jax.papers.intervals import Evaluation
 from mnmt_jax.papers.tables import EMPTY
 
@@ -28,6 +27,7 @@ _UNCOMPARED = frozenset(
         "model.remat",
         "train.seed",
         "train.steps",
+        "train.epochs",
         "train.log_every",
         "train.save_every",
         "train.keep_last",
@@ -121,9 +121,8 @@ def conditions_of(
     settings: Mapping[str, tuple[str, str]] = {}
     if not experiment.pretrained:
         config = training_config(experiment)
-        data = experiment.data
-        figures = estimate_training(config, data.epoch_draws or data.sentences)
-        if not config.train.epochs:  # an estimate
+        figures = training_cost(experiment)
+        if not config.train.epochs:  # the cache determines the updates of epochs
             expected = {"trained updates": figures.updates}
         if not experiment.data.new_language:  # its pieces are known after training
             expected |= {"vocabulary": config.model.vocab_size, "parameters": figures.parameters}

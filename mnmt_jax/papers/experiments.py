@@ -33,6 +33,7 @@ from typing import Any
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
+from mnmt_jax.cost.training_estimate import TrainingEstimate, estimate_training
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -328,6 +329,12 @@ def vocabulary_notes(experiments: Iterable[Experiment]) -> list[str]:
             place = f"DATA/{data.released_vocabulary} ({data.released_at})"
             notes[f"vocabulary of the authors, {place}: {use}"] = None
     return list(notes)
+
+
+def training_cost(experiment: Experiment) -> TrainingEstimate:
+    """Estimate the cost of a training at full scale."""
+    data = experiment.data
+    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
 
 
 def gin_files(experiment: Experiment) -> list[str]:
