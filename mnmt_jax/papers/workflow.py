@@ -356,6 +356,7 @@ class Workflow:
         command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
         command += _step_flags(experiment)
         command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
