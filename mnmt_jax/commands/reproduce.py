@@ -28,7 +28,11 @@ def make_parser() -> CommandParser:
         help="folder of runs and tables, which several tables may share; default: runs/papers, or "
         "runs/papers_tiny with --scale=tiny",
     )
-    parser.add_argument("--rows", metavar="LIST", help="row numbers, e.g. 1,3; default: all")
+    parser.add_argument(
+        "--rows",
+        metavar="LIST",
+        help="row numbers, e.g. 1,3; default: all, and the table's analyses",
+    )
     parser.add_argument(
         "--seeds", type=positive_int, metavar="N", help="seeds; default: the paper's"
     )
@@ -52,6 +56,7 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
+    from mnmt_jax.papers.analyses import analyses
     from mnmt_jax.papers.cells import collect
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
@@ -65,8 +70,11 @@ def main() -> None:
     selected = trials(paper, table, rows, flags.seeds or (1 if scale.miniature else None))
     workflow = Workflow(paper, scale)
     targets = [workflow.add(trial) for trial in selected]
+    analysed = () if flags.rows else analyses(paper, table)
+    for analysis in analysed:
+        targets += workflow.add_analysis(analysis)
     if flags.dry_run:
-        print(describe_plan(table, selected, workflow))
+        print(describe_plan(table, selected, analysed, workflow))
         return
     default = "runs/papers_tiny" if scale.miniature else "runs/papers"
     output = flags.output or Path(default)

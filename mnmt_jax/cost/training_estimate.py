@@ -107,7 +107,7 @@ def _measured_flops() -> float:
     square = jnp.ones((_MATRIX, _MATRIX), jnp.float32)
     multiply = jax.jit(jnp.matmul).lower(square, square).compile()
     seconds = []
-    for _ in range(5):
+    for _ in range(20):
         start = time.perf_counter()
         multiply(square, square).block_until_ready()
         seconds.append(time.perf_counter() - start)

@@ -120,6 +120,7 @@ class Table:
         notes: what is garbled, contradictory or doubtful in the paper's text.
         columns: columns in the printed order.
         rows: rows in the printed order.
+        analyses: entries of `mnmt_jax.papers.analyses`, as in the file.
     """
 
     paper: str
@@ -133,6 +134,7 @@ class Table:
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    analyses: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def cells(self) -> int:
@@ -255,6 +257,7 @@ def load_table(path: Path) -> Table:
         notes=tuple(" ".join(note.split()) for note in fields.get("notes", ())),
         columns=columns,
         rows=rows,
+        analyses=tuple(fields.get("analyses", ())),
     )
 
 

@@ -8,6 +8,7 @@ Folders below the output folder, shared by all tables that are written there:
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`
+    analyses/PAPER/TABLE/…   from `mnmt analyse`
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import (
     CorpusSettings,
     Experiment,
@@ -43,6 +45,7 @@ class Scale:
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
+        analyse: further flags of `mnmt analyse`, by kind.
         miniature: whether the corpora are made miniatures.
     """
 
@@ -52,6 +55,7 @@ class Scale:
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     miniature: bool = False
 
 
@@ -78,10 +82,20 @@ TINY = Scale(
     ),
     decode=("Decode.beam_size=2", "Decode.max_length=8", "Decode.buckets=(64,)", "Decode.batch=8"),
     evaluate=("--limit", "2"),
+    analyse={
+        "attention": ("--limit", "1"),
+        "alignment": ("--limit", "2"),
+        "attribution": ("--limit", "1", "--nodes", "2"),
+        "probe": ("--limit", "2", "--updates", "5", "--min_count", "1"),
+        "similarity": ("--limit", "2"),
+        "states": ("--limit", "2"),
+        "svcca": ("--limit", "2"),
+    },
     miniature=True,
 )
 SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}
 
+_FIRST_SEED = 1
 # Kind of step -> what it needs from a cluster; on one machine nothing limits it.
 RESOURCES: Mapping[str, Mapping[str, int]] = {
     "vocabulary": {"mem_mb": 32_000, "runtime": 24 * 60},
@@ -89,6 +103,7 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
 
 
@@ -172,6 +187,10 @@ class Workflow:
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
         return self._evaluate(trial.experiment, trial.seed)
+
+    def add_analysis(self, analysis: Analysis) -> list[str]:
+        """Add the steps of an analysis, with the first seed; return the names of the last ones."""
+        return [self._analyse(analysis, names) for names in analysis.groups]
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -323,6 +342,19 @@ class Workflow:
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+
+    def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
+        items = [analysis.runs[name] for name in names]
+        data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
+        command = ["mnmt", "analyse", *analysis.command]
+        command += [word for item in items for word in ("--run", _run_folder(item, _FIRST_SEED))]
+        command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
+        if analysis.kind != "scales":
+            command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
+        folder = analysis.folder(names)
+        inputs = [self._trained(item, _FIRST_SEED) for item in items]
+        name = f"analyse/{folder.removeprefix('analyses/')}"
+        return self._step(name, [*command, "--output", folder], inputs)
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:

@@ -18,6 +18,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages, workflow
+from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
 from mnmt_jax.papers.listing import list_papers, show_table
 from mnmt_jax.papers.selection import select_rows
@@ -31,7 +32,7 @@ TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
     table
     for table in TABLES
-    if any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
+    if table.analyses or any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
 ]
 
 
@@ -81,14 +82,17 @@ def test_plan_of_every_table(table, relaxed_dtypes):
     rows = select_rows(paper, table, None)
     selected = trials(paper, table, rows)
     plan = Workflow(paper, FULL)
+    analysed = analyses(paper, table)
     targets = [plan.add(trial) for trial in selected]
+    for analysis in analysed:
+        targets += plan.add_analysis(analysis)
     known = set()
     for step in plan.steps:
         assert known.issuperset(step.inputs), step.name
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, selected, plan)
+    text = describe_plan(table, selected, analysed, plan)
     lines = [tuple(shlex.split(line)) for line in text.splitlines() if line.startswith("mnmt ")]
     assert lines == [step.command for step in plan.steps]
     assert "'\"'\"'" not in text
@@ -103,7 +107,7 @@ def test_plan_names_the_rows_of_a_training():
     plan = Workflow(paper, FULL)
     for trial in selected:
         plan.add(trial)
-    lines = describe_plan(table, selected, plan).splitlines()
+    lines = describe_plan(table, selected, (), plan).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| rows"))
     numbers = [line.split("|")[1].strip() for line in lines[start + 2 :] if line.startswith("|")]
     by_row = dict.fromkeys((trial.row, trial.experiment.run_name) for trial in selected)

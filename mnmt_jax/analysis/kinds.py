@@ -1,0 +1,3 @@
+"""Kinds of analysis that read several runs or checkpoints."""
+
+MULTI_RUN_KINDS = ("probe", "svcca")
