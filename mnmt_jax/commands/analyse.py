@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.analysis.kinds import MULTI_RUN_KINDS
-from mnmt_jax.commands.analyse_states import STATE_KINDS, analyse_states
+from mnmt_jax.commands.analyse_states import MULTI_RUN_KINDS, STATE_KINDS, analyse_states
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
     analysis_facts,

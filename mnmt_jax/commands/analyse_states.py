@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.analysis.kinds import MULTI_RUN_KINDS
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
     analysis_facts,
@@ -41,6 +40,7 @@ STATE_KINDS = {
     "states": 100,
     "alignment": 20,
 }
+MULTI_RUN_KINDS = ("probe", "svcca")  # runs or checkpoints
 _VALIDATION = "validation"
 
 

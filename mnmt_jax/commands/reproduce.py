@@ -57,6 +57,7 @@ def main() -> None:
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
     from mnmt_jax.papers.analyses import analyses
+    from mnmt_jax.papers.analysis_cells import with_analyses
     from mnmt_jax.papers.cells import collect
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
@@ -67,10 +68,12 @@ def main() -> None:
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]
     rows = select_rows(paper, table, flags.rows)
-    selected = trials(paper, table, rows, flags.seeds or (1 if scale.miniature else None))
-    workflow = Workflow(paper, scale)
+    seeds = flags.seeds or (1 if scale.miniature else None)
+    data = None if scale.miniature else flags.data
+    selected = trials(paper, table, rows, seeds, data)
+    workflow = Workflow(paper, scale, data)
     targets = [workflow.add(trial) for trial in selected]
-    analysed = () if flags.rows else analyses(paper, table)
+    analysed = () if flags.rows else analyses(paper, table, data)
     for analysis in analysed:
         targets += workflow.add_analysis(analysis)
     if flags.dry_run:
@@ -87,7 +90,7 @@ def main() -> None:
         cores=flags.cores,
         arguments=flags.snakemake,
     )
-    reproduction = collect(table, selected, output)
+    reproduction = with_analyses(collect(table, selected, output), analysed, output)
     page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")

@@ -17,7 +17,7 @@ from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.analyses import Analysis
-from mnmt_jax.papers.experiments import Experiment, training_config
+from mnmt_jax.papers.experiments import Experiment, training_config, vocabulary_notes
 from mnmt_jax.papers.tables import Table
 from mnmt_jax.papers.workflow import Trial, Workflow
 
@@ -107,8 +107,10 @@ def _training_table(
 
 
 def _required_files(experiments: Iterable[Experiment]) -> list[str]:
-    """Return a line for each corpus: its folder, and the files to put there."""
-    mixtures = dict.fromkeys(item.data.mixture for item in experiments)
+    """Return a line for each corpus, its folder and files, and each released vocabulary."""
+    items = list(experiments)
+    mixtures = dict.fromkeys(item.data.mixture for item in items)
     corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
     places = (f"DATA/{row.folder or row.name}: {row.required_files}" for row in corpora)
-    return [f"data: {place}" for place in dict.fromkeys(places)]
+    files = [f"data: {place}" for place in dict.fromkeys(places)]
+    return [*files, *(f"data: {note}" for note in vocabulary_notes(items))]

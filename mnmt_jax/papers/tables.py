@@ -117,6 +117,7 @@ class Table:
         kind: one of `KINDS`.
         no_numbers: why it has no numbers; empty if it has.
         corpus: corpus of columns and rows that name none; empty if they do.
+        seeds: seeds of its rows; empty for those of their corpora.
         notes: what is garbled, contradictory or doubtful in the paper's text.
         columns: columns in the printed order.
         rows: rows in the printed order.
@@ -131,6 +132,7 @@ class Table:
     kind: str
     no_numbers: str
     corpus: str
+    seeds: tuple[int, ...]
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -254,11 +256,26 @@ def load_table(path: Path) -> Table:
         kind=kind,
         no_numbers=fields.get("no_numbers", ""),
         corpus=fields.get("corpus", ""),
+        seeds=parse_seeds(str(path), fields.get("seeds", [])),
         notes=tuple(" ".join(note.split()) for note in fields.get("notes", ())),
         columns=columns,
         rows=rows,
         analyses=tuple(fields.get("analyses", ())),
     )
+
+
+def parse_seeds(place: str, seeds: Any) -> tuple[int, ...]:
+    """Return the seeds of a file.
+
+    Raises:
+        UserError: naming the file, unless they are different numbers in a list.
+    """
+    numbers = seeds if isinstance(seeds, list) else []
+    if numbers != seeds or any(type(seed) is not int or seed < 0 for seed in numbers):
+        raise UserError(f"{place}: seeds: {seeds!r} is not a list of numbers; write seeds = [1, 2]")
+    if len(set(numbers)) < len(numbers):
+        raise UserError(f"{place}: seeds: {seeds!r} lists a seed twice")
+    return tuple(numbers)
 
 
 def _row(path: Path, fields: dict[str, Any], keys: Sequence[str]) -> Row:

@@ -3,7 +3,7 @@
 Folders below the output folder, shared by all tables that are written there:
 
     data/CORPUS              made miniatures (scale tiny alone)
-    vocabularies/CORPUS      from `mnmt vocabulary`
+    vocabularies/NAME        from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -30,6 +31,7 @@ from mnmt_jax.papers.experiments import (
     experiments,
     gin_files,
     settings_file,
+    with_released_vocabulary,
 )
 from mnmt_jax.papers.tables import Paper, Row, Table
 
@@ -95,7 +97,6 @@ TINY = Scale(
 )
 SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}
 
-_FIRST_SEED = 1
 # Kind of step -> what it needs from a cluster; on one machine nothing limits it.
 RESOURCES: Mapping[str, Mapping[str, int]] = {
     "vocabulary": {"mem_mb": 32_000, "runtime": 24 * 60},
@@ -135,7 +136,7 @@ class Trial:
         row: name of the row.
         prefix: corpus in the keys of the columns; empty in a table of one corpus.
         experiment: what is trained and evaluated.
-        seed: number of the seed, from 1.
+        seed: seed of the training, `Train.seed`.
     """
 
     row: str
@@ -150,7 +151,11 @@ class Trial:
 
 
 def trials(
-    paper: Paper, table: Table, rows: Sequence[Row], seeds: int | None = None
+    paper: Paper,
+    table: Table,
+    rows: Sequence[Row],
+    seeds: int | None = None,
+    data: Path | None = None,
 ) -> tuple[Trial, ...]:
     """Return the trials of some rows of a table.
 
@@ -159,13 +164,21 @@ def trials(
         table: the table.
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
+        data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
     """
     return tuple(
-        Trial(row.name, prefix, experiment, seed)
+        Trial(row.name, prefix, with_released_vocabulary(experiment, data), seed)
         for row in rows
         for prefix, experiment in experiments(paper, table, row).items()
-        for seed in range(1, (seeds or experiment.data.seeds) + 1)
+        for seed in _choose_seeds(table.seeds or experiment.data.seeds, seeds)
     )
+
+
+def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
+    """Return a number of seeds: the stated ones first, then those after the largest of them."""
+    count = count or len(stated)
+    further = range(max(stated) + 1, max(stated) + 1 + count)
+    return (*stated, *further)[:count]
 
 
 class Workflow:
@@ -174,13 +187,14 @@ class Workflow:
     Args:
         paper: the paper.
         scale: size of the reproduction.
+        data: folder of the corpora, as in `trials`.
 
     Attributes:
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
-    def __init__(self, paper: Paper, scale: Scale) -> None:
-        self._paper, self._scale = paper, scale
+    def __init__(self, paper: Paper, scale: Scale, data: Path | None = None) -> None:
+        self._paper, self._scale, self._folder = paper, scale, data
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
@@ -210,25 +224,33 @@ class Workflow:
         return (self._step(f"data/{row.name}", (*command, f"data/{row.folder or row.name}")),)
 
     def _vocabulary(self, data: CorpusSettings) -> str:
-        corpus = data.vocabulary_of or data.corpus
-        described = corpus_settings(self._paper, corpus)
-        flags = described.vocabulary
-        if self._scale.miniature:
-            flags = ("--vocab_size", _miniature_pieces(described.mixture), *self._scale.vocabulary)
-        command = ("mnmt", "vocabulary", "--mixture", described.mixture, *flags)
-        name = f"vocabulary/{corpus}"
-        return self._step(
-            name,
-            (*command, "--output", f"vocabularies/{corpus}"),
-            self._data(described.mixture),
-        )
+        """Train, adopt or split the vocabulary of a training; return the step."""
+        described = corpus_settings(self._paper, data.vocabulary_of or data.corpus)
+        inputs = self._data(described.mixture)
+        flags: tuple[str, ...] = ("--mixture", described.mixture, *described.vocabulary)
+        if data.lavs_copies:
+            shared = dataclasses.replace(data, lavs_copies=0)
+            inputs = (self._vocabulary(shared), *inputs)
+            copies = ("--lavs", "code", "--lavs_copies", str(data.lavs_copies))
+            base = f"vocabularies/{shared.vocabulary_name}"
+            flags = (*copies, "--vocabulary", base, "--mixture", data.mixture)
+        elif data.vocabulary_file:
+            languages = PUBLISHED[get_mixture(described.mixture).corpus].languages
+            adopted = ("--sentencepiece", data.vocabulary_file)
+            inputs, flags = (), (*adopted, "--languages", ",".join(languages))
+        elif self._scale.miniature:
+            pieces = ("--vocab_size", _miniature_pieces(described.mixture))
+            flags = ("--mixture", described.mixture, *pieces, *self._scale.vocabulary)
+        name = data.vocabulary_name
+        command = ("mnmt", "vocabulary", *flags, "--output", f"vocabularies/{name}")
+        return self._step(f"vocabulary/{name}", command, inputs)
 
     def _cache(self, experiment: Experiment) -> str:
         data, folder = experiment.data, _cache_folder(experiment)
         if name := experiment.vocabulary_import:
             vocabulary, step = f"{_import_folder(name)}/vocabulary", self._import(name)
         else:
-            vocabulary = f"vocabularies/{data.vocabulary_of or data.corpus}"
+            vocabulary = f"vocabularies/{data.vocabulary_name}"
             step = self._vocabulary(data)
         command = ("mnmt", "cache", "--mixture", data.mixture, *data.cache)
         return self._step(
@@ -309,7 +331,8 @@ class Workflow:
         return self._trained(experiment, seed), folder, experiment.data.step
 
     def _source_experiment(self, source: Source) -> Experiment:
-        return Experiment(source.model, corpus_settings(self._paper, source.corpus))
+        experiment = Experiment(source.model, corpus_settings(self._paper, source.corpus))
+        return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
         flags = shlex.split(self._paper.imports[name])
@@ -347,12 +370,12 @@ class Workflow:
         items = [analysis.runs[name] for name in names]
         data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
         command = ["mnmt", "analyse", *analysis.command]
-        command += [word for item in items for word in ("--run", _run_folder(item, _FIRST_SEED))]
+        command += [word for item in items for word in ("--run", _run_folder(item, analysis.seed))]
         command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
         if analysis.kind != "scales":
             command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
         folder = analysis.folder(names)
-        inputs = [self._trained(item, _FIRST_SEED) for item in items]
+        inputs = [self._trained(item, analysis.seed) for item in items]
         name = f"analyse/{folder.removeprefix('analyses/')}"
         return self._step(name, [*command, "--output", folder], inputs)
 
@@ -375,7 +398,9 @@ def _miniature_pieces(mixture: str) -> str:
 def _cache_folder(experiment: Experiment) -> str:
     """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
     data = experiment.data
-    parts = (*data.cache, *filter(None, [experiment.vocabulary_import]))
+    vocabulary = experiment.vocabulary_import or data.vocabulary_name
+    difference = "" if vocabulary == data.mixture else vocabulary.removeprefix(f"{data.mixture}-")
+    parts = (*data.cache, *filter(None, [difference]))
     return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
 
 
