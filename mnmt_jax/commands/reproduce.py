@@ -56,6 +56,7 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
+    from mnmt_jax.cost.training_estimate import count_parameters
     from mnmt_jax.papers.analyses import analyses
     from mnmt_jax.papers.analysis_cells import with_analyses
     from mnmt_jax.papers.cells import collect
@@ -90,7 +91,8 @@ def main() -> None:
         cores=flags.cores,
         arguments=flags.snakemake,
     )
-    reproduction = with_analyses(collect(table, selected, output), analysed, output)
+    reproduction = collect(table, selected, output, count_parameters=count_parameters)
+    reproduction = with_analyses(reproduction, analysed, output)
     page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")

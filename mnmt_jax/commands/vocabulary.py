@@ -58,6 +58,12 @@ def make_parser() -> CommandParser:
     parser.add_argument("--output", required=True, metavar="DIR", help="vocabulary folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing vocabulary")
     add_training_options(parser)
+    parser.add_argument(
+        "--english_from",
+        metavar="LIST",
+        help="read English in its pairs with these languages alone, e.g. ar,zh, and every other "
+        "language in its pair with English; default: read all pairs",
+    )
     group = parser.add_argument_group("language-aware vocabulary sharing")
     group.add_argument(
         "--lavs",
@@ -137,6 +143,8 @@ def main() -> None:
     make = _split if arguments.lavs else _adopt if arguments.sentencepiece else _train
     if make is not _split:
         refuse_flags(arguments, ("vocabulary", *_RULE_OF), "a new vocabulary, without --lavs")
+    if make is not _train:
+        refuse_flags(arguments, ["english_from"], "an existing vocabulary")
     vocabulary, facts = make(arguments)
     summary = {
         "output": arguments.output,
@@ -208,9 +216,12 @@ def _train(arguments: argparse.Namespace) -> Made:
 
     _check_output(arguments)
     options = training_options(arguments)
+    if arguments.english_from and (arguments.monolingual or arguments.text):
+        raise UserError("--english_from chooses pairs; omit it with text of single languages")
     corpus, directions = corpus_and_directions(arguments)
+    english_from = canonical_codes(split_list(arguments.english_from), "--english_from")
     print(f"reading {corpus.name}", file=sys.stderr)
-    text = language_text(corpus, directions, options.sentences)
+    text = language_text(corpus, directions, options.sentences, english_from)
     print(f"training {options.vocab_size} pieces", file=sys.stderr)
     vocabulary = train_sentencepiece(text, None, options=options)
     _save(arguments, vocabulary)

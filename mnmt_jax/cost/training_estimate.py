@@ -63,6 +63,11 @@ def estimate_training(config: Config) -> TrainingEstimate:
     )
 
 
+def count_parameters(config: Config) -> int:
+    """Return the number of parameters of a training's model."""
+    return _model_figures(config.model, config.optimizer.frozen)[0]
+
+
 @functools.cache
 def _model_figures(model: Model, frozen: tuple[str, ...]) -> tuple[int, int]:
     """Return the number of parameters and the training FLOPs of a target token."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mnmt_jax.papers.cells import Cell
+from mnmt_jax.papers.tables import EMPTY
 
-EMPTY = "–"
 INTERVAL_LEGEND = (
     "Intervals: with one seed, the 95 % interval by bootstrap over the test sentences (1,000 "
     "samples); with several, the range over seeds. COMET and BERTScore have none for one seed."

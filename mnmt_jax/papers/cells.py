@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
+from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
 from mnmt_jax.papers.experiments import vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
@@ -65,6 +66,7 @@ class Reproduction:
         table: the published table.
         cells: (name of a row, key of a column) -> cell.
         evaluations: (name of a row, corpus of its columns) -> evaluations, one per seed.
+        conditions: conditions of our runs.
         notes: what differs from the paper's conditions.
         analysis_pages: title -> page of an analysis, below the output folder.
     """
@@ -72,6 +74,7 @@ class Reproduction:
     table: Table
     cells: Mapping[tuple[str, str], Cell]
     evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
+    conditions: Sequence[Conditions] = ()
     notes: tuple[str, ...] = ()
     analysis_pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -82,6 +85,7 @@ def collect(
     output: Path,
     *,
     flores200_model: Path | None = None,
+    count_parameters: CountParameters | None = None,
 ) -> Reproduction:
     """Read the evaluations of a table's trials.
 
@@ -90,6 +94,8 @@ def collect(
         trials: the trials that were run; others have no scores of ours.
         output: output folder of the workflow; resampled scores are kept in `resampled` there.
         flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
+        count_parameters: counts the parameters of a training's model, for the conditions; None
+            does not compare them.
 
     Raises:
         UserError: if an evaluation is missing or damaged.
@@ -102,13 +108,13 @@ def collect(
         evaluations.setdefault((trial.row, trial.prefix), []).append(evaluation)
         if not trial.experiment.decode:
             plain.setdefault(trial.experiment.run_name, []).append(evaluation)
-    run_names = {(trial.row, trial.prefix): trial.experiment.run_name for trial in trials}
+    experiments = {(trial.row, trial.prefix): trial.experiment for trial in trials}
     intervals = SentenceIntervals(output / "resampled", flores200_model)
     cells = {}
     for row in table.rows:
         for column in table.columns:
             key = row.name, column.corpus
-            before = plain.get(run_names.get(key, ""), [])
+            before = plain.get(experiments[key].run_name, []) if key in experiments else []
             cell = make_cell(
                 column, row.published.get(column.key), evaluations.get(key, []), before, intervals
             )
@@ -117,7 +123,11 @@ def collect(
     notes = vocabulary_notes(
         trial.experiment for trial in trials if not trial.experiment.pretrained
     )
-    return Reproduction(table, cells, evaluations, tuple(notes))
+    conditions = [
+        conditions_of(key[0], evaluations[key], experiment, output, count_parameters)
+        for key, experiment in experiments.items()
+    ]
+    return Reproduction(table, cells, evaluations, conditions, tuple(notes))
 
 
 def make_cell(

@@ -73,6 +73,8 @@ class CorpusSettings:
         step: evaluated checkpoint: `best`, `average` or empty for the newest.
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: seeds of the paper.
+        sentences: number of training sentences over all directions, as the paper states it; 0 if it
+            does not.
         steps: number of updates; 0 for that of the run file.
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
@@ -94,6 +96,7 @@ class CorpusSettings:
     step: str = ""
     average: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1,)
+    sentences: int = 0
     steps: int = 0
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()

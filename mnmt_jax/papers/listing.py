@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.experiments import experiments
-from mnmt_jax.papers.tables import Paper, Table
-
-_EMPTY = "–"
+from mnmt_jax.papers.tables import EMPTY, Paper, Table
 
 
 def list_papers(papers: Iterable[Paper]) -> str:
@@ -55,4 +53,4 @@ def show_table(table: Table) -> str:
 
 
 def _number(value: object) -> str:
-    return _EMPTY if value is None else f"{value:,}"
+    return EMPTY if value is None else f"{value:,}"

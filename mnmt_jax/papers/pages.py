@@ -8,10 +8,8 @@ from pathlib import Path
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, text_table
 from mnmt_jax.evaluation.markdown_tables import markdown_table
-from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.papers.cell_texts import (
-    EMPTY,
     INTERVAL_LEGEND,
     difference_text,
     interval_kind,
@@ -20,8 +18,9 @@ from mnmt_jax.papers.cell_texts import (
     published_text,
 )
 from mnmt_jax.papers.cells import Cell, Reproduction
+from mnmt_jax.papers.conditions import HEADER
 from mnmt_jax.papers.latex_page import latex_page
-from mnmt_jax.papers.tables import Column, Paper
+from mnmt_jax.papers.tables import EMPTY, Column, Paper
 from mnmt_jax.papers.workflow import Scale
 
 TINY_NOTICE = (
@@ -30,7 +29,11 @@ TINY_NOTICE = (
 )
 _ANALYSES_TITLE = "Analyses"
 _CONDITIONS_TITLE = "Conditions of our runs"
-_CONDITIONS = ("row", "corpus", "updates", "parameters", "sentences", "decoding")
+_DIFFERENCES = (
+    "What differs from the row's files at full scale, and from the number of training sentences "
+    "that the paper states:"
+)
+_NO_DIFFERENCE = "nothing that is recorded."
 
 
 def write_pages(paper: Paper, reproduction: Reproduction, scale: Scale, folder: Path) -> Path:
@@ -69,9 +72,11 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
     if pages := _analysis_pages(reproduction):
         links = (f"- [{title}]({page})" for title, page in pages)
         lines += [f"## {_ANALYSES_TITLE}", "", *links, ""]
-    if conditions := _conditions(reproduction):
-        shown = markdown_table(_CONDITIONS, conditions).rstrip()
-        lines += [f"## {_CONDITIONS_TITLE}", "", shown, ""]
+    if reproduction.conditions:
+        cells = [item.cells for item in reproduction.conditions]
+        lines += [f"## {_CONDITIONS_TITLE}", "", markdown_table(HEADER, cells).rstrip(), ""]
+        lines += [_DIFFERENCES, ""]
+        lines += [*(f"- {text}" for text in _differences(reproduction) or [_NO_DIFFERENCE]), ""]
     lines += _notes(reproduction)
     return "\n".join(lines)
 
@@ -101,10 +106,13 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     if table.columns:
         sections.append(section("Published and ours", tag("p", legend), grid))
     if pages := _analysis_pages(reproduction):
-        items = (tag("li", tag("a", title, href=page)) for title, page in pages)
-        sections.append(section(_ANALYSES_TITLE, tag("ul", *items)))
-    if conditions := _conditions(reproduction):
-        sections.append(section(_CONDITIONS_TITLE, text_table(_CONDITIONS, conditions)))
+        links = (tag("li", tag("a", title, href=page)) for title, page in pages)
+        sections.append(section(_ANALYSES_TITLE, tag("ul", *links)))
+    if reproduction.conditions:
+        rows = text_table(HEADER, [item.cells for item in reproduction.conditions])
+        texts = _differences(reproduction) or [_NO_DIFFERENCE]
+        items = tag("ul", [tag("li", text) for text in texts])
+        sections.append(section(_CONDITIONS_TITLE, rows, tag("p", _DIFFERENCES), items))
     if notes := [*_unavailable(reproduction), *reproduction.notes, *table.notes]:
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
@@ -138,20 +146,9 @@ def _long_rows(reproduction: Reproduction) -> Iterable[list[str]]:
                 yield [row.name, column.title, *(text(cell) for text in texts)]
 
 
-def _conditions(reproduction: Reproduction) -> list[list[str]]:
-    """Return what determines our numbers: updates, parameters, sentences and decoding."""
-    lines = []
-    for (row, _), evaluations in reproduction.evaluations.items():
-        lines.append([row, *_condition(evaluations[0].result)])
-    return lines
-
-
-def _condition(result: RunResult) -> list[str]:
-    parameters = EMPTY if result.parameters is None else f"{result.parameters:,}"
-    step = EMPTY if result.step is None else f"{result.step:,}"
-    sentences = sum(item.sentences for item in result.directions)
-    decoding = ", ".join(f"{key} {value}" for key, value in result.decoding.items())
-    return [result.task, step, parameters, f"{sentences:,}", decoding]
+def _differences(reproduction: Reproduction) -> list[str]:
+    """Return a sentence for each row and corpus whose conditions differ from the expected ones."""
+    return [item.difference for item in reproduction.conditions if item.difference]
 
 
 def _unavailable(reproduction: Reproduction) -> list[str]:

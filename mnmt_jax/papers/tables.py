@@ -21,6 +21,8 @@ from mnmt_jax.errors import UserError, join_names, suggest
 FOLDER = Path(__file__).parent
 KINDS = ("results", "ablation", "sweep", "fine_tuning", "cost", "data", "analysis")
 NO_CELL = "-"
+EMPTY = "–"
+"""Shown where there is no number."""
 Number = Decimal | int
 
 # Name of a metric in keys of columns -> whether higher values are better; None if neither is.

@@ -208,6 +208,10 @@ def test_languages_get_copies_of_shared_pieces(shared_words, tmp_path):
         (["--lavs", "code", "--vocab_size", 9], "--vocab_size does not apply to --lavs"),
         (["--lavs", "code", "--vocabulary", "no/such"], "no/such.*: no such file"),
         (["--lavs", "code", "--output", "{vocabulary}"], "--output: is the folder of --vocabulary"),
+        (
+            ["--lavs", "code", "--english_from", "de"],
+            "--english_from does not apply to an existing",
+        ),
         (["--lavs_threshold", 3], "--vocabulary does not apply to a new vocabulary"),
     ],
 )

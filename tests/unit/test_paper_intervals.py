@@ -18,6 +18,7 @@ from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import damaged, write
 from tests.unit.test_sentence_bootstrap import METRICS, _lines
 
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPER = load_papers()["language_layers"]
 RESULT = made_result("made", ("en", "de", "fr"), seed=1)
 COLUMNS = (Column("de-fr.bleu", "BLEU"), Column("de-fr.bleu_change", "change"))

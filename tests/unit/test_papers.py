@@ -27,6 +27,7 @@ from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPERS = load_papers()
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
@@ -160,8 +161,8 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
     files = "--gin_file gin_configs/models/fcll_iwslt17.gin --gin_file gin_configs/runs/iwslt17.gin"
     assert [" ".join(step.command) for step in plan.steps] == [
         "mnmt vocabulary --mixture iwslt17 --vocab_size 40001 --model_type bpe --monolingual "
-        "--normalization nmt_nfkc --text_normalization none --no-byte_fallback "
-        "--output vocabularies/iwslt17",
+        "--sentences 10000000 --normalization nmt_nfkc --text_normalization none "
+        "--no-byte_fallback --output vocabularies/iwslt17",
         "mnmt cache --mixture iwslt17 --vocabulary vocabularies/iwslt17 --output caches/iwslt17",
         *(
             command
