@@ -14,7 +14,7 @@ from mnmt_jax.cost.training_estimate import (
     sum_estimates,
 )
 from mnmt_jax.data.mixtures import get_mixture
-from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import Experiment, training_config, vocabulary_notes
@@ -34,7 +34,7 @@ def describe_plan(
         plan: the workflow of both.
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
-    costs = {name: estimate_training(training_config(item)) for name, item in trained.items()}
+    costs = {name: _estimate(item) for name, item in trained.items()}
     flops, disk = sum_estimates(costs[name] for name, _ in plan.trainings)
     hours = ", ".join(
         f"{name} {h:{',.0f' if h >= 100 else '.3g'}}" for name, h in device_hours(flops).items()
@@ -46,6 +46,7 @@ def describe_plan(
             f"{len(plan.trainings)} trainings, {evaluations} evaluations, {len(plan.steps)} steps",
             "",
             _training_table(trained, costs, _uses(table, trials, analyses)),
+            *_epoch_note(trained.values()),
             f"FLOPs of all trainings, rows full of sentences of {SENTENCE} pieces: {flops:.3g}",
             f"hours at {UTILIZATION:.0%} of the peak (assumed): {hours}",
             f"disk for checkpoints: {disk / 1e9:.3g} GB",
@@ -55,6 +56,11 @@ def describe_plan(
             *(command_line(step.command) for step in plan.steps),
         ]
     )
+
+
+def _estimate(experiment: Experiment) -> TrainingEstimate:
+    data = experiment.data
+    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
 
 
 def command_line(words: Iterable[str]) -> str:
@@ -106,11 +112,25 @@ def _training_table(
     return markdown_table(header, rows)
 
 
+def _epoch_note(experiments: Iterable[Experiment]) -> list[str]:
+    """Return a line about updates that are estimated from epochs; none if there are none."""
+    if not any(training_config(item).train.epochs for item in experiments):
+        return []
+    return [
+        f"updates of epochs (Train.epochs) are estimates for pairs of {SENTENCE} pieces; training "
+        "counts them from the cache"
+    ]
+
+
 def _required_files(experiments: Iterable[Experiment]) -> list[str]:
     """Return a line for each corpus, its folder and files, and each released vocabulary."""
     items = list(experiments)
-    mixtures = dict.fromkeys(item.data.mixture for item in items)
-    corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
-    places = (f"DATA/{row.folder or row.name}: {row.required_files}" for row in corpora)
-    files = [f"data: {place}" for place in dict.fromkeys(places)]
-    return [*files, *(f"data: {note}" for note in vocabulary_notes(items))]
+    names = dict.fromkeys(get_mixture(item.data.mixture).corpus for item in items)
+    places = dict.fromkeys(_place(PUBLISHED.get(name), name) for name in names)
+    return [f"data: {text}" for text in (*places, *vocabulary_notes(items))]
+
+
+def _place(row: PublishedCorpus | None, name: str) -> str:
+    if row is None:
+        return f"{name}: embedded, no file"
+    return f"DATA/{row.folder or row.name}: {row.required_files}"

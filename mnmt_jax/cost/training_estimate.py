@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from mnmt_jax.config.sections import Config, Model, Optimizer
 from mnmt_jax.cost.describe import describe
 from mnmt_jax.distributed.chips import chip_of
+from mnmt_jax.errors import UserError
 
 UTILIZATION = 0.4
 """Assumed share of the peak FLOP/s; measured on none of these machines."""
@@ -36,7 +38,7 @@ class TrainingEstimate:
 
     Attributes:
         parameters: number of parameters of the model.
-        updates: number of updates.
+        updates: number of updates; an estimate if the length is set in epochs.
         tokens: positions of target rows in an update, padding included.
         flops: FLOPs of all updates.
         disk: bytes of the checkpoints that are kept.
@@ -49,16 +51,25 @@ class TrainingEstimate:
     disk: int
 
 
-def estimate_training(config: Config) -> TrainingEstimate:
-    """Estimate the cost of a training, with the vocabulary that its model expects."""
+def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
+    """Estimate the cost of a training, with the vocabulary that its model expects.
+
+    Args:
+        config: configuration of the training.
+        epoch_draws: pairs drawn in an epoch, for a length in `Train.epochs`.
+
+    Raises:
+        UserError: if the length is set in epochs and the size of an epoch is unknown.
+    """
     parameters, flops_per_token = _model_figures(config.model, config.optimizer.frozen)
     tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
+    updates = estimate_updates(config, epoch_draws)
     kept = config.train.keep_last + config.train.keep_best
     return TrainingEstimate(
         parameters=parameters,
-        updates=config.train.steps,
+        updates=updates,
         tokens=tokens,
-        flops=flops_per_token * float(tokens) * config.train.steps,
+        flops=flops_per_token * float(tokens) * updates,
         disk=parameters * _BYTES_PER_PARAMETER * kept,
     )
 
@@ -66,6 +77,27 @@ def estimate_training(config: Config) -> TrainingEstimate:
 def count_parameters(config: Config) -> int:
     """Return the number of parameters of a training's model."""
     return _model_figures(config.model, config.optimizer.frozen)[0]
+
+
+def estimate_updates(config: Config, epoch_draws: int) -> int:
+    """Return the updates of a training; epochs are of pairs of `SENTENCE` pieces, fully packed.
+
+    Args:
+        config: configuration of the training.
+        epoch_draws: pairs drawn in an epoch, for a length in `Train.epochs`.
+
+    Raises:
+        UserError: as `estimate_training`.
+    """
+    if not config.train.epochs:
+        return config.train.steps
+    if not epoch_draws:
+        raise UserError(
+            f"Train.epochs={config.train.epochs:g}: the size of an epoch is unknown; set "
+            "'sentences' of the corpus in paper.toml"
+        )
+    tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
+    return max(1, math.ceil(config.train.epochs * epoch_draws * SENTENCE / tokens))
 
 
 @functools.cache

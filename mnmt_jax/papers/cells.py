@@ -22,9 +22,18 @@ _FIELDS = {
     "variance": "bleu",
     "spbleu": "spbleu",
     "chrf": "chrf",
+    "exact": "exact_match",
     "comet": "comet",
     "bert_score": "bert_score",
     "off_target": "off_target_lid",
+    "off_target_nearest": "off_target_nearest",
+}
+# Group of a column -> curve of validation losses.
+_CURVES = {
+    "supervised": "supervised",
+    "zero_shot": "zero_shot",
+    "en_to_x": "from_english",
+    "x_to_en": "to_english",
 }
 
 
@@ -193,7 +202,15 @@ def group_score(result: RunResult, column: Column) -> float | None:
     """
     if column.metric == "parameters":
         return result.parameters
+    if column.metric == "nll":
+        return _validation_nll(result, column.group)
     field = _FIELDS.get(column.metric)
     if field is None:
         return None
     return group_mean(result.values(field), column.group, result.supervised)
+
+
+def _validation_nll(result: RunResult, group: str) -> float | None:
+    """Return the validation loss at the evaluated step; None if the run did not log it."""
+    points = dict(result.curves.get(_CURVES.get(group, ""), ()))
+    return points.get(result.step) if result.step is not None else None

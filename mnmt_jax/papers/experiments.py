@@ -15,8 +15,9 @@ The fields of a row that runs:
                several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
 
-The section `corpora` of `paper.toml` has what all rows on a mixture share; `defaults` fills in what
-a corpus does not set. The section `imports` has the flags of `mnmt import` for released models. A
+The section `corpora` of `paper.toml` has what all rows on a mixture share: the fields of
+`CorpusSettings`, and `like`, a corpus whose fields it takes over. `defaults` fills in what a corpus
+does not set. The section `imports` has the flags of `mnmt import` for released models. A
 training that starts from an import uses its vocabulary. A row without numbers runs for all columns.
 """
 
@@ -31,6 +32,7 @@ from typing import Any
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers.tables import Paper, Row, Table, parse_seeds
@@ -73,9 +75,11 @@ class CorpusSettings:
         step: evaluated checkpoint: `best`, `average` or empty for the newest.
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: seeds of the paper.
+        epoch_draws: pairs drawn in an epoch (`Train.epochs`); 0 for `sentences`.
         sentences: number of training sentences over all directions, as the paper states it; 0 if it
             does not.
         steps: number of updates; 0 for that of the run file.
+        bindings: gin bindings of every training on it.
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
@@ -96,8 +100,10 @@ class CorpusSettings:
     step: str = ""
     average: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1,)
+    epoch_draws: int = 0
     sentences: int = 0
     steps: int = 0
+    bindings: tuple[str, ...] = ()
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
@@ -159,7 +165,7 @@ class Experiment:
         """The gin bindings of the training, its number of updates included."""
         steps = (f"Train.steps={self.data.steps}",) if self.data.steps else ()
         size = ("Model.vocab_size=0",) if self.data.lavs_copies else ()
-        return (*steps, *size, *self.bindings)
+        return (*steps, *self.data.bindings, *size, *self.bindings)
 
     @property
     def vocabulary_import(self) -> str:
@@ -263,23 +269,42 @@ def corpus_settings(paper: Paper, corpus: str) -> CorpusSettings:
     Raises:
         UserError: if the paper does not describe the corpus, or a field is unknown.
     """
-    place = f"{paper.name}/paper.toml: corpora.{corpus}"
-    if corpus not in paper.corpora:
-        raise UserError(f"{place}: is missing")
-    values: dict[str, Any] = {"model": corpus, "run": corpus, "mixture": corpus}
-    values |= {**paper.defaults, **paper.corpora[corpus]}
+    values = {**paper.defaults, **_corpus_fields(paper, corpus)}
     known = {field.name for field in dataclasses.fields(CorpusSettings)}
     known -= {"corpus", "vocabulary_file"}
     if unknown := sorted(set(values) - known):
-        raise UserError(f"{place}: unknown field '{unknown[0]}'")
+        raise UserError(f"{_corpus_place(paper, corpus)}: unknown field '{unknown[0]}'")
     for name in _FLAGS:
         values[name] = tuple(shlex.split(values.get(name, "")))
+    values["bindings"] = tuple(values.get("bindings", ()))
     if values.get("vocabulary_of"):
         shared = corpus_settings(paper, values["vocabulary_of"])
         values["released_vocabulary"] = shared.released_vocabulary
         values["released_at"] = shared.released_at
-    values["seeds"] = parse_seeds(place, values.get("seeds", [1])) or (1,)
+    values["seeds"] = parse_seeds(_corpus_place(paper, corpus), values.get("seeds", [1])) or (1,)
     return CorpusSettings(corpus, **values)
+
+
+def _corpus_fields(paper: Paper, corpus: str) -> dict[str, Any]:
+    """Return the fields of a corpus, over those of the corpora that it is `like`."""
+    names: list[str] = []
+    name = corpus
+    while name:
+        if name not in paper.corpora:
+            raise UserError(f"{_corpus_place(paper, name)}: is missing")
+        if name in names:
+            raise UserError(f"{_corpus_place(paper, name)}: is like itself")
+        names.append(name)
+        name = paper.corpora[name].get("like", "")
+    fields: dict[str, Any] = dict.fromkeys(("model", "run", "mixture"), names[-1])
+    for name in reversed(names):
+        fields |= paper.corpora[name]
+    fields.pop("like", None)
+    return fields
+
+
+def _corpus_place(paper: Paper, corpus: str) -> str:
+    return f"{paper.name}/paper.toml: corpora.{corpus}"
 
 
 def with_released_vocabulary(experiment: Experiment, folder: Path | None) -> Experiment:
@@ -331,12 +356,19 @@ def training_config(experiment: Experiment) -> Config:
     data = experiment.data
     config = load_config(gin_files(experiment), experiment.training_bindings)
     if data.lavs_copies:
-        size = load_config(gin_files(experiment), experiment.bindings).model.vocab_size
+        bindings = (*data.bindings, *experiment.bindings)
+        size = load_config(gin_files(experiment), bindings).model.vocab_size
         model = dataclasses.replace(config.model, vocab_size=size + data.lavs_copies)
         config = dataclasses.replace(config, model=model)
     mixture = experiment.sources[0].corpus if data.new_language else data.mixture
-    corpus = PUBLISHED[get_mixture(mixture).corpus]
-    return config.bind_languages(corpus.languages, find_code)
+    return config.bind_languages(mixture_languages(mixture), find_code)
+
+
+def mixture_languages(name: str) -> tuple[str, ...]:
+    """Return the languages of a mixture's corpus, without reading its files."""
+    corpus = get_mixture(name).corpus
+    row = PUBLISHED.get(corpus)
+    return tuple(row.languages if row else get_corpus(corpus).languages)
 
 
 def _source(text: str) -> Source:

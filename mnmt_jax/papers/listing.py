@@ -42,7 +42,7 @@ def show_table(table: Table) -> str:
         [row.name, *(_number(row.published.get(column.key)) for column in table.columns)]
         for row in table.rows
     ]
-    lines = [f"{table.number}: {table.title} (section {table.section})", ""]
+    lines = [f"{table.number}: {table.caption}", ""]
     lines += [markdown_table(header, rows)] if rows else []
     lines += [f"{table.no_numbers}\n"] if table.no_numbers else []
     lines += [

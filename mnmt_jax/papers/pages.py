@@ -62,7 +62,7 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
     lines = [
         f"# {table.number} of {paper.title}",
         "",
-        f"{table.title} (section {table.section}).",
+        f"{table.caption}.",
         "",
     ]
     lines += [f"**{notice}**", ""] if notice else []

@@ -31,11 +31,14 @@ METRICS: Mapping[str, bool | None] = MappingProxyType(
         "bleu": True,
         "spbleu": True,
         "chrf": True,
+        "exact": True,
         "comet": True,
         "bert_score": True,
         "bleu_gain": True,
         "bleu_change": True,
         "off_target": False,
+        "off_target_nearest": False,
+        "nll": False,
         "perplexity": False,
         "variance": False,
         "seconds": False,
@@ -115,7 +118,7 @@ class Table:
         name: name of the file, e.g. `table1`.
         number: as printed, e.g. `Table 1`.
         title: what it shows.
-        section: section that discusses it.
+        section: section that discusses it; empty for a table of ours.
         kind: one of `KINDS`.
         no_numbers: why it has no numbers; empty if it has.
         corpus: corpus of columns and rows that name none; empty if they do.
@@ -139,6 +142,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     analyses: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def caption(self) -> str:
+        """Title, and the section that discusses it."""
+        return f"{self.title} (section {self.section})" if self.section else self.title
 
     @property
     def cells(self) -> int:
@@ -254,7 +262,7 @@ def load_table(path: Path) -> Table:
         name=path.stem,
         number=_text(path, fields, "number"),
         title=_text(path, fields, "title"),
-        section=_text(path, fields, "section"),
+        section=fields.get("section", ""),
         kind=kind,
         no_numbers=fields.get("no_numbers", ""),
         corpus=fields.get("corpus", ""),

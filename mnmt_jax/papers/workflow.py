@@ -30,6 +30,7 @@ from mnmt_jax.papers.experiments import (
     corpus_settings,
     experiments,
     gin_files,
+    mixture_languages,
     settings_file,
     with_released_vocabulary,
 )
@@ -77,6 +78,7 @@ TINY = Scale(
         "Data.max_segments=2",
         "Data.validation_examples=4",
         "Optimizer.accumulate=1",
+        "Optimizer.warmup_steps=1",
         "Train.steps=4",
         "Train.log_every=1",
         "Train.eval_every=2",
@@ -216,10 +218,10 @@ class Workflow:
         return name
 
     def _data(self, mixture: str) -> tuple[str, ...]:
-        """Make the miniature of a mixture's corpus; return the step to wait for."""
-        if not self._scale.miniature:
+        """Make the miniature of a corpus with files; return the step to wait for."""
+        row = PUBLISHED.get(get_mixture(mixture).corpus)
+        if row is None or not self._scale.miniature:
             return ()
-        row = PUBLISHED[get_mixture(mixture).corpus]
         command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
         return (self._step(f"data/{row.name}", (*command, f"data/{row.folder or row.name}")),)
 
@@ -392,7 +394,7 @@ def _step_flags(experiment: Experiment) -> list[str]:
 
 def _miniature_pieces(mixture: str) -> str:
     """Return a vocabulary size that is neither too small nor too large for a miniature's text."""
-    return str(430 + 24 * len(PUBLISHED[get_mixture(mixture).corpus].languages))
+    return str(430 + 24 * len(mixture_languages(mixture)))
 
 
 def _cache_folder(experiment: Experiment) -> str:
