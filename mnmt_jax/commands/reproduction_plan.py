@@ -34,7 +34,7 @@ def describe_plan(
         plan: the workflow of both.
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
-    costs = {name: _estimate(item) for name, item in trained.items()}
+    costs = {name: training_cost(item) for name, item in trained.items()}
     flops, disk = sum_estimates(costs[name] for name, _ in plan.trainings)
     hours = ", ".join(
         f"{name} {h:{',.0f' if h >= 100 else '.3g'}}" for name, h in device_hours(flops).items()
@@ -58,7 +58,8 @@ def describe_plan(
     )
 
 
-def _estimate(experiment: Experiment) -> TrainingEstimate:
+def training_cost(experiment: Experiment) -> TrainingEstimate:
+    """Estimate the cost of a training at full scale."""
     data = experiment.data
     return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
 

@@ -82,7 +82,7 @@ def report_page(runs: Sequence[RunResult], metrics: Sequence[str] = ()) -> str:
         _header(title, runs),
         _summary(runs, leading),
         _maps(runs, leading),
-        _curves(runs),
+        training_curves(runs),
         _samples(runs),
         _averages(with_common_directions(runs)),
         _paper_section(runs),
@@ -255,7 +255,12 @@ def _paper_section(runs: Sequence[RunResult]) -> list[Html]:
 # Curves
 
 
-def _curves(runs: Sequence[RunResult]) -> list[Html]:
+def training_curves(runs: Sequence[RunResult]) -> list[Html]:
+    """Return the section with the curves of training and validation losses; none without curves.
+
+    Args:
+        runs: evaluations of runs whose names are the labels.
+    """
     training = [
         Line(run.name, run.curves["train"], number)
         for number, run in enumerate(runs)

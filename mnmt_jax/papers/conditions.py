@@ -28,6 +28,7 @@ _UNCOMPARED = frozenset(
         "model.remat",
         "train.seed",
         "train.steps",
+        "train.epochs",
         "train.log_every",
         "train.save_every",
         "train.keep_last",
@@ -127,7 +128,8 @@ def conditions_of(
     settings: Mapping[str, tuple[str, str]] = {}
     if not experiment.pretrained:
         config = training_config(experiment)
-        expected = {"trained updates": config.train.steps}
+        if not config.train.epochs:  # the cache determines the updates of epochs
+            expected = {"trained updates": config.train.steps}
         if not experiment.data.new_language:  # its pieces are known after training
             count = count_parameters(config) if count_parameters else None
             expected |= {"vocabulary": config.model.vocab_size, "parameters": count}

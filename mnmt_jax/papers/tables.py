@@ -127,6 +127,7 @@ class Table:
         columns: columns in the printed order.
         rows: rows in the printed order.
         analyses: entries of `mnmt_jax.papers.analyses`, as in the file.
+        figure: axes of its charts (`mnmt_jax.papers.figures`); empty for a table.
     """
 
     paper: str
@@ -142,6 +143,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     analyses: tuple[Mapping[str, Any], ...] = ()
+    figure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def caption(self) -> str:
@@ -271,6 +273,7 @@ def load_table(path: Path) -> Table:
         columns=columns,
         rows=rows,
         analyses=tuple(fields.get("analyses", ())),
+        figure=fields.get("figure", {}),
     )
 
 

@@ -71,6 +71,7 @@ TINY = Scale(
         "Model.embed=16",
         "Model.heads=2",
         "Model.mlp=32",
+        "Model.stage_mlp=()",
         "Model.vocab_size=0",
         "Data.rows=8",
         "Data.source_length=64",

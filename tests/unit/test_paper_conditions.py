@@ -126,6 +126,26 @@ def test_pages_show_conditions_and_differences(tmp_path):
     assert cells_row[5:7] == ["–", "–"]  # the cache is not there
 
 
+def test_the_cache_determines_the_updates_of_epochs(tmp_path):
+    paper, table = load_papers()["two_stage"], find_table("two_stage/table1")
+    row = next(row for row in table.rows if row.facts.get("model", "").startswith("two_stage"))
+    made = experiments(paper, table, row).values()
+    experiment = next(item for item in made if item.data.corpus == "ted19")
+    config = training_config(experiment)
+    assert config.train.epochs == 30
+    train = dataclasses.replace(config.train, steps=211_000, epochs=0.0)
+    facts = json.loads(json.dumps(as_facts(dataclasses.replace(config, train=train)), default=str))
+    made = conditions_of(
+        row.name,
+        [Evaluation(dataclasses.replace(RESULT, config=facts, parameters=None), tmp_path)],
+        experiment,
+        tmp_path,
+        count_parameters,
+    )
+    assert "epochs" not in made.difference and "updates" not in made.difference
+    assert "100,000" in made.cells
+
+
 def test_imported_models_have_no_planned_training(tmp_path):
     paper, table = load_papers()["registers"], find_table("registers/table3")
     row = next(row for row in table.rows if "pretrained" in row.facts)
