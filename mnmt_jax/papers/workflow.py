@@ -7,7 +7,7 @@ Folders below the output folder, shared by all tables that are written there:
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
-    evaluations/RUN/seedN    from `mnmt evaluate`
+    evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
@@ -108,6 +108,7 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "average": {"mem_mb": 64_000, "runtime": 60},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
     "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
 
 
@@ -191,19 +192,28 @@ class Workflow:
         paper: the paper.
         scale: size of the reproduction.
         data: folder of the corpora, as in `trials`.
+        metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
 
     Attributes:
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
-    def __init__(self, paper: Paper, scale: Scale, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        paper: Paper,
+        scale: Scale,
+        data: Path | None = None,
+        metrics: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._paper, self._scale, self._folder = paper, scale, data
+        self._metrics = dict(metrics or {})
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
-        return self._evaluate(trial.experiment, trial.seed)
+        evaluated = self._evaluate(trial.experiment, trial.seed)
+        return self._add_metrics(evaluated) if self._metrics else evaluated
 
     def add_analysis(self, analysis: Analysis) -> list[str]:
         """Add the steps of an analysis, with the first seed; return the names of the last ones."""
@@ -381,6 +391,13 @@ class Workflow:
         inputs = [self._trained(item, analysis.seed) for item in items]
         name = f"analyse/{folder.removeprefix('analyses/')}"
         return self._step(name, [*command, "--output", folder], inputs)
+
+    def _add_metrics(self, evaluated: str) -> str:
+        """Add scores to a finished evaluation, whose translations are reused."""
+        flags = [word for words in self._metrics.values() for word in words]
+        subject = evaluated.partition("/")[2]
+        command = (*self._steps[evaluated].command, *flags)
+        return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
