@@ -38,7 +38,11 @@ def make_parser() -> CommandParser:
         help="folder of runs and tables, which several tables may share; default: runs/papers, or "
         "runs/papers_tiny with --scale=tiny",
     )
-    parser.add_argument("--rows", metavar="LIST", help="row numbers, e.g. 1,3; default: all")
+    parser.add_argument(
+        "--rows",
+        metavar="LIST",
+        help="row numbers, e.g. 1,3; default: all, and the table's analyses",
+    )
     parser.add_argument(
         "--seeds", type=positive_int, metavar="N", help="seeds; default: the paper's"
     )
@@ -70,6 +74,9 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
+    from mnmt_jax.cost.training_estimate import count_parameters
+    from mnmt_jax.papers.analyses import analyses
+    from mnmt_jax.papers.analysis_cells import with_analyses
     from mnmt_jax.papers.cells import collect
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
@@ -85,8 +92,11 @@ def main() -> None:
     selected = trials(paper, table, rows, seeds, data)
     workflow = Workflow(paper, scale, data, _metric_flags(flags, table))
     targets = [workflow.add(trial) for trial in selected]
+    analysed = () if flags.rows else analyses(paper, table, data)
+    for analysis in analysed:
+        targets += workflow.add_analysis(analysis)
     if flags.dry_run:
-        print(describe_plan(table, selected, workflow))
+        print(describe_plan(table, selected, analysed, workflow))
         return
     default = "runs/papers_tiny" if scale.miniature else "runs/papers"
     output = flags.output or Path(default)
@@ -99,7 +109,14 @@ def main() -> None:
         cores=flags.cores,
         arguments=flags.snakemake,
     )
-    reproduction = collect(table, selected, output, flores200_model=flags.flores200_model)
+    reproduction = collect(
+        table,
+        selected,
+        output,
+        flores200_model=flags.flores200_model,
+        count_parameters=count_parameters,
+    )
+    reproduction = with_analyses(reproduction, analysed, output)
     page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")

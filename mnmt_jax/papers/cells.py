@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
-from mnmt_jax.papers.conditions import Conditions, conditions_of
+from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
 from mnmt_jax.papers.experiments import Experiment, vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
@@ -84,6 +84,7 @@ class Reproduction:
         evaluations: (name of a row, corpus of its columns) -> evaluations, one per seed.
         conditions: conditions of our runs.
         notes: what differs from the paper's conditions.
+        analysis_pages: title -> page of an analysis, below the output folder.
     """
 
     table: Table
@@ -91,6 +92,7 @@ class Reproduction:
     evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
     conditions: Sequence[Conditions] = ()
     notes: tuple[str, ...] = ()
+    analysis_pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def collect(
@@ -99,6 +101,7 @@ def collect(
     output: Path,
     *,
     flores200_model: Path | None = None,
+    count_parameters: CountParameters | None = None,
 ) -> Reproduction:
     """Read the evaluations of a table's trials.
 
@@ -107,6 +110,8 @@ def collect(
         trials: the trials that were run; others have no scores of ours.
         output: output folder of the workflow; resampled scores are kept in `resampled` there.
         flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
+        count_parameters: counts the parameters of a training's model, for the conditions; None
+            does not compare them.
 
     Raises:
         UserError: if an evaluation is missing or damaged.
@@ -137,7 +142,7 @@ def collect(
         trial.experiment for trial in trials if not trial.experiment.pretrained
     )
     conditions = [
-        conditions_of(key[0], evaluations[key], experiment, output)
+        conditions_of(key[0], evaluations[key], experiment, output, count_parameters)
         for key, experiment in experiments.items()
     ]
     notes += scoring_notes(trial.experiment for trial in trials)
