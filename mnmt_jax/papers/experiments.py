@@ -33,7 +33,6 @@ from typing import Any
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
-from mnmt_jax.cost.training_estimate import TrainingEstimate, estimate_training
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -186,13 +185,13 @@ class Experiment:
         """Name of the run's folder; experiments that train alike share it."""
         if self.pretrained:
             return self.model
-        return "-".join([_slug(self.model), self.data.corpus, *map(_slug, self._changes())])
+        return "-".join([slug(self.model), self.data.corpus, *map(slug, self._changes())])
 
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
         changes = ("".join(self.evaluate), *self.decode)
-        names = [self.run_name, *map(_slug, filter(None, changes))]
+        names = [self.run_name, *map(slug, filter(None, changes))]
         return "+".join([*names, self.evaluated] if self.evaluated else names)
 
     def _changes(self) -> tuple[str, ...]:
@@ -212,11 +211,9 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     """
     if row.unavailable or not {"model", "pretrained"}.intersection(row.facts):
         return {}
-    place = f"{table.paper}/{table.name}: row '{row.name}'"
-    if unknown := [name for name in row.facts if name not in _ROW_FIELDS]:
-        raise UserError(f"{place}: unknown field '{unknown[0]}'")
+    place = _place(table, row)
     return {
-        prefix: _experiment(paper, row, prefix or _only_corpus(place, table, row))
+        prefix: make_experiment(paper, table, row, prefix or _only_corpus(place, table, row))
         for prefix in _prefixes(table, row)
     }
 
@@ -238,13 +235,13 @@ def outside_experiments(
     """
     if not folder.is_dir():
         raise UserError(f"--hypotheses: {folder}: no such folder")
-    place = f"{table.paper}/{table.name}: row '{row.name}'"
+    place = _place(table, row)
     by_prefix: dict[str, Experiment] = {}
     for prefix in _prefixes(table, row):
         corpus = prefix or _only_corpus(place, table, row)
         files = folder / corpus if (folder / corpus).is_dir() else folder
         by_prefix[prefix] = Experiment(
-            model=_slug(row.name),
+            model=slug(row.name),
             data=corpus_settings(paper, corpus),
             evaluate=tuple(row.facts.get("evaluate", ())),
             pretrained=True,
@@ -260,6 +257,10 @@ def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
     return tuple(dict.fromkeys(column.corpus for column in scored or table.columns))
 
 
+def _place(table: Table, row: Row) -> str:
+    return f"{table.paper}/{table.name}: row '{row.name}'"
+
+
 def _only_corpus(place: str, table: Table, row: Row) -> str:
     corpus = row.facts.get("corpus") or table.corpus
     if not corpus:
@@ -267,8 +268,15 @@ def _only_corpus(place: str, table: Table, row: Row) -> str:
     return corpus
 
 
-def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
+def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experiment:
+    """Return the experiment of a row on a corpus.
+
+    Raises:
+        UserError: naming the table, row and field that is wrong.
+    """
     facts = row.facts
+    if unknown := [name for name in facts if name not in _ROW_FIELDS]:
+        raise UserError(f"{_place(table, row)}: unknown field '{unknown[0]}'")
     data = corpus_settings(paper, corpus)
     sources = facts.get("from", ())
     pretrained = facts.get("pretrained", "")
@@ -371,12 +379,6 @@ def vocabulary_notes(experiments: Iterable[Experiment]) -> list[str]:
     return list(notes)
 
 
-def training_cost(experiment: Experiment) -> TrainingEstimate:
-    """Estimate the cost of a training at full scale."""
-    data = experiment.data
-    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
-
-
 def gin_files(experiment: Experiment) -> list[str]:
     """Return the gin files of a training, in the order in which they are read."""
     files = [f"gin_configs/models/{experiment.model}.gin"]
@@ -420,6 +422,6 @@ def _source(text: str) -> Source:
     return Source(name, model, corpus)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """Return text as a part of a folder's name."""
     return "".join(char if char.isalnum() or char in "._" else "_" for char in text).strip("_")

@@ -53,7 +53,7 @@ def select_rows(
 
     if numbers is None:
         rows = tuple(row for row in table.rows if is_runnable(row))
-        if not rows:
+        if not rows and not table.analyses:
             reason = table.no_numbers or next(
                 (r.unavailable for r in table.rows if r.unavailable), ""
             )

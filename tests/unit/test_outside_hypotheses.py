@@ -111,7 +111,7 @@ def test_a_row_of_a_table_is_filled(folder, benchmark, tmp_path):
     assert target == step.name == f"evaluate/{evaluation.removeprefix('evaluations/')}"
     command = f"mnmt evaluate --hypotheses {folder} --name GPT_4o_mini --task flores --output"
     assert " ".join(step.command) == f"{command} {evaluation}"
-    assert command in describe_plan(table, selected, plan)
+    assert command in describe_plan(table, selected, (), plan)
     evaluate(outside_system(HypothesisFiles(folder)), benchmark, tmp_path / evaluation)
     made = cells.collect(table, selected, tmp_path)
     page = pages.markdown_page(paper, made)
