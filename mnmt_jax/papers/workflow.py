@@ -348,9 +348,15 @@ class Workflow:
         return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
-        flags = shlex.split(self._paper.imports[name])
+        flags = map(self._data_path, shlex.split(self._paper.imports[name]))
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
         return self._step(f"import/{name}", command)
+
+    def _data_path(self, word: str) -> str:
+        """Return a word of a command with `data/`, the folder of the corpora, as its path."""
+        if self._folder is None or not word.startswith("data/"):
+            return word
+        return str(self._folder.resolve() / word.removeprefix("data/"))
 
     def _trained(self, experiment: Experiment, seed: int) -> str:
         """Add what makes the evaluated parameters; return the last step."""
@@ -374,6 +380,7 @@ class Workflow:
         command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
         command += _step_flags(experiment)
         command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
