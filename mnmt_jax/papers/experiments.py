@@ -36,7 +36,8 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, suggest
+from mnmt_jax.evaluation.published_procedures import PROCEDURES
 from mnmt_jax.papers.tables import Paper, Row, Table, parse_seeds
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -87,6 +88,9 @@ class CorpusSettings:
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
+        procedure: procedure of the authors' scoring scripts, a name that `mnmt evaluate
+            --paper_compatible` takes; empty if there is none.
+        as_published: whether our cells have the scores of this procedure.
         vocabulary_file: path of the released vocabulary; empty if a new one is trained.
     """
 
@@ -111,6 +115,8 @@ class CorpusSettings:
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    procedure: str = ""
+    as_published: bool = False
     vocabulary_file: str = ""
 
     @property
@@ -318,6 +324,9 @@ def corpus_settings(paper: Paper, corpus: str) -> CorpusSettings:
     known -= {"corpus", "vocabulary_file"}
     if unknown := sorted(set(values) - known):
         raise UserError(f"{_corpus_place(paper, corpus)}: unknown field '{unknown[0]}'")
+    if (procedure := values.get("procedure", "")) and procedure not in PROCEDURES:
+        hint = suggest(procedure, tuple(PROCEDURES))
+        raise UserError(f"{_corpus_place(paper, corpus)}: no procedure '{procedure}'; {hint}")
     for name in _FLAGS:
         values[name] = tuple(shlex.split(values.get(name, "")))
     values["bindings"] = tuple(values.get("bindings", ()))

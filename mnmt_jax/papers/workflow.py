@@ -363,9 +363,15 @@ class Workflow:
         return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
-        flags = shlex.split(self._paper.imports[name])
+        flags = map(self._data_path, shlex.split(self._paper.imports[name]))
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
         return self._step(f"import/{name}", command)
+
+    def _data_path(self, word: str) -> str:
+        """Return a word of a command with `data/`, the folder of the corpora, as its path."""
+        if self._folder is None or not word.startswith("data/"):
+            return word
+        return str(self._folder.resolve() / word.removeprefix("data/"))
 
     def _trained(self, experiment: Experiment, seed: int) -> str:
         """Add what makes the evaluated parameters; return the last step."""
@@ -395,6 +401,7 @@ class Workflow:
             return self._step(f"evaluate/{name}", command, self._data(data.mixture))
         command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
         command += [*_step_flags(experiment), *flags]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
 
