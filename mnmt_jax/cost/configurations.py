@@ -60,6 +60,7 @@ Parameters are counted from the shapes of the model's initialisation
 _RUNS = """
 ## Runs
 
+- Updates are `Train.steps`, or follow from `Train.epochs` and the pairs in the cache.
 - Tokens per update are rows x length x accumulated micro-batches, padding included.
 - ε is label smoothing (`Optimizer.label_smoothing`, 0.1 unless a file sets it).
 - T is the temperature of sampling (`Data.temperature`): directions are drawn in proportion to their
@@ -168,12 +169,13 @@ def _contrastive() -> str:
 
 def _model_row(name: str, config: Config) -> list[str]:
     model, counts = config.model, parameter_counts(config.model)
+    mlp = "+".join(map(str, model.stage_mlp or [model.mlp]))
     norm = "" if model.norm == "pre" else f", {model.norm}-norm"
     return [
         f"`{name}`",
         f"`{model.layout}`",
         "+".join(str(layers) for layers in model.stage_layers),
-        f"{model.embed}/{model.mlp}/{model.heads}{norm}",
+        f"{model.embed}/{mlp}/{model.heads}{norm}",
         f"{model.vocab_size:,}",
         f"{counts['embedding']:,}",
         f"{counts['total'] - counts['embedding']:,}",
@@ -187,7 +189,7 @@ def _run_row(name: str, config: Config) -> list[str]:
     dropout = f"{config.model.dropout:g}/{config.model.attention_dropout:g}"
     return [
         f"`{name}`",
-        f"{config.train.steps:,}",
+        _length(config),
         f"{tokens:,}",
         f"{optimizer.learning_rate:g}",
         f"{optimizer.warmup_steps:,}",
@@ -197,6 +199,11 @@ def _run_row(name: str, config: Config) -> list[str]:
         str(config.decode.beam_size) if config.decode.method == "beam" else config.decode.method,
         _trained(config),
     ]
+
+
+def _length(config: Config) -> str:
+    epochs = config.train.epochs
+    return f"{epochs:g} epochs" if epochs else f"{config.train.steps:,}"
 
 
 def _trained(config: Config) -> str:

@@ -6,14 +6,12 @@ from collections.abc import Iterable
 
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.experiments import experiments
-from mnmt_jax.papers.tables import Paper, Table
-
-_EMPTY = "–"
+from mnmt_jax.papers.tables import EMPTY, Paper, Table
 
 
 def list_papers(papers: Iterable[Paper]) -> str:
     """Return a table of the tables and figures of some papers."""
-    header = ["table", "number", "shows", "rows", "run here", "numbers"]
+    header = ["table", "number", "shows", "rows", "run here", "analyses", "numbers"]
     sections = []
     for paper in papers:
         rows = [
@@ -23,6 +21,7 @@ def list_papers(papers: Iterable[Paper]) -> str:
                 table.title,
                 str(len(table.rows)),
                 str(runnable_rows(paper, table)),
+                str(len(table.analyses)),
                 str(table.cells),
             ]
             for table in paper.tables.values()
@@ -43,14 +42,15 @@ def show_table(table: Table) -> str:
         [row.name, *(_number(row.published.get(column.key)) for column in table.columns)]
         for row in table.rows
     ]
-    lines = [f"{table.number}: {table.title} (section {table.section})", ""]
+    lines = [f"{table.number}: {table.caption}", ""]
     lines += [markdown_table(header, rows)] if rows else []
     lines += [f"{table.no_numbers}\n"] if table.no_numbers else []
     lines += [
         f"not run here: {row.name}: {row.unavailable}" for row in table.rows if row.unavailable
     ]
+    lines += [f"analysis {item['name']}: mnmt analyse {item['command']}" for item in table.analyses]
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)])
 
 
 def _number(value: object) -> str:
-    return _EMPTY if value is None else f"{value:,}"
+    return EMPTY if value is None else f"{value:,}"

@@ -3,11 +3,12 @@
 Folders below the output folder, shared by all tables that are written there:
 
     data/CORPUS              made miniatures (scale tiny alone)
-    vocabularies/CORPUS      from `mnmt vocabulary`
+    vocabularies/NAME        from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
-    evaluations/RUN/seedN    from `mnmt evaluate`
+    evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
+    analyses/PAPER/TABLE/…   from `mnmt analyse`
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -17,9 +18,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import (
     CorpusSettings,
     Experiment,
@@ -27,7 +30,9 @@ from mnmt_jax.papers.experiments import (
     corpus_settings,
     experiments,
     gin_files,
+    mixture_languages,
     settings_file,
+    with_released_vocabulary,
 )
 from mnmt_jax.papers.tables import Paper, Row, Table
 
@@ -43,6 +48,7 @@ class Scale:
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
+        analyse: further flags of `mnmt analyse`, by kind.
         miniature: whether the corpora are made miniatures.
     """
 
@@ -52,6 +58,7 @@ class Scale:
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     miniature: bool = False
 
 
@@ -64,6 +71,7 @@ TINY = Scale(
         "Model.embed=16",
         "Model.heads=2",
         "Model.mlp=32",
+        "Model.stage_mlp=()",
         "Model.vocab_size=0",
         "Data.rows=8",
         "Data.source_length=64",
@@ -71,6 +79,7 @@ TINY = Scale(
         "Data.max_segments=2",
         "Data.validation_examples=4",
         "Optimizer.accumulate=1",
+        "Optimizer.warmup_steps=1",
         "Train.steps=4",
         "Train.log_every=1",
         "Train.eval_every=2",
@@ -78,6 +87,15 @@ TINY = Scale(
     ),
     decode=("Decode.beam_size=2", "Decode.max_length=8", "Decode.buckets=(64,)", "Decode.batch=8"),
     evaluate=("--limit", "2"),
+    analyse={
+        "attention": ("--limit", "1"),
+        "alignment": ("--limit", "2"),
+        "attribution": ("--limit", "1", "--nodes", "2"),
+        "probe": ("--limit", "2", "--updates", "5", "--min_count", "1"),
+        "similarity": ("--limit", "2"),
+        "states": ("--limit", "2"),
+        "svcca": ("--limit", "2"),
+    },
     miniature=True,
 )
 SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}
@@ -89,6 +107,8 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
 
 
@@ -120,7 +140,7 @@ class Trial:
         row: name of the row.
         prefix: corpus in the keys of the columns; empty in a table of one corpus.
         experiment: what is trained and evaluated.
-        seed: number of the seed, from 1.
+        seed: seed of the training, `Train.seed`.
     """
 
     row: str
@@ -135,7 +155,11 @@ class Trial:
 
 
 def trials(
-    paper: Paper, table: Table, rows: Sequence[Row], seeds: int | None = None
+    paper: Paper,
+    table: Table,
+    rows: Sequence[Row],
+    seeds: int | None = None,
+    data: Path | None = None,
 ) -> tuple[Trial, ...]:
     """Return the trials of some rows of a table.
 
@@ -144,13 +168,21 @@ def trials(
         table: the table.
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
+        data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
     """
     return tuple(
-        Trial(row.name, prefix, experiment, seed)
+        Trial(row.name, prefix, with_released_vocabulary(experiment, data), seed)
         for row in rows
         for prefix, experiment in experiments(paper, table, row).items()
-        for seed in range(1, (seeds or experiment.data.seeds) + 1)
+        for seed in _choose_seeds(table.seeds or experiment.data.seeds, seeds)
     )
+
+
+def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
+    """Return a number of seeds: the stated ones first, then those after the largest of them."""
+    count = count or len(stated)
+    further = range(max(stated) + 1, max(stated) + 1 + count)
+    return (*stated, *further)[:count]
 
 
 class Workflow:
@@ -159,19 +191,33 @@ class Workflow:
     Args:
         paper: the paper.
         scale: size of the reproduction.
+        data: folder of the corpora, as in `trials`.
+        metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
 
     Attributes:
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
-    def __init__(self, paper: Paper, scale: Scale) -> None:
-        self._paper, self._scale = paper, scale
+    def __init__(
+        self,
+        paper: Paper,
+        scale: Scale,
+        data: Path | None = None,
+        metrics: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._paper, self._scale, self._folder = paper, scale, data
+        self._metrics = dict(metrics or {})
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
-        return self._evaluate(trial.experiment, trial.seed)
+        evaluated = self._evaluate(trial.experiment, trial.seed)
+        return self._add_metrics(evaluated) if self._metrics else evaluated
+
+    def add_analysis(self, analysis: Analysis) -> list[str]:
+        """Add the steps of an analysis, with the first seed; return the names of the last ones."""
+        return [self._analyse(analysis, names) for names in analysis.groups]
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -183,33 +229,41 @@ class Workflow:
         return name
 
     def _data(self, mixture: str) -> tuple[str, ...]:
-        """Make the miniature of a mixture's corpus; return the step to wait for."""
-        if not self._scale.miniature:
+        """Make the miniature of a corpus with files; return the step to wait for."""
+        row = PUBLISHED.get(get_mixture(mixture).corpus)
+        if row is None or not self._scale.miniature:
             return ()
-        row = PUBLISHED[get_mixture(mixture).corpus]
         command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
         return (self._step(f"data/{row.name}", (*command, f"data/{row.folder or row.name}")),)
 
     def _vocabulary(self, data: CorpusSettings) -> str:
-        corpus = data.vocabulary_of or data.corpus
-        described = corpus_settings(self._paper, corpus)
-        flags = described.vocabulary
-        if self._scale.miniature:
-            flags = ("--vocab_size", _miniature_pieces(described.mixture), *self._scale.vocabulary)
-        command = ("mnmt", "vocabulary", "--mixture", described.mixture, *flags)
-        name = f"vocabulary/{corpus}"
-        return self._step(
-            name,
-            (*command, "--output", f"vocabularies/{corpus}"),
-            self._data(described.mixture),
-        )
+        """Train, adopt or split the vocabulary of a training; return the step."""
+        described = corpus_settings(self._paper, data.vocabulary_of or data.corpus)
+        inputs = self._data(described.mixture)
+        flags: tuple[str, ...] = ("--mixture", described.mixture, *described.vocabulary)
+        if data.lavs_copies:
+            shared = dataclasses.replace(data, lavs_copies=0)
+            inputs = (self._vocabulary(shared), *inputs)
+            copies = ("--lavs", "code", "--lavs_copies", str(data.lavs_copies))
+            base = f"vocabularies/{shared.vocabulary_name}"
+            flags = (*copies, "--vocabulary", base, "--mixture", data.mixture)
+        elif data.vocabulary_file:
+            languages = PUBLISHED[get_mixture(described.mixture).corpus].languages
+            adopted = ("--sentencepiece", data.vocabulary_file)
+            inputs, flags = (), (*adopted, "--languages", ",".join(languages))
+        elif self._scale.miniature:
+            pieces = ("--vocab_size", _miniature_pieces(described.mixture))
+            flags = ("--mixture", described.mixture, *pieces, *self._scale.vocabulary)
+        name = data.vocabulary_name
+        command = ("mnmt", "vocabulary", *flags, "--output", f"vocabularies/{name}")
+        return self._step(f"vocabulary/{name}", command, inputs)
 
     def _cache(self, experiment: Experiment) -> str:
         data, folder = experiment.data, _cache_folder(experiment)
         if name := experiment.vocabulary_import:
             vocabulary, step = f"{_import_folder(name)}/vocabulary", self._import(name)
         else:
-            vocabulary = f"vocabularies/{data.vocabulary_of or data.corpus}"
+            vocabulary = f"vocabularies/{data.vocabulary_name}"
             step = self._vocabulary(data)
         command = ("mnmt", "cache", "--mixture", data.mixture, *data.cache)
         return self._step(
@@ -290,12 +344,19 @@ class Workflow:
         return self._trained(experiment, seed), folder, experiment.data.step
 
     def _source_experiment(self, source: Source) -> Experiment:
-        return Experiment(source.model, corpus_settings(self._paper, source.corpus))
+        experiment = Experiment(source.model, corpus_settings(self._paper, source.corpus))
+        return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
-        flags = shlex.split(self._paper.imports[name])
+        flags = map(self._data_path, shlex.split(self._paper.imports[name]))
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
         return self._step(f"import/{name}", command)
+
+    def _data_path(self, word: str) -> str:
+        """Return a word of a command with `data/`, the folder of the corpora, as its path."""
+        if self._folder is None or not word.startswith("data/"):
+            return word
+        return str(self._folder.resolve() / word.removeprefix("data/"))
 
     def _trained(self, experiment: Experiment, seed: int) -> str:
         """Add what makes the evaluated parameters; return the last step."""
@@ -319,10 +380,31 @@ class Workflow:
         command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
         command += _step_flags(experiment)
         command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+
+    def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
+        items = [analysis.runs[name] for name in names]
+        data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
+        command = ["mnmt", "analyse", *analysis.command]
+        command += [word for item in items for word in ("--run", _run_folder(item, analysis.seed))]
+        command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
+        if analysis.kind != "scales":
+            command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
+        folder = analysis.folder(names)
+        inputs = [self._trained(item, analysis.seed) for item in items]
+        name = f"analyse/{folder.removeprefix('analyses/')}"
+        return self._step(name, [*command, "--output", folder], inputs)
+
+    def _add_metrics(self, evaluated: str) -> str:
+        """Add scores to a finished evaluation, whose translations are reused."""
+        flags = [word for words in self._metrics.values() for word in words]
+        subject = evaluated.partition("/")[2]
+        command = (*self._steps[evaluated].command, *flags)
+        return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
@@ -337,13 +419,15 @@ def _step_flags(experiment: Experiment) -> list[str]:
 
 def _miniature_pieces(mixture: str) -> str:
     """Return a vocabulary size that is neither too small nor too large for a miniature's text."""
-    return str(430 + 24 * len(PUBLISHED[get_mixture(mixture).corpus].languages))
+    return str(430 + 24 * len(mixture_languages(mixture)))
 
 
 def _cache_folder(experiment: Experiment) -> str:
     """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
     data = experiment.data
-    parts = (*data.cache, *filter(None, [experiment.vocabulary_import]))
+    vocabulary = experiment.vocabulary_import or data.vocabulary_name
+    difference = "" if vocabulary == data.mixture else vocabulary.removeprefix(f"{data.mixture}-")
+    parts = (*data.cache, *filter(None, [difference]))
     return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
 
 

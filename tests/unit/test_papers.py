@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from decimal import Decimal
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
-from mnmt_jax.cost.training_estimate import estimate_training
+from mnmt_jax.cost.training_estimate import device_hours, estimate_training, this_machine
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages, workflow
+from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
 from mnmt_jax.papers.listing import list_papers, show_table
 from mnmt_jax.papers.selection import select_rows
@@ -26,12 +28,13 @@ from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPERS = load_papers()
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
     table
     for table in TABLES
-    if any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
+    if table.analyses or any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
 ]
 
 
@@ -41,6 +44,7 @@ def _name(table) -> str:
 
 def test_all_tables_and_data_figures_of_five_papers_are_files():
     assert list(PAPERS) == [
+        "benchmarks",
         "graformer",
         "language_layers",
         "position_disentangling",
@@ -48,7 +52,9 @@ def test_all_tables_and_data_figures_of_five_papers_are_files():
         "two_stage",
     ]
     numbered = {
-        paper.name: [n for n in paper.tables if n.startswith("table")] for paper in PAPERS.values()
+        paper.name: [n for n in paper.tables if n.startswith("table")]
+        for paper in PAPERS.values()
+        if paper.name != "benchmarks"
     }
     assert {name: len(tables) for name, tables in numbered.items()} == {
         "graformer": 13,
@@ -81,25 +87,61 @@ def test_plan_of_every_table(table, relaxed_dtypes):
     rows = select_rows(paper, table, None)
     selected = trials(paper, table, rows)
     plan = Workflow(paper, FULL)
+    analysed = analyses(paper, table)
     targets = [plan.add(trial) for trial in selected]
+    for analysis in analysed:
+        targets += plan.add_analysis(analysis)
     known = set()
     for step in plan.steps:
         assert known.issuperset(step.inputs), step.name
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, plan)
-    assert all(shlex.join(step.command) in text for step in plan.steps)
+    text = describe_plan(table, selected, analysed, plan)
+    lines = [tuple(shlex.split(line)) for line in text.splitlines() if line.startswith("mnmt ")]
+    assert lines == [step.command for step in plan.steps]
+    assert "'\"'\"'" not in text
+    assert not plan.trainings or ", this machine (cpu, measured) " in text
     _check_cost(next(iter(plan.trainings.values()), None))
+
+
+def test_plan_names_the_rows_of_a_training(relaxed_dtypes):
+    table = find_table("language_layers/table7")
+    paper = PAPERS[table.paper]
+    selected = trials(paper, table, select_rows(paper, table, None))
+    plan = Workflow(paper, FULL)
+    for trial in selected:
+        plan.add(trial)
+    lines = describe_plan(table, selected, (), plan).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| rows"))
+    numbers = [line.split("|")[1].strip() for line in lines[start + 2 :] if line.startswith("|")]
+    by_row = dict.fromkeys((trial.row, trial.experiment.run_name) for trial in selected)
+    names = [row.name for row in table.rows]
+    expected = {name: [] for _, name in by_row}
+    for row, name in by_row:
+        expected[name].append(str(names.index(row) + 1))
+    assert numbers == [",".join(rows) for rows in expected.values()]
+    assert sum(len(rows) for rows in expected.values()) >= len(table.rows) > 1
+
+
+def test_hours_are_flops_over_the_assumed_share_of_a_measured_peak():
+    ((name, peak),) = this_machine().items()
+    hours = device_hours(1e15)
+    assert hours[name] == pytest.approx(1e15 / (0.4 * peak) / 3600)
+    assert hours["8 x H100"] == pytest.approx(1e15 / (0.4 * 8 * 989e12) / 3600)
+    assert 1e8 < peak < 1e14
 
 
 def _check_cost(experiment) -> None:
     """Compare the estimate with `mnmt describe` on the same gin files."""
     if experiment is None:
         return
-    cost = estimate_training(training_config(experiment))
+    draws = experiment.data.epoch_draws or experiment.data.sentences
+    cost = estimate_training(training_config(experiment), draws)
     config = load_config(gin_files(experiment), experiment.training_bindings)
-    assert cost.updates == config.train.steps
+    epochs = Decimal(config.train.epochs)
+    updates = epochs * draws * 32 / cost.tokens if epochs else config.train.steps
+    assert cost.updates == max(1, math.ceil(updates))
     assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
         figures = describe(
@@ -126,8 +168,8 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
     files = "--gin_file gin_configs/models/fcll_iwslt17.gin --gin_file gin_configs/runs/iwslt17.gin"
     assert [" ".join(step.command) for step in plan.steps] == [
         "mnmt vocabulary --mixture iwslt17 --vocab_size 40001 --model_type bpe --monolingual "
-        "--normalization nmt_nfkc --text_normalization none --no-byte_fallback "
-        "--output vocabularies/iwslt17",
+        "--sentences 10000000 --normalization nmt_nfkc --text_normalization none "
+        "--no-byte_fallback --output vocabularies/iwslt17",
         "mnmt cache --mixture iwslt17 --vocabulary vocabularies/iwslt17 --output caches/iwslt17",
         *(
             command
@@ -223,6 +265,9 @@ def test_tiny_plans_make_their_data_first():
         (lambda s: s.replace('name = "FCLL"', 'name = "SD"'), "two rows are called 'SD'"),
         (lambda s: s.replace("title = ", "titel = ", 1), "'title' is missing"),
         (lambda s: s + "[", "is not TOML"),
+        (lambda s: s.replace("seeds = [1]", "seeds = 1"), "seeds: 1 is not a list of numbers"),
+        (lambda s: s.replace("seeds = [1]", "seeds = [true]"), r"seeds: \[True\] is not a list"),
+        (lambda s: s.replace("seeds = [1]", "seeds = [1, 1]"), "lists a seed twice"),
     ],
 )
 def test_mistakes_in_a_file_are_named(tmp_path, edit, message):
@@ -260,7 +305,7 @@ def test_rows_that_cannot_run_are_refused_with_their_reason():
     with pytest.raises(UserError, match="'7' is not a number from 1 to 6"):
         select_rows(paper, table, "7")
     with pytest.raises(UserError, match="no row of this table can be run"):
-        select_rows(paper, find_table("language_layers/figure3"), None)
+        select_rows(paper, find_table("language_layers/table10"), None)
 
 
 RESULT = made_result("made", ("en", "de", "fr", "cs"), seed=3)
@@ -359,7 +404,7 @@ def test_parameters_are_those_of_the_evaluated_model():
     table = dataclasses.replace(find_table("registers/table1"), columns=(column,))
     row = table.rows[0].name
     made = cells.Reproduction(table, {(row, "all.parameters"): cell}, {})
-    page = pages.markdown_page(PAPERS["registers"], made, FULL)
+    page = pages.markdown_page(PAPERS["registers"], made)
     assert "1,000,000" in page and "1,053,184" in page and "+53,184" in page
 
 
@@ -382,22 +427,22 @@ def test_pages_show_published_ours_and_difference(tmp_path):
         "supervised BLEU",
         "32.95",
         f"{ours.mean:.2f}",
-        f"{ours.low:.2f} to {ours.high:.2f}",
-        "2",
         f"{ours.mean - 32.95:+.2f}",
+        f"{ours.low:.2f} to {ours.high:.2f}",
+        "range of 2 seeds",
     ]
     assert pages.TINY_NOTICE in markdown and pages.TINY_NOTICE in page.read_text("utf-8")
     latex = page.with_suffix(".tex").read_text("utf-8")
     assert r"FCLL & 32.95 & 21.00 & 1.52 \\" in latex and r"off-target, \%" in latex
     assert f"{ours.mean - 32.95:+.2f}" in page.read_text("utf-8")
-    full = pages.markdown_page(paper, made, FULL)
+    full = pages.markdown_page(paper, made)
     assert pages.TINY_NOTICE not in full and "| iwslt17 |" not in full
 
 
 def test_lists_count_what_can_be_run():
     text = list_papers([PAPERS["language_layers"]])
     row = next(line for line in text.splitlines() if "language_layers/table2 " in line)
-    assert [cell.strip() for cell in row.split("|")[4:-1]] == ["6", "4", "36"]
+    assert [cell.strip() for cell in row.split("|")[4:-1]] == ["6", "4", "0", "36"]
     shown = show_table(find_table("language_layers/table2"))
     assert "not run here: Philip et al. (2020)" in shown and "32.93" in shown
     assert "orders of growth only" in show_table(find_table("language_layers/table1"))
