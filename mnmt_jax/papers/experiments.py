@@ -14,6 +14,8 @@ The fields of a row that runs:
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
                several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
+    compared_with    row that columns of gains and of relative time compare with
+    point      place in the figure (`mnmt_jax.papers.figures`)
 
 The section `corpora` of `paper.toml` has what all rows on a mixture share: the fields of
 `CorpusSettings`, and `like`, a corpus whose fields it takes over. `defaults` fills in what a corpus
@@ -34,7 +36,8 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, suggest
+from mnmt_jax.evaluation.published_procedures import PROCEDURES
 from mnmt_jax.papers.tables import Paper, Row, Table, parse_seeds
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -50,6 +53,8 @@ _ROW_FIELDS = (
     "evaluate",
     "from",
     "back_translation_rounds",
+    "compared_with",
+    "point",
 )
 _FLAGS = ("vocabulary", "cache", "average", "new_language", "back_translation", "evaluate")
 
@@ -83,6 +88,9 @@ class CorpusSettings:
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
+        procedure: procedure of the authors' scoring scripts, a name that `mnmt evaluate
+            --paper_compatible` takes; empty if there is none.
+        as_published: whether our cells have the scores of this procedure.
         vocabulary_file: path of the released vocabulary; empty if a new one is trained.
     """
 
@@ -107,6 +115,8 @@ class CorpusSettings:
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    procedure: str = ""
+    as_published: bool = False
     vocabulary_file: str = ""
 
     @property
@@ -178,13 +188,13 @@ class Experiment:
         """Name of the run's folder; experiments that train alike share it."""
         if self.pretrained:
             return self.model
-        return "-".join([_slug(self.model), self.data.corpus, *map(_slug, self._changes())])
+        return "-".join([slug(self.model), self.data.corpus, *map(slug, self._changes())])
 
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
         changes = ("".join(self.evaluate), *self.decode)
-        names = [self.run_name, *map(_slug, filter(None, changes))]
+        names = [self.run_name, *map(slug, filter(None, changes))]
         return "+".join([*names, self.evaluated] if self.evaluated else names)
 
     def _changes(self) -> tuple[str, ...]:
@@ -204,15 +214,17 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     """
     if row.unavailable or not {"model", "pretrained"}.intersection(row.facts):
         return {}
-    place = f"{table.paper}/{table.name}: row '{row.name}'"
-    if unknown := [name for name in row.facts if name not in _ROW_FIELDS]:
-        raise UserError(f"{place}: unknown field '{unknown[0]}'")
+    place = _place(table, row)
     scored = [column for column in table.columns if column.key in row.published]
     prefixes = dict.fromkeys(column.corpus for column in scored or table.columns)
     return {
-        prefix: _experiment(paper, row, prefix or _only_corpus(place, table, row))
+        prefix: make_experiment(paper, table, row, prefix or _only_corpus(place, table, row))
         for prefix in prefixes
     }
+
+
+def _place(table: Table, row: Row) -> str:
+    return f"{table.paper}/{table.name}: row '{row.name}'"
 
 
 def _only_corpus(place: str, table: Table, row: Row) -> str:
@@ -222,8 +234,15 @@ def _only_corpus(place: str, table: Table, row: Row) -> str:
     return corpus
 
 
-def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
+def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experiment:
+    """Return the experiment of a row on a corpus.
+
+    Raises:
+        UserError: naming the table, row and field that is wrong.
+    """
     facts = row.facts
+    if unknown := [name for name in facts if name not in _ROW_FIELDS]:
+        raise UserError(f"{_place(table, row)}: unknown field '{unknown[0]}'")
     data = corpus_settings(paper, corpus)
     sources = facts.get("from", ())
     pretrained = facts.get("pretrained", "")
@@ -265,6 +284,9 @@ def corpus_settings(paper: Paper, corpus: str) -> CorpusSettings:
     known -= {"corpus", "vocabulary_file"}
     if unknown := sorted(set(values) - known):
         raise UserError(f"{_corpus_place(paper, corpus)}: unknown field '{unknown[0]}'")
+    if (procedure := values.get("procedure", "")) and procedure not in PROCEDURES:
+        hint = suggest(procedure, tuple(PROCEDURES))
+        raise UserError(f"{_corpus_place(paper, corpus)}: no procedure '{procedure}'; {hint}")
     for name in _FLAGS:
         values[name] = tuple(shlex.split(values.get(name, "")))
     values["bindings"] = tuple(values.get("bindings", ()))
@@ -369,6 +391,6 @@ def _source(text: str) -> Source:
     return Source(name, model, corpus)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """Return text as a part of a folder's name."""
     return "".join(char if char.isalnum() or char in "._" else "_" for char in text).strip("_")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, text_table
 from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.evaluation.report import training_curves
+from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.evaluation.svg_points import point_chart
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.papers.cell_texts import (
     INTERVAL_LEGEND,
@@ -19,6 +23,7 @@ from mnmt_jax.papers.cell_texts import (
 )
 from mnmt_jax.papers.cells import Cell, Reproduction
 from mnmt_jax.papers.conditions import HEADER
+from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.latex_page import latex_page
 from mnmt_jax.papers.tables import EMPTY, Column, Paper
 from mnmt_jax.papers.workflow import Scale
@@ -27,6 +32,7 @@ TINY_NOTICE = (
     "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "
     "every step runs."
 )
+_ANALYSES_TITLE = "Analyses"
 _CONDITIONS_TITLE = "Conditions of our runs"
 _DIFFERENCES = (
     "What differs from the row's files at full scale, and from the number of training sentences "
@@ -65,12 +71,15 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
         "",
     ]
     lines += [f"**{notice}**", ""] if notice else []
-    header = ["row", "column", "published", "ours", "difference", "interval", "of"]
-    lines += [markdown_table(header, list(_long_rows(reproduction))).rstrip(), ""]
-    lines += [INTERVAL_LEGEND, ""]
+    if rows := list(_long_rows(reproduction)):
+        header = ["row", "column", "published", "ours", "difference", "interval", "of"]
+        lines += [markdown_table(header, rows).rstrip(), "", INTERVAL_LEGEND, ""]
+    if pages := _analysis_pages(reproduction):
+        links = (f"- [{title}]({page})" for title, page in pages)
+        lines += [f"## {_ANALYSES_TITLE}", "", *links, ""]
     if reproduction.conditions:
-        rows = [item.cells for item in reproduction.conditions]
-        lines += [f"## {_CONDITIONS_TITLE}", "", markdown_table(HEADER, rows).rstrip(), ""]
+        cells = [item.cells for item in reproduction.conditions]
+        lines += [f"## {_CONDITIONS_TITLE}", "", markdown_table(HEADER, cells).rstrip(), ""]
         lines += [_DIFFERENCES, ""]
         lines += [*(f"- {text}" for text in _differences(reproduction) or [_NO_DIFFERENCE]), ""]
     lines += _notes(reproduction)
@@ -99,7 +108,12 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
         "Each cell: ours (mean over seeds), the difference in parentheses, the interval, and the "
         f"published number. {INTERVAL_LEGEND}"
     )
-    sections.append(section("Published and ours", tag("p", legend), grid))
+    if table.columns:
+        sections.append(section("Published and ours", tag("p", legend), grid))
+    sections += [*_figure(paper, reproduction), *training_curves(_named_runs(reproduction))]
+    if pages := _analysis_pages(reproduction):
+        links = (tag("li", tag("a", title, href=page)) for title, page in pages)
+        sections.append(section(_ANALYSES_TITLE, tag("ul", *links)))
     if reproduction.conditions:
         rows = text_table(HEADER, [item.cells for item in reproduction.conditions])
         texts = _differences(reproduction) or [_NO_DIFFERENCE]
@@ -108,6 +122,43 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     if notes := [*_unavailable(reproduction), *reproduction.notes, *table.notes]:
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
+
+
+def _analysis_pages(reproduction: Reproduction) -> list[tuple[str, str]]:
+    """Return title and page of each analysis, from the folder of the result page."""
+    return [(title, f"../../{page}") for title, page in reproduction.analysis_pages.items()]
+
+
+def _figure(paper: Paper, reproduction: Reproduction) -> list[Html]:
+    """Return the section with the charts of a figure; none if there is nothing to draw."""
+    drawings = [
+        point_chart(
+            chart.title or reproduction.table.title,
+            chart.series,
+            x_title=chart.x_title,
+            y_title=chart.y_title,
+            logarithmic=chart.logarithmic,
+        )
+        for chart in charts_of(paper, reproduction)
+    ]
+    if not drawings:
+        return []
+    explanation = "Filled circles are ours, open squares are printed in the paper or its tables."
+    charts = tag("div", drawings, class_="charts")
+    return [section("Figure", tag("p", explanation, class_="muted"), charts)]
+
+
+def _named_runs(reproduction: Reproduction) -> list[RunResult]:
+    """Return the evaluations of each training once, named by row, corpus and seed."""
+    runs: dict[str, RunResult] = {}
+    for (row, corpus), evaluations in reproduction.evaluations.items():
+        for number, evaluation in enumerate(evaluations, start=1):
+            seed = evaluation.result.config.get("train", {}).get("seed", number)
+            parts = (row, corpus, f"seed {seed}" if len(evaluations) > 1 else "")
+            name = ", ".join(filter(None, parts))
+            curves = str(evaluation.result.curves)
+            runs.setdefault(curves, dataclasses.replace(evaluation.result, name=name))
+    return list(runs.values())
 
 
 def _html_cell(cell: Cell | None, column: Column) -> Html:

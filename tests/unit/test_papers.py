@@ -19,6 +19,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages, workflow
+from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
 from mnmt_jax.papers.listing import list_papers, show_table
 from mnmt_jax.papers.selection import select_rows
@@ -33,7 +34,7 @@ TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
     table
     for table in TABLES
-    if any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
+    if table.analyses or any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
 ]
 
 
@@ -86,14 +87,17 @@ def test_plan_of_every_table(table, relaxed_dtypes):
     rows = select_rows(paper, table, None)
     selected = trials(paper, table, rows)
     plan = Workflow(paper, FULL)
+    analysed = analyses(paper, table)
     targets = [plan.add(trial) for trial in selected]
+    for analysis in analysed:
+        targets += plan.add_analysis(analysis)
     known = set()
     for step in plan.steps:
         assert known.issuperset(step.inputs), step.name
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, selected, plan)
+    text = describe_plan(table, selected, analysed, plan)
     lines = [tuple(shlex.split(line)) for line in text.splitlines() if line.startswith("mnmt ")]
     assert lines == [step.command for step in plan.steps]
     assert "'\"'\"'" not in text
@@ -108,7 +112,7 @@ def test_plan_names_the_rows_of_a_training(relaxed_dtypes):
     plan = Workflow(paper, FULL)
     for trial in selected:
         plan.add(trial)
-    lines = describe_plan(table, selected, plan).splitlines()
+    lines = describe_plan(table, selected, (), plan).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| rows"))
     numbers = [line.split("|")[1].strip() for line in lines[start + 2 :] if line.startswith("|")]
     by_row = dict.fromkeys((trial.row, trial.experiment.run_name) for trial in selected)
@@ -192,98 +196,6 @@ def _commands(name: str, row: str) -> list[str]:
     for trial in trials(paper, table, select_rows(paper, table, row), 1):
         plan.add(trial)
     return [" ".join(step.command) for step in plan.steps]
-
-
-def _plan(name: str, row: str, data: Path | None = None) -> Workflow:
-    """Return the plan of some rows at full scale."""
-    table = find_table(name)
-    paper = PAPERS[table.paper]
-    plan = Workflow(paper, FULL, data)
-    for trial in trials(paper, table, select_rows(paper, table, row), None, data):
-        plan.add(trial)
-    return plan
-
-
-def test_copies_of_pieces_have_a_vocabulary_and_a_cache_of_their_own(relaxed_dtypes):
-    plan = _plan("registers/table1", "4")
-    vocabulary, split, cache, train, _, evaluate = (" ".join(s.command) for s in plan.steps)
-    assert vocabulary.endswith("--no-byte_fallback --output vocabularies/ec40")
-    assert split == (
-        "mnmt vocabulary --lavs code --lavs_copies 12500 --vocabulary vocabularies/ec40 "
-        "--mixture ec40 --output vocabularies/ec40_lavs"
-    )
-    assert cache.endswith("--vocabulary vocabularies/ec40_lavs --output caches/ec40-ec40_lavs")
-    assert "Data.cache='caches/ec40-ec40_lavs'" in train and "Model.vocab_size=0" in train
-    assert "--task ec40 " in evaluate
-    assert plan.steps[1].inputs == ("vocabulary/ec40",)
-    (experiment,) = plan.trainings.values()
-    cost = estimate_training(training_config(experiment))
-    assert cost.parameters == 241_940_480 + 12_500 * 1024  # 12.8M, as in Appendix C
-
-
-def test_released_vocabularies_are_used_if_they_are_there(tmp_path, relaxed_dtypes):
-    name = "registers/table1"
-    new = _plan(name, "1,4", tmp_path)
-    (tmp_path / "ec40").mkdir()
-    (tmp_path / "ec40" / "spm_64k.model").write_bytes(b"")
-    released = _plan(name, "1,4", tmp_path)
-    adopt, cache, train, *_ = (" ".join(step.command) for step in released.steps)
-    assert adopt.startswith(
-        f"mnmt vocabulary --sentencepiece {tmp_path}/ec40/spm_64k.model --languages en,"
-    )
-    assert adopt.count(",") == 40
-    assert cache.endswith("vocabularies/ec40-released --output caches/ec40-released")
-    assert "--workdir runs/encoder_decoder_ec40_12-ec40-released_vocabulary/seed1234" in train
-    assert any(
-        "--vocabulary vocabularies/ec40-released --mixture" in " ".join(s.command)
-        for s in released.steps
-    )  # LAVS splits it
-    folders = [set(step.command) for step in (*new.steps, *released.steps)]
-    assert sum("vocabularies/ec40_lavs" in words for words in folders) == 2
-    texts = [describe_plan(find_table(name), (), plan) for plan in (new, released)]
-    assert "spm_64k.model (github.com" in texts[0] and "so a new one is trained" in texts[0]
-    assert "dicts" not in texts[1] and "spm_dict): used" in texts[1]
-    other = _plan("registers/table4", "10", tmp_path)
-    assert "vocabularies/nllb_bridge" in other.steps[0].command
-
-
-def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, relaxed_dtypes):
-    (tmp_path / "nllb").mkdir()
-    (tmp_path / "nllb" / "mitre_spm.model").write_bytes(b"")
-    plan = _plan("registers/table4", "2", tmp_path)
-    assert not any("released" in " ".join(step.command) for step in plan.steps)
-    assert "spm.model" not in describe_plan(find_table("registers/table4"), (), plan)
-
-
-def test_seeds_are_those_that_the_papers_state():
-    seeds = {
-        "registers/table1": [1234],
-        "registers/table4": [42],
-        "two_stage/table1": [0],
-        "language_layers/table2": [1, 2, 3, 4, 5],
-        "language_layers/table7": [1],
-        "graformer/table2": [1],
-        "position_disentangling/table1": [1, 2, 3],
-    }
-    for name, expected in seeds.items():
-        table = find_table(name)
-        paper = PAPERS[table.paper]
-        rows = select_rows(paper, table, None)[-1:]
-        made = trials(paper, table, rows)
-        assert [trial.seed for trial in made if trial.prefix == made[0].prefix] == expected, name
-        more = [trial.seed for trial in trials(paper, table, rows, 7)][:7]
-        assert more == [*expected, *range(expected[-1] + 1, expected[-1] + 8)][:7]
-        assert trials(paper, table, rows, 1)[-1].seed == expected[0]
-
-
-def test_source_runs_have_seeds_that_their_corpus_states():
-    for table in RUNNABLE:
-        paper = PAPERS[table.paper]
-        plan = Workflow(paper, FULL)
-        for trial in trials(paper, table, select_rows(paper, table, None)):
-            plan.add(trial)
-        for (_, seed), experiment in plan.trainings.items():
-            assert seed in experiment.data.seeds, _name(table)
 
 
 def test_bindings_of_a_row_are_those_of_its_training():
@@ -393,7 +305,7 @@ def test_rows_that_cannot_run_are_refused_with_their_reason():
     with pytest.raises(UserError, match="'7' is not a number from 1 to 6"):
         select_rows(paper, table, "7")
     with pytest.raises(UserError, match="no row of this table can be run"):
-        select_rows(paper, find_table("language_layers/figure3"), None)
+        select_rows(paper, find_table("language_layers/table10"), None)
 
 
 RESULT = made_result("made", ("en", "de", "fr", "cs"), seed=3)
@@ -485,17 +397,6 @@ def test_changes_are_against_the_same_runs_with_unchanged_decoding(tmp_path):
     assert made.cells["FCLL", "de-fr.bleu"].ours.mean == pytest.approx(0.75 * score)
 
 
-def test_pages_say_whose_vocabulary_was_used(tmp_path):
-    table = find_table("registers/table1")
-    paper = PAPERS["registers"]
-    (trial,) = trials(paper, table, table.rows[:1])
-    (tmp_path / trial.evaluation).mkdir(parents=True)
-    write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
-    made = cells.collect(table, [trial], tmp_path)
-    for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
-        assert "DATA/ec40/spm_64k.model" in page and "so a new one is trained" in page
-
-
 def test_parameters_are_those_of_the_evaluated_model():
     column = Column("all.parameters", "")
     assert cells.summarize_column(column, [RESULT], ()).mean == RESULT.parameters == 1_053_184
@@ -541,7 +442,7 @@ def test_pages_show_published_ours_and_difference(tmp_path):
 def test_lists_count_what_can_be_run():
     text = list_papers([PAPERS["language_layers"]])
     row = next(line for line in text.splitlines() if "language_layers/table2 " in line)
-    assert [cell.strip() for cell in row.split("|")[4:-1]] == ["6", "4", "36"]
+    assert [cell.strip() for cell in row.split("|")[4:-1]] == ["6", "4", "0", "36"]
     shown = show_table(find_table("language_layers/table2"))
     assert "not run here: Philip et al. (2020)" in shown and "32.93" in shown
     assert "orders of growth only" in show_table(find_table("language_layers/table1"))
