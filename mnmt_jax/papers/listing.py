@@ -39,7 +39,7 @@ def show_table(table: Table) -> str:
     """Return the published numbers of a table, with the notes on them."""
     header = ["system", *(column.title for column in table.columns)]
     rows = [
-        [row.name, *(_number(row.published.get(column.key)) for column in table.columns)]
+        [row.name, *(format_number(row.published.get(column.key)) for column in table.columns)]
         for row in table.rows
     ]
     lines = [f"{table.number}: {table.caption}", ""]
@@ -57,5 +57,6 @@ def show_table(table: Table) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)])
 
 
-def _number(value: object) -> str:
+def format_number(value: object) -> str:
+    """Return a published number as printed, with thousands separators; a dash for None."""
     return EMPTY if value is None else f"{value:,}"

@@ -166,6 +166,7 @@ class Paper:
         idea: three sentences.
         authors: authors; empty if the text does not state them.
         venue: where it was published; empty if unknown.
+        url: address of a public version; empty if unknown.
         corpora: what the rows of a corpus share, by corpus (`mnmt_jax.papers.experiments`).
         imports: flags of `mnmt import` for released models, by name.
         defaults: values for what a corpus does not set.
@@ -178,6 +179,7 @@ class Paper:
     idea: str
     authors: tuple[str, ...]
     venue: str
+    url: str
     corpora: Mapping[str, Mapping[str, Any]]
     imports: Mapping[str, str]
     defaults: Mapping[str, Any]
@@ -232,6 +234,7 @@ def _load_paper(path: Path) -> Paper:
         idea=" ".join(_text(path, fields, "idea").split()),
         authors=tuple(fields.get("authors", ())),
         venue=fields.get("venue", ""),
+        url=fields.get("url", ""),
         corpora=fields.get("corpora", {}),
         imports=fields.get("imports", {}),
         defaults=fields.get("defaults", {}),
