@@ -212,7 +212,12 @@ def _differences(reproduction: Reproduction) -> list[str]:
 
 def _unavailable(reproduction: Reproduction) -> list[str]:
     rows = reproduction.table.rows
-    return [f"{row.name}: {row.unavailable}." for row in rows if row.unavailable]
+    filled = {name for name, _ in reproduction.evaluations}
+    return [
+        f"{row.name}: {'translations from files' if row.name in filled else row.unavailable}."
+        for row in rows
+        if row.unavailable
+    ]
 
 
 def _notes(reproduction: Reproduction) -> list[str]:
