@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.tables import Paper, Row, Table
 
@@ -20,7 +21,7 @@ def select_rows(paper: Paper, table: Table, numbers: str | None) -> tuple[Row, .
     """
     if numbers is None:
         rows = tuple(row for row in table.rows if experiments(paper, table, row))
-        if not rows and not table.analyses:
+        if not rows and not table.analyses and not counted_splits(paper, table):
             reason = table.no_numbers or next(
                 (r.unavailable for r in table.rows if r.unavailable), ""
             )

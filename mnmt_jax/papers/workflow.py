@@ -9,6 +9,7 @@ Folders below the output folder, shared by all tables that are written there:
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
+    counts/MIXTURE.json      from `mnmt count`
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -107,6 +108,7 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "count": {"mem_mb": 8_000, "runtime": 12 * 60},
     "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
     "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
@@ -218,6 +220,12 @@ class Workflow:
     def add_analysis(self, analysis: Analysis) -> list[str]:
         """Add the steps of an analysis, with the first seed; return the names of the last ones."""
         return [self._analyse(analysis, names) for names in analysis.groups]
+
+    def add_count(self, mixture: str, splits: Sequence[str]) -> str:
+        """Add the step that counts the sentences of a mixture; return its name."""
+        command = ("mnmt", "count", "--mixture", mixture, "--of", ",".join(splits))
+        inputs = self._data(mixture)
+        return self._step(f"count/{mixture}", (*command, "--output", count_file(mixture)), inputs)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -405,6 +413,11 @@ class Workflow:
         subject = evaluated.partition("/")[2]
         command = (*self._steps[evaluated].command, *flags)
         return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
+
+
+def count_file(mixture: str) -> str:
+    """Return the file of the counts of a mixture, below the output folder."""
+    return f"counts/{mixture}.json"
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
