@@ -44,6 +44,14 @@ def make_parser() -> CommandParser:
         help="row numbers, e.g. 1,3; default: all, and the table's analyses",
     )
     parser.add_argument(
+        "--hypotheses",
+        action="append",
+        default=[],
+        metavar="ROW=FOLDER",
+        help="score a row's translations from files, e.g. of a closed model, as 'mnmt evaluate "
+        "--hypotheses' does; repeatable",
+    )
+    parser.add_argument(
         "--seeds", type=positive_int, metavar="N", help="seeds; default: the paper's"
     )
     parser.add_argument(
@@ -81,16 +89,17 @@ def main() -> None:
     from mnmt_jax.papers.counts import counted_splits, with_counts
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
-    from mnmt_jax.papers.selection import select_rows
+    from mnmt_jax.papers.selection import parse_hypotheses, select_rows
     from mnmt_jax.papers.tables import find_table, load_papers
     from mnmt_jax.papers.workflow import SCALES, Workflow, trials
 
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]
-    rows = select_rows(paper, table, flags.rows)
+    hypotheses = parse_hypotheses(table, flags.hypotheses)
+    rows = select_rows(paper, table, flags.rows, hypotheses)
     seeds = flags.seeds or (1 if scale.miniature else None)
     data = None if scale.miniature else flags.data
-    selected = trials(paper, table, rows, seeds, data)
+    selected = trials(paper, table, rows, seeds, data, hypotheses)
     workflow = Workflow(paper, scale, data, _metric_flags(flags, table))
     targets = [workflow.add(trial) for trial in selected]
     analysed = () if flags.rows else analyses(paper, table, data)

@@ -20,6 +20,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -32,6 +33,7 @@ from mnmt_jax.papers.experiments import (
     experiments,
     gin_files,
     mixture_languages,
+    outside_experiments,
     settings_file,
     with_released_vocabulary,
 )
@@ -162,6 +164,7 @@ def trials(
     rows: Sequence[Row],
     seeds: int | None = None,
     data: Path | None = None,
+    hypotheses: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[Trial, ...]:
     """Return the trials of some rows of a table.
 
@@ -171,13 +174,25 @@ def trials(
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
         data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
+        hypotheses: name of a row -> folder with the translations of an outside system; such a row
+            has one seed.
     """
-    return tuple(
-        Trial(row.name, prefix, with_released_vocabulary(experiment, data), seed)
-        for row in rows
-        for prefix, experiment in experiments(paper, table, row).items()
-        for seed in _choose_seeds(table.seeds or experiment.data.seeds, seeds)
-    )
+    chosen: list[Trial] = []
+    for row in rows:
+        folder = hypotheses.get(row.name)
+        by_prefix = (
+            experiments(paper, table, row)
+            if folder is None
+            else outside_experiments(paper, table, row, folder)
+        )
+        for prefix, experiment in by_prefix.items():
+            stated = table.seeds or experiment.data.seeds
+            used = with_released_vocabulary(experiment, data)
+            chosen += [
+                Trial(row.name, prefix, used, seed)
+                for seed in _choose_seeds(stated, seeds if folder is None else 1)
+            ]
+    return tuple(chosen)
 
 
 def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
@@ -385,13 +400,17 @@ class Workflow:
     def _evaluate(self, experiment: Experiment, seed: int) -> str:
         data = experiment.data
         task = data.task or data.mixture
-        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
-        command += _step_flags(experiment)
-        command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
-        command += ["--paper_compatible", data.procedure] if data.as_published else []
-        command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
-        command += ["--output", f"evaluations/{name}"]
+        flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        output = ("--output", f"evaluations/{name}")
+        if experiment.hypotheses:
+            outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
+            command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
+            return self._step(f"evaluate/{name}", command, self._data(data.mixture))
+        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
+        command += [*_step_flags(experiment), *flags]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
+        command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
 
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
