@@ -63,7 +63,8 @@ def main() -> None:
     paper = load_papers()[table.paper]
     rows = select_rows(paper, table, flags.rows)
     selected = trials(paper, table, rows, flags.seeds or (1 if scale.miniature else None))
-    workflow = Workflow(paper, scale)
+    data = Path("data") if scale.miniature else flags.data
+    workflow = Workflow(paper, scale, data if scale.miniature or flags.dry_run else data.resolve())
     targets = [workflow.add(trial) for trial in selected]
     if flags.dry_run:
         print(describe_plan(table, workflow))
@@ -75,7 +76,7 @@ def main() -> None:
         targets,
         name=f"{table.paper}-{table.name}",
         output=output,
-        data=output / "data" if scale.miniature else flags.data,
+        data=output / data if scale.miniature else data,
         cores=flags.cores,
         arguments=flags.snakemake,
     )

@@ -2,7 +2,8 @@
 
 Folders below the output folder, shared by all tables that are written there:
 
-    data/CORPUS              made miniatures (scale tiny alone)
+    data/CORPUS              made miniatures of corpora and checkpoints (scale tiny alone)
+    imports/NAME             from `mnmt import`
     vocabularies/CORPUS      from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
@@ -15,8 +16,10 @@ Folders below the output folder, shared by all tables that are written there:
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -28,7 +31,9 @@ from mnmt_jax.papers.experiments import (
     experiments,
     gin_files,
     settings_file,
+    training_config,
 )
+from mnmt_jax.papers.miniature_checkpoint import EMBED, HEADS, MLP
 from mnmt_jax.papers.tables import Paper, Row, Table
 
 
@@ -40,6 +45,7 @@ class Scale:
         name: `full` or `tiny`.
         vocabulary: flags of `mnmt vocabulary` that replace the paper's on miniatures.
         new_language: flags of `mnmt add-language` that replace the paper's; empty for those.
+        rows: smallest number of rows of a micro-batch; 0 for the paper's.
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
@@ -49,6 +55,7 @@ class Scale:
     name: str
     vocabulary: tuple[str, ...] = ()
     new_language: tuple[str, ...] = ()
+    rows: int = 0
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
@@ -60,12 +67,12 @@ TINY = Scale(
     "tiny",
     vocabulary=("--text_normalization", "none"),
     new_language=("--language", "de", "--vocab_size", "150"),
+    rows=8,
     bindings=(
-        "Model.embed=16",
-        "Model.heads=2",
-        "Model.mlp=32",
+        f"Model.embed={EMBED}",
+        f"Model.heads={HEADS}",
+        f"Model.mlp={MLP}",
         "Model.vocab_size=0",
-        "Data.rows=8",
         "Data.source_length=64",
         "Data.target_length=64",
         "Data.max_segments=2",
@@ -159,13 +166,14 @@ class Workflow:
     Args:
         paper: the paper.
         scale: size of the reproduction.
+        data: folder of the released models that are imported, `data/` in `paper.toml`.
 
     Attributes:
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
-    def __init__(self, paper: Paper, scale: Scale) -> None:
-        self._paper, self._scale = paper, scale
+    def __init__(self, paper: Paper, scale: Scale, data: Path = Path("data")) -> None:
+        self._paper, self._scale, self._data_folder = paper, scale, data
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
@@ -182,11 +190,11 @@ class Workflow:
         self._steps.setdefault(name, Step(name, tuple(command), tuple(dict.fromkeys(inputs))))
         return name
 
-    def _data(self, mixture: str) -> tuple[str, ...]:
-        """Make the miniature of a mixture's corpus; return the step to wait for."""
+    def _data(self, task: str) -> tuple[str, ...]:
+        """Make the miniature of the corpus of a mixture or task; return the step to wait for."""
         if not self._scale.miniature:
             return ()
-        row = PUBLISHED[get_mixture(mixture).corpus]
+        row = PUBLISHED[task if task in PUBLISHED else get_mixture(task).corpus]
         command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
         return (self._step(f"data/{row.name}", (*command, f"data/{row.folder or row.name}")),)
 
@@ -242,9 +250,18 @@ class Workflow:
     ) -> list[str]:
         """Return the gin files and bindings of a training."""
         bindings = [f"Data.cache='{cache}'", f"Train.seed={seed}"]
-        bindings += [*experiment.training_bindings, *self._scale.bindings]
+        bindings += [*experiment.training_bindings, *self._bindings(experiment)]
         flags = [word for file in files for word in ("--gin_file", file)]
         return [*flags, *_gin_flags(bindings)]
+
+    def _bindings(self, experiment: Experiment) -> tuple[str, ...]:
+        """Return the bindings of the scale; the rows are a multiple of each method's groups."""
+        if not self._scale.rows:
+            return self._scale.bindings
+        methods = training_config(experiment).train.methods
+        groups = math.lcm(*(getattr(method, "groups", 1) for method in methods))
+        rows = math.ceil(self._scale.rows / groups) * groups
+        return (f"Data.rows={rows}", *self._scale.bindings)
 
     def _train_new_language(self, experiment: Experiment, seed: int) -> str:
         """Add a language to the source run, and train on its text and the source run's."""
@@ -275,7 +292,7 @@ class Workflow:
             *_step_flags(before),
             *("--cache", _cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
             *("--gin_file", settings_file("back_translation")),
-            *_gin_flags(self._scale.bindings),
+            *_gin_flags(self._bindings(experiment)),
             *("--workdir", _run_folder(experiment, seed).rpartition("/round_")[0]),
         )
         inputs = (self._trained(before, seed),)
@@ -294,8 +311,14 @@ class Workflow:
 
     def _import(self, name: str) -> str:
         flags = shlex.split(self._paper.imports[name])
+        position = flags.index("--input") + 1
+        flags[position] = str(self._data_folder / flags[position].removeprefix("data/"))
+        inputs: tuple[str, ...] = ()
+        if self._scale.miniature:
+            make = ("python", "-m", "mnmt_jax.papers.miniature_checkpoint", name, flags[position])
+            inputs = (self._step(f"checkpoint/{name}", make),)
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
-        return self._step(f"import/{name}", command)
+        return self._step(f"import/{name}", command, inputs)
 
     def _trained(self, experiment: Experiment, seed: int) -> str:
         """Add what makes the evaluated parameters; return the last step."""
@@ -322,7 +345,8 @@ class Workflow:
         command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
         command += ["--output", f"evaluations/{name}"]
-        return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+        inputs = (self._trained(experiment, seed), *self._data(task))
+        return self._step(f"evaluate/{name}", command, inputs)
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
