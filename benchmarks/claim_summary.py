@@ -21,7 +21,7 @@ _TERMS = ("critic", "critic_minus_chance", "information", "mean_gate")
 
 
 def summarize(workspace: Workspace) -> dict[str, Any]:
-    """Return the results of finished runs."""
+    """Return the recorded results of a workspace, with those of the runs in its folder."""
     experiment = workspace.experiment
     arms = {name: _arm(workspace, name) for name in experiment.arms}
     return {
@@ -29,23 +29,24 @@ def summarize(workspace: Workspace) -> dict[str, Any]:
         "steps": experiment.steps,
         "levels": list(experiment.levels),
         "grid": [list(candidate) for candidate in experiment.grid],
-        "arms": {name: arm for name, arm in arms.items() if arm["seeds"]},
+        "arms": {name: arm for name, arm in arms.items() if arm["seeds"] or any(arm["losses"])},
     }
 
 
 def _arm(workspace: Workspace, name: str) -> dict[str, Any]:
-    arm, seeds = workspace.experiment.arms[name], {}
+    arm = workspace.experiment.arms[name]
     losses = [None] if arm.tuned_as else workspace.losses(name)
     tuned = workspace.losses(arm.tuned_as) if arm.tuned_as else losses
-    if None not in tuned or len(tuned) == 1:
-        candidate = workspace.choice(name)
-        for seed in workspace.experiment.seeds_of(arm):
-            run = workspace.run(name, candidate, seed)
-            if (run / "finished").is_file():
-                seeds[str(seed)] = _run(run, list(arm.decodings) if arm.evaluated else [])
-        candidates = workspace.experiment.grid_of(arm)
-        return {"chosen": list(candidates[candidate]), "losses": losses, "seeds": seeds}
-    return {"chosen": [], "losses": losses, "seeds": {}}
+    if None in tuned and len(tuned) > 1:
+        return {"chosen": [], "losses": losses, "seeds": {}}
+    candidate = workspace.choice(name)
+    seeds = dict(workspace.recorded.get(name, {}).get("seeds", {}))
+    for seed in workspace.experiment.seeds_of(arm):
+        run = workspace.run(name, candidate, seed)
+        if (run / "finished").is_file() and not workspace.is_recorded(name, seed):
+            seeds[str(seed)] = _run(run, list(arm.decodings) if arm.evaluated else [])
+    chosen = list(workspace.experiment.grid_of(arm)[candidate])
+    return {"chosen": chosen, "losses": losses, "seeds": seeds}
 
 
 def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:
@@ -110,7 +111,9 @@ def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
         summary: from `summarize`.
         baseline: name of an arm; empty is the first.
     """
-    arms = summary["arms"]
+    arms = {name: arm for name, arm in summary["arms"].items() if arm["seeds"]}
+    if not arms:
+        return f"## {summary['title']}\n\nNo run is finished."
     baseline = baseline or next(iter(arms))
     parts = [f"## {summary['title']}"]
     for group in GROUPS:

@@ -20,6 +20,7 @@ from experiments import Experiment, Workspace, execute
 
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.runtime.run_command import run_command
 
 
@@ -39,7 +40,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="number of seeds; default: the experiment's")
     parser.add_argument("--workers", type=int, default=1, help="number of parallel jobs")
     parser.add_argument(
-        "--results", type=Path, metavar="DIR", help="folder for TABLE.json, the results of the runs"
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help="folder for TABLE.json, the results of the runs, written after each one; runs whose "
+        "results are there already are not repeated, even if they ran on another machine",
     )
     parser.add_argument(
         "--print", action="store_true", help="run nothing; print the tables of --results"
@@ -52,8 +57,9 @@ def main() -> None:
         raise UserError("--print: needs --results, e.g. --results docs/results")
     if flags.print:
         for table in tables:
-            file = flags.results / f"{table}.json"
-            print_tables(json.loads(file.read_text(encoding="utf-8")))
+            if not (summary := read_results(flags.results, table)):
+                raise UserError(f"{flags.results}: no {table}.json; run {table} with --results")
+            print_tables(summary)
         return
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     workspaces = {table: workspace(flags, table) for table in tables}
@@ -62,9 +68,9 @@ def main() -> None:
         for table, table_workspace in workspaces.items()
         for job in table_workspace.jobs(arm_names(flags, table_workspace.experiment))
     ]
-    failed = execute(jobs, flags.workers)
-    for table, table_workspace in workspaces.items():
-        report(table_workspace, flags.results / f"{table}.json" if flags.results else None)
+    failed = execute(jobs, flags.workers, lambda: record(workspaces, flags.results))
+    for table_workspace in workspaces.values():
+        print_tables(summarize(table_workspace))
     if failed:
         raise UserError(f"{failed} jobs failed; repeat the command to retry them")
 
@@ -74,7 +80,13 @@ def workspace(flags: argparse.Namespace, table: str) -> Workspace:
     experiment = EXPERIMENTS[table]
     if flags.seeds:
         experiment = dataclasses.replace(experiment, seeds=experiment.seeds[: flags.seeds])
-    return Workspace(flags.folder / table, experiment)
+    return Workspace(flags.folder / table, experiment, read_results(flags.results, table))
+
+
+def read_results(folder: Path | None, table: str) -> dict[str, Any]:
+    """Return the recorded results of a table; empty if there are none."""
+    file = folder / f"{table}.json" if folder else None
+    return json.loads(file.read_text(encoding="utf-8")) if file and file.is_file() else {}
 
 
 def arm_names(flags: argparse.Namespace, experiment: Experiment) -> list[str]:
@@ -91,16 +103,16 @@ def arm_names(flags: argparse.Namespace, experiment: Experiment) -> list[str]:
     return names
 
 
-def report(space: Workspace, file: Path | None) -> None:
-    """Print the results of finished runs, and write them to a file."""
-    summary = summarize(space)
-    if not summary["arms"]:
+def record(workspaces: Mapping[str, Workspace], folder: Path | None) -> None:
+    """Write the results of finished runs to files, one per table."""
+    if not folder:
         return
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
-        file.write_text(text + "\n", encoding="utf-8")
-    print_tables(summary)
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, table_workspace in workspaces.items():
+        summary = summarize(table_workspace)
+        if summary["arms"]:
+            text = json.dumps(summary, ensure_ascii=False, separators=(",", ":"))
+            write_text(folder / f"{table}.json", text + "\n")
 
 
 def print_tables(summary: Mapping[str, Any]) -> None:

@@ -3,7 +3,8 @@
 An experiment has vocabularies, token caches and arms. An arm is a model with gin bindings. Each
 candidate of its grid is trained with the first seed; the candidate with the lowest supervised
 validation loss is trained with the other seeds. Every run is evaluated at its best checkpoint.
-Finished work is not repeated, and an interrupted training resumes at its last checkpoint.
+Finished work is not repeated, also on another machine that has its recorded results. An interrupted
+training resumes at its last checkpoint.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from mnmt_jax.errors import UserError
 
@@ -132,12 +134,20 @@ class Job:
 
 
 class Workspace:
-    """Folder of an experiment and the jobs that write it."""
+    """Folder of an experiment and the jobs that write it.
 
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
+    Attributes:
+        recorded: results of runs that may have finished in another folder, from
+            `claim_summary.summarize`: their losses and scores count, so they are not repeated.
+    """
+
+    def __init__(
+        self, folder: Path, experiment: Experiment, recorded: Mapping[str, Any] | None = None
+    ) -> None:
         """Open the folder; it may not exist yet."""
         self.folder = folder.resolve()
         self.experiment = experiment
+        self.recorded = dict((recorded or {}).get("arms", {}))
 
     def run(self, arm: str, candidate: int, seed: int) -> Path:
         """Return the run directory of an arm."""
@@ -147,7 +157,11 @@ class Workspace:
         """Return the lowest supervised validation loss of each candidate, with the first seed."""
         seed = self.experiment.seeds_of(self.experiment.arms[arm])[0]
         candidates = range(len(self.experiment.grid_of(self.experiment.arms[arm])))
-        return [best_loss(self.run(arm, number, seed)) for number in candidates]
+        losses = [best_loss(self.run(arm, number, seed)) for number in candidates]
+        recorded = self.recorded.get(arm, {}).get("losses", [])
+        if len(recorded) != len(losses):
+            return losses
+        return [old if new is None else new for new, old in zip(losses, recorded, strict=True)]
 
     def choice(self, arm: str) -> int:
         """Return the number of the candidate with the lowest loss.
@@ -165,6 +179,12 @@ class Workspace:
             raise UserError(f"{arm}: a candidate has no validation loss yet")
         return losses.index(min(known))
 
+    def is_recorded(self, name: str, seed: int) -> bool:
+        """Return whether the recorded results have all scores of a run."""
+        arm, recorded = self.experiment.arms[name], self.recorded.get(name, {}).get("seeds", {})
+        scores = recorded.get(str(seed), {}).get("scores", {})
+        return arm.evaluated and set(arm.decodings) <= set(scores)
+
     def jobs(self, names: Sequence[str]) -> list[Job]:
         """Return the jobs of some arms: seed by seed, candidates before runs of the chosen one."""
         experiment, jobs = self.experiment, dict[str, Job]()
@@ -176,7 +196,7 @@ class Workspace:
                 for number in candidates:
                     job = self._name(f"{name} candidate {number}")
                     needs = [self._job(source, seed) for source in arm.sources.values()]
-                    action = functools.partial(self._train, name, number, seed)
+                    action = functools.partial(self._try, name, number, seed)
                     jobs[job] = Job(job, (*self._prepared(arm.cache, jobs), *needs), action)
         rounds = max(len(experiment.seeds_of(arm)) for arm in arms.values())
         for seed_index in range(rounds):
@@ -237,7 +257,13 @@ class Workspace:
         if not target.is_dir():
             self._call(command, target.name, cores)
 
+    def _try(self, name: str, candidate: int, seed: int, cores: Sequence[int]) -> None:
+        if self.losses(name)[candidate] is None:
+            self._train(name, candidate, seed, cores)
+
     def _finish(self, name: str, seed: int, cores: Sequence[int]) -> None:
+        if self.is_recorded(name, seed):
+            return
         candidate = self.choice(name)
         self._train(name, candidate, seed, cores)
         arm = self.experiment.arms[name]
@@ -325,8 +351,9 @@ def logged(run: Path) -> list[dict]:
 class Queue:
     """Job queue: workers receive jobs in order, once the jobs that these need have finished."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], on_finish: Callable[[], None]) -> None:
         self._waiting = {job.name: job for job in jobs}
+        self._on_finish = on_finish
         self._state = dict[str, str]()
         self._changed = threading.Condition()
 
@@ -368,19 +395,21 @@ class Queue:
     def _finish(self, job: Job, seconds: float, message: str) -> None:
         with self._changed:
             self._state[job.name] = "failed" if message else "done"
+            self._on_finish()
             if seconds > 1 or message:
                 say(f"{self._state[job.name]} {job.name} in {seconds:,.0f} s{message}")
             self._changed.notify_all()
 
 
-def execute(jobs: Sequence[Job], workers: int) -> int:
+def execute(jobs: Sequence[Job], workers: int, on_finish: Callable[[], None] = lambda: None) -> int:
     """Run jobs after those that they need; return the number of failed and skipped jobs.
 
     Args:
         jobs: in order of priority.
         workers: number of parallel jobs; they divide the cores of this process.
+        on_finish: called after each job, by one worker at a time.
     """
-    cores, queue = sorted(os.sched_getaffinity(0)), Queue(jobs)
+    cores, queue = sorted(os.sched_getaffinity(0)), Queue(jobs, on_finish)
     cores_by_worker = [cores[number::workers] for number in range(workers)]
     threads = [
         threading.Thread(target=queue.work, args=(worker_cores,))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,6 @@ from typing import Any
 import jax
 import numpy as np
 from engines import Worker
-from several_runs import make_cache, train, train_vocabulary
 
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.config.loading import load_config
@@ -43,6 +43,7 @@ from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
+ROOT = Path(__file__).resolve().parents[1]
 TASK, SOURCE, TARGET = "cldr_quickstart", "en", "de"
 FILES = ("gin_configs/models/encoder_decoder_tiny.gin", f"gin_configs/runs/{TASK}.gin")
 # The architecture of M2M-100, which Hugging Face implements.
@@ -99,7 +100,11 @@ def main() -> None:
     for flag, known in (("models", MODELS), ("engines", ENGINES)):
         if unknown := [name for name in getattr(flags, flag).split(",") if name not in known]:
             raise UserError(f"--{flag}: {unknown[0]!r} must be one of {', '.join(known)}")
-    vocabulary = train_vocabulary(flags.folder / "vocabulary", TASK, "--vocab_size=1500")
+    vocabulary = flags.folder / "vocabulary"
+    if not vocabulary.is_dir():
+        run_script(
+            "train_vocabulary", f"--mixture={TASK}", "--vocab_size=1500", f"--output={vocabulary}"
+        )
     rows = []
     engines = flags.engines.split(",")
     for name in flags.models.split(","):
@@ -119,14 +124,7 @@ def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[st
     """Write the run of a model, its exports and the input, unless they exist."""
     run = subject.folder / "run"
     if subject.updates:
-        cache = make_cache(subject.folder.parent / "cache", TASK, vocabulary)
-        train(
-            run,
-            ("encoder_decoder_tiny", TASK),
-            cache,
-            subject.updates,
-            *(f"--gin.{binding}" for binding in M2M100_BINDINGS),
-        )
+        train(run, subject.folder.parent / "cache", vocabulary, subject.updates)
     elif not run.is_dir():
         draw(run, load_config(FILES, [*M2M100_BINDINGS, *LARGE]), Vocabulary.load(vocabulary))
     packages = {engine.partition(" ")[0] for engine in engines}
@@ -135,6 +133,31 @@ def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[st
             export_checkpoint(kind, run, subject.folder / name)
     input_data = inputs(Vocabulary.load(vocabulary), lines, subject.words)
     (subject.folder / "input.json").write_text(json.dumps(input_data), encoding="utf-8")
+
+
+def train(run: Path, cache: Path, vocabulary: Path, steps: int) -> None:
+    """Train the trained model; write its token cache if it does not exist."""
+    if not cache.is_dir():
+        folders = f"--vocabulary={vocabulary}", f"--output={cache}"
+        run_script("cache_tasks", f"--mixture={TASK}", *folders)
+    every = max(steps // 4, 1)
+    steps_of = {"steps": steps, "eval_every": every, "save_every": every}
+    bindings = [f"Train.{name}={value}" for name, value in steps_of.items()]
+    bindings += [f"Data.cache='{cache}'", *M2M100_BINDINGS]
+    files = [f"--gin_file={file}" for file in FILES]
+    flags = [f"--gin.{binding}" for binding in bindings]
+    run_script("train", f"--workdir={run}", *files, *flags)
+
+
+def run_script(script: str, *arguments: str) -> None:
+    """Run a script without its output; its progress stays visible.
+
+    Raises:
+        SystemExit: with the status of the script, if it fails.
+    """
+    command = [sys.executable, f"scripts/{script}.py", *arguments]
+    if status := subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit(status)
 
 
 def draw(run: Path, config: Config, vocabulary: Vocabulary) -> None:

@@ -33,12 +33,9 @@ from mnmt_jax.data.cache_writer import (
     reused_tasks,
     write_cache,
 )
-from mnmt_jax.data.converter import BatchExtras
-from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translation_job import WINDOW_SIZE, TranslationJob
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import all_for_resume, as_facts
 from mnmt_jax.distributed.processes import broadcast_from_first, is_first, wait_for_all
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
@@ -47,13 +44,14 @@ from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing_keys, read_object
 from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
+from mnmt_jax.training.epochs import convert_epochs
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 
 _STEPS = "Train.steps="
 _LOOK_SECONDS = 1.0
 # Settings that do not change the result of a round.
-_FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by"}
+_FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by", "train.epochs"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -188,25 +186,15 @@ class BackTranslationRounds:
         return translator
 
     def _config(self, cache: TokenCache, number: int) -> Config:
-        """Return the training configuration of a round: one epoch, unless a binding sets steps."""
+        """Return the training configuration of a round; its default length is an epoch."""
         files, bindings = self.configuration
         config = RunDirectory.open(self.origin.run).config(files, bindings)
         data = dataclasses.replace(config.data, cache=str(cache.directory), tasks=())
         seed = (config.train.seed + number) % 2**32
-        model = config.model
-        steps = config.train.steps
-        if not self._steps_given:
-            pipeline = Pipeline(
-                cache,
-                get_layout(model.layout, model.stage_layers),
-                data,
-                extras=BatchExtras.of(config),
-                seed=seed,
-            )
-            steps = -(-pipeline.epoch_batches() // config.optimizer.accumulate)
+        epochs = config.train.epochs or (0.0 if self._steps_given else 1.0)
         methods = all_for_resume(config.train.methods)
-        settings = dataclasses.replace(config.train, steps=steps, seed=seed, methods=methods)
-        return dataclasses.replace(config, data=data, train=settings)
+        settings = dataclasses.replace(config.train, epochs=epochs, seed=seed, methods=methods)
+        return convert_epochs(dataclasses.replace(config, data=data, train=settings), cache)
 
     @property
     def _steps_given(self) -> bool:
@@ -222,10 +210,11 @@ class BackTranslationRounds:
             for title, section in sections.items()
             for name, value in as_facts(section).items()
         }
-        steps = {"Train.steps": config.train.steps if self._steps_given else "an epoch"}
-        return {
-            name: value for name, value in settings.items() if name.lower() not in _FREE
-        } | steps
+        epochs = config.train.epochs and f"{config.train.epochs:g} epochs"
+        steps = epochs or (config.train.steps if self._steps_given else "an epoch")
+        return {name: value for name, value in settings.items() if name.lower() not in _FREE} | {
+            "Train.steps": steps
+        }
 
     def _claim(self, folder: Path, translator: Translator) -> None:
         """Record the settings of the rounds, or check them against the record.

@@ -1,6 +1,8 @@
-"""Print parameters, FLOPs per target token and key/value cache size of a configuration as JSON."""
+"""Print parameters, FLOPs per token, key/value cache and updates of a configuration as JSON."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -55,11 +57,17 @@ def main() -> None:
     import_modules(arguments.module_import)
     config = load_config(gin_files, bindings)
     vocab_size = arguments.vocab_size or config.model.vocab_size
-    if not vocab_size and config.data.cache:
+    training: dict[str, Any] = {"updates": config.train.steps}
+    if config.train.epochs:
+        training = {"epochs": config.train.epochs, "updates": None}
+    if config.data.cache and (not vocab_size or config.train.epochs):
         from mnmt_jax.data.cache import TokenCache
+        from mnmt_jax.training.epochs import convert_epochs
 
-        vocabulary = TokenCache.open(config.data.cache).vocabulary
-        vocab_size, config = vocabulary.size, config.bind_languages(vocabulary.languages, find_code)
+        cache = TokenCache.open(config.data.cache)
+        config = config.bind_languages(cache.vocabulary.languages, find_code)
+        vocab_size = vocab_size or cache.vocabulary.size
+        training["updates"] = convert_epochs(config, cache).train.steps
     if not vocab_size:
         raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
     description = describe(
@@ -70,4 +78,4 @@ def main() -> None:
         beam=config.decode.beam_size,
         optimizer=config.optimizer,
     )
-    print(json.dumps(description, indent=2))
+    print(json.dumps({**description, "training": training}, indent=2))

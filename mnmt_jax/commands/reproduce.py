@@ -62,12 +62,14 @@ def main() -> None:
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]
     rows = select_rows(paper, table, flags.rows)
-    selected = trials(paper, table, rows, flags.seeds or (1 if scale.miniature else None))
-    data = Path("data") if scale.miniature else flags.data
-    workflow = Workflow(paper, scale, data if scale.miniature or flags.dry_run else data.resolve())
+    seeds = flags.seeds or (1 if scale.miniature else None)
+    data = flags.data if flags.dry_run else flags.data.resolve()
+    folder = None if scale.miniature else data
+    selected = trials(paper, table, rows, seeds, folder)
+    workflow = Workflow(paper, scale, folder)
     targets = [workflow.add(trial) for trial in selected]
     if flags.dry_run:
-        print(describe_plan(table, workflow))
+        print(describe_plan(table, selected, workflow))
         return
     default = "runs/papers_tiny" if scale.miniature else "runs/papers"
     output = flags.output or Path(default)
@@ -76,7 +78,7 @@ def main() -> None:
         targets,
         name=f"{table.paper}-{table.name}",
         output=output,
-        data=output / data if scale.miniature else data,
+        data=output / "data" if scale.miniature else data,
         cores=flags.cores,
         arguments=flags.snakemake,
     )

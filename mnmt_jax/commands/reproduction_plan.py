@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mnmt_jax.cost.training_estimate import (
     SENTENCE,
@@ -14,58 +14,116 @@ from mnmt_jax.cost.training_estimate import (
     sum_estimates,
 )
 from mnmt_jax.data.mixtures import get_mixture
-from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
-from mnmt_jax.papers.experiments import Experiment, training_config
+from mnmt_jax.papers.experiments import Experiment, training_config, vocabulary_notes
 from mnmt_jax.papers.tables import Table
-from mnmt_jax.papers.workflow import Workflow
+from mnmt_jax.papers.workflow import Trial, Workflow
 
 
-def describe_plan(table: Table, plan: Workflow) -> str:
+def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
     """Return what a reproduction does and costs at full scale.
 
     Args:
         table: the table.
-        plan: the workflow of its trials.
+        trials: seeds of experiments of its rows.
+        plan: the workflow of the trials.
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
-    costs = {name: estimate_training(training_config(item)) for name, item in trained.items()}
+    costs = {name: _estimate(item) for name, item in trained.items()}
     flops, disk = sum_estimates(costs[name] for name, _ in plan.trainings)
-    hours = ", ".join(f"{name} {h:.3g}" for name, h in device_hours(flops).items())
+    hours = ", ".join(
+        f"{name} {h:{',.0f' if h >= 100 else '.3g'}}" for name, h in device_hours(flops).items()
+    )
     evaluations = sum(step.kind == "evaluate" for step in plan.steps)
     return "\n".join(
         [
             f"{table.paper}/{table.name}: {table.number}, {table.title}",
             f"{len(plan.trainings)} trainings, {evaluations} evaluations, {len(plan.steps)} steps",
             "",
-            _training_table(trained, costs),
+            _training_table(trained, costs, _rows_by_run(table, trials)),
+            *_epoch_note(trained.values()),
             f"FLOPs of all trainings, rows full of sentences of {SENTENCE} pieces: {flops:.3g}",
             f"hours at {UTILIZATION:.0%} of the peak (assumed): {hours}",
             f"disk for checkpoints: {disk / 1e9:.3g} GB",
             "",
             *_required_files(trained.values()),
             "",
-            *(shlex.join(step.command) for step in plan.steps),
+            *(command_line(step.command) for step in plan.steps),
         ]
     )
 
 
+def _estimate(experiment: Experiment) -> TrainingEstimate:
+    data = experiment.data
+    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
+
+
+def command_line(words: Iterable[str]) -> str:
+    """Return a shell's command line, with double quotes around values that have single ones."""
+    return " ".join(_quote(word) for word in words)
+
+
+def _quote(word: str) -> str:
+    name, equals, value = word.partition("=")
+    if "'" in value and not set(value) & set('"$`!\\'):
+        return f'{shlex.quote(name)}{equals}"{value}"'
+    return shlex.quote(word)
+
+
+def _rows_by_run(table: Table, trials: Iterable[Trial]) -> dict[str, str]:
+    """Return the numbers of the rows that evaluate each run, as in `--rows`."""
+    numbers = {row.name: number for number, row in enumerate(table.rows, start=1)}
+    rows = dict[str, dict[int, None]]()
+    for trial in trials:
+        rows.setdefault(trial.experiment.run_name, {})[numbers[trial.row]] = None
+    return {name: ",".join(map(str, run_rows)) for name, run_rows in rows.items()}
+
+
 def _training_table(
-    trained: Mapping[str, Experiment], costs: Mapping[str, TrainingEstimate]
+    trained: Mapping[str, Experiment],
+    costs: Mapping[str, TrainingEstimate],
+    rows_by_run: Mapping[str, str],
 ) -> str:
-    header = ["model", "corpus", "directions", "parameters", "updates", "tokens/update", "FLOPs"]
+    header = [
+        "rows",
+        "model",
+        "corpus",
+        "directions",
+        "parameters",
+        "updates",
+        "tokens/update",
+        "FLOPs",
+    ]
     rows = []
     for name, item in trained.items():
         cost, directions = costs[name], get_mixture(item.data.mixture).directions
         sizes = [len(directions), cost.parameters, cost.updates, cost.tokens]
         counts = [f"{size:,}" for size in sizes]
-        rows.append([item.model, item.data.corpus, *counts, f"{cost.flops:.3g}"])
+        row_numbers = rows_by_run.get(name, "source run")
+        rows.append([row_numbers, item.model, item.data.corpus, *counts, f"{cost.flops:.3g}"])
     return markdown_table(header, rows)
 
 
+def _epoch_note(experiments: Iterable[Experiment]) -> list[str]:
+    """Return a line about updates that are estimated from epochs; none if there are none."""
+    if not any(training_config(item).train.epochs for item in experiments):
+        return []
+    return [
+        f"updates of epochs (Train.epochs) are estimates for pairs of {SENTENCE} pieces; training "
+        "counts them from the cache"
+    ]
+
+
 def _required_files(experiments: Iterable[Experiment]) -> list[str]:
-    """Return a line for each corpus: its folder, and the files to put there."""
-    mixtures = dict.fromkeys(item.data.mixture for item in experiments)
-    corpora = [PUBLISHED[get_mixture(name).corpus] for name in mixtures]
-    places = (f"DATA/{row.folder or row.name}: {row.required_files}" for row in corpora)
-    return [f"data: {place}" for place in dict.fromkeys(places)]
+    """Return a line for each corpus, its folder and files, and each released vocabulary."""
+    items = list(experiments)
+    names = dict.fromkeys(get_mixture(item.data.mixture).corpus for item in items)
+    places = dict.fromkeys(_place(PUBLISHED.get(name), name) for name in names)
+    return [f"data: {text}" for text in (*places, *vocabulary_notes(items))]
+
+
+def _place(row: PublishedCorpus | None, name: str) -> str:
+    if row is None:
+        return f"{name}: embedded, no file"
+    return f"DATA/{row.folder or row.name}: {row.required_files}"

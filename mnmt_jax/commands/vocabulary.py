@@ -44,7 +44,7 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 TRAINING_FLAGS = (*_OPTIONS, "model_type", "byte_fallback", "text_normalization")
 # The rule of --lavs that uses a flag.
-_RULE_OF = {"lavs_threshold": "code", "lavs_pairs": "paper"}
+_RULE_OF = {"lavs_threshold": "code", "lavs_copies": "code", "lavs_pairs": "paper"}
 _THRESHOLD = 20  # rule of the authors' script
 
 
@@ -58,6 +58,12 @@ def make_parser() -> CommandParser:
     parser.add_argument("--output", required=True, metavar="DIR", help="vocabulary folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing vocabulary")
     add_training_options(parser)
+    parser.add_argument(
+        "--english_from",
+        metavar="LIST",
+        help="read English in its pairs with these languages alone, e.g. ar,zh, and every other "
+        "language in its pair with English; default: read all pairs",
+    )
     group = parser.add_argument_group("language-aware vocabulary sharing")
     group.add_argument(
         "--lavs",
@@ -72,6 +78,12 @@ def make_parser() -> CommandParser:
         metavar="N",
         help="--lavs code: split a piece seen more than N times in at least two languages; "
         "default: 20",
+    )
+    group.add_argument(
+        "--lavs_copies",
+        type=positive_int,
+        metavar="N",
+        help="--lavs code: choose the smallest threshold that makes at most N copies, e.g. 12500",
     )
     group.add_argument(
         "--lavs_pairs",
@@ -131,6 +143,8 @@ def main() -> None:
     make = _split if arguments.lavs else _adopt if arguments.sentencepiece else _train
     if make is not _split:
         refuse_flags(arguments, ("vocabulary", *_RULE_OF), "a new vocabulary, without --lavs")
+    if make is not _train:
+        refuse_flags(arguments, ["english_from"], "an existing vocabulary")
     vocabulary, facts = make(arguments)
     summary = {
         "output": arguments.output,
@@ -202,9 +216,12 @@ def _train(arguments: argparse.Namespace) -> Made:
 
     _check_output(arguments)
     options = training_options(arguments)
+    if arguments.english_from and (arguments.monolingual or arguments.text):
+        raise UserError("--english_from chooses pairs; omit it with text of single languages")
     corpus, directions = corpus_and_directions(arguments)
+    english_from = canonical_codes(split_list(arguments.english_from), "--english_from")
     print(f"reading {corpus.name}", file=sys.stderr)
-    text = language_text(corpus, directions, options.sentences)
+    text = language_text(corpus, directions, options.sentences, english_from)
     print(f"training {options.vocab_size} pieces", file=sys.stderr)
     vocabulary = train_sentencepiece(text, None, options=options)
     _save(arguments, vocabulary)
@@ -251,12 +268,15 @@ def _by_code(
     from mnmt_jax.vocabulary import lavs
 
     threshold = arguments.lavs_threshold or _THRESHOLD
+    if arguments.lavs_copies:
+        threshold = lavs.threshold_for(counts, pieces, arguments.lavs_copies)
     flagged = lavs.flag_by_threshold(counts, pieces, threshold)
     split = lavs.splittable_pieces(flagged)
     if not any(split.values()):
+        remedy = "raise --lavs_copies" if arguments.lavs_copies else "lower --lavs_threshold"
         raise UserError(
             f"no piece that may be split occurs more than {threshold} times in the text of each of "
-            "two languages; lower --lavs_threshold or give more text"
+            f"two languages; {remedy} or give more text"
         )
     return flagged, split, {"threshold": threshold}
 
@@ -283,6 +303,8 @@ def _check_split(arguments: argparse.Namespace) -> None:
     refuse_flags(arguments, flags, "--lavs, which trains no pieces")
     inapplicable = [flag for flag, rule in _RULE_OF.items() if rule != arguments.lavs]
     refuse_flags(arguments, inapplicable, f"--lavs {arguments.lavs}")
+    if arguments.lavs_threshold and arguments.lavs_copies:
+        raise UserError("--lavs_copies chooses the threshold; omit --lavs_threshold")
     if not arguments.vocabulary:
         raise UserError("--lavs needs --vocabulary, a folder that 'mnmt vocabulary' wrote")
     if arguments.lavs == "paper" and not arguments.lavs_pairs:

@@ -98,6 +98,25 @@ class Bindings:
             self._named |= {entry for entry in _leaves(statement.value) if isinstance(entry, str)}
         section_fields = self._fields.setdefault(title, {})
         section_fields[field] = self._checked_value(statement.value, prefix, location)
+        if title == "Train" and field in ("steps", "epochs"):
+            self._replace_length(field)
+
+    def _replace_length(self, field: str) -> None:
+        """Remove the earlier of `Train.steps` and `Train.epochs`: the later binding wins.
+
+        Raises:
+            UserError: if one file sets both, or the command line does.
+        """
+        fields = self._fields["Train"]
+        if {"steps", "epochs"} - fields.keys() or fields["epochs"].value == 0:
+            return
+        steps, epochs = fields["steps"], fields["epochs"]
+        if _file(steps) == _file(epochs):
+            raise UserError(
+                f"{epochs.location}Train.epochs={epochs.value!r} and Train.steps={steps.value!r} "
+                "are both set; remove one of them"
+            )
+        del fields["steps" if field == "epochs" else "epochs"]
 
     def forget(self, title: str) -> None:
         """Remove the bindings of a section."""
@@ -236,6 +255,11 @@ class Bindings:
             names = (*names, value.name)
             value = self._macros[value.name].value
         return value, names
+
+
+def _file(bound: _Bound) -> str:
+    """Return the file of a binding; empty for the command line."""
+    return bound.location.rpartition(":")[0].rpartition(":")[0]
 
 
 def _field_names(section: type) -> list[str]:

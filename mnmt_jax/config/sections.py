@@ -187,6 +187,8 @@ class Train(Checked):
 
     Attributes:
         steps: updates.
+        epochs: passes over the data, a length instead of `steps`; 0 uses `steps`. An epoch shows
+            each pair of the largest task once (`mnmt_jax.training.epochs`).
         seed: seed of parameters, dropout, and the order and mixing of the data.
         log_every: updates between lines of `metrics.jsonl`.
         eval_every: updates between validations.
@@ -205,6 +207,7 @@ class Train(Checked):
     """
 
     steps: Amount = 100_000
+    epochs: Annotated[float, Range(low=0, high=1e6)] = 0.0
     seed: Seed = 1
     log_every: Count = 100
     eval_every: Count = 1000

@@ -60,6 +60,7 @@ Parameters are counted from the shapes of the model's initialisation
 _RUNS = """
 ## Runs
 
+- Updates are `Train.steps`, or follow from `Train.epochs` and the pairs in the cache.
 - Tokens per update are rows x length x accumulated micro-batches, padding included.
 - ε is label smoothing (`Optimizer.label_smoothing`, 0.1 unless a file sets it).
 - T is the temperature of sampling (`Data.temperature`): directions are drawn in proportion to their
@@ -187,7 +188,7 @@ def _run_row(name: str, config: Config) -> list[str]:
     dropout = f"{config.model.dropout:g}/{config.model.attention_dropout:g}"
     return [
         f"`{name}`",
-        f"{config.train.steps:,}",
+        _length(config),
         f"{tokens:,}",
         f"{optimizer.learning_rate:g}",
         f"{optimizer.warmup_steps:,}",
@@ -197,6 +198,11 @@ def _run_row(name: str, config: Config) -> list[str]:
         str(config.decode.beam_size) if config.decode.method == "beam" else config.decode.method,
         _trained(config),
     ]
+
+
+def _length(config: Config) -> str:
+    epochs = config.train.epochs
+    return f"{epochs:g} epochs" if epochs else f"{config.train.steps:,}"
 
 
 def _trained(config: Config) -> str:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+
+import jax
+import jax.numpy as jnp
 
 from mnmt_jax.config.sections import Config, Model, Optimizer
 from mnmt_jax.cost.describe import describe
 from mnmt_jax.distributed.chips import chip_of
+from mnmt_jax.errors import UserError
 
 UTILIZATION = 0.4
 """Assumed share of the peak FLOP/s; measured on none of these machines."""
@@ -22,6 +28,7 @@ MACHINES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "8 x H100": ("NVIDIA H100", 8),
     }
 )
+_MATRIX = 1024  # rows and columns of the measured matrix product
 _BYTES_PER_PARAMETER = 12  # parameters and two moments, float32
 
 
@@ -31,7 +38,7 @@ class TrainingEstimate:
 
     Attributes:
         parameters: number of parameters of the model.
-        updates: number of updates.
+        updates: number of updates; an estimate if the length is set in epochs.
         tokens: positions of target rows in an update, padding included.
         flops: FLOPs of all updates.
         disk: bytes of the checkpoints that are kept.
@@ -44,18 +51,48 @@ class TrainingEstimate:
     disk: int
 
 
-def estimate_training(config: Config) -> TrainingEstimate:
-    """Estimate the cost of a training, with the vocabulary that its model expects."""
+def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
+    """Estimate the cost of a training, with the vocabulary that its model expects.
+
+    Args:
+        config: configuration of the training.
+        epoch_draws: pairs drawn in an epoch, for a length in `Train.epochs`.
+
+    Raises:
+        UserError: if the length is set in epochs and the size of an epoch is unknown.
+    """
     parameters, flops_per_token = _model_figures(config.model, config.optimizer.frozen)
     tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
+    updates = estimate_updates(config, epoch_draws)
     kept = config.train.keep_last + config.train.keep_best
     return TrainingEstimate(
         parameters=parameters,
-        updates=config.train.steps,
+        updates=updates,
         tokens=tokens,
-        flops=flops_per_token * float(tokens) * config.train.steps,
+        flops=flops_per_token * float(tokens) * updates,
         disk=parameters * _BYTES_PER_PARAMETER * kept,
     )
+
+
+def estimate_updates(config: Config, epoch_draws: int) -> int:
+    """Return the updates of a training; epochs are of pairs of `SENTENCE` pieces, fully packed.
+
+    Args:
+        config: configuration of the training.
+        epoch_draws: pairs drawn in an epoch, for a length in `Train.epochs`.
+
+    Raises:
+        UserError: as `estimate_training`.
+    """
+    if not config.train.epochs:
+        return config.train.steps
+    if not epoch_draws:
+        raise UserError(
+            f"Train.epochs={config.train.epochs:g}: the size of an epoch is unknown; set "
+            "'sentences' of the corpus in paper.toml"
+        )
+    tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
+    return max(1, math.ceil(config.train.epochs * epoch_draws * SENTENCE / tokens))
 
 
 @functools.cache
@@ -75,11 +112,38 @@ def _model_figures(model: Model, frozen: tuple[str, ...]) -> tuple[int, int]:
 def device_hours(flops: float) -> dict[str, float]:
     """Return the hours that some FLOPs take on each machine, at `UTILIZATION` of its peak."""
     chips = {name: (chip_of(kind), count) for name, (kind, count) in MACHINES.items()}
-    return {
-        name: flops / (count * chip.peak_flops * UTILIZATION) / 3600
-        for name, (chip, count) in chips.items()
-        if chip
-    }
+    peaks = {name: count * chip.peak_flops for name, (chip, count) in chips.items() if chip}
+    peaks |= this_machine()
+    return {name: flops / (peak * UTILIZATION) / 3600 for name, peak in peaks.items()}
+
+
+@functools.cache
+def this_machine() -> Mapping[str, float]:
+    """Return the name of this machine and its peak in FLOP/s; empty without a free device.
+
+    The peak of an unknown kind of device, a CPU for example, is measured by a matrix product.
+    """
+    try:
+        devices = jax.local_devices()
+    except RuntimeError:  # a TPU in use by another process
+        return {}
+    chip = chip_of(devices[0].device_kind)
+    if chip:
+        name = f"this machine ({len(devices)} x {devices[0].device_kind})"
+        return {name: len(devices) * chip.peak_flops}
+    return {f"this machine ({devices[0].platform}, measured)": _measured_flops()}
+
+
+def _measured_flops() -> float:
+    """Return the FLOP/s of the default device in a product of float32 matrices."""
+    square = jnp.ones((_MATRIX, _MATRIX), jnp.float32)
+    multiply = jax.jit(jnp.matmul).lower(square, square).compile()
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        multiply(square, square).block_until_ready()
+        seconds.append(time.perf_counter() - start)
+    return 2 * _MATRIX**3 / min(seconds)
 
 
 def sum_estimates(estimates: Iterable[TrainingEstimate]) -> tuple[float, int]:

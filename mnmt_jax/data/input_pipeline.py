@@ -29,6 +29,7 @@ TRAIN, VALIDATION = "train", "validation"
 _log = logging.getLogger(__name__)
 _LAST_CHUNK = 2**40
 _MAX_EMPTY_CHUNKS = 100
+_MOST_PLANNED_CHUNKS = 64  # to count an epoch: a million pairs, seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,14 +198,26 @@ class Pipeline:
         return [self.converter.batch(segments, self._rows) for segments in batch_segments]
 
     def epoch_batches(self) -> int:
-        """Return the number of batches of an epoch.
+        """Return the number of batches of an epoch of `epoch_examples`, as `count_batches`."""
+        return self.count_batches(self.epoch_examples)
 
-        An epoch has as many examples as the training data. With `Data.temperature=1` it holds
-        each example about once.
+    @property
+    def epoch_examples(self) -> int:
+        """Number of pairs drawn in an epoch, those that are longer than a row included."""
+        return self._schedule.epoch_examples
+
+    def count_batches(self, examples: int) -> int:
+        """Return the number of batches of the first examples drawn from the mixture.
+
+        The first `_MOST_PLANNED_CHUNKS` chunks are planned; more are assumed to have as many
+        batches on average.
         """
         chunk_examples = self._data.chunk_examples
-        full_chunks, remaining_examples = divmod(sum(self._schedule.sizes), chunk_examples)
-        batch_count = sum(self.plan(chunk).batches for chunk in range(full_chunks))
+        full_chunks, remaining_examples = divmod(examples, chunk_examples)
+        planned = min(full_chunks, _MOST_PLANNED_CHUNKS)
+        batch_count = sum(self.plan(chunk).batches for chunk in range(planned))
+        if full_chunks > planned:
+            return -(-batch_count * examples // (planned * chunk_examples))
         return batch_count + (
             -(-self.plan(full_chunks).batches * remaining_examples // chunk_examples)
             if remaining_examples

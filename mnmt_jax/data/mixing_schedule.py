@@ -17,6 +17,7 @@ import numpy as np
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.seeded_permutation import hash64, permuted_positions, text_hash64
 
+_LARGEST_EPOCH = 1.5  # fairseq's default_virtual_size_func
 _RATE_UNITS = 2**32  # rates are integers, so that float rounding cannot affect the order
 
 
@@ -56,6 +57,17 @@ class MixingSchedule:
     temperature: float
     seed: int
     chunk_examples: int
+
+    @property
+    def epoch_examples(self) -> int:
+        """Number of draws in an epoch: fairseq's default virtual size.
+
+        They show each example of the largest task once, so smaller tasks more than once if
+        `temperature` is above 1; at most `_LARGEST_EPOCH` times the number of examples.
+        """
+        total, largest = sum(self.sizes), max(self.sizes)
+        rate = max(sampling_rates(self.sizes, self.temperature))
+        return int(min(largest / rate, _LARGEST_EPOCH * total))
 
     def chunk(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the examples of a chunk, task by task.

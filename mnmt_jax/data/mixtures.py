@@ -26,6 +26,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 QUICKSTART_LANGUAGES = ("en", "de", "fr", "cs")
 CACHED_SPLITS = ("train", "validation")
+ENGLISH = "en"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +141,7 @@ def cache_task_sources(
 
 
 def language_text(
-    corpus: Corpus, directions: Iterable[Direction], limit: int
+    corpus: Corpus, directions: Iterable[Direction], limit: int, english_from: Sequence[str] = ()
 ) -> dict[str, list[str]]:
     """Collect the training text of each language, to train a vocabulary on.
 
@@ -148,24 +149,54 @@ def language_text(
         corpus: corpus with the text.
         directions: directions to read; opposite directions have the same text, so one is read.
         limit: maximum sentences per language, taken from its directions round-robin.
+        english_from: languages in whose pairs English is read; other languages are then read in
+            their pair with English alone. Empty: all pairs are read.
 
     Returns:
         Text by language, for the languages of the directions, in the order of the corpus.
+
+    Raises:
+        UserError: if a language of `english_from` has no pair with English.
     """
-    lines = language_lines(corpus, directions)
+    lines = language_lines(corpus, directions, english_from)
     return {code: list(itertools.islice(text, limit)) for code, text in lines.items()}
 
 
-def language_lines(corpus: Corpus, directions: Iterable[Direction]) -> dict[str, Iterator[str]]:
+def language_lines(
+    corpus: Corpus, directions: Iterable[Direction], english_from: Sequence[str] = ()
+) -> dict[str, Iterator[str]]:
     """Return lazy iterators over the text of `language_text`, without a limit."""
     streams: dict[str, list[Iterator[str]]] = {code: [] for code in corpus.languages}
     distinct = dict.fromkeys(directions)
+    if english_from:
+        _check_english_pairs(distinct, english_from)
     for direction in distinct:
         if direction[::-1] in distinct and direction > direction[::-1]:
             continue
         for side in (1,) if direction[0] == direction[1] else (0, 1):  # monolingual: target only
-            streams[direction[side]].append(_side_sentences(corpus, direction, side))
+            if not english_from or _is_read(direction, side, english_from):
+                streams[direction[side]].append(_side_sentences(corpus, direction, side))
     return {code: _interleave(texts) for code, texts in streams.items() if texts}
+
+
+def _check_english_pairs(directions: Iterable[Direction], english_from: Iterable[str]) -> None:
+    """Check that the languages have pairs with English.
+
+    Raises:
+        UserError: if one has none.
+    """
+    paired = {code for pair in directions if ENGLISH in pair for code in pair} - {ENGLISH}
+    if unpaired := [code for code in english_from if code not in paired]:
+        raise UserError(
+            f"--english_from: '{unpaired[0]}' has no pair with English; choose from "
+            f"{join_names(sorted(paired)) or 'none'}"
+        )
+
+
+def _is_read(direction: Direction, side: int, english_from: Sequence[str]) -> bool:
+    """Return whether a side of a pair is read: English in some pairs, others with English."""
+    other = direction[1 - side]
+    return other in english_from if direction[side] == ENGLISH else other == ENGLISH
 
 
 def get_mixture(name: str) -> Mixture:

@@ -38,6 +38,21 @@ class TranslatedSentence:
     unknown_characters: str = ""
 
 
+@dataclass(frozen=True)
+class StoredTexts:
+    """Texts of a direction's file, line by line.
+
+    Attributes:
+        sources: source sentences.
+        hypotheses: translations.
+        references: reference translations.
+    """
+
+    sources: tuple[str, ...]
+    hypotheses: tuple[str, ...]
+    references: tuple[str, ...]
+
+
 TranslateFn = Callable[[Sequence[str], Direction], Sequence[TranslatedSentence]]
 """Function that translates the sentences of one direction, in order."""
 
@@ -184,6 +199,27 @@ def read_translations(
             "'mnmt evaluate' again"
         )
     return outputs
+
+
+def read_stored_texts(folder: Path, direction: Direction) -> StoredTexts:
+    """Read the texts of a direction, whatever model translated them.
+
+    Args:
+        folder: folder of a `TranslationStore`.
+        direction: source and target.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
+    path = _path(folder, direction)
+    rows = _rows(path)
+    if rows is None:
+        raise UserError(f"{path}: is missing or damaged; run 'mnmt evaluate' again")
+    return StoredTexts(
+        tuple(source for (source, _), _ in rows),
+        tuple(output.text for _, output in rows),
+        tuple(reference for (_, reference), _ in rows),
+    )
 
 
 def _read_outputs(

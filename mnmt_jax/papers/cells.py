@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mnmt_jax.evaluation.published_averages import EC40_TABLE_TIERS
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
+from mnmt_jax.papers.conditions import Conditions, conditions_of
+from mnmt_jax.papers.experiments import vocabulary_notes
+from mnmt_jax.papers.groups import group_mean
+from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.tables import Column, Number, Table
 from mnmt_jax.papers.workflow import Trial
-from mnmt_jax.vocabulary.languages import EC40_TIERS, MITRE_GROUPS, Direction
 
 # Metric of a column -> field of `DirectionResult`.
 _FIELDS = {
@@ -20,17 +22,18 @@ _FIELDS = {
     "variance": "bleu",
     "spbleu": "spbleu",
     "chrf": "chrf",
+    "exact": "exact_match",
     "comet": "comet",
     "bert_score": "bert_score",
     "off_target": "off_target_lid",
+    "off_target_nearest": "off_target_nearest",
 }
-_TIERS = dict(zip(EC40_TIERS, EC40_TABLE_TIERS.values(), strict=True))
-_GROUPS: Mapping[str, tuple[str, ...]] = {
-    **_TIERS,
-    **{
-        name.lower().replace("-", "_").replace(" ", "_"): codes
-        for name, codes in MITRE_GROUPS.items()
-    },
+# Group of a column -> curve of validation losses.
+_CURVES = {
+    "supervised": "supervised",
+    "zero_shot": "zero_shot",
+    "en_to_x": "from_english",
+    "x_to_en": "to_english",
 }
 
 
@@ -41,10 +44,13 @@ class Cell:
     Attributes:
         published: the printed number; None if the paper has none.
         ours: summary over seeds; None if it was not computed.
+        sentence_interval: 95 % interval of a single seed's score, by bootstrap over sentences; None
+            for several seeds, or if it was not computed.
     """
 
     published: Number | None
     ours: SeedSummary | None
+    sentence_interval: tuple[float, float] | None = None
 
     @property
     def difference(self) -> float | None:
@@ -52,6 +58,13 @@ class Cell:
         if self.ours is None or self.published is None:
             return None
         return self.ours.mean - float(self.published)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The range over seeds, or the interval over the sentences of a single seed."""
+        if self.ours is not None and self.ours.count > 1:
+            return self.ours.low, self.ours.high
+        return self.sentence_interval
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,45 +74,94 @@ class Reproduction:
     Attributes:
         table: the published table.
         cells: (name of a row, key of a column) -> cell.
-        results: name of a row -> evaluations, by corpus of the columns.
+        evaluations: (name of a row, corpus of its columns) -> evaluations, one per seed.
+        conditions: conditions of our runs.
+        notes: what differs from the paper's conditions.
     """
 
     table: Table
     cells: Mapping[tuple[str, str], Cell]
-    results: Mapping[str, Mapping[str, Sequence[RunResult]]]
+    evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
+    conditions: Sequence[Conditions] = ()
+    notes: tuple[str, ...] = ()
 
 
-def collect(table: Table, trials: Sequence[Trial], output: Path) -> Reproduction:
+def collect(
+    table: Table,
+    trials: Sequence[Trial],
+    output: Path,
+    *,
+    flores200_model: Path | None = None,
+) -> Reproduction:
     """Read the evaluations of a table's trials.
 
     Args:
         table: the published table.
         trials: the trials that were run; others have no scores of ours.
-        output: output folder of the workflow.
+        output: output folder of the workflow; resampled scores are kept in `resampled` there.
+        flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
 
     Raises:
         UserError: if an evaluation is missing or damaged.
     """
-    results: dict[str, dict[str, list[RunResult]]] = {}
-    plain: dict[str, list[RunResult]] = {}  # without the row's changes of decoding
+    evaluations: dict[tuple[str, str], list[Evaluation]] = {}
+    plain: dict[str, list[Evaluation]] = {}  # without the row's changes of decoding
     for trial in trials:
-        by_corpus = results.setdefault(trial.row, {})
-        by_corpus.setdefault(trial.prefix, []).append(read_result(output / trial.evaluation))
+        folder = output / trial.evaluation
+        evaluation = Evaluation(read_result(folder), folder)
+        evaluations.setdefault((trial.row, trial.prefix), []).append(evaluation)
         if not trial.experiment.decode:
-            runs = plain.setdefault(trial.experiment.run_name, [])
-            runs.append(by_corpus[trial.prefix][-1])
+            plain.setdefault(trial.experiment.run_name, []).append(evaluation)
     experiments = {(trial.row, trial.prefix): trial.experiment for trial in trials}
+    intervals = SentenceIntervals(output / "resampled", flores200_model)
     cells = {}
     for row in table.rows:
         for column in table.columns:
-            published = row.published.get(column.key)
-            runs = results.get(row.name, {}).get(column.corpus, [])
-            experiment = experiments.get((row.name, column.corpus))
-            reference = plain.get(experiment.run_name, []) if experiment else []
-            ours = summarize_column(column, runs, reference)
-            if published is not None or ours is not None:
-                cells[row.name, column.key] = Cell(published, ours)
-    return Reproduction(table, cells, results)
+            key = row.name, column.corpus
+            before = plain.get(experiments[key].run_name, []) if key in experiments else []
+            cell = make_cell(
+                column, row.published.get(column.key), evaluations.get(key, []), before, intervals
+            )
+            if cell.published is not None or cell.ours is not None:
+                cells[row.name, column.key] = cell
+    notes = vocabulary_notes(
+        trial.experiment for trial in trials if not trial.experiment.pretrained
+    )
+    conditions = [
+        conditions_of(key[0], evaluations[key], experiment, output)
+        for key, experiment in experiments.items()
+    ]
+    return Reproduction(table, cells, evaluations, conditions, tuple(notes))
+
+
+def make_cell(
+    column: Column,
+    published: Number | None,
+    evaluations: Sequence[Evaluation],
+    before: Sequence[Evaluation],
+    intervals: SentenceIntervals,
+) -> Cell:
+    """Return a cell with our scores.
+
+    Args:
+        column: the column.
+        published: the printed number.
+        evaluations: evaluations of the row, one per seed.
+        before: evaluations of the same runs with unchanged decoding, for columns of changes.
+        intervals: intervals over sentences, for one seed.
+    """
+    runs, reference = ([item.result for item in group] for group in (evaluations, before))
+    ours = summarize_column(column, runs, reference)
+    if ours is None or len(evaluations) != 1:
+        return Cell(published, ours)
+    is_change = column.metric == "bleu_change"
+    interval = intervals.of_column(
+        column,
+        _FIELDS.get(column.metric, ""),
+        evaluations[0],
+        before[0] if is_change else None,
+    )
+    return Cell(published, ours, interval)
 
 
 def summarize_column(
@@ -131,56 +193,19 @@ def group_score(result: RunResult, column: Column) -> float | None:
 
     Args:
         result: an evaluation.
-        column: the column; its group is `supervised`, `zero_shot`, `all`, a direction (`de-fr`) or
-            `A_to_B`, where A and B are a code, a tier or group of languages, `x` for any, or
-            `non_english`.
+        column: the column; `mnmt_jax.papers.groups.group_mean` describes its group.
     """
     if column.metric == "parameters":
         return result.parameters
+    if column.metric == "nll":
+        return _validation_nll(result, column.group)
     field = _FIELDS.get(column.metric)
     if field is None:
         return None
-    values = result.values(field)
-    means = []
-    for group in _averaged_groups(column.group):
-        directions = _directions(group, tuple(values), result.supervised)
-        if scores := [value for pair in directions if (value := values[pair]) is not None]:
-            means.append(sum(scores) / len(scores))
-    return sum(means) / len(means) if means else None
+    return group_mean(result.values(field), column.group, result.supervised)
 
 
-def _averaged_groups(group: str) -> tuple[str, ...]:
-    """Return the groups whose means a group averages.
-
-    A tier of EC-40 to or from all languages is the mean of its four tier-by-tier means, as in the
-    authors' script (`mnmt_jax.evaluation.published_averages.ec40_table`).
-    """
-    source, _, target = group.partition("_to_")
-    if source in _TIERS and target == "x":
-        return tuple(f"{source}_to_{tier}" for tier in _TIERS)
-    if source == "x" and target in _TIERS:
-        return tuple(f"{tier}_to_{target}" for tier in _TIERS)
-    return (group,)
-
-
-def _directions(
-    group: str, directions: Sequence[Direction], supervised: Iterable[Direction] | None
-) -> list[Direction]:
-    if group == "all":
-        return list(directions)
-    if group in ("supervised", "zero_shot"):
-        if supervised is None:
-            return []
-        trained = set(supervised)
-        return [pair for pair in directions if (pair in trained) == (group == "supervised")]
-    source, separator, target = group.partition("_to_")
-    if separator:
-        return [pair for pair in directions if _is_in(pair[0], source) and _is_in(pair[1], target)]
-    return [pair for pair in directions if "-".join(pair) == group]
-
-
-def _is_in(code: str, group: str) -> bool:
-    """Return whether a language belongs to a group; a code is the group of itself."""
-    if group == "non_english":
-        return code != "en"
-    return group == "x" or code in _GROUPS.get(group, (group,))
+def _validation_nll(result: RunResult, group: str) -> float | None:
+    """Return the validation loss at the evaluated step; None if the run did not log it."""
+    points = dict(result.curves.get(_CURVES.get(group, ""), ()))
+    return points.get(result.step) if result.step is not None else None

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.experiments import experiments
-from mnmt_jax.papers.tables import Paper, Table
-
-_EMPTY = "–"
+from mnmt_jax.papers.tables import EMPTY, Paper, Table
 
 
 def list_papers(papers: Iterable[Paper]) -> str:
@@ -43,7 +41,7 @@ def show_table(table: Table) -> str:
         [row.name, *(_number(row.published.get(column.key)) for column in table.columns)]
         for row in table.rows
     ]
-    lines = [f"{table.number}: {table.title} (section {table.section})", ""]
+    lines = [f"{table.number}: {table.caption}", ""]
     lines += [markdown_table(header, rows)] if rows else []
     lines += [f"{table.no_numbers}\n"] if table.no_numbers else []
     lines += [
@@ -53,4 +51,4 @@ def show_table(table: Table) -> str:
 
 
 def _number(value: object) -> str:
-    return _EMPTY if value is None else f"{value:,}"
+    return EMPTY if value is None else f"{value:,}"

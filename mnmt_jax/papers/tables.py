@@ -21,6 +21,8 @@ from mnmt_jax.errors import UserError, join_names, suggest
 FOLDER = Path(__file__).parent
 KINDS = ("results", "ablation", "sweep", "fine_tuning", "cost", "data", "analysis")
 NO_CELL = "-"
+EMPTY = "–"
+"""Shown where there is no number."""
 Number = Decimal | int
 
 # Name of a metric in keys of columns -> whether higher values are better; None if neither is.
@@ -29,11 +31,14 @@ METRICS: Mapping[str, bool | None] = MappingProxyType(
         "bleu": True,
         "spbleu": True,
         "chrf": True,
+        "exact": True,
         "comet": True,
         "bert_score": True,
         "bleu_gain": True,
         "bleu_change": True,
         "off_target": False,
+        "off_target_nearest": False,
+        "nll": False,
         "perplexity": False,
         "variance": False,
         "seconds": False,
@@ -113,10 +118,11 @@ class Table:
         name: name of the file, e.g. `table1`.
         number: as printed, e.g. `Table 1`.
         title: what it shows.
-        section: section that discusses it.
+        section: section that discusses it; empty for a table of ours.
         kind: one of `KINDS`.
         no_numbers: why it has no numbers; empty if it has.
         corpus: corpus of columns and rows that name none; empty if they do.
+        seeds: seeds of its rows; empty for those of their corpora.
         notes: what is garbled, contradictory or doubtful in the paper's text.
         columns: columns in the printed order.
         rows: rows in the printed order.
@@ -130,9 +136,15 @@ class Table:
     kind: str
     no_numbers: str
     corpus: str
+    seeds: tuple[int, ...]
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def caption(self) -> str:
+        """Title, and the section that discusses it."""
+        return f"{self.title} (section {self.section})" if self.section else self.title
 
     @property
     def cells(self) -> int:
@@ -248,14 +260,29 @@ def load_table(path: Path) -> Table:
         name=path.stem,
         number=_text(path, fields, "number"),
         title=_text(path, fields, "title"),
-        section=_text(path, fields, "section"),
+        section=fields.get("section", ""),
         kind=kind,
         no_numbers=fields.get("no_numbers", ""),
         corpus=fields.get("corpus", ""),
+        seeds=parse_seeds(str(path), fields.get("seeds", [])),
         notes=tuple(" ".join(note.split()) for note in fields.get("notes", ())),
         columns=columns,
         rows=rows,
     )
+
+
+def parse_seeds(place: str, seeds: Any) -> tuple[int, ...]:
+    """Return the seeds of a file.
+
+    Raises:
+        UserError: naming the file, unless they are different numbers in a list.
+    """
+    numbers = seeds if isinstance(seeds, list) else []
+    if numbers != seeds or any(type(seed) is not int or seed < 0 for seed in numbers):
+        raise UserError(f"{place}: seeds: {seeds!r} is not a list of numbers; write seeds = [1, 2]")
+    if len(set(numbers)) < len(numbers):
+        raise UserError(f"{place}: seeds: {seeds!r} lists a seed twice")
+    return tuple(numbers)
 
 
 def _row(path: Path, fields: dict[str, Any], keys: Sequence[str]) -> Row:

@@ -4,7 +4,7 @@ Folders below the output folder, shared by all tables that are written there:
 
     data/CORPUS              made miniatures of corpora and checkpoints (scale tiny alone)
     imports/NAME             from `mnmt import`
-    vocabularies/CORPUS      from `mnmt vocabulary`
+    vocabularies/NAME        from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
@@ -30,8 +30,10 @@ from mnmt_jax.papers.experiments import (
     corpus_settings,
     experiments,
     gin_files,
+    mixture_languages,
     settings_file,
     training_config,
+    with_released_vocabulary,
 )
 from mnmt_jax.papers.miniature_checkpoint import EMBED, HEADS, MLP
 from mnmt_jax.papers.tables import Paper, Row, Table
@@ -78,6 +80,7 @@ TINY = Scale(
         "Data.max_segments=2",
         "Data.validation_examples=4",
         "Optimizer.accumulate=1",
+        "Optimizer.warmup_steps=1",
         "Train.steps=4",
         "Train.log_every=1",
         "Train.eval_every=2",
@@ -127,7 +130,7 @@ class Trial:
         row: name of the row.
         prefix: corpus in the keys of the columns; empty in a table of one corpus.
         experiment: what is trained and evaluated.
-        seed: number of the seed, from 1.
+        seed: seed of the training, `Train.seed`.
     """
 
     row: str
@@ -142,7 +145,11 @@ class Trial:
 
 
 def trials(
-    paper: Paper, table: Table, rows: Sequence[Row], seeds: int | None = None
+    paper: Paper,
+    table: Table,
+    rows: Sequence[Row],
+    seeds: int | None = None,
+    data: Path | None = None,
 ) -> tuple[Trial, ...]:
     """Return the trials of some rows of a table.
 
@@ -151,13 +158,21 @@ def trials(
         table: the table.
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
+        data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
     """
     return tuple(
-        Trial(row.name, prefix, experiment, seed)
+        Trial(row.name, prefix, with_released_vocabulary(experiment, data), seed)
         for row in rows
         for prefix, experiment in experiments(paper, table, row).items()
-        for seed in range(1, (seeds or experiment.data.seeds) + 1)
+        for seed in _choose_seeds(table.seeds or experiment.data.seeds, seeds)
     )
+
+
+def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
+    """Return a number of seeds: the stated ones first, then those after the largest of them."""
+    count = count or len(stated)
+    further = range(max(stated) + 1, max(stated) + 1 + count)
+    return (*stated, *further)[:count]
 
 
 class Workflow:
@@ -166,14 +181,14 @@ class Workflow:
     Args:
         paper: the paper.
         scale: size of the reproduction.
-        data: folder of the released models that are imported, `data/` in `paper.toml`.
+        data: folder of the corpora, as in `trials`, and of released models; None for `data`.
 
     Attributes:
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
-    def __init__(self, paper: Paper, scale: Scale, data: Path = Path("data")) -> None:
-        self._paper, self._scale, self._data_folder = paper, scale, data
+    def __init__(self, paper: Paper, scale: Scale, data: Path | None = None) -> None:
+        self._paper, self._scale, self._folder = paper, scale, data
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
@@ -191,33 +206,41 @@ class Workflow:
         return name
 
     def _data(self, task: str) -> tuple[str, ...]:
-        """Make the miniature of the corpus of a mixture or task; return the step to wait for."""
-        if not self._scale.miniature:
+        """Make the miniature of a mixture's or task's corpus with files; return the step."""
+        row = PUBLISHED.get(task) or PUBLISHED.get(get_mixture(task).corpus)
+        if row is None or not self._scale.miniature:
             return ()
-        row = PUBLISHED[task if task in PUBLISHED else get_mixture(task).corpus]
         command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
         return (self._step(f"data/{row.name}", (*command, f"data/{row.folder or row.name}")),)
 
     def _vocabulary(self, data: CorpusSettings) -> str:
-        corpus = data.vocabulary_of or data.corpus
-        described = corpus_settings(self._paper, corpus)
-        flags = described.vocabulary
-        if self._scale.miniature:
-            flags = ("--vocab_size", _miniature_pieces(described.mixture), *self._scale.vocabulary)
-        command = ("mnmt", "vocabulary", "--mixture", described.mixture, *flags)
-        name = f"vocabulary/{corpus}"
-        return self._step(
-            name,
-            (*command, "--output", f"vocabularies/{corpus}"),
-            self._data(described.mixture),
-        )
+        """Train, adopt or split the vocabulary of a training; return the step."""
+        described = corpus_settings(self._paper, data.vocabulary_of or data.corpus)
+        inputs = self._data(described.mixture)
+        flags: tuple[str, ...] = ("--mixture", described.mixture, *described.vocabulary)
+        if data.lavs_copies:
+            shared = dataclasses.replace(data, lavs_copies=0)
+            inputs = (self._vocabulary(shared), *inputs)
+            copies = ("--lavs", "code", "--lavs_copies", str(data.lavs_copies))
+            base = f"vocabularies/{shared.vocabulary_name}"
+            flags = (*copies, "--vocabulary", base, "--mixture", data.mixture)
+        elif data.vocabulary_file:
+            languages = PUBLISHED[get_mixture(described.mixture).corpus].languages
+            adopted = ("--sentencepiece", data.vocabulary_file)
+            inputs, flags = (), (*adopted, "--languages", ",".join(languages))
+        elif self._scale.miniature:
+            pieces = ("--vocab_size", _miniature_pieces(described.mixture))
+            flags = ("--mixture", described.mixture, *pieces, *self._scale.vocabulary)
+        name = data.vocabulary_name
+        command = ("mnmt", "vocabulary", *flags, "--output", f"vocabularies/{name}")
+        return self._step(f"vocabulary/{name}", command, inputs)
 
     def _cache(self, experiment: Experiment) -> str:
         data, folder = experiment.data, _cache_folder(experiment)
         if name := experiment.vocabulary_import:
             vocabulary, step = f"{_import_folder(name)}/vocabulary", self._import(name)
         else:
-            vocabulary = f"vocabularies/{data.vocabulary_of or data.corpus}"
+            vocabulary = f"vocabularies/{data.vocabulary_name}"
             step = self._vocabulary(data)
         command = ("mnmt", "cache", "--mixture", data.mixture, *data.cache)
         return self._step(
@@ -307,12 +330,14 @@ class Workflow:
         return self._trained(experiment, seed), folder, experiment.data.step
 
     def _source_experiment(self, source: Source) -> Experiment:
-        return Experiment(source.model, corpus_settings(self._paper, source.corpus))
+        experiment = Experiment(source.model, corpus_settings(self._paper, source.corpus))
+        return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
         flags = shlex.split(self._paper.imports[name])
         position = flags.index("--input") + 1
-        flags[position] = str(self._data_folder / flags[position].removeprefix("data/"))
+        if self._folder is not None:
+            flags[position] = str(self._folder / flags[position].removeprefix("data/"))
         inputs: tuple[str, ...] = ()
         if self._scale.miniature:
             make = ("python", "-m", "mnmt_jax.papers.miniature_checkpoint", name, flags[position])
@@ -361,13 +386,15 @@ def _step_flags(experiment: Experiment) -> list[str]:
 
 def _miniature_pieces(mixture: str) -> str:
     """Return a vocabulary size that is neither too small nor too large for a miniature's text."""
-    return str(430 + 24 * len(PUBLISHED[get_mixture(mixture).corpus].languages))
+    return str(430 + 24 * len(mixture_languages(mixture)))
 
 
 def _cache_folder(experiment: Experiment) -> str:
     """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
     data = experiment.data
-    parts = (*data.cache, *filter(None, [experiment.vocabulary_import]))
+    vocabulary = experiment.vocabulary_import or data.vocabulary_name
+    difference = "" if vocabulary == data.mixture else vocabulary.removeprefix(f"{data.mixture}-")
+    parts = (*data.cache, *filter(None, [difference]))
     return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
 
 

@@ -24,6 +24,7 @@ from mnmt_jax.distributed.sharding import (
     make_mesh,
     replicated,
 )
+from mnmt_jax.training.epochs import convert_epochs, describe_epochs
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import Sums
 from mnmt_jax.training.memory_check import check_state_memory
@@ -61,7 +62,7 @@ class Built:
     """A configured run, before any state exists and without a run directory.
 
     Attributes:
-        config: configuration of the run, with its tasks and languages filled in.
+        config: configuration of the run, with its tasks, languages and updates filled in.
         cache: tokenised corpora and their vocabulary.
         mesh: mesh of all devices, including those of other processes.
         learner: model, objectives and optimizers.
@@ -71,6 +72,7 @@ class Built:
         programs: jitted functions.
         tasks: tasks that are validated.
         positions: positions of an update's batch, padding included, by role.
+        length: description of the training length in epochs; empty if it is set in updates.
     """
 
     config: Config
@@ -83,6 +85,7 @@ class Built:
     programs: Programs
     tasks: ValidationTasks
     positions: Mapping[str, int]
+    length: str
 
 
 def build(config: Config) -> Built:
@@ -102,7 +105,8 @@ def build(config: Config) -> Built:
     """
     check_same_on_all("the configuration", repr(config))
     cache = TokenCache.open(config.data.cache)
-    config = _with_defaults(config, cache)
+    unconverted = _with_defaults(config, cache)
+    config = convert_epochs(unconverted, cache)
     mesh = make_mesh(config.mesh)
     check_state_memory(config, cache.vocabulary.size, mesh)
     learner = Learner.from_config(config, cache.vocabulary.size, mesh)
@@ -128,6 +132,7 @@ def build(config: Config) -> Built:
             role: micro_batch[f"{role}_segment_ids"].size * micro_batches
             for role in roles_of(micro_batch)
         },
+        length=describe_epochs(unconverted, config, cache),
     )
 
 

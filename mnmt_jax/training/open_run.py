@@ -165,6 +165,7 @@ def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[st
         built.config.data, built.learner.model.plan, built.cache
     )
     lines = (
+        built.length,
         built.pipeline.dropped_summary(),
         *source_lines,
         _trainable_summary(built, state),

@@ -20,7 +20,7 @@ from mnmt_jax.training.source_runs import SourceRunSpec
 def train(
     config: Config, workdir: str | Path, source_specs: Sequence[SourceRunSpec] = ()
 ) -> str | None:
-    """Train, or continue the training in a run directory, to `Train.steps` updates.
+    """Train, or continue the training in a run directory, to `Train.steps` or `Train.epochs`.
 
     Args:
         config: configuration of the run.
@@ -36,7 +36,6 @@ def train(
             has foreign files under the names of a run's files, if LoRA has no source run, if a
             source run does not fit, or if a loss is not finite.
     """
-    steps = config.train.steps
     run = RunDirectory.open(workdir)
     run.check_folder()
     with (
@@ -45,6 +44,7 @@ def train(
         Agreement(session.built.mesh, lambda: stop.received or 0) as agreement,
     ):
         _announce(session)
+        steps = session.built.config.train.steps
         stop_signal = session.loop(training_hooks(config.train), agreement.signal)
         is_beyond = session.step > steps  # Train.steps was higher before
         progress = f"step {session.step}{', beyond' if is_beyond else ' of'} {steps}"

@@ -1,7 +1,8 @@
 """Language-aware vocabulary sharing (LAVS): copies of pieces that languages share.
 
 A rule flags pieces for languages by how often the training text of each language contains them.
-`flag_by_threshold` is the rule of the authors' code, `flag_by_sharing` the published one. Flagged
+`flag_by_threshold` is the rule of the authors' code, with the threshold that `threshold_for`
+chooses for a number of copies; `flag_by_sharing` is the published rule. Flagged
 pieces get copies (`mnmt_jax.vocabulary.language_specific_pieces`). The last functions write text as
 the authors do, with a copy as `piece_xx`. Nothing here depends on them; they serve to compare a
 split with the authors'.
@@ -93,6 +94,31 @@ def flag_by_threshold(
         language: tuple(piece for piece in shared if piece in language_pieces)
         for language, language_pieces in frequent.items()
     }
+
+
+def threshold_for(counts: PieceCounts, pieces: Iterable[str], max_copies: int) -> int:
+    """Return the smallest threshold of `flag_by_threshold` that makes at most some copies.
+
+    The authors set the threshold by hand; Qu et al. state the number of copies instead.
+
+    Args:
+        counts: counts in the training text.
+        pieces: candidate pieces.
+        max_copies: maximum number of copies of pieces that are `is_splittable`.
+
+    Returns:
+        The threshold, at least 1.
+    """
+    values: list[int] = []  # thresholds below which a copy is made
+    for piece in filter(is_splittable, pieces):
+        by_language = sorted(
+            (counts_of[piece] for counts_of in counts.values() if piece in counts_of), reverse=True
+        )
+        if len(by_language) > 1:
+            # The first language gets a copy only if the second does.
+            values += (by_language[1], *by_language[1:])
+    values.sort(reverse=True)
+    return max(values[max_copies], 1) if len(values) > max_copies else 1
 
 
 def flag_by_sharing(

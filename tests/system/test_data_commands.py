@@ -183,6 +183,10 @@ def test_languages_get_copies_of_shared_pieces(shared_words, tmp_path):
     assert cache.vocabulary.decode(source).startswith("the hotel in (")
     assert "▁in_en" in cache.vocabulary.tokens(source)
     assert "▁in_de" in cache.vocabulary.tokens(target)
+    count = facts["copies"]
+    chosen = ["--lavs", "code", "--lavs_copies", count, "--output", tmp_path / "chosen"]
+    facts = succeed("train_vocabulary.py", *shared_words, *chosen)["lavs"]
+    assert facts["copies"] == count and facts["threshold"] < 59
     again = ["--lavs", "paper", "--lavs_pairs", 5, "--output", tmp_path / "paper"]
     facts = succeed("train_vocabulary.py", *shared_words, *again)["lavs"]
     assert facts["pairs"] == 5 and facts["left_shared_by_their_characters"] == 0
@@ -195,9 +199,19 @@ def test_languages_get_copies_of_shared_pieces(shared_words, tmp_path):
         (["--lavs", "code", "--lavs_threshold", 999], "more than 999 times .* lower --lavs_thres"),
         (["--lavs", "code", "--lavs_pairs", 3], "--lavs_pairs does not apply to --lavs code"),
         (["--lavs", "paper"], "--lavs paper needs --lavs_pairs"),
+        (["--lavs", "code", "--lavs_copies", 1], "raise --lavs_copies or give more text"),
+        (
+            ["--lavs", "code", "--lavs_copies", 9, "--lavs_threshold", 9],
+            "--lavs_copies chooses the threshold; omit --lavs_threshold",
+        ),
+        (["--lavs", "paper", "--lavs_copies", 3], "--lavs_copies does not apply to --lavs paper"),
         (["--lavs", "code", "--vocab_size", 9], "--vocab_size does not apply to --lavs"),
         (["--lavs", "code", "--vocabulary", "no/such"], "no/such.*: no such file"),
         (["--lavs", "code", "--output", "{vocabulary}"], "--output: is the folder of --vocabulary"),
+        (
+            ["--lavs", "code", "--english_from", "de"],
+            "--english_from does not apply to an existing",
+        ),
         (["--lavs_threshold", 3], "--vocabulary does not apply to a new vocabulary"),
     ],
 )

@@ -103,3 +103,5 @@ def test_a_row_runs_from_data_to_the_page(tmp_path, capfd, monkeypatch):
     row = next(line for line in lines if "zero-shot BLEU" in line)
     assert [cell.strip() for cell in row.split("|")[3:5]] == ["21.00", f"{bleu:.2f}"]
     assert (tmp_path / "data/iwslt17/train.en-it.en").is_file()
+    assert "training sentences 360 instead of 870,000" in printed
+    assert "vocabulary 530 instead of 40,005" in printed

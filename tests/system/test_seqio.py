@@ -314,5 +314,13 @@ def test_vocabulary_training_reads_each_pair_once(files):
     assert list(text) == list(corpus.languages)
     assert {code: len(lines) for code, lines in text.items()} == {"en": 80, "de": 40, "fr": 40}
     assert set(text["fr"]) == set(made_text.sentences("fr", 40))
+    english = language_text(
+        corpus, [*english_centric_directions(corpus.languages), ("de", "fr")], 1000, ["fr"]
+    )
+    assert {code: len(lines) for code, lines in english.items()} == {"en": 40, "de": 40, "fr": 40}
+    with pytest.raises(
+        UserError, match="--english_from: 'fr' has no pair with English; choose fro"
+    ):
+        language_text(corpus, [("en", "de"), ("de", "fr")], 1000, ["fr"])
     few = language_text(corpus, [("en", "de")], limit=7)
     assert {code: len(lines) for code, lines in few.items()} == {"en": 7, "de": 7}

@@ -77,6 +77,12 @@ def test_patience_is_refused_under_t5x(parse):
         t5x_settings.eval_every()
 
 
+def test_epochs_are_refused_under_t5x(parse):
+    parse("Train.epochs = 3")
+    with pytest.raises(UserError, match="Train.epochs=3: t5x trains to Train.steps"):
+        t5x_settings.steps()
+
+
 def gin_step(step: int):
     import jax.numpy as jnp
 

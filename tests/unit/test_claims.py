@@ -112,6 +112,45 @@ def test_the_candidate_with_the_lowest_supervised_loss_is_chosen(tmp_path):
     assert f"{name} like candidate 0" not in needs
 
 
+def test_recorded_results_of_another_machine_are_not_repeated(tmp_path, monkeypatch):
+    from claim_summary import summarize
+    from experiments import Arm, Cache, Experiment, Workspace, execute
+
+    rates = tuple((f"Optimizer.learning_rate={rate}",) for rate in (1, 2))
+    experiment = Experiment(
+        *("title", "task", "run", {"vocabulary": ()}, {"cache": Cache(())}, (), rates),
+        **{"steps": 3, "every": 1, "seeds": (7, 8), "limit": 0},
+        arms={"base": Arm("encoder_decoder_tiny")},
+    )
+    trained = []
+
+    def train(space, name, candidate, seed, cores):
+        trained.append((candidate, seed))
+        write_run(space.run(name, candidate, seed), [2.0 - candidate])
+
+    def evaluate(space, run, decoding, flags, cores):
+        result = {"directions": {"de-fr": row("supervised", 90.0)}}
+        space.recorded.setdefault("base", {}).setdefault("seeds", {})[run.name[-1]] = {
+            "scores": {decoding: result}
+        }
+
+    monkeypatch.setattr(Workspace, "_make", lambda *_: None)
+    monkeypatch.setattr(Workspace, "_train", train)
+    monkeypatch.setattr(Workspace, "_evaluate", evaluate)
+    first = Workspace(tmp_path / "first", experiment)
+    execute(first.jobs(["base"])[:4], 1)
+    assert trained == [(0, 7), (1, 7)]
+    recorded = summarize(first)
+    assert recorded["arms"]["base"]["losses"] == [2.0, 1.0]
+    second = Workspace(tmp_path / "second", experiment, recorded)
+    execute(second.jobs(["base"]), 1)
+    assert trained == [(0, 7), (1, 7), (1, 7), (1, 8)]
+    third = Workspace(tmp_path / "third", experiment, summarize(second))
+    assert set(third.recorded["base"]["seeds"]) == {"7", "8"}
+    execute(third.jobs(["base"]), 1)
+    assert len(trained) == 4
+
+
 def row(group, bleu):
     return {"group": group, "bleu": bleu, "chrf": bleu, "exact_match": 0.0, "off_target": 1.0}
 

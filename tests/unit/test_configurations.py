@@ -282,7 +282,7 @@ def test_every_published_run_is_tested_here():
     [
         ("mitre", (300_000, 42, 1.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
         ("ec40", (200_000, 1234, 5.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
-        ("ted19", (210_000, 0, 5.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
+        ("ted19", ("30 epochs", 0, 5.0, 1e-8, 1e-4, 0.1, 0.0, 0.1, 4, 200)),
         ("opus100_deep", (50_000, 0, 5.0, 1e-8, 0.0, 0.1, 0.0, 0.1, 4, 127)),
         ("opus100_wide", (100_000, 0, 5.0, 1e-8, 0.0, 0.1, 0.05, 0.1, 4, 127)),
         ("iwslt17", (100_000, 1, 1.0, 1e-8, 1e-4, 0.3, 0.0, 0.1, 4, 200)),
@@ -297,17 +297,19 @@ def test_every_published_run_is_tested_here():
         ("ted30", (30_000, 1, 5.0, 1e-8, 0.0, 0.3, 0.0, 0.1, 5, 200)),
         ("wmt14_en_de", (25_000, 1, 1.0, 1e-8, 0.0, 0.3, 0.0, 0.1, 5, 200)),
         ("wmt14_en_fr", (100_000, 1, 1.0, 1e-8, 0.0, 0.1, 0.0, 0.1, 5, 200)),
-        ("ted19_from_m2m100_418m", (210_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
-        ("ted19_from_nllb_600m", (210_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
-        ("ted19_from_m2m100_1.2b", (70_000, 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
-        ("mitre_finetune_5", (125, 1, 1.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
-        ("mitre_finetune_5_lora", (125, 1, 1.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
+        ("ted19_from_m2m100_418m", ("30 epochs", 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
+        ("ted19_from_nllb_600m", ("30 epochs", 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
+        ("ted19_from_m2m100_1.2b", ("10 epochs", 0, 5.0, 1e-8, 1e-4, 0.3, 0.05, 0.2, 4, 200)),
+        ("mitre_finetune_5", ("10 epochs", 1, 1.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
+        ("mitre_finetune_5_lora", ("10 epochs", 1, 1.0, 1e-6, 0.0, 0.1, 0.1, 0.1, 5, 200)),
     ],
 )
 def test_settings(name, values):
     config = run(name)
-    steps, seed, temperature, eps, decay, dropout, attention, smoothing, beam, longest = values
-    assert (config.train.steps, config.train.seed) == (steps, seed)
+    length, seed, temperature, eps, decay, dropout, attention, smoothing, beam, longest = values
+    epochs = config.train.epochs
+    assert (f"{epochs:g} epochs" if epochs else config.train.steps) == length
+    assert config.train.seed == seed
     assert config.data.temperature == temperature
     assert (config.optimizer.eps, config.optimizer.weight_decay) == (eps, decay)
     assert (config.model.dropout, config.model.attention_dropout) == (dropout, attention)

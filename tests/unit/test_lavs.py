@@ -18,6 +18,7 @@ from mnmt_jax.vocabulary.lavs import (
     language_copies,
     mark_copies,
     splittable_pieces,
+    threshold_for,
 )
 from tests.unit import made_text
 
@@ -46,6 +47,23 @@ def test_the_rule_of_the_code_is_strict_and_needs_two_languages(threshold):
     assert any(flagged.values())
     assert not any(flag_by_threshold(counts, PIECES, 5).values())
     assert not any(flag_by_threshold({"en": counts["en"]}, PIECES, 1).values())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("max_copies", [1, 2, 5, 12, 30, 10_000])
+def test_the_threshold_of_a_number_of_copies_is_the_smallest_one(seed, max_copies):
+    counts = random_counts(seed)
+    pieces = [*PIECES, "a", "▁1"]
+    counts["en"] |= {"a": 9, "▁1": 9}  # not splittable, not counted
+    counts["de"] |= {"a": 9, "▁1": 9}
+
+    def copies(threshold: int) -> int:
+        return len(language_copies(splittable_pieces(flag_by_threshold(counts, pieces, threshold))))
+
+    threshold = threshold_for(counts, pieces, max_copies)
+    assert copies(threshold) <= max_copies
+    assert threshold == 1 or copies(threshold - 1) > max_copies
+    assert copies(1) > 30
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
-from mnmt_jax.cost.training_estimate import estimate_training
+from mnmt_jax.cost.training_estimate import device_hours, estimate_training, this_machine
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
@@ -26,6 +27,7 @@ from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPERS = load_papers()
 TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
@@ -41,6 +43,7 @@ def _name(table) -> str:
 
 def test_all_tables_and_data_figures_of_five_papers_are_files():
     assert list(PAPERS) == [
+        "benchmarks",
         "graformer",
         "language_layers",
         "position_disentangling",
@@ -48,7 +51,9 @@ def test_all_tables_and_data_figures_of_five_papers_are_files():
         "two_stage",
     ]
     numbered = {
-        paper.name: [n for n in paper.tables if n.startswith("table")] for paper in PAPERS.values()
+        paper.name: [n for n in paper.tables if n.startswith("table")]
+        for paper in PAPERS.values()
+        if paper.name != "benchmarks"
     }
     assert {name: len(tables) for name, tables in numbered.items()} == {
         "graformer": 13,
@@ -88,18 +93,51 @@ def test_plan_of_every_table(table, relaxed_dtypes):
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, plan)
-    assert all(shlex.join(step.command) in text for step in plan.steps)
+    text = describe_plan(table, selected, plan)
+    lines = [tuple(shlex.split(line)) for line in text.splitlines() if line.startswith("mnmt ")]
+    assert lines == [step.command for step in plan.steps]
+    assert "'\"'\"'" not in text
+    assert not plan.trainings or ", this machine (cpu, measured) " in text
     _check_cost(next(iter(plan.trainings.values()), None))
+
+
+def test_plan_names_the_rows_of_a_training(relaxed_dtypes):
+    table = find_table("language_layers/table7")
+    paper = PAPERS[table.paper]
+    selected = trials(paper, table, select_rows(paper, table, None))
+    plan = Workflow(paper, FULL)
+    for trial in selected:
+        plan.add(trial)
+    lines = describe_plan(table, selected, plan).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| rows"))
+    numbers = [line.split("|")[1].strip() for line in lines[start + 2 :] if line.startswith("|")]
+    by_row = dict.fromkeys((trial.row, trial.experiment.run_name) for trial in selected)
+    names = [row.name for row in table.rows]
+    expected = {name: [] for _, name in by_row}
+    for row, name in by_row:
+        expected[name].append(str(names.index(row) + 1))
+    assert numbers == [",".join(rows) for rows in expected.values()]
+    assert sum(len(rows) for rows in expected.values()) >= len(table.rows) > 1
+
+
+def test_hours_are_flops_over_the_assumed_share_of_a_measured_peak():
+    ((name, peak),) = this_machine().items()
+    hours = device_hours(1e15)
+    assert hours[name] == pytest.approx(1e15 / (0.4 * peak) / 3600)
+    assert hours["8 x H100"] == pytest.approx(1e15 / (0.4 * 8 * 989e12) / 3600)
+    assert 1e8 < peak < 1e14
 
 
 def _check_cost(experiment) -> None:
     """Compare the estimate with `mnmt describe` on the same gin files."""
     if experiment is None:
         return
-    cost = estimate_training(training_config(experiment))
+    draws = experiment.data.epoch_draws or experiment.data.sentences
+    cost = estimate_training(training_config(experiment), draws)
     config = load_config(gin_files(experiment), experiment.training_bindings)
-    assert cost.updates == config.train.steps
+    epochs = Decimal(config.train.epochs)
+    updates = epochs * draws * 32 / cost.tokens if epochs else config.train.steps
+    assert cost.updates == max(1, math.ceil(updates))
     assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
         figures = describe(
@@ -126,8 +164,8 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
     files = "--gin_file gin_configs/models/fcll_iwslt17.gin --gin_file gin_configs/runs/iwslt17.gin"
     assert [" ".join(step.command) for step in plan.steps] == [
         "mnmt vocabulary --mixture iwslt17 --vocab_size 40001 --model_type bpe --monolingual "
-        "--normalization nmt_nfkc --text_normalization none --no-byte_fallback "
-        "--output vocabularies/iwslt17",
+        "--sentences 10000000 --normalization nmt_nfkc --text_normalization none "
+        "--no-byte_fallback --output vocabularies/iwslt17",
         "mnmt cache --mixture iwslt17 --vocabulary vocabularies/iwslt17 --output caches/iwslt17",
         *(
             command
@@ -154,6 +192,98 @@ def _commands(name: str, row: str) -> list[str]:
     for trial in trials(paper, table, select_rows(paper, table, row), 1):
         plan.add(trial)
     return [" ".join(step.command) for step in plan.steps]
+
+
+def _plan(name: str, row: str, data: Path | None = None) -> Workflow:
+    """Return the plan of some rows at full scale."""
+    table = find_table(name)
+    paper = PAPERS[table.paper]
+    plan = Workflow(paper, FULL, data)
+    for trial in trials(paper, table, select_rows(paper, table, row), None, data):
+        plan.add(trial)
+    return plan
+
+
+def test_copies_of_pieces_have_a_vocabulary_and_a_cache_of_their_own(relaxed_dtypes):
+    plan = _plan("registers/table1", "4")
+    vocabulary, split, cache, train, _, evaluate = (" ".join(s.command) for s in plan.steps)
+    assert vocabulary.endswith("--no-byte_fallback --output vocabularies/ec40")
+    assert split == (
+        "mnmt vocabulary --lavs code --lavs_copies 12500 --vocabulary vocabularies/ec40 "
+        "--mixture ec40 --output vocabularies/ec40_lavs"
+    )
+    assert cache.endswith("--vocabulary vocabularies/ec40_lavs --output caches/ec40-ec40_lavs")
+    assert "Data.cache='caches/ec40-ec40_lavs'" in train and "Model.vocab_size=0" in train
+    assert "--task ec40 " in evaluate
+    assert plan.steps[1].inputs == ("vocabulary/ec40",)
+    (experiment,) = plan.trainings.values()
+    cost = estimate_training(training_config(experiment))
+    assert cost.parameters == 241_940_480 + 12_500 * 1024  # 12.8M, as in Appendix C
+
+
+def test_released_vocabularies_are_used_if_they_are_there(tmp_path, relaxed_dtypes):
+    name = "registers/table1"
+    new = _plan(name, "1,4", tmp_path)
+    (tmp_path / "ec40").mkdir()
+    (tmp_path / "ec40" / "spm_64k.model").write_bytes(b"")
+    released = _plan(name, "1,4", tmp_path)
+    adopt, cache, train, *_ = (" ".join(step.command) for step in released.steps)
+    assert adopt.startswith(
+        f"mnmt vocabulary --sentencepiece {tmp_path}/ec40/spm_64k.model --languages en,"
+    )
+    assert adopt.count(",") == 40
+    assert cache.endswith("vocabularies/ec40-released --output caches/ec40-released")
+    assert "--workdir runs/encoder_decoder_ec40_12-ec40-released_vocabulary/seed1234" in train
+    assert any(
+        "--vocabulary vocabularies/ec40-released --mixture" in " ".join(s.command)
+        for s in released.steps
+    )  # LAVS splits it
+    folders = [set(step.command) for step in (*new.steps, *released.steps)]
+    assert sum("vocabularies/ec40_lavs" in words for words in folders) == 2
+    texts = [describe_plan(find_table(name), (), plan) for plan in (new, released)]
+    assert "spm_64k.model (github.com" in texts[0] and "so a new one is trained" in texts[0]
+    assert "dicts" not in texts[1] and "spm_dict): used" in texts[1]
+    other = _plan("registers/table4", "10", tmp_path)
+    assert "vocabularies/nllb_bridge" in other.steps[0].command
+
+
+def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, relaxed_dtypes):
+    (tmp_path / "nllb").mkdir()
+    (tmp_path / "nllb" / "mitre_spm.model").write_bytes(b"")
+    plan = _plan("registers/table4", "2", tmp_path)
+    assert not any("released" in " ".join(step.command) for step in plan.steps)
+    assert "spm.model" not in describe_plan(find_table("registers/table4"), (), plan)
+
+
+def test_seeds_are_those_that_the_papers_state():
+    seeds = {
+        "registers/table1": [1234],
+        "registers/table4": [42],
+        "two_stage/table1": [0],
+        "language_layers/table2": [1, 2, 3, 4, 5],
+        "language_layers/table7": [1],
+        "graformer/table2": [1],
+        "position_disentangling/table1": [1, 2, 3],
+    }
+    for name, expected in seeds.items():
+        table = find_table(name)
+        paper = PAPERS[table.paper]
+        rows = select_rows(paper, table, None)[-1:]
+        made = trials(paper, table, rows)
+        assert [trial.seed for trial in made if trial.prefix == made[0].prefix] == expected, name
+        more = [trial.seed for trial in trials(paper, table, rows, 7)][:7]
+        assert more == [*expected, *range(expected[-1] + 1, expected[-1] + 8)][:7]
+        assert trials(paper, table, rows, 1)[-1].seed == expected[0]
+
+
+def test_source_runs_have_seeds_that_their_corpus_states():
+    for table in RUNNABLE:
+        paper = PAPERS[table.paper]
+        plan = Workflow(paper, FULL)
+        for trial in trials(paper, table, select_rows(paper, table, None)):
+            plan.add(trial)
+        for (_, seed), experiment in plan.trainings.items():
+            assert seed in experiment.data.seeds, _name(table)
 
 
 def test_bindings_of_a_row_are_those_of_its_training():
@@ -223,6 +353,9 @@ def test_tiny_plans_make_their_data_first():
         (lambda s: s.replace('name = "FCLL"', 'name = "SD"'), "two rows are called 'SD'"),
         (lambda s: s.replace("title = ", "titel = ", 1), "'title' is missing"),
         (lambda s: s + "[", "is not TOML"),
+        (lambda s: s.replace("seeds = [1]", "seeds = 1"), "seeds: 1 is not a list of numbers"),
+        (lambda s: s.replace("seeds = [1]", "seeds = [true]"), r"seeds: \[True\] is not a list"),
+        (lambda s: s.replace("seeds = [1]", "seeds = [1, 1]"), "lists a seed twice"),
     ],
 )
 def test_mistakes_in_a_file_are_named(tmp_path, edit, message):
@@ -352,6 +485,17 @@ def test_changes_are_against_the_same_runs_with_unchanged_decoding(tmp_path):
     assert made.cells["FCLL", "de-fr.bleu"].ours.mean == pytest.approx(0.75 * score)
 
 
+def test_pages_say_whose_vocabulary_was_used(tmp_path):
+    table = find_table("registers/table1")
+    paper = PAPERS["registers"]
+    (trial,) = trials(paper, table, table.rows[:1])
+    (tmp_path / trial.evaluation).mkdir(parents=True)
+    write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+    made = cells.collect(table, [trial], tmp_path)
+    for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
+        assert "DATA/ec40/spm_64k.model" in page and "so a new one is trained" in page
+
+
 def test_parameters_are_those_of_the_evaluated_model():
     column = Column("all.parameters", "")
     assert cells.summarize_column(column, [RESULT], ()).mean == RESULT.parameters == 1_053_184
@@ -359,7 +503,7 @@ def test_parameters_are_those_of_the_evaluated_model():
     table = dataclasses.replace(find_table("registers/table1"), columns=(column,))
     row = table.rows[0].name
     made = cells.Reproduction(table, {(row, "all.parameters"): cell}, {})
-    page = pages.markdown_page(PAPERS["registers"], made, FULL)
+    page = pages.markdown_page(PAPERS["registers"], made)
     assert "1,000,000" in page and "1,053,184" in page and "+53,184" in page
 
 
@@ -382,15 +526,15 @@ def test_pages_show_published_ours_and_difference(tmp_path):
         "supervised BLEU",
         "32.95",
         f"{ours.mean:.2f}",
-        f"{ours.low:.2f} to {ours.high:.2f}",
-        "2",
         f"{ours.mean - 32.95:+.2f}",
+        f"{ours.low:.2f} to {ours.high:.2f}",
+        "range of 2 seeds",
     ]
     assert pages.TINY_NOTICE in markdown and pages.TINY_NOTICE in page.read_text("utf-8")
     latex = page.with_suffix(".tex").read_text("utf-8")
     assert r"FCLL & 32.95 & 21.00 & 1.52 \\" in latex and r"off-target, \%" in latex
     assert f"{ours.mean - 32.95:+.2f}" in page.read_text("utf-8")
-    full = pages.markdown_page(paper, made, FULL)
+    full = pages.markdown_page(paper, made)
     assert pages.TINY_NOTICE not in full and "| iwslt17 |" not in full
 
 

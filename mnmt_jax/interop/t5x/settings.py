@@ -76,8 +76,18 @@ def not_restored() -> tuple[tuple[str, None], ...]:
 
 
 def steps() -> int:
-    """Return the number of updates of the run."""
-    return parsed_config().train.steps
+    """Return the number of updates of the run.
+
+    Raises:
+        UserError: if the length is set in epochs, which t5x does not count.
+    """
+    train = parsed_config().train
+    if train.epochs:
+        raise UserError(
+            f"Train.epochs={train.epochs:g}: t5x trains to Train.steps; set Train.epochs=0 and "
+            "Train.steps"
+        )
+    return train.steps
 
 
 def seed() -> int:

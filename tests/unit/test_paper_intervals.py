@@ -1,0 +1,151 @@
+"""Intervals of the cells of reproduced tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+
+import pytest
+
+from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.papers import cells, intervals, pages
+from mnmt_jax.papers.cells import Cell
+from mnmt_jax.papers.latex_page import escape
+from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.tables import Column, find_table, load_papers
+from mnmt_jax.papers.workflow import TINY, trials
+from tests.unit.made_results import made_result
+from tests.unit.test_paired_bootstrap import damaged, write
+from tests.unit.test_sentence_bootstrap import METRICS, _lines
+
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
+PAPER = load_papers()["language_layers"]
+RESULT = made_result("made", ("en", "de", "fr"), seed=1)
+COLUMNS = (Column("de-fr.bleu", "BLEU"), Column("de-fr.bleu_change", "change"))
+
+
+def _evaluate(folder, references, share: float, last_share: float = 0.0) -> float:
+    """Write an evaluation with its translations; return the BLEU of de-fr.
+
+    Args:
+        folder: its folder.
+        references: reference translations.
+        share: share of words that the hypotheses have wrong.
+        last_share: the same of their last quarter, on top.
+    """
+    for number, item in enumerate(RESULT.directions):
+        hypotheses = damaged(references, share, number)
+        hypotheses[60:] = damaged(hypotheses[60:], last_share, number)
+        write(folder, "-".join(item.direction), hypotheses, references)
+        if item.direction == ("de", "fr"):
+            score = METRICS["bleu"].corpus_score(hypotheses, [references]).score
+    items = [
+        dataclasses.replace(item, bleu=score) if item.direction == ("de", "fr") else item
+        for item in RESULT.directions
+    ]
+    write_result(dataclasses.replace(RESULT, directions=tuple(items)), folder / "scores.json")
+    return score
+
+
+@pytest.fixture
+def one_seed(tmp_path):
+    """A table of two rows, the second decoded otherwise, with one evaluation each."""
+    table = find_table("language_layers/table8")
+    selected = trials(PAPER, table, select_rows(PAPER, table, "1,2"), 1)
+    scores = [
+        _evaluate(tmp_path / trial.evaluation, _lines(0), 0.3, last_share)
+        for trial, last_share in zip(selected, (0.0, 0.5), strict=True)
+    ]
+    return dataclasses.replace(table, columns=COLUMNS), selected, scores
+
+
+def test_one_seed_has_an_interval_over_sentences(tmp_path, one_seed):
+    table, selected, (score, _) = one_seed
+    made = cells.collect(table, selected, tmp_path)
+    cell = made.cells["FCLL", "de-fr.bleu"]
+    low, high = cell.interval
+    assert low < score < high and 2 < high - low < 20
+    row = next(
+        line for line in pages.markdown_page(PAPER, made).splitlines() if line.startswith("| FCLL ")
+    )
+    assert [part.strip() for part in row.split("|")[-3:-1]] == [
+        f"{low:.2f} to {high:.2f}",
+        "95 %, sentences",
+    ]
+    assert f"{low:.2f} to {high:.2f}" in pages.html_report(PAPER, made)
+    assert rf"\quad interval & {low:.2f} to {high:.2f}" in pages.latex_page(PAPER, made, "")
+
+
+def test_a_change_is_resampled_in_pairs(tmp_path, one_seed):
+    """The interval of a difference on the same sentences is narrower than of independent ones."""
+    table, selected, (before, after) = one_seed
+    made = cells.collect(table, selected, tmp_path)
+    change = made.cells["FCLL, tags omitted", "de-fr.bleu_change"]
+    low, high = change.interval
+    assert low < after - before < high
+    widths = [made.cells[row, "de-fr.bleu"].interval for row in ("FCLL", "FCLL, tags omitted")]
+    independent = sum((high - low) ** 2 for low, high in widths) ** 0.5
+    assert high - low < 0.6 * independent
+    same = made.cells["FCLL", "de-fr.bleu_change"]
+    assert same.ours.mean == 0 and same.interval == (0, 0)
+
+
+def test_resampled_scores_are_computed_once(tmp_path, one_seed, monkeypatch):
+    table, selected, _ = one_seed
+    first = cells.collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"]
+    calls = []
+    resample = intervals.resample_scores
+    monkeypatch.setattr(
+        intervals, "resample_scores", lambda *a, **k: calls.append(a) or resample(*a, **k)
+    )
+    assert cells.collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] == first
+    assert calls == []
+    _evaluate(tmp_path / selected[0].evaluation, _lines(0), 0.1)
+    assert cells.collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] != first
+    assert len(calls) == 1
+    for path in (tmp_path / "resampled").glob("*/*.npz"):
+        path.write_bytes(b"damaged")
+    cells.collect(table, selected, tmp_path)
+    assert len(calls) == 3
+
+
+def test_scores_without_translations_have_no_interval(tmp_path, one_seed):
+    table, selected, _ = one_seed
+    for trial in selected:
+        folder = tmp_path / trial.evaluation / "translations"
+        folder.rename(folder.with_name("moved"))
+    made = cells.collect(table, selected, tmp_path)
+    assert made.cells["FCLL", "de-fr.bleu"].interval is None
+    assert made.cells["FCLL", "de-fr.bleu"].ours is not None
+
+
+def test_latex_escapes_names_and_signs(tmp_path):
+    assert escape("50% & a_b #1 {x} --scale") == r"50\% \& a\_b \#1 \{x\} -{}-scale"
+    assert escape("-3.10 to -0.5, TED-19") == r"$-$3.10 to $-$0.5, TED-19"
+
+
+@pytest.mark.parametrize("paper", load_papers().values(), ids=lambda paper: paper.name)
+def test_latex_of_every_table_is_well_formed(paper, tmp_path):
+    """Each line of a table has the columns of its head, and all that opens also closes."""
+    for table in paper.tables.values():
+        made = cells.Reproduction(
+            table,
+            {
+                (row.name, key): Cell(number, None)
+                for row in table.rows
+                for key, number in row.published.items()
+            },
+            {},
+        )
+        page = pages.write_pages(paper, made, TINY, tmp_path).with_suffix(".tex").read_text("utf-8")
+        bare = page.replace(r"\{", "").replace(r"\}", "")
+        assert bare.count("{") == bare.count("}")
+        assert bare.replace(r"\$", "").count("$") % 2 == 0
+        for name in ("table", "tabular"):
+            assert page.count(rf"\begin{{{name}}}") == page.count(rf"\end{{{name}}}") == 1
+        rows = [line for line in page.splitlines() if line.endswith(r"\\")]
+        assert len(rows) == len(table.rows) + 1
+        for row in rows:
+            assert row.replace(r"\&", "").count("&") == len(table.columns), row
+        others = {char for char in page if not char.isascii()}
+        assert all(unicodedata.name(char).startswith("LATIN ") for char in others), others
