@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,21 +54,10 @@ def test_a_failed_workflow_continues_without_repeating_finished_steps(tmp_path, 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """Put commands of SLURM first on the path that run jobs here; return the folder of its jobs."""
-    for name in ("sbatch", "sacct", "srun", "scancel", "scontrol", "sinfo", "sacctmgr", "sshare"):
-        command = tmp_path / "bin" / name
-        command.parent.mkdir(exist_ok=True)
-        script = Path(fake_slurm.__file__)
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} {script} {name} "$@"\n')
-        command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    commands = fake_slurm.write_commands(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "jobs"))
     return tmp_path / "jobs"
-
-
-SLURM = (
-    *("--executor", "slurm", "--jobs", "2", "--slurm-init-seconds-before-status-checks", "1"),
-    *("--default-resources", "slurm_partition=gpus", "slurm_account=lab"),
-)
 
 
 def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm):
@@ -77,7 +65,7 @@ def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm)
         _shell("data/a", "echo made > a.txt"),
         _shell("train/b/seed1", "cat a.txt > b.txt; echo trained >> b.txt", "data/a"),
     )
-    for folder, arguments in (("here", ()), ("cluster", SLURM)):
+    for folder, arguments in (("here", ()), ("cluster", fake_slurm.SNAKEMAKE_ARGUMENTS)):
         _run(steps, tmp_path / folder, arguments)
     jobs = [json.loads(path.read_text())["flags"] for path in sorted(slurm.glob("*.json"))]
     assert [job["comment"].split("_")[1] for job in jobs] == ["data", "train"]
