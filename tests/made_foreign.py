@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import functools
 import io
 import json
@@ -23,12 +22,12 @@ from mnmt_jax.interop.names import (
 from mnmt_jax.interop.random_checkpoint import (
     SPECIALS,
     random_tensors,
+    write_fairseq,
     write_json,
     write_m2m100,
 )
 from mnmt_jax.interop.safetensors import write_safetensors
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS
-from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer
@@ -210,20 +209,21 @@ def fairseq_settings(kind: str) -> dict[str, Any]:
 
 def fairseq_checkpoint(folder: Path, kind: str) -> dict:
     """Write `checkpoint.pt` and the vocabulary files; return the state."""
-    folder.mkdir(parents=True)
     size = len(SPECIALS) + len(spm_pieces()) + len(LANGUAGES)
     tensors = random_tensors(FAIRSEQ_MODELS[kind], FAIRSEQ, size)
-    state = collections.OrderedDict()
-    for name, value in tensors.items():
-        state[name] = LazyArray(value.shape, value.dtype, lambda value=value: value, id(value))
-    for side in ("encoder", "decoder"):
-        state[f"{side}.version"] = LazyArray.of(np.array([3], np.float32))
+    versions = {f"{side}.version": np.array([3], np.float32) for side in ("encoder", "decoder")}
     settings = argparse.Namespace(**fairseq_settings(kind))
     history = [{"num_updates": 100, "optimizer_name": "FairseqAdam"}]
-    data = {"args": None, "cfg": {"model": settings, "task": {"_name": "x"}}, "model": state}
-    write_torch(folder / "checkpoint.pt", data | {"optimizer_history": history})
-    lines = [f"{piece} {100 - i}" for i, piece in enumerate(spm_pieces())]
-    (folder / "dict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "languages.txt").write_text(",".join(LANGUAGES) + "\n", encoding="utf-8")
-    (folder / "spm.model").write_bytes(spm_model())
+    write_fairseq(
+        folder / "checkpoint.pt",
+        tensors | versions,
+        {
+            "args": None,
+            "cfg": {"model": settings, "task": {"_name": "x"}},
+            "optimizer_history": history,
+        },
+        pieces=spm_pieces(),
+        languages=LANGUAGES,
+        sentencepiece_model=spm_model(),
+    )
     return tensors

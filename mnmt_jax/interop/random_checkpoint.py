@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import M2M100, Dialect, entries
 from mnmt_jax.interop.safetensors import SHARD_BYTES, write_safetensors
+from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.model.modules import FIRST_ROW
 
 SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -77,6 +80,36 @@ def write_m2m100(
     write_json(folder / "config.json", values)
     (folder / "sentencepiece.bpe.model").write_bytes(sentencepiece_model)
     return tensors
+
+
+def write_fairseq(
+    file: Path,
+    tensors: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
+    *,
+    pieces: Sequence[str],
+    languages: Sequence[str],
+    sentencepiece_model: bytes,
+) -> None:
+    """Write a checkpoint of fairseq, and the files of its vocabulary beside it.
+
+    Args:
+        file: the checkpoint, a `.pt` file.
+        tensors: weights by name, e.g. of `random_tensors`.
+        settings: entries of the checkpoint besides the weights: `args` or `cfg`.
+        pieces: pieces of its dictionary, without special tokens.
+        languages: languages in the order of their tags.
+        sentencepiece_model: serialised model.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    state = collections.OrderedDict[str, LazyArray]()
+    for name, value in tensors.items():
+        state[name] = LazyArray(value.shape, value.dtype, lambda value=value: value, id(value))
+    write_torch(file, {**settings, "model": state})
+    lines = [f"{piece} {100 - number}" for number, piece in enumerate(pieces)]
+    (file.parent / "dict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (file.parent / "languages.txt").write_text(",".join(languages) + "\n", encoding="utf-8")
+    (file.parent / "spm.model").write_bytes(sentencepiece_model)
 
 
 def write_json(path: Path, values: Any) -> None:

@@ -11,14 +11,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.errors import UserError
-from mnmt_jax.interop.random_checkpoint import SPECIALS, write_json, write_m2m100
+from mnmt_jax.interop.names import FAIRSEQ
+from mnmt_jax.interop.random_checkpoint import (
+    SPECIALS,
+    random_tensors,
+    write_fairseq,
+    write_json,
+    write_m2m100,
+)
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS
 from mnmt_jax.papers.miniature import LINES, phrases
 from mnmt_jax.runtime.run_command import run_command
@@ -37,29 +45,30 @@ class ReleasedModel:
 
     Attributes:
         layers: layers of the encoder, and as many of the decoder.
-        lists_tokens: whether it has M2M-100's `vocab.json`; NLLB has the SentencePiece model alone.
+        form: files that it is published as, a key of `_WRITERS`.
     """
 
     layers: int
-    lists_tokens: bool = False
+    form: str
 
 
 RELEASED: Mapping[str, ReleasedModel] = {
-    "m2m100_418m": ReleasedModel(12, lists_tokens=True),
-    "m2m100_1.2b": ReleasedModel(24, lists_tokens=True),
-    "nllb_600m": ReleasedModel(12),
-    "nllb_1.3b": ReleasedModel(24),
-    "nllb_3.3b": ReleasedModel(24),
+    "m2m100_418m": ReleasedModel(12, "m2m100"),
+    "m2m100_1.2b": ReleasedModel(24, "m2m100"),
+    "m2m_615m": ReleasedModel(12, "fairseq"),
+    "nllb_600m": ReleasedModel(12, "nllb"),
+    "nllb_1.3b": ReleasedModel(24, "nllb"),
+    "nllb_3.3b": ReleasedModel(24, "nllb"),
 }
 """Models that papers import, by their name in the section `imports` of `paper.toml`."""
 
 
-def write_miniature_checkpoint(name: str, folder: Path) -> None:
+def write_miniature_checkpoint(name: str, path: Path) -> None:
     """Write the miniature of a released model.
 
     Args:
         name: its name in `RELEASED`.
-        folder: the directory that `mnmt import` reads.
+        path: the directory or file that `mnmt import` reads.
 
     Raises:
         UserError: if there is no such model.
@@ -71,12 +80,7 @@ def write_miniature_checkpoint(name: str, folder: Path) -> None:
         )
     released = RELEASED[name]
     model = Model("encoder_decoder", (released.layers,) * 2, embed=EMBED, heads=HEADS, mlp=MLP)
-    pieces = train_pieces()
-    tags = M2M100_LANGUAGES if released.lists_tokens else NLLB_TAGS
-    size = len(SPECIALS) + PIECES - _BEFORE_PIECES + len(tags) + _MASK
-    write_m2m100(folder, model, sentencepiece_model=pieces, size=size)
-    if released.lists_tokens:
-        _write_token_list(folder, pieces)
+    _WRITERS[released.form](path, model, train_pieces())
 
 
 def train_pieces() -> bytes:
@@ -88,28 +92,68 @@ def train_pieces() -> bytes:
         sentence_iterator=iter(text),
         model_writer=model,
         vocab_size=PIECES,
+        character_coverage=1.0,
         num_threads=16,
         minloglevel=2,
     )
     return model.getvalue()
 
 
-def _write_token_list(folder: Path, pieces: bytes) -> None:
+def _piece_names(pieces: bytes) -> list[str]:
     processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
-    numbers = range(_BEFORE_PIECES, processor.get_piece_size())
-    tokens = [*SPECIALS, *map(processor.id_to_piece, numbers)]
+    return [processor.id_to_piece(number) for number in range(_BEFORE_PIECES, PIECES)]
+
+
+def _size(languages: Sequence[str]) -> int:
+    return len(SPECIALS) + PIECES - _BEFORE_PIECES + len(languages)
+
+
+def _write_nllb(folder: Path, model: Model, pieces: bytes) -> None:
+    """Write the files of NLLB: ids follow from the SentencePiece model."""
+    write_m2m100(folder, model, sentencepiece_model=pieces, size=_size(NLLB_TAGS) + _MASK)
+
+
+def _write_m2m100(folder: Path, model: Model, pieces: bytes) -> None:
+    """Write the files of M2M-100, with a list of the ids of tokens."""
+    write_m2m100(folder, model, sentencepiece_model=pieces, size=_size(M2M100_LANGUAGES))
+    tokens = [*SPECIALS, *_piece_names(pieces)]
     write_json(folder / "vocab.json", {token: number for number, token in enumerate(tokens)})
     tags = [f"__{code}__" for code in M2M100_LANGUAGES]
     write_json(folder / "special_tokens_map.json", {"additional_special_tokens": tags})
+
+
+def _write_fairseq(file: Path, model: Model, pieces: bytes) -> None:
+    """Write M2M-100's checkpoint of fairseq, with the source's tag first and the target's."""
+    settings: dict[str, Any] = {"arch": "transformer", "encoder_langtok": "src"}
+    settings["decoder_langtok"] = True
+    for side, layers in zip(("encoder", "decoder"), model.stage_layers, strict=True):
+        settings |= {f"{side}_layers": layers, f"{side}_normalize_before": True}
+        settings |= {f"{side}_embed_dim": EMBED, f"{side}_ffn_embed_dim": MLP}
+        settings[f"{side}_attention_heads"] = HEADS
+    write_fairseq(
+        file,
+        random_tensors(model, FAIRSEQ, _size(M2M100_LANGUAGES)),
+        {"args": argparse.Namespace(**settings)},
+        pieces=_piece_names(pieces),
+        languages=M2M100_LANGUAGES,
+        sentencepiece_model=pieces,
+    )
+
+
+_WRITERS: Mapping[str, Callable[[Path, Model, bytes], None]] = {
+    "nllb": _write_nllb,
+    "m2m100": _write_m2m100,
+    "fairseq": _write_fairseq,
+}
 
 
 def main() -> None:
     """Write the miniature that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help=f"one of {', '.join(RELEASED)}")
-    parser.add_argument("folder", type=Path, help="directory to write")
+    parser.add_argument("path", type=Path, help="directory or file to write")
     flags = parser.parse_args()
-    write_miniature_checkpoint(flags.model, flags.folder)
+    write_miniature_checkpoint(flags.model, flags.path)
 
 
 if __name__ == "__main__":

@@ -334,13 +334,16 @@ class Workflow:
         return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
-        flags = shlex.split(self._paper.imports[name])
-        position = flags.index("--input") + 1
-        if self._folder is not None:
-            flags[position] = str(self._folder / flags[position].removeprefix("data/"))
+        folder = self._folder or Path("data")
+        words = shlex.split(self._paper.imports[name])
+        flags = [
+            str(folder / word[len("data/") :]) if word.startswith("data/") else word
+            for word in words
+        ]
         inputs: tuple[str, ...] = ()
         if self._scale.miniature:
-            make = ("python", "-m", "mnmt_jax.papers.miniature_checkpoint", name, flags[position])
+            path = flags[flags.index("--input") + 1]
+            make = ("python", "-m", "mnmt_jax.papers.miniature_checkpoint", name, path)
             inputs = (self._step(f"checkpoint/{name}", make),)
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
         return self._step(f"import/{name}", command, inputs)

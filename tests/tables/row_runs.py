@@ -21,6 +21,8 @@ FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in o
 REPORT = "rows.md"
 _HEADER = "| table | row | new steps | killed in | seconds | cells |\n|---|---|--:|---|--:|--:|\n"
 _POLL = 0.05
+FILE_METRICS = {"spbleu", "comet", "bert_score"}
+"""Metrics that need files from elsewhere; they are left out where these are not."""
 
 # Every table with rows that run -> the row that is run. Rows of other tables are not repeated if
 # another row of the table takes another path.
@@ -150,10 +152,15 @@ def _is_midway(output: Path, step: Step) -> bool:
 
 
 def count_cells(plan: RowPlan, output: Path) -> tuple[int, int]:
-    """Return how many cells of the row have a score of ours, and how many could."""
+    """Return how many cells of the row have a score of ours, and how many there are."""
     made = collect(find_table(plan.table), plan.trials, output)
     cells = [cell for (row, _), cell in made.cells.items() if row == plan.row]
     return sum(cell.ours is not None for cell in cells), len(cells)
+
+
+def needs_files(plan: RowPlan) -> bool:
+    """Return whether all columns have metrics whose models are not part of this project."""
+    return {column.metric for column in find_table(plan.table).columns} <= FILE_METRICS
 
 
 def add_to_report(output: Path, *values: object) -> None:
