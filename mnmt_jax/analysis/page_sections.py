@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from mnmt_jax.analysis.attention_links import link_chart
 from mnmt_jax.analysis.attribution import COMPONENT_OUTPUTS
 from mnmt_jax.analysis.page_elements import (
     JsonObject,
@@ -142,12 +143,14 @@ def _token_maps(sentence: JsonObject) -> Html:
 
 def _attention(facts: JsonObject) -> Iterator[Html]:
     heads = "each head" if facts["by_head"] else f"mean of {facts['heads']} heads"
-    yield section(
-        "Attention weights",
-        muted_paragraph(
-            f"Percent, {heads}; a row is a query, a column a key. What a query may not see is 0."
-        ),
+    top = facts.get("settings", {}).get("top")
+    legend = (
+        f"The {top} largest weights of each query, {heads}: queries are on the left, keys on the "
+        "right."
+        if top
+        else f"Percent, {heads}; a row is a query, a column a key. What a query may not see is 0."
     )
+    yield section("Attention weights", muted_paragraph(legend))
     for direction in facts["directions"]:
         sentence_sections = []
         for number, sentence in enumerate(direction["sentences"]):
@@ -155,7 +158,7 @@ def _attention(facts: JsonObject) -> Iterator[Html]:
             target = tag("p", text_in(direction["target"], sentence["target"]))
             maps = tag(
                 "div",
-                [_head_maps(attention, sentence) for attention in sentence["maps"]],
+                [_head_maps(attention, sentence, top) for attention in sentence["maps"]],
                 class_="maps",
             )
             sentence_sections.append(
@@ -164,7 +167,7 @@ def _attention(facts: JsonObject) -> Iterator[Html]:
         yield section(direction_label(direction), *sentence_sections)
 
 
-def _head_maps(attention: JsonObject, sentence: JsonObject) -> list[Html]:
+def _head_maps(attention: JsonObject, sentence: JsonObject, top: int | None) -> list[Html]:
     tokens = sentence["tokens"]
     columns = [token for role in attention["keys"] for token in tokens[role]]
     title = (
@@ -176,7 +179,11 @@ def _head_maps(attention: JsonObject, sentence: JsonObject) -> list[Html]:
     maps = []
     for number, head in enumerate(heads, start=1):
         caption = f"{title}, head {number}" if weights.ndim == 3 else title
-        rows = list(zip(tokens[attention["query"]], head.tolist(), strict=True))
+        queries = tokens[attention["query"]]
+        if top:
+            maps.append(link_chart(caption, queries, columns, head, top))
+            continue
+        rows = list(zip(queries, head.tolist(), strict=True))
         maps.append(value_heatmap(caption, columns, rows, largest=1.0, write=format_percent))
     return maps
 

@@ -49,10 +49,12 @@ _OWN_FLAGS = {
     "targets": ("attribution", "attention", "alignment"),
     "nodes": ("attribution",),
     "by_head": ("attention",),
+    "top": ("attention",),
     "supervised_targets": ("ablation",),
     "beam_size": ("attribution", "attention", "ablation", "alignment"),
     "limit": _OF_SENTENCES,
     "directions": _OF_SENTENCES,
+    "common_to": _OF_SENTENCES,
     "task": _OF_SENTENCES,
     "input": ("attribution", "attention", "alignment"),
     "trained_on": ("probe",),
@@ -108,6 +110,12 @@ def make_parser() -> CommandParser:
         help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
     )
     sentences.add_argument(
+        "--common_to",
+        metavar="LIST",
+        help="read the sentences that all these languages have with the same English, in all "
+        "directions between them, e.g. ar,he,zh; default: the sentences of each direction",
+    )
+    sentences.add_argument(
         "--limit",
         type=int,
         help="sentences per direction; 0: all; default: "
@@ -140,6 +148,13 @@ def make_parser() -> CommandParser:
         action="store_const",
         const=True,
         help="attention: show each head instead of the mean over heads",
+    )
+    drawn.add_argument(
+        "--top",
+        type=positive_int,
+        metavar="N",
+        help="attention: draw lines from each query to the N keys with the largest weights, "
+        "instead of heat maps; the papers draw 3",
     )
     drawn.add_argument(
         "--supervised_targets",
@@ -241,7 +256,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
         refuse_flags(flags, (*_CORPUS_FLAGS, "on_bad_line"), "analyse scales")
     if flags.input:
         refuse_flags(flags, _CORPUS_FLAGS, "--input")
-        refuse_flags(flags, ["task", "directions"], "--input")
+        refuse_flags(flags, ["task", "directions", "common_to"], "--input")
         if flags.targets == "reference":
             raise UserError("--targets=reference: --input has no references; omit --targets")
         if not (flags.source and flags.target):

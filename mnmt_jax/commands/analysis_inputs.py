@@ -212,7 +212,23 @@ def benchmark_of(
     corpus, available = benchmark_corpus(flags, (split,))
     codes = [code for code in available if find_code(code, languages) is not None]
     options = {"languages": codes, "limit": flags.limit, "candidates": languages, "split": split}
-    return Benchmark(flags.task, corpus, **options)
+    benchmark = Benchmark(flags.task, corpus, **options)
+    if not flags.common_to:
+        return benchmark
+    return benchmark.common_to(_common_languages(flags.common_to, codes))
+
+
+def _common_languages(text: str, codes: Sequence[str]) -> list[str]:
+    """Return the codes of `--common_to`.
+
+    Raises:
+        UserError: if there are fewer than two, or one is not a language of task and model.
+    """
+    items = split_list(text)
+    languages = list(dict.fromkeys(match_code(item, codes, "--common_to") for item in items))
+    if len(languages) < 2:
+        raise UserError(f"--common_to={text}: needs two languages or more, e.g. ar,he,zh")
+    return languages
 
 
 def directions_of(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.commands.corpus_flags import split_list
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ def make_parser() -> CommandParser:
     parser.add_argument("--output", required=True, help="report to write, e.g. report/report.html")
     parser.add_argument(
         "--samples", type=positive_int, default=5, help="sentences to show; default: 5"
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="LIST",
+        help="metrics of the tables, in their order, e.g. spbleu,comet; default: bleu, chrf, "
+        "exact_match, the optional ones that all evaluations have, and off-target",
     )
     parser.add_argument(
         "--by_seed",
@@ -66,10 +73,11 @@ def main() -> None:
         )
     groups = group_by_seed(results) if flags.by_seed else {}
     results = _with_folders(disambiguate_names(results), flags.results)
-    write_report(flags.output, results)
-    print(comparison_table(results))
+    metrics = split_list(flags.metrics)
+    write_report(flags.output, results, metrics)
+    print(comparison_table(results, metrics))
     if groups:
-        print(f"\nOver seeds:\n\n{seed_table(groups)}")
+        print(f"\nOver seeds:\n\n{seed_table(groups, metrics)}")
     if flags.paired_bootstrap:
         baseline, *other_folders = flags.results
         for folder, result in zip(other_folders, results[1:], strict=True):

@@ -91,6 +91,12 @@ def make_parser() -> CommandParser:
         metavar="FOLDER",
         help="folder of BERTScore's models, e.g. FOLDER/roberta-large",
     )
+    scores.add_argument(
+        "--bert_score_english",
+        choices=("roberta-large", "xlm-roberta-large"),
+        help="model of --bert_score for English: that of the published scripts (default), or that "
+        "of the two-stage paper's text",
+    )
     add_user_file_flags(parser)
     add_work_shard_flags(parser, "directions")
     add_gin_flags(parser)
@@ -101,6 +107,8 @@ def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     check_limit(flags.limit)
+    if flags.bert_score_english and not flags.bert_score:
+        raise UserError("--bert_score_english needs --bert_score, the folder of its models")
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
@@ -142,6 +150,7 @@ def main() -> None:
             flores200_model=flags.flores200_model,
             comet=flags.comet,
             bert_score=flags.bert_score,
+            bert_score_english=flags.bert_score_english or "roberta-large",
             paper=flags.paper_compatible,
         ),
         subject.vocabulary,

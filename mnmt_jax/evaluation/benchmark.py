@@ -7,12 +7,12 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.data.mixtures import MIXTURES
 from mnmt_jax.data.parallel_corpora import CORPORA, CldrPhrases, Corpus, get_corpus
-from mnmt_jax.errors import UserError, suggest
+from mnmt_jax.errors import UserError, join_names, suggest
 from mnmt_jax.evaluation.language_detectors import LanguageDetector, make_lid176
 from mnmt_jax.evaluation.off_target import NearestRendering
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
@@ -20,6 +20,7 @@ from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
 
 SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")
+_ENGLISH = "en"
 UNKNOWN_TRAINING = (
     "the run does not record its training directions (it has no tasks.json: it was imported, or "
     "made by an older version), so no direction is labelled supervised or zero-shot"
@@ -90,6 +91,7 @@ class Benchmark:
                 f"{' '.join(candidates or sorted(codes))}"
             )
         self._candidates = tuple(candidates)
+        self._aligned: Mapping[str, Sequence[str]] = {}
 
     def only(self, directions: Sequence[Direction]) -> Benchmark:
         """Return a copy restricted to some of the directions."""
@@ -97,14 +99,60 @@ class Benchmark:
         restricted.directions = tuple(directions)
         return restricted
 
+    def common_to(self, languages: Sequence[str]) -> Benchmark:
+        """Return a copy with the sentences that several languages have, aligned by their English.
+
+        It has all directions between the languages, and one sentence for each English sentence
+        that is in the pairs of English with all of them, in the order of the first pair.
+
+        Args:
+            languages: at least two codes.
+
+        Raises:
+            UserError: if a language has no pair with English, or no sentence is common.
+        """
+        unlimited = copy.copy(self)
+        unlimited._limit = 0
+        by_english = {code: unlimited._sentences_by_english(code) for code in languages}
+        first, *others = by_english.values()
+        common = [text for text in first if all(text in other for other in others)]
+        if not common:
+            raise UserError(
+                f"task '{self.task}': no {self.split} sentence is common to {join_names(languages)}"
+            )
+        common = common[: self._limit or None]
+        aligned = copy.copy(self)
+        aligned._aligned = {
+            code: [sentences[text] for text in common] for code, sentences in by_english.items()
+        }
+        aligned.directions = tuple(itertools.permutations(languages, 2))
+        return aligned
+
+    def _sentences_by_english(self, code: str) -> dict[str, str]:
+        """Return the sentences of a language by their English; the first of equal ones."""
+        pairs = [pair for pair in ((_ENGLISH, code), (code, _ENGLISH)) if pair in self.directions]
+        if not pairs:
+            raise UserError(
+                f"task '{self.task}': '{code}' has no {self.split} sentences with English"
+            )
+        texts = self.texts(pairs[0])
+        sides = [texts.sources, texts.references]
+        english, other = sides if pairs[0][0] == _ENGLISH else sides[::-1]
+        sentences: dict[str, str] = {}
+        for text, sentence in zip(english, other, strict=True):
+            sentences.setdefault(text, sentence)
+        return sentences
+
     def texts(self, direction: Direction) -> TestSet:
         """Return the test sentences of a direction.
 
         Raises:
             UserError: if the direction has no sentences.
         """
+        source, target = direction
+        if self._aligned:
+            return TestSet(self._aligned[source], self._aligned[target])
         if isinstance(self._corpus, CldrPhrases):
-            source, target = direction
             return TestSet(self._phrases[source], self._phrases[target])
         pairs = list(
             itertools.islice(self._corpus.pairs(self.split, direction), self._limit or None)

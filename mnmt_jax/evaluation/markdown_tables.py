@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.evaluation.averages import Average, Averages
 from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, metric_notes
 from mnmt_jax.evaluation.metrics import is_exact
@@ -28,10 +29,38 @@ def format_count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
-def leading_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
-    """Return the metrics of a summary: quality metrics and the off-target ratio of all runs."""
+def leading_metrics(results: Sequence[RunResult], names: Sequence[str] = ()) -> tuple[Metric, ...]:
+    """Return the metrics of a summary.
+
+    Args:
+        results: evaluations.
+        names: keys of metrics, in their order; () for BLEU, chrF++, exact matches, the optional
+            metrics that all evaluations have, and the off-target ratio.
+
+    Raises:
+        UserError: if a name is unknown, or no evaluation has the metric.
+    """
+    titled = titled_metrics(results)
+    if names:
+        return tuple(_metric(name, titled, results) for name in names)
+    optional = [metric for metric in titled[5:] if all(_has(result, metric) for result in results)]
     nearest = all(result.off_target.key == "off_target_nearest" for result in results)
-    return (*_QUALITY_METRICS, METRICS[3] if nearest else titled_metrics(results)[4])
+    return (*_QUALITY_METRICS, *optional, METRICS[3] if nearest else titled[4])
+
+
+def _metric(name: str, metrics: Sequence[Metric], results: Sequence[RunResult]) -> Metric:
+    by_key = {metric.key: metric for metric in metrics}
+    if name not in by_key:
+        raise UserError(
+            f"--metrics: unknown '{name}'; {suggest(name, by_key)}choose from {', '.join(by_key)}"
+        )
+    if not any(_has(result, by_key[name]) for result in results):
+        raise UserError(f"--metrics: no evaluation has {by_key[name].title} ('{name}')")
+    return by_key[name]
+
+
+def _has(result: RunResult, metric: Metric) -> bool:
+    return any(value is not None for value in result.values(metric.key).values())
 
 
 def group_mean(result: RunResult, key: str, field: str) -> Average:
@@ -40,17 +69,18 @@ def group_mean(result: RunResult, key: str, field: str) -> Average:
     return average or Average(None, 0)
 
 
-def comparison_table(results: Sequence[RunResult]) -> str:
+def comparison_table(results: Sequence[RunResult], names: Sequence[str] = ()) -> str:
     """Format a Markdown table with one row per run and group of directions.
 
     Args:
         results: evaluations of one task.
+        names: keys of metrics, as in `leading_metrics`.
 
     Returns:
         The table and notes below it, without a final line break. Scores are means over directions,
         in percent; with several evaluations, over the directions and sentences common to all.
     """
-    metrics, groups = leading_metrics(results), direction_groups(results)
+    metrics, groups = leading_metrics(results, names), direction_groups(results)
     header = ["model", "steps", "seconds", "decoding", "directions", "sentences"]
     header += [metric.title for metric in metrics]
     rows = []

@@ -17,14 +17,16 @@ from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 BERT_SCORE_LAYERS = {
     "roberta-large": 17,
+    "xlm-roberta-large": 17,
     "bert-base-chinese": 8,
     "dbmdz/bert-base-turkish-cased": 10,
     "bert-base-multilingual-cased": 9,
 }
-"""BERTScore models of the papers' scripts, and the layer that bert-score uses of each."""
+"""BERTScore models of the papers and their scripts, and the layer that bert-score uses of each."""
+ENGLISH_MODELS = ("roberta-large", "xlm-roberta-large")
+"""Models for English: that of the scripts, and that of the TDO paper's footnote 13."""
 
 _MONOLINGUAL_MODELS = {
-    "en": "roberta-large",
     "zh": "bert-base-chinese",
     "tr": "dbmdz/bert-base-turkish-cased",
 }
@@ -83,17 +85,25 @@ class BertScore:
         folder: parent of the model folders, which are named as on the Hugging Face Hub:
             `roberta-large`, `dbmdz/bert-base-turkish-cased` and so on.
         language_specific_models: whether to score Chinese and Turkish with monolingual models (the
-            TED-19 script) or with the multilingual one (the OPUS-100 script). English has
-            roberta-large in both.
+            TED-19 script) or with the multilingual one (the OPUS-100 script).
+        english: model for English, one of `ENGLISH_MODELS`: roberta-large in both scripts,
+            xlmr.large (xlm-roberta-large) in the paper's footnote.
 
     Raises:
         UserError: if the folder or the package is missing.
 
-    Source: two_stage.md 7.6. The paper's footnote names xlmr.large for English; its scripts do not.
+    Source: two_stage.md 7.6.
     """
 
-    def __init__(self, folder: str | Path, *, language_specific_models: bool = True) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        language_specific_models: bool = True,
+        english: str = ENGLISH_MODELS[0],
+    ) -> None:
         self._folder = Path(folder)
+        self._english = english
         if not self._folder.is_dir():
             raise UserError(
                 f"--bert_score={folder}: no such folder; it holds the models "
@@ -111,9 +121,10 @@ class BertScore:
     def model(self, target_language: str) -> str:
         """Return the name of the model for a target language."""
         code = canonical_code_or_input(target_language).partition("_")[0]
-        monolingual = self._own_models or code == "en"
+        if code == "en":
+            return self._english
         default = "bert-base-multilingual-cased"
-        return _MONOLINGUAL_MODELS.get(code, default) if monolingual else default
+        return _MONOLINGUAL_MODELS.get(code, default) if self._own_models else default
 
     def missing(self, target_language: str) -> str:
         """Return a note if the model of a target language is missing, else ""."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
-from mnmt_jax.evaluation.neural_metrics import BertScore, Comet
+from mnmt_jax.evaluation.neural_metrics import ENGLISH_MODELS, BertScore, Comet
 from mnmt_jax.evaluation.published_procedures import (
     PaperScorer,
     choose_procedure,
@@ -29,6 +29,7 @@ class MetricSelection:
         flores200_model: file of spBLEU's tokenizer; None looks into sacreBLEU's cache.
         comet: checkpoint of a COMET model; None leaves COMET out.
         bert_score: folder of BERTScore's models; None leaves BERTScore out.
+        bert_score_english: its model for English.
         paper: name of a published procedure, "auto", or "" for none.
     """
 
@@ -36,6 +37,7 @@ class MetricSelection:
     flores200_model: str | Path | None = None
     comet: str | Path | None = None
     bert_score: str | Path | None = None
+    bert_score_english: str = ENGLISH_MODELS[0]
     paper: str = ""
 
 
@@ -72,7 +74,11 @@ class OptionalMetrics:
             self._paper = PaperScorer(procedure, vocabulary, self._tokenizer)
         own_models = self._paper is None or self._paper.procedure.language_specific_bert_models
         self._bert = (
-            BertScore(selection.bert_score, language_specific_models=own_models)
+            BertScore(
+                selection.bert_score,
+                language_specific_models=own_models,
+                english=selection.bert_score_english,
+            )
             if selection.bert_score
             else None
         )
@@ -88,6 +94,8 @@ class OptionalMetrics:
             settings["comet"] = self._comet.signature
         if self._bert is not None:
             settings["bert_score"] = str(self._selection.bert_score)
+            if self._selection.bert_score_english != ENGLISH_MODELS[0]:
+                settings["bert_score"] += f", {self._selection.bert_score_english} for English"
         if self._paper is not None:
             settings["paper_compatible"] = self._paper.procedure.name
         return settings

@@ -50,12 +50,13 @@ _GENERATOR = generator_mark("mnmt-jax")
 _METHODS_TITLE = "How this was computed"
 
 
-def write_report(path: str | Path, runs: Sequence[RunResult]) -> None:
+def write_report(path: str | Path, runs: Sequence[RunResult], metrics: Sequence[str] = ()) -> None:
     """Write the report of one run, or of several runs side by side.
 
     Args:
         path: path of the HTML file; its folder is created.
         runs: evaluations of one task. Their scores are comparable only on the same test sentences.
+        metrics: keys of the metrics that lead the page, as in `leading_metrics`.
 
     Raises:
         UserError: if there is no run.
@@ -64,7 +65,7 @@ def write_report(path: str | Path, runs: Sequence[RunResult]) -> None:
         raise UserError("a report needs the result of at least one run")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, report_page(runs))
+    write_text(path, report_page(runs, metrics))
 
 
 def is_report(text: str) -> bool:
@@ -72,15 +73,16 @@ def is_report(text: str) -> bool:
     return _GENERATOR in text or tag("h2", _METHODS_TITLE) in text
 
 
-def report_page(runs: Sequence[RunResult]) -> str:
-    """Return the report as HTML."""
+def report_page(runs: Sequence[RunResult], metrics: Sequence[str] = ()) -> str:
+    """Return the report as HTML; the arguments are those of `write_report`."""
+    leading = leading_metrics(runs, metrics)
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
     title = f"{run_title([model_label(run) for run in runs], 'models')} on {tasks}"
     sections = [
         _header(title, runs),
-        _summary(runs),
-        _maps(runs),
-        _curves(runs),
+        _summary(runs, leading),
+        _maps(runs, leading),
+        training_curves(runs),
         _samples(runs),
         _averages(with_common_directions(runs)),
         _paper_section(runs),
@@ -102,8 +104,8 @@ def _header(title: str, runs: Sequence[RunResult]) -> Html:
 # Summary
 
 
-def _summary(runs: Sequence[RunResult]) -> Html:
-    metrics, groups = leading_metrics(runs), direction_groups(runs)
+def _summary(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> Html:
+    groups = direction_groups(runs)
     head = [tag("th", "model", scope="col")]
     head += [tag("th", metric.title, scope="col") for metric in metrics]
     table = tag(
@@ -172,9 +174,8 @@ def _facts_table(runs: Sequence[RunResult]) -> Html:
 # Heat maps and averages
 
 
-def _maps(runs: Sequence[RunResult]) -> Html:
+def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> Html:
     languages = languages_of(runs)
-    leading = leading_metrics(runs)
     maps = []
     for metric in titled_metrics(runs):
         if all(value is None for run in runs for value in run.values(metric.key).values()):
@@ -254,7 +255,12 @@ def _paper_section(runs: Sequence[RunResult]) -> list[Html]:
 # Curves
 
 
-def _curves(runs: Sequence[RunResult]) -> list[Html]:
+def training_curves(runs: Sequence[RunResult]) -> list[Html]:
+    """Return the section with the curves of training and validation losses; none without curves.
+
+    Args:
+        runs: evaluations of runs whose names are the labels.
+    """
     training = [
         Line(run.name, run.curves["train"], number)
         for number, run in enumerate(runs)

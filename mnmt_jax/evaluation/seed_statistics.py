@@ -163,18 +163,19 @@ def _system_key(result: RunResult) -> str:
     return json.dumps([config, result.decoding_overrides], sort_keys=True, default=str)
 
 
-def seed_table(groups: Mapping[str, Sequence[RunResult]]) -> str:
+def seed_table(groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = ()) -> str:
     """Format a Markdown table of systems over seeds, compared with the first system.
 
     Args:
         groups: evaluations of each system, one per seed; the first system is the baseline.
+        names: keys of metrics, as in `leading_metrics`.
 
     Returns:
         One row per group of directions, metric and system: mean, range and sample variance (over
         seeds) of the mean over directions, the difference to the first system with its 95 %
         interval, and p of the permutation test.
     """
-    metrics = leading_metrics([result for results in groups.values() for result in results])
+    metrics = leading_metrics([result for results in groups.values() for result in results], names)
     rows = []
     for field, title in (("supervised", "supervised"), ("zero_shot", "zero-shot")):
         for metric in metrics:

@@ -125,6 +125,8 @@ abbr { text-decoration: none; }
 .charts path { fill: none; stroke: var(--run); stroke-width: 2; stroke-linejoin: round;
   stroke-linecap: round; }
 .charts rect { fill: var(--run); }
+.charts circle { fill: var(--run); }
+.charts path.open { fill: var(--card); }
 .charts .dashed path, path.dashed { stroke-dasharray: 6 5; }
 figcaption { font-weight: 600; margin-bottom: 4px; }
 .sample { border-top: 1px solid var(--line); padding: 10px 0; display: grid; gap: 8px 18px;

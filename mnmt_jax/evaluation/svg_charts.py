@@ -10,7 +10,8 @@ from mnmt_jax.evaluation.html_elements import Html, breakable, tag
 from mnmt_jax.evaluation.result import Curve
 from mnmt_jax.evaluation.style_sheet import colour_class
 
-_WIDTH, _HEIGHT = 520, 300
+SIZE = _WIDTH, _HEIGHT = 520, 300
+"""Width and height of a chart's coordinates."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 48
 _TICKS = 5
 _ROW, _LABEL, _VALUE = 20, 60, 70  # of a bar: height, widths of label and value
@@ -33,6 +34,59 @@ class Line:
     dashed: bool = False
 
 
+@dataclass(frozen=True)
+class Axes:
+    """Axes of a chart, from their first to their last tick.
+
+    Attributes:
+        x_ticks: marked values of the x axis, increasing, at least two.
+        y_ticks: marked values of the y axis, increasing, at least two.
+        logarithmic: whether the x axis is logarithmic.
+    """
+
+    x_ticks: Sequence[float]
+    y_ticks: Sequence[float]
+    logarithmic: bool = False
+
+    def to_pixels(self, x: float, y: float) -> tuple[float, float]:
+        """Return the pixel coordinates of a point."""
+        scale = math.log10 if self.logarithmic else float
+        left, right = scale(self.x_ticks[0]), scale(self.x_ticks[-1])
+        x_share = (scale(x) - left) / (right - left)
+        y_share = (y - self.y_ticks[0]) / (self.y_ticks[-1] - self.y_ticks[0])
+        return (
+            _LEFT + x_share * (_WIDTH - _LEFT - _RIGHT),
+            _HEIGHT - _BOTTOM - y_share * (_HEIGHT - _TOP - _BOTTOM),
+        )
+
+    def elements(self, x_title: str) -> list[Html]:
+        """Return grid lines and labels.
+
+        Args:
+            x_title: title of the x axis.
+        """
+        elements = []
+        for y in self.y_ticks:
+            left, pixel_y = self.to_pixels(self.x_ticks[0], y)
+            ends: dict[str, str | int] = {
+                "x1": _LEFT,
+                "x2": _WIDTH - _RIGHT,
+                "y1": _px(pixel_y),
+                "y2": _px(pixel_y),
+            }
+            elements.append(tag("line", **ends, class_="grid"))
+            place = {"x": _px(left - 7), "y": _px(pixel_y + 4)}
+            elements.append(tag("text", _number(y), **place, text_anchor="end"))
+        for x in self.x_ticks:
+            pixel_x, bottom = self.to_pixels(x, self.y_ticks[0])
+            place = {"x": _px(pixel_x), "y": _px(bottom + 18)}
+            anchor = "end" if x == self.x_ticks[-1] else "middle"
+            elements.append(tag("text", _number(x), **place, text_anchor=anchor))
+        middle = (_LEFT + _WIDTH - _RIGHT) / 2
+        elements.append(tag("text", x_title, x=_px(middle), y=_HEIGHT - 6, text_anchor="middle"))
+        return elements
+
+
 def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str) -> Html:
     """Return a line chart; the legend has the last value of each curve.
 
@@ -45,43 +99,13 @@ def line_chart(title: str, lines: Sequence[Line], *, x_title: str, y_title: str)
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     integral = all(float(x).is_integer() for x in xs)
-    x_ticks = ticks(min(0.0, *xs), max(xs), min_step=1.0 if integral else 0.0)
-    y_ticks = ticks(min(ys), max(ys))
-
-    def to_pixels(x: float, y: float) -> tuple[float, float]:
-        x_share = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        y_share = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-        return (
-            _LEFT + x_share * (_WIDTH - _LEFT - _RIGHT),
-            _HEIGHT - _BOTTOM - y_share * (_HEIGHT - _TOP - _BOTTOM),
-        )
-
-    elements = []
-    for y in y_ticks:
-        left, pixel_y = to_pixels(x_ticks[0], y)
-        elements.append(
-            tag(
-                "line",
-                x1=_LEFT,
-                x2=_WIDTH - _RIGHT,
-                y1=_px(pixel_y),
-                y2=_px(pixel_y),
-                class_="grid",
-            )
-        )
-        elements.append(
-            tag("text", _number(y), x=_px(left - 7), y=_px(pixel_y + 4), text_anchor="end")
-        )
-    for x in x_ticks:
-        pixel_x, bottom = to_pixels(x, y_ticks[0])
-        anchor = "end" if x == x_ticks[-1] else "middle"
-        elements.append(
-            tag("text", _number(x), x=_px(pixel_x), y=_px(bottom + 18), text_anchor=anchor)
-        )
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    elements.append(tag("text", x_title, x=_px(middle), y=_HEIGHT - 6, text_anchor="middle"))
+    axes = Axes(
+        ticks(min(0.0, *xs), max(xs), min_step=1.0 if integral else 0.0),
+        ticks(min(ys), max(ys)),
+    )
+    elements = axes.elements(x_title)
     for line in lines:
-        pixels = [to_pixels(*point) for point in line.points]
+        pixels = [axes.to_pixels(*point) for point in line.points]
         path = "M" + "L".join(f"{_px(x)} {_px(y)}" for x, y in pixels)
         path += "h0" if len(pixels) == 1 else ""  # the round cap draws a dot
         style = "dashed" if line.dashed else ""

@@ -14,6 +14,8 @@ The fields of a row that runs:
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
                several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
+    compared_with    row that columns of gains and of relative time compare with
+    point      place in the figure (`mnmt_jax.papers.figures`)
 
 The section `corpora` of `paper.toml` has what all rows on a mixture share: the fields of
 `CorpusSettings`, and `like`, a corpus whose fields it takes over. `defaults` fills in what a corpus
@@ -50,6 +52,8 @@ _ROW_FIELDS = (
     "evaluate",
     "from",
     "back_translation_rounds",
+    "compared_with",
+    "point",
 )
 _FLAGS = ("vocabulary", "cache", "average", "new_language", "back_translation", "evaluate")
 

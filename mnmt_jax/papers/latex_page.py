@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from mnmt_jax.papers.cell_texts import (
     INTERVAL_LEGEND,
     difference_text,
@@ -12,31 +10,15 @@ from mnmt_jax.papers.cell_texts import (
     published_text,
 )
 from mnmt_jax.papers.cells import Reproduction
-from mnmt_jax.papers.tables import Paper
+from mnmt_jax.papers.figures import charts_of
+from mnmt_jax.papers.latex_figure import escape, latex_figure
+from mnmt_jax.papers.tables import EMPTY, Paper
 
-_ESCAPES = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "%": r"\%",
-        "_": r"\_",
-        "&": r"\&",
-        "#": r"\#",
-        "$": r"\$",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "→": r"$\rightarrow$",
-        "←": r"$\leftarrow$",
-        "≥": r"$\geq$",
-        "×": r"$\times$",
-        "–": "--",
-        "<": r"$<$",
-        ">": r"$>$",
-    }
+# Shrink a table to the width of the text, and to most of its height.
+_FIT_WIDTH = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
+_FIT_HEIGHT = (
+    r"\resizebox*{!}{\ifdim\totalheight>0.8\textheight 0.8\textheight\else\totalheight\fi}{%"
 )
-_MINUS = re.compile(r"(?<![\w-])-(?=\d)")
-_WIDE = 5  # columns from which the table is shrunk to the width of the text
 _OUR_LINES = (("ours", ours_text), ("difference", difference_text), ("interval", interval_text))
 
 
@@ -49,23 +31,24 @@ def latex_page(paper: Paper, reproduction: Reproduction, notice: str) -> str:
         notice: sentence at the start of the caption; may be empty.
     """
     table = reproduction.table
-    caption = f"{table.number} of {paper.title}: {table.title}. First line: published."
-    caption = " ".join(filter(None, [notice, caption, INTERVAL_LEGEND]))
-    wide = len(table.columns) >= _WIDE
+    title = f"{table.number} of {paper.title}: {table.title}."
+    caption = " ".join(filter(None, [notice, title, "First line: published.", INTERVAL_LEGEND]))
     lines = [
-        r"% \usepackage{booktabs,graphicx}" if wide else r"% \usepackage{booktabs}",
+        r"% \usepackage{booktabs,graphicx}",
         r"\begin{table}",
         r"\centering",
-        *([r"\resizebox{\textwidth}{!}{%"] if wide else []),
+        _FIT_HEIGHT,
+        _FIT_WIDTH,
         r"\begin{tabular}{l" + "r" * len(table.columns) + "}",
         r"\toprule",
         _line("system", *(column.title for column in table.columns)),
         r"\midrule",
         *_body(reproduction),
         r"\bottomrule",
-        r"\end{tabular}" + ("}" if wide else ""),
+        r"\end{tabular}}}",
         rf"\caption{{{escape(caption)}}}",
         r"\end{table}",
+        *latex_figure(charts_of(paper, reproduction), " ".join(filter(None, [notice, title]))),
         "",
     ]
     return "\n".join(lines)
@@ -77,16 +60,12 @@ def _body(reproduction: Reproduction) -> list[str]:
     for row in table.rows:
         cells = [reproduction.cells.get((row.name, column.key)) for column in table.columns]
         lines.append(_line(row.name, *map(published_text, cells)))
-        if any(cell and cell.ours for cell in cells):
-            lines += [r"\quad " + _line(name, *map(text, cells)) for name, text in _OUR_LINES]
+        for name, text in _OUR_LINES:
+            texts = list(map(text, cells))
+            if set(texts) - {EMPTY}:
+                lines.append(r"\quad " + _line(name, *texts))
     return lines
 
 
 def _line(*cells: str) -> str:
     return " & ".join(map(escape, cells)) + r" \\"
-
-
-def escape(text: str) -> str:
-    """Return text with LaTeX's special characters escaped, and minus signs as such."""
-    escaped = "-{}-".join(part.translate(_ESCAPES) for part in text.split("--"))
-    return _MINUS.sub("$-$", escaped)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, text_table
 from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.evaluation.report import training_curves
+from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.evaluation.svg_points import point_chart
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.papers.cell_texts import (
     INTERVAL_LEGEND,
@@ -19,6 +23,7 @@ from mnmt_jax.papers.cell_texts import (
 )
 from mnmt_jax.papers.cells import Cell, Reproduction
 from mnmt_jax.papers.conditions import HEADER
+from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.latex_page import latex_page
 from mnmt_jax.papers.tables import EMPTY, Column, Paper
 from mnmt_jax.papers.workflow import Scale
@@ -100,6 +105,7 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
         f"published number. {INTERVAL_LEGEND}"
     )
     sections.append(section("Published and ours", tag("p", legend), grid))
+    sections += [*_figure(paper, reproduction), *training_curves(_named_runs(reproduction))]
     if reproduction.conditions:
         rows = text_table(HEADER, [item.cells for item in reproduction.conditions])
         texts = _differences(reproduction) or [_NO_DIFFERENCE]
@@ -108,6 +114,38 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     if notes := [*_unavailable(reproduction), *reproduction.notes, *table.notes]:
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
+
+
+def _figure(paper: Paper, reproduction: Reproduction) -> list[Html]:
+    """Return the section with the charts of a figure; none if there is nothing to draw."""
+    drawings = [
+        point_chart(
+            chart.title or reproduction.table.title,
+            chart.series,
+            x_title=chart.x_title,
+            y_title=chart.y_title,
+            logarithmic=chart.logarithmic,
+        )
+        for chart in charts_of(paper, reproduction)
+    ]
+    if not drawings:
+        return []
+    explanation = "Filled circles are ours, open squares are printed in the paper or its tables."
+    charts = tag("div", drawings, class_="charts")
+    return [section("Figure", tag("p", explanation, class_="muted"), charts)]
+
+
+def _named_runs(reproduction: Reproduction) -> list[RunResult]:
+    """Return the evaluations of each training once, named by row, corpus and seed."""
+    runs: dict[str, RunResult] = {}
+    for (row, corpus), evaluations in reproduction.evaluations.items():
+        for number, evaluation in enumerate(evaluations, start=1):
+            seed = evaluation.result.config.get("train", {}).get("seed", number)
+            parts = (row, corpus, f"seed {seed}" if len(evaluations) > 1 else "")
+            name = ", ".join(filter(None, parts))
+            curves = str(evaluation.result.curves)
+            runs.setdefault(curves, dataclasses.replace(evaluation.result, name=name))
+    return list(runs.values())
 
 
 def _html_cell(cell: Cell | None, column: Column) -> Html:

@@ -126,6 +126,7 @@ class Table:
         notes: what is garbled, contradictory or doubtful in the paper's text.
         columns: columns in the printed order.
         rows: rows in the printed order.
+        figure: axes of its charts (`mnmt_jax.papers.figures`); empty for a table.
     """
 
     paper: str
@@ -140,6 +141,7 @@ class Table:
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    figure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def caption(self) -> str:
@@ -268,6 +270,7 @@ def load_table(path: Path) -> Table:
         notes=tuple(" ".join(note.split()) for note in fields.get("notes", ())),
         columns=columns,
         rows=rows,
+        figure=fields.get("figure", {}),
     )
 
 

@@ -76,7 +76,7 @@ def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm)
     assert made == [b"made\ntrained\n"] * 2
 
 
-def test_a_row_runs_from_data_to_the_page(tmp_path, capfd, monkeypatch):
+def test_a_row_runs_from_data_to_the_page(tmp_path, capfd, monkeypatch, relaxed_dtypes):
     """FCLL of Table 7 at the scale `tiny`, on a made miniature of IWSLT17's files."""
     command = ["mnmt reproduce", "language_layers/table7", "--rows=2", "--scale=tiny"]
     monkeypatch.setattr("sys.argv", [*command, f"--output={tmp_path}"])

@@ -1,8 +1,12 @@
 """Benchmarks: their sentences, the choice of directions, and the samples that reports show."""
 
+import itertools
+from pathlib import Path
+
 import pytest
 
 from mnmt_jax.commands.evaluate import _listed
+from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
 from mnmt_jax.evaluation.scoring import SAMPLE_DIRECTIONS, sampled_directions
@@ -68,3 +72,32 @@ def test_directions_can_be_listed():
         _listed(benchmark, "de-nl")
     with pytest.raises(UserError, match="task 'cldr_quickstart' has no fr-de; it has de-cs"):
         _listed(benchmark.only([("de", "cs"), ("fr", "cs"), ("de", "fr")]), "fr-de")
+
+
+def _write_pairs(folder: Path, code: str, pairs: list[tuple[str, str]]) -> None:
+    for language, column in zip(("en", code), zip(*pairs, strict=True), strict=True):
+        (folder / f"test.en-{code}.{language}").write_text("".join(f"{t}\n" for t in column))
+
+
+def test_common_sentences_are_aligned_by_their_english(tmp_path):
+    """As the sentences of Figures 1b and 4 of the two-stage paper."""
+    _write_pairs(tmp_path, "de", [("A", "a1"), ("B", "b1"), ("C", "c1"), ("A", "a2")])
+    _write_pairs(tmp_path, "fr", [("C", "c3"), ("X", "x3"), ("A", "a3")])
+    _write_pairs(tmp_path, "it", [("A", "a4"), ("C", "c4"), ("B", "b4")])
+    corpus = ParallelFiles(
+        "made", f"{tmp_path}/{{split}}.{{pair}}.{{language}}", ("en", "de", "fr", "it")
+    )
+    benchmark = Benchmark("made", corpus, limit=1)
+    common = benchmark.common_to(("de", "fr", "it"))
+    assert common.directions == tuple(itertools.permutations(("de", "fr", "it"), 2))
+    assert common.texts(("fr", "it")).sources == ["a3"]  # the limit is of common sentences
+    every = Benchmark("made", corpus).common_to(("it", "de", "fr"))
+    texts = every.texts(("de", "fr"))
+    assert list(zip(texts.sources, texts.references, strict=True)) == [("a1", "a3"), ("c1", "c3")]
+    two = Benchmark("made", corpus).common_to(("de", "it"))
+    assert two.texts(("it", "de")).references == ["a1", "b1", "c1"]
+    with pytest.raises(UserError, match="'nl' has no test sentences with English"):
+        benchmark.common_to(("de", "nl"))
+    _write_pairs(tmp_path, "it", [("Y", "y4")])
+    with pytest.raises(UserError, match="no test sentence is common to de, it"):
+        benchmark.common_to(("de", "it"))

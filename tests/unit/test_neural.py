@@ -6,7 +6,7 @@ import types
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.neural_metrics import BERT_SCORE_LAYERS, BertScore, Comet
+from mnmt_jax.evaluation.neural_metrics import BERT_SCORE_LAYERS, ENGLISH_MODELS, BertScore, Comet
 
 SOURCES = ["ein Haus", "zwei", "drei"]
 HYPOTHESES = ["a house", "two", ""]
@@ -128,6 +128,10 @@ def test_models_of_the_two_scripts(models, bert_score, own_models, names):
     names |= {"en": "roberta-large", "de": "bert-base-multilingual-cased"}
     assert {code: scorer.model(code) for code in names} == names
     assert set(names.values()) <= set(BERT_SCORE_LAYERS)
+    footnote = BertScore(models, language_specific_models=own_models, english=ENGLISH_MODELS[1])
+    names |= {"en": "xlm-roberta-large"}
+    assert {code: footnote.model(code) for code in names} == names
+    assert "model:xlm-roberta-large|layer:17|" in footnote.signature("en")
     assert not scorer.missing("de") and not scorer.missing("en")
     assert ("bert-base-chinese is not there; download" in scorer.missing("zh")) == own_models
 

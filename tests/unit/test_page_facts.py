@@ -2,8 +2,10 @@
 
 import re
 
+import numpy as np
 import pytest
 
+from mnmt_jax.analysis.attention_links import top_keys
 from mnmt_jax.analysis.page_header import comparison_gaps, page_title, result_warnings, summary_line
 from mnmt_jax.analysis.page_sections import render_sections
 from tests.unit import made_analyses
@@ -87,3 +89,25 @@ def test_sentences_are_not_repeated():
     text = page(made_analyses.attention())
     for sentence in made_analyses.attention()["directions"][0]["sentences"]:
         assert text.count(sentence["source"]) == text.count(sentence["target"]) == 1
+
+
+def _attention_page(weights, **settings):
+    facts = made_analyses.attention()
+    sentence = {**facts["directions"][0]["sentences"][0]}
+    sentence["tokens"] = {"source": ["s1", "s2", "s3", "s4"], "target": ["t1", "t2"]}
+    attention = {"layer": 1, "attention": "self-attention", "query": "target", "keys": ["source"]}
+    sentence["maps"] = [{**attention, "weights": weights.tolist()}]
+    direction = {**facts["directions"][0], "sentences": [sentence]}
+    return page({**facts, "directions": [direction], "settings": settings})
+
+
+def test_top_weights_are_drawn_as_lines():
+    weights = np.array([[0.1, 0.2, 0.7, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    assert top_keys(weights, 3).tolist() == [[2, 1, 0], [0, 1, 2]]
+    assert top_keys(weights, 9).shape == (2, 4)
+    text = _attention_page(weights, top=3)
+    assert text.count("<line") == 6 and "<td" not in text
+    assert text.index("t1 to s3: 70.0 %") < text.index("t1 to s2") < text.index("t1 to s1")
+    assert "t1 to s4" not in text and "The 3 largest weights" in text
+    assert "<line" not in _attention_page(weights)
+    assert _attention_page(weights, top=4).count("<line") == 7  # none for a key without weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import unicodedata
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, intervals, pages
 from mnmt_jax.papers.cells import Cell
-from mnmt_jax.papers.latex_page import escape
+from mnmt_jax.papers.latex_figure import escape
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
 from mnmt_jax.papers.workflow import TINY, trials
@@ -143,6 +144,9 @@ def test_latex_of_every_table_is_well_formed(paper, tmp_path):
         assert bare.replace(r"\$", "").count("$") % 2 == 0
         for name in ("table", "tabular"):
             assert page.count(rf"\begin{{{name}}}") == page.count(rf"\end{{{name}}}") == 1
+        environments = re.findall(r"\\(begin|end)\{(\w+)\}", page)
+        for name in {name for _, name in environments}:
+            assert environments.count(("begin", name)) == environments.count(("end", name))
         rows = [line for line in page.splitlines() if line.endswith(r"\\")]
         assert len(rows) == len(table.rows) + 1
         for row in rows:

@@ -15,6 +15,7 @@ from mnmt_jax.evaluation.markdown_tables import (
     disambiguate_names,
     format_score,
     group_mean,
+    leading_metrics,
     markdown_table,
     result_page,
     sample_lines,
@@ -222,6 +223,32 @@ def test_comparison_table(runs):
     keys = ("bleu", "chrf", "exact_match", "off_target_nearest")
     for row, run in zip(rows[4:], runs, strict=True):
         assert row[6:] == [format_score(group_mean(run, key, "zero_shot").mean) for key in keys]
+
+
+def _with_scores(run, **scores):
+    """Return a run whose directions have further scores."""
+    directions = tuple(dataclasses.replace(item, **scores) for item in run.directions)
+    return dataclasses.replace(run, directions=directions)
+
+
+def test_optional_metrics_of_all_runs_are_in_the_summary(runs):
+    first, second = runs
+    both = [_with_scores(first, comet=80.0, spbleu=7.0), _with_scores(second, comet=81.0)]
+    assert [metric.key for metric in leading_metrics(both)][2:4] == ["exact_match", "comet"]
+    assert "| COMET |" in comparison_table(both) and "spBLEU" not in comparison_table(both)
+
+
+def test_named_metrics_lead_in_their_order(runs):
+    both = [_with_scores(run, comet=80.0, spbleu=7.0) for run in runs]
+    names = ["comet", "spbleu"]
+    header = comparison_table(both, names).splitlines()[0]
+    assert [cell.strip() for cell in header.strip("|").split("|")][6:] == ["COMET", "spBLEU"]
+    summary = report_page(both, names).split("<h3>")[0]
+    assert re.findall(r'scope="col">(\w+)</th>', summary)[:3] == ["model", "COMET", "spBLEU"]
+    with pytest.raises(UserError, match="--metrics: unknown 'spblue'; did you mean 'spbleu'"):
+        leading_metrics(both, ["spblue"])
+    with pytest.raises(UserError, match="no evaluation has COMET"):
+        leading_metrics(runs, ["comet"])
 
 
 def test_results_of_equal_name_are_named_by_their_decoding_settings(runs):

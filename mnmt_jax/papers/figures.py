@@ -1,0 +1,208 @@
+"""Figures of reproduced tables: our scores and published ones in the paper's axes.
+
+The file of a figure has its axes, and a row its point:
+
+    [figure]
+    x_title = "layers with branches"
+    logarithmic = false            # x axis; default: false
+    one_chart = false              # all columns in one chart; default: one for each
+    table = "table3"               # table of the paper that prints scores of some points
+    [figure.columns]               # columns here -> columns there, whose mean they are; {corpus} is
+                                   # the row's corpus
+    "supervised.bleu" = ["ted19.en_to_x.bleu", "ted19.x_to_en.bleu"]
+
+    [[rows]]
+    point.x = 3                    # default: not drawn, only compared with
+    point.series = "TDO"
+    point.panel = "TED-19"         # default: one panel
+    point.relative_to = "TDO"      # row of which the relative change is drawn; default: the score
+    point.printed = "TED-19: TDO"  # row of `table`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from mnmt_jax.errors import UserError, suggest
+from mnmt_jax.evaluation.svg_points import Point, Series
+from mnmt_jax.papers.cells import Cell, Reproduction
+from mnmt_jax.papers.tables import Column, Paper, Row, Table
+
+_FIELDS = ("x_title", "logarithmic", "one_chart", "table", "columns")
+_POINT_FIELDS = ("x", "series", "panel", "relative_to", "printed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """A chart of a figure.
+
+    Attributes:
+        title: title; empty if the figure has one chart.
+        x_title: title of the x axis.
+        y_title: title of the y axis.
+        logarithmic: whether the x axis is logarithmic.
+        series: its series, with at least one value in all.
+    """
+
+    title: str
+    x_title: str
+    y_title: str
+    logarithmic: bool
+    series: tuple[Series, ...]
+
+
+def charts_of(paper: Paper, reproduction: Reproduction) -> tuple[Chart, ...]:
+    """Return the charts of a figure that have values; none for a table.
+
+    Args:
+        paper: the paper.
+        reproduction: published and our numbers.
+
+    Raises:
+        UserError: naming the table, row and field that is wrong.
+    """
+    table = reproduction.table
+    check_figure(paper, table)
+    if not table.figure:
+        return ()
+    panels = list(dict.fromkeys(_panel(row) for row in _drawn(table)))
+    groups = [table.columns] if table.figure.get("one_chart") else [(c,) for c in table.columns]
+    charts = [_chart(paper, reproduction, panel, columns) for panel in panels for columns in groups]
+    return tuple(chart for chart in charts if chart.series)
+
+
+def check_figure(paper: Paper, table: Table) -> None:
+    """Check the fields of a figure and of the points of its rows.
+
+    Raises:
+        UserError: naming the table, row and field that is wrong.
+    """
+    place = f"{table.paper}/{table.name}"
+    if unknown := [name for name in table.figure if name not in _FIELDS]:
+        hint = suggest(unknown[0], _FIELDS)
+        raise UserError(f"{place}: figure has an unknown field '{unknown[0]}'; {hint}")
+    if table.figure and not table.figure.get("x_title"):
+        raise UserError(f"{place}: figure has no 'x_title'")
+    names = [row.name for row in table.rows]
+    for row in table.rows:
+        point = row.facts.get("point", {})
+        if point and not table.figure:
+            raise UserError(f"{place}: row '{row.name}' has a point; the table has no 'figure'")
+        if unknown := [name for name in point if name not in _POINT_FIELDS]:
+            hint = suggest(unknown[0], _POINT_FIELDS)
+            raise UserError(
+                f"{place}: row '{row.name}': unknown field 'point.{unknown[0]}'; {hint}"
+            )
+        if (other := point.get("relative_to")) and other not in names:
+            raise UserError(f"{place}: row '{row.name}': relative_to '{other}' is no row")
+        if point.get("printed"):
+            _printed_row(paper, table, row)
+
+
+def _drawn(table: Table) -> list[Row]:
+    """Return the rows with a place on the x axis; others are only compared with."""
+    return [row for row in table.rows if "x" in row.facts.get("point", {})]
+
+
+def _panel(row: Row) -> str:
+    return str(row.facts["point"].get("panel", ""))
+
+
+def _chart(
+    paper: Paper, reproduction: Reproduction, panel: str, columns: Sequence[Column]
+) -> Chart:
+    table = reproduction.table
+    relative = any("relative_to" in row.facts["point"] for row in _drawn(table))
+    several = len(columns) > 1  # their titles are in the legend
+    y_title = columns[0].metric if several else columns[0].title
+    if relative:
+        y_title = "relative change, %" if several else f"relative change of {y_title}, %"
+    return Chart(
+        title=panel,
+        x_title=str(table.figure["x_title"]),
+        y_title=y_title,
+        logarithmic=bool(table.figure.get("logarithmic")),
+        series=tuple(
+            series
+            for column in columns
+            for series in _series(paper, reproduction, panel, column, with_title=several)
+        ),
+    )
+
+
+def _series(
+    paper: Paper, reproduction: Reproduction, panel: str, column: Column, *, with_title: bool
+) -> Iterator[Series]:
+    """Yield the series of a panel with values in a column."""
+    points: dict[str, list[Point]] = {}
+    for row in _drawn(reproduction.table):
+        if _panel(row) != panel:
+            continue
+        point = _point(paper, reproduction, row, column)
+        if point.values:
+            label = str(row.facts["point"].get("series", ""))
+            parts = [label, column.title] if with_title else [label or column.title]
+            points.setdefault(", ".join(filter(None, parts)), []).append(point)
+    for label, unsorted in points.items():
+        yield Series(label, tuple(sorted(unsorted, key=lambda point: point.x)))
+
+
+def _point(paper: Paper, reproduction: Reproduction, row: Row, column: Column) -> Point:
+    """Return the scores of a row, or their relative changes in percent."""
+    table, facts = reproduction.table, row.facts["point"]
+    cell = _cell(paper, reproduction, row, column)
+    ours, published = _values(cell)
+    interval = cell.interval
+    if name := facts.get("relative_to"):
+        (base,) = [other for other in table.rows if other.name == name]
+        our_base, published_base = _values(_cell(paper, reproduction, base, column))
+        ours = _relative(ours, our_base)
+        published = _relative(published, published_base)
+        interval = None  # the base has an uncertainty of its own
+    return Point(float(facts["x"]), ours, interval if ours is not None else None, published)
+
+
+def _values(cell: Cell) -> tuple[float | None, float | None]:
+    ours = None if cell.ours is None else cell.ours.mean
+    return ours, None if cell.published is None else float(cell.published)
+
+
+def _relative(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else 100 * (value / base - 1)
+
+
+def _cell(paper: Paper, reproduction: Reproduction, row: Row, column: Column) -> Cell:
+    """Return the cell of a row, with a published number of another table if it has none."""
+    cell = reproduction.cells.get((row.name, column.key), Cell(None, None))
+    if cell.published is not None:
+        return cell
+    printed = _printed_row(paper, reproduction.table, row)
+    columns: Mapping[str, Sequence[str]] = reproduction.table.figure.get("columns", {})
+    keys = columns.get(column.key, [column.key])
+    keys = [key.replace("{corpus}", row.facts.get("corpus", "")) for key in keys]
+    numbers = [Decimal(printed[key]) for key in keys if key in printed]
+    if not numbers or len(numbers) < len(keys):
+        return cell
+    return dataclasses.replace(cell, published=statistics.mean(numbers))
+
+
+def _printed_row(paper: Paper, table: Table, row: Row) -> Mapping[str, Any]:
+    """Return the numbers that another table prints for a row; empty if none does.
+
+    Raises:
+        UserError: if the file names a table or row that there is not.
+    """
+    name = row.facts.get("point", {}).get("printed")
+    if not name:
+        return {}
+    place, source = f"{table.paper}/{table.name}", table.figure.get("table", "")
+    if source not in paper.tables:
+        raise UserError(f"{place}: figure: no table '{source}' of this paper")
+    for other in paper.tables[source].rows:
+        if other.name == name:
+            return other.published
+    raise UserError(f"{place}: row '{row.name}': {source} has no row '{name}'")
