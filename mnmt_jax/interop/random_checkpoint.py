@@ -102,7 +102,7 @@ def write_fairseq(
         sentencepiece_model: serialised model.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    state = collections.OrderedDict[str, LazyArray]()
+    state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, value in tensors.items():
         state[name] = LazyArray(value.shape, value.dtype, lambda value=value: value, id(value))
     write_torch(file, {**settings, "model": state})
