@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,7 +105,8 @@ def write_fairseq(
     file.parent.mkdir(parents=True, exist_ok=True)
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, value in tensors.items():
-        state[name] = LazyArray(value.shape, value.dtype, lambda value=value: value, id(value))
+        read = functools.partial(np.asarray, value)
+        state[name] = LazyArray(value.shape, value.dtype, read, id(value))
     write_torch(file, {**settings, "model": state})
     lines = [f"{piece} {100 - number}" for number, piece in enumerate(pieces)]
     (file.parent / "dict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ import pytest
 from mnmt_jax.commands import reproduce
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.files.atomic_write import lock
 from mnmt_jax.papers.engine import run_steps
 from mnmt_jax.papers.pages import TINY_NOTICE
 from mnmt_jax.papers.workflow import Step
@@ -44,11 +45,29 @@ def test_a_failed_workflow_continues_without_repeating_finished_steps(tmp_path, 
     assert (tmp_path / "done/data/a").exists() and not (tmp_path / "c.txt").exists()
     assert (tmp_path / "run/b.txt").read_text() == "part\n"  # kept for the step to continue from
     (tmp_path / "go").touch()
+    _leave_locks(tmp_path, "done/train/b/seed1")
     _run(steps, tmp_path)
     assert (tmp_path / "c.txt").read_text() == "made\npart\npart\n"
     _run(steps, tmp_path)
     assert (tmp_path / "c.txt").read_text() == "made\npart\npart\n"
     assert "Nothing to be done" in "".join(capfd.readouterr())
+
+
+def _leave_locks(output: Path, file: str) -> None:
+    """Leave the files by which a killed Snakemake would refuse to continue."""
+    for kind in ("input", "output"):
+        path = output / f".snakemake/locks/0.{kind}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{file}\n")
+
+
+def test_one_process_at_a_time_works_in_an_output_folder(tmp_path):
+    (tmp_path / "plans").mkdir()
+    with (tmp_path / "plans/lock").open("w") as file:
+        assert lock(file)
+        with pytest.raises(UserError, match="another 'mnmt reproduce' works in this folder"):
+            _run((_shell("data/a", "echo made > a.txt"),), tmp_path)
+    assert not (tmp_path / "a.txt").exists()
 
 
 @pytest.fixture

@@ -163,8 +163,10 @@ def needs_files(plan: RowPlan) -> bool:
     return {column.metric for column in find_table(plan.table).columns} <= FILE_METRICS
 
 
-def add_to_report(output: Path, *values: object) -> None:
-    """Add a line to the report on the rows."""
+def add_to_report(output: Path, table: str, *values: object) -> None:
+    """Add a line to the report on the rows, unless it has one on the table."""
     path = output / REPORT
     text = path.read_text(encoding="utf-8") if path.exists() else _HEADER
-    path.write_text(f"{text}| {' | '.join(map(str, values))} |\n", encoding="utf-8")
+    if f"| {table} |" not in text:
+        line = " | ".join(map(str, (table, *values)))
+        path.write_text(f"{text}| {line} |\n", encoding="utf-8")
