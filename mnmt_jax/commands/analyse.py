@@ -16,6 +16,7 @@ from mnmt_jax.commands.analysis_inputs import (
     check_directions,
     directions_of,
     forced_sentences,
+    label_runs,
     model_facts,
     parse_layers,
     sentence_facts,
@@ -248,7 +249,7 @@ def _check_flags(flags: argparse.Namespace) -> None:
     flags.run = flags.runs[0]
     if len(flags.runs) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"analyse {flags.kind} accepts only one --run")
-    _check_names(flags.runs)
+    flags.label = label_runs(flags.runs)[flags.run]
     for flag, kinds in _OWN_FLAGS.items():
         if flags.kind not in kinds:
             refuse_flags(flags, [flag], f"analyse {flags.kind}")
@@ -276,23 +277,6 @@ def _check_flags(flags: argparse.Namespace) -> None:
     flags.settings = {name: value for name, value in settings.items() if value is not None}
 
 
-def _check_names(runs: Sequence[str]) -> None:
-    """Check that the folders of runs have different names.
-
-    Raises:
-        UserError: if two have the same name.
-    """
-    by_name: dict[str, str] = {}
-    for run in runs:
-        name = Path(run).resolve().name
-        if name in by_name:
-            raise UserError(
-                f"--run={run}: has the same name '{name}' as --run={by_name[name]}, and figures "
-                "label runs by name; rename one of the folders"
-            )
-        by_name[name] = run
-
-
 def _sentence_analysis(
     flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> dict[str, Any]:
@@ -310,7 +294,7 @@ def _sentence_analysis(
     inference_model = to_float32(translator.inference_model)
     if flags.kind == "attribution":
         branch_layers(inference_model.model)
-    facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
+    facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
     sentences = forced_sentences(flags, translator)
     read_facts = sentence_facts(flags, {"input" if flags.input else TEST: sentences})
     longest = max(translator.config.decode.buckets)
@@ -337,7 +321,7 @@ def _scales(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
     inference_model = translator.inference_model
-    facts = analysis_facts(flags, translator.config, translator_facts(flags.run, translator))
+    facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
     return {**facts, **branch_scales(inference_model.model, inference_model.params)}
 
 
@@ -368,7 +352,7 @@ def _ablation(
         for switch in (BRANCHES_ON, BRANCHES_OFF)
     )
     ablated = AblationPair(on, off, languages)
-    model = model_facts(flags.run, on.decoding["checkpoint"], on.identity, on.parameters)
+    model = model_facts(flags.label, on.decoding["checkpoint"], on.identity, on.parameters)
     facts = analysis_facts(flags, on.config, model)
     benchmark = benchmark_of(flags, ablated.languages)
     directions = directions_of(flags.directions, benchmark, ablated.with_branches.supervised)

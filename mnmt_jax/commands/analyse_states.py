@@ -14,6 +14,7 @@ from mnmt_jax.commands.analysis_inputs import (
     benchmark_of,
     check_same_sentences,
     forced_sentences,
+    label_runs,
     parse_layers,
     sentence_facts,
     source_texts,
@@ -91,9 +92,11 @@ def _models(
     if len(checkpoints) > 1 and flags.kind not in MULTI_RUN_KINDS:
         raise UserError(f"--step={flags.step}: analyse {flags.kind} accepts only one checkpoint")
 
+    labels = label_runs(flags.runs)
+
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
         translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings, mesh=None)
-        return translator, translator_facts(run, translator)
+        return translator, translator_facts(labels[run], translator)
 
     # Load once for the facts alone: not all fit into memory together.
     other_facts = (

@@ -30,29 +30,46 @@ if TYPE_CHECKING:
 TEST = "test"
 
 
+def label_runs(runs: Sequence[str]) -> dict[str, str]:
+    """Return a label of each run: the last parts of its path, as few as tell the runs apart.
+
+    Raises:
+        UserError: if two runs are the same folder.
+    """
+    folders = [Path(run).resolve() for run in runs]
+    for number, folder in enumerate(folders):
+        if folder in folders[:number]:
+            raise UserError(f"--run={runs[number]}: is given twice; remove one")
+    for length in range(1, max(len(folder.parts) for folder in folders) + 1):
+        labels = ["/".join(folder.parts[-length:]) for folder in folders]
+        if len(set(labels)) == len(labels):
+            break
+    return dict(zip(runs, labels, strict=True))
+
+
 def model_facts(
-    run: str | Path, checkpoint: str, identity: Mapping[str, Any], parameters: int | None
+    label: str, checkpoint: str, identity: Mapping[str, Any], parameters: int | None
 ) -> dict[str, Any]:
     """Return the facts that identify a model.
 
     Args:
-        run: run directory.
+        label: name of the run, from `label_runs`.
         checkpoint: name of the checkpoint.
         identity: identity of the model, e.g. `Translator.identity`.
         parameters: number of parameters; None if unknown.
     """
     return {
-        "run": Path(run).resolve().name,
+        "run": label,
         "parameters_fingerprint": identity["parameters"],
         "parameter_count": parameters,
         "checkpoint": checkpoint,
     }
 
 
-def translator_facts(run: str | Path, translator: Translator) -> dict[str, Any]:
+def translator_facts(label: str, translator: Translator) -> dict[str, Any]:
     """Return the facts that identify a translator's model."""
     checkpoint = f"step {translator.step}"
-    return model_facts(run, checkpoint, translator.identity, translator.parameters)
+    return model_facts(label, checkpoint, translator.identity, translator.parameters)
 
 
 def analysis_facts(

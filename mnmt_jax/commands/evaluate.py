@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +21,15 @@ from mnmt_jax.commands.corpus_flags import (
     add_user_file_flags,
     benchmark_corpus,
     check_limit,
-    parse_directions,
 )
+from mnmt_jax.commands.direction_flags import FORMS, read_directions
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names, warn
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
+    from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 
 
 def make_parser() -> CommandParser:
@@ -43,7 +46,13 @@ def make_parser() -> CommandParser:
         "--directions",
         default="all",
         metavar="WHICH",
-        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
+        help=f"all, supervised (trained on), zero_shot, or {FORMS}; default: all",
+    )
+    parser.add_argument(
+        "--trained_on",
+        metavar="DIRECTIONS",
+        help="directions that an imported model was trained on, which are then labelled "
+        f"supervised: {FORMS}",
     )
     parser.add_argument(
         "--output", required=True, help="folder to write to; an interrupted command resumes there"
@@ -129,6 +138,7 @@ def main() -> None:
         beam_size=flags.beam_size,
         pivot=flags.pivot,
     )
+    subject = _with_training(subject, flags.trained_on, languages)
     if missing := [code for code in available if find_code(code, languages) is None]:
         warn(f"skipped languages that the model does not have: {' '.join(missing)}")
     benchmark = Benchmark(
@@ -167,6 +177,24 @@ def main() -> None:
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
 
 
+def _with_training(
+    subject: EvaluatedModel, trained_on: str | None, languages: Sequence[str]
+) -> EvaluatedModel:
+    """Return a model with the training directions of `--trained_on`.
+
+    Raises:
+        UserError: if the run records its training directions.
+    """
+    if trained_on is None:
+        return subject
+    if subject.supervised is not None:
+        raise UserError(
+            f"--trained_on: {subject.name} records its training directions; leave the flag out"
+        )
+    directions = read_directions("--trained_on", trained_on, languages)
+    return dataclasses.replace(subject, supervised=frozenset(directions))
+
+
 def _listed(benchmark: Benchmark, subset: str) -> tuple[Benchmark, str]:
     """Return the benchmark restricted to listed directions, and the selection to evaluate.
 
@@ -182,7 +210,7 @@ def _listed(benchmark: Benchmark, subset: str) -> tuple[Benchmark, str]:
     if subset in WHICH:
         return benchmark, subset
     codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
-    listed = parse_directions(subset, tuple(codes), f"; or write {', '.join(WHICH)}")
+    listed = read_directions("--directions", subset, tuple(codes), f"; or write {', '.join(WHICH)}")
     if missing := [pair for pair in listed if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "

@@ -8,8 +8,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.papers.tables import Table
+
+
+# Flag with the model of a score -> title and metric of its columns.
+_SCORES = {"comet": "COMET", "bert_score": "BERTScore", "flores200_model": "spBLEU"}
+_METRICS = {"comet": "comet", "bert_score": "bert_score", "flores200_model": "spbleu"}
 
 
 def make_parser() -> CommandParser:
@@ -28,7 +38,11 @@ def make_parser() -> CommandParser:
         help="folder of runs and tables, which several tables may share; default: runs/papers, or "
         "runs/papers_tiny with --scale=tiny",
     )
-    parser.add_argument("--rows", metavar="LIST", help="row numbers, e.g. 1,3; default: all")
+    parser.add_argument(
+        "--rows",
+        metavar="LIST",
+        help="row numbers, e.g. 1,3; default: all, and the table's analyses",
+    )
     parser.add_argument(
         "--seeds", type=positive_int, metavar="N", help="seeds; default: the paper's"
     )
@@ -44,6 +58,14 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--cores", type=positive_int, default=1, metavar="N", help="steps at a time; default: 1"
     )
+    scores = parser.add_argument_group("models of scores, as for 'mnmt evaluate'")
+    for name, metavar in (("comet", "FILE"), ("bert_score", "FOLDER"), ("flores200_model", "FILE")):
+        scores.add_argument(
+            f"--{name}",
+            type=Path,
+            metavar=metavar,
+            help=f"fill the columns of {_SCORES[name]} with this model",
+        )
     parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="arguments of Snakemake")
     return parser
 
@@ -52,6 +74,9 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
+    from mnmt_jax.cost.training_estimate import count_parameters
+    from mnmt_jax.papers.analyses import analyses
+    from mnmt_jax.papers.analysis_cells import with_analyses
     from mnmt_jax.papers.cells import collect
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
@@ -66,10 +91,13 @@ def main() -> None:
     data = flags.data if flags.dry_run else flags.data.resolve()
     folder = None if scale.miniature else data
     selected = trials(paper, table, rows, seeds, folder)
-    workflow = Workflow(paper, scale, folder)
+    workflow = Workflow(paper, scale, folder, _metric_flags(flags, table))
     targets = [workflow.add(trial) for trial in selected]
+    analysed = () if flags.rows else analyses(paper, table, folder)
+    for analysis in analysed:
+        targets += workflow.add_analysis(analysis)
     if flags.dry_run:
-        print(describe_plan(table, selected, workflow))
+        print(describe_plan(table, selected, analysed, workflow))
         return
     default = "runs/papers_tiny" if scale.miniature else "runs/papers"
     output = flags.output or Path(default)
@@ -82,7 +110,31 @@ def main() -> None:
         cores=flags.cores,
         arguments=flags.snakemake,
     )
-    reproduction = collect(table, selected, output)
+    reproduction = collect(
+        table,
+        selected,
+        output,
+        flores200_model=flags.flores200_model,
+        count_parameters=count_parameters,
+    )
+    reproduction = with_analyses(reproduction, analysed, output)
     page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")
+
+
+def _metric_flags(flags: argparse.Namespace, table: Table) -> dict[str, tuple[str, str]]:
+    """Return the flags of `mnmt evaluate` for the columns of a table, by metric.
+
+    Raises:
+        UserError: if a model is not there.
+    """
+    columns = {column.metric for column in table.columns}
+    chosen = {}
+    for name, metric in _METRICS.items():
+        path = getattr(flags, name)
+        if path is not None and not path.exists():
+            raise UserError(f"--{name}={path}: no such file or folder")
+        if path is not None and metric in columns:
+            chosen[metric] = (f"--{name}", str(path.resolve()))
+    return chosen

@@ -16,21 +16,25 @@ from mnmt_jax.cost.training_estimate import (
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import Experiment, training_config, vocabulary_notes
 from mnmt_jax.papers.tables import Table
 from mnmt_jax.papers.workflow import Trial, Workflow
 
 
-def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
+def describe_plan(
+    table: Table, trials: Sequence[Trial], analyses: Sequence[Analysis], plan: Workflow
+) -> str:
     """Return what a reproduction does and costs at full scale.
 
     Args:
         table: the table.
         trials: seeds of experiments of its rows.
-        plan: the workflow of the trials.
+        analyses: its analyses.
+        plan: the workflow of both.
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
-    costs = {name: _estimate(item) for name, item in trained.items()}
+    costs = {name: training_cost(item) for name, item in trained.items()}
     flops, disk = sum_estimates(costs[name] for name, _ in plan.trainings)
     hours = ", ".join(
         f"{name} {h:{',.0f' if h >= 100 else '.3g'}}" for name, h in device_hours(flops).items()
@@ -41,7 +45,7 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
             f"{table.paper}/{table.name}: {table.number}, {table.title}",
             f"{len(plan.trainings)} trainings, {evaluations} evaluations, {len(plan.steps)} steps",
             "",
-            _training_table(trained, costs, _rows_by_run(table, trials)),
+            _training_table(trained, costs, _uses(table, trials, analyses)),
             *_epoch_note(trained.values()),
             f"FLOPs of all trainings, rows full of sentences of {SENTENCE} pieces: {flops:.3g}",
             f"hours at {UTILIZATION:.0%} of the peak (assumed): {hours}",
@@ -54,7 +58,8 @@ def describe_plan(table: Table, trials: Sequence[Trial], plan: Workflow) -> str:
     )
 
 
-def _estimate(experiment: Experiment) -> TrainingEstimate:
+def training_cost(experiment: Experiment) -> TrainingEstimate:
+    """Estimate the cost of a training at full scale."""
     data = experiment.data
     return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
 
@@ -71,19 +76,22 @@ def _quote(word: str) -> str:
     return shlex.quote(word)
 
 
-def _rows_by_run(table: Table, trials: Iterable[Trial]) -> dict[str, str]:
-    """Return the numbers of the rows that evaluate each run, as in `--rows`."""
+def _uses(table: Table, trials: Iterable[Trial], analyses: Iterable[Analysis]) -> dict[str, str]:
+    """Return by run the numbers of its rows, as in `--rows`, and the names of its analyses."""
     numbers = {row.name: number for number, row in enumerate(table.rows, start=1)}
-    rows = dict[str, dict[int, None]]()
+    uses = dict[str, dict[str, None]]()
     for trial in trials:
-        rows.setdefault(trial.experiment.run_name, {})[numbers[trial.row]] = None
-    return {name: ",".join(map(str, run_rows)) for name, run_rows in rows.items()}
+        uses.setdefault(trial.experiment.run_name, {})[str(numbers[trial.row])] = None
+    for analysis in analyses:
+        for run in analysis.runs.values():
+            uses.setdefault(run.run_name, {})[analysis.name] = None
+    return {run: ",".join(names) for run, names in uses.items()}
 
 
 def _training_table(
     trained: Mapping[str, Experiment],
     costs: Mapping[str, TrainingEstimate],
-    rows_by_run: Mapping[str, str],
+    uses: Mapping[str, str],
 ) -> str:
     header = [
         "rows",
@@ -100,8 +108,8 @@ def _training_table(
         cost, directions = costs[name], get_mixture(item.data.mixture).directions
         sizes = [len(directions), cost.parameters, cost.updates, cost.tokens]
         counts = [f"{size:,}" for size in sizes]
-        row_numbers = rows_by_run.get(name, "source run")
-        rows.append([row_numbers, item.model, item.data.corpus, *counts, f"{cost.flops:.3g}"])
+        use = uses.get(name, "source run")
+        rows.append([use, item.model, item.data.corpus, *counts, f"{cost.flops:.3g}"])
     return markdown_table(header, rows)
 
 

@@ -72,6 +72,8 @@ class Model(Checked):
         stage_layers: layers of each stage.
         embed: residual width.
         mlp: hidden width of the feed-forward layers.
+        stage_mlp: hidden width of the feed-forward layers of each stage, e.g. of encoder and
+            decoder; () uses `mlp` in all stages.
         activation: activation of the feed-forward layers: `relu` or the exact `gelu`, x * Phi(x).
         heads: attention heads; must divide `embed`.
         vocab_size: required size of the vocabulary; 0 accepts any. It is only a check and sets no
@@ -99,6 +101,7 @@ class Model(Checked):
     stage_layers: tuple[Layers, ...] = (12,)
     embed: Annotated[int, Range(low=2, high=2**17)] = 1024
     mlp: Width = 4096
+    stage_mlp: tuple[Width, ...] = ()
     activation: Literal["relu", "gelu"] = "relu"
     heads: Annotated[int, Range(low=1, high=2**12)] = 16
     vocab_size: Annotated[int, Range(low=0, high=2**24)] = 0
@@ -127,11 +130,21 @@ class Model(Checked):
             raise UserError(
                 f"Model.embed={self.embed} must be even: positions are sines and cosines"
             )
+        if self.stage_mlp and len(self.stage_mlp) != len(self.stage_layers):
+            raise UserError(
+                f"Model.stage_mlp={self.stage_mlp} must have one width per stage, as "
+                f"Model.stage_layers={self.stage_layers}, or be ()"
+            )
         if self.lora_rank and not self.lora:
             raise UserError(
                 f"Model.lora=() with Model.lora_rank={self.lora_rank} must name projections, such "
                 "as ('query', 'value')"
             )
+
+    @property
+    def mlp_widths(self) -> tuple[int, ...]:
+        """Hidden width of the feed-forward layers of each stage."""
+        return self.stage_mlp or (self.mlp,) * len(self.stage_layers)
 
     @property
     def head_dim(self) -> int:

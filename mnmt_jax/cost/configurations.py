@@ -169,12 +169,13 @@ def _contrastive() -> str:
 
 def _model_row(name: str, config: Config) -> list[str]:
     model, counts = config.model, parameter_counts(config.model)
+    mlp = "+".join(map(str, model.stage_mlp or [model.mlp]))
     norm = "" if model.norm == "pre" else f", {model.norm}-norm"
     return [
         f"`{name}`",
         f"`{model.layout}`",
         "+".join(str(layers) for layers in model.stage_layers),
-        f"{model.embed}/{model.mlp}/{model.heads}{norm}",
+        f"{model.embed}/{mlp}/{model.heads}{norm}",
         f"{model.vocab_size:,}",
         f"{counts['embedding']:,}",
         f"{counts['total'] - counts['embedding']:,}",

@@ -74,6 +74,11 @@ def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
     )
 
 
+def count_parameters(config: Config) -> int:
+    """Return the number of parameters of a training's model."""
+    return _model_figures(config.model, config.optimizer.frozen)[0]
+
+
 def estimate_updates(config: Config, epoch_draws: int) -> int:
     """Return the updates of a training; epochs are of pairs of `SENTENCE` pieces, fully packed.
 
@@ -139,7 +144,7 @@ def _measured_flops() -> float:
     square = jnp.ones((_MATRIX, _MATRIX), jnp.float32)
     multiply = jax.jit(jnp.matmul).lower(square, square).compile()
     seconds = []
-    for _ in range(5):
+    for _ in range(20):
         start = time.perf_counter()
         multiply(square, square).block_until_ready()
         seconds.append(time.perf_counter() - start)

@@ -74,7 +74,7 @@ def _choose_mesh(mesh: MeshChoice, config: Config, shapes: Any) -> jax.sharding.
     if not isinstance(mesh, MeshConfig):
         return mesh
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-    return local_mesh(mesh, (config.model.heads, config.model.mlp), size)
+    return local_mesh(mesh, (config.model.heads, *config.model.mlp_widths), size)
 
 
 def _place_fitting(

@@ -240,8 +240,8 @@ def choose_directions(
         return tuple(directions)
     if supervised is None:
         raise UserError(
-            f"--directions={subset}: {UNKNOWN_TRAINING}; use --directions=all, or run the training "
-            "command once more, which writes the file"
+            f"--directions={subset}: {UNKNOWN_TRAINING}; name them with --trained_on, use "
+            "--directions=all, or run the training command once more, which writes the file"
         )
     want_supervised = subset == "supervised"
     selected = tuple(pair for pair in directions if (pair in supervised) == want_supervised)

@@ -49,6 +49,7 @@ _STRUCTURE = (
     "stage_layers",
     "embed",
     "mlp",
+    "stage_mlp",
     "activation",
     "heads",
     "norm",

@@ -27,6 +27,7 @@ from mnmt_jax.interop.foreign import (
     check_supported,
     positions_mismatch,
     refuse_mismatches,
+    width_mismatch,
 )
 from mnmt_jax.interop.golden import two_stage_layout
 from mnmt_jax.interop.language_branches import branch_settings, branches_of, with_languages
@@ -284,6 +285,7 @@ _LAYOUT_ARGUMENTS: dict[str, dict[str, Any]] = {
 
 def _export_arguments(config: Config) -> dict[str, Any]:
     model, instruction = config.model, INSTRUCTIONS[config.data.instruction]
+    refuse_mismatches("fairseq", model, width_mismatch(model))
     if language_model := language_model_arguments(model):
         return _language_model_arguments(config, language_model)
     if model.layout not in _LAYOUT_ARGUMENTS:
@@ -367,7 +369,7 @@ def _size_arguments(model: Model, layers: Mapping[str, int]) -> dict[str, Any]:
         sizes |= {
             f"{side}_layers": number,
             f"{side}_embed_dim": model.embed,
-            f"{side}_ffn_embed_dim": model.mlp,
+            f"{side}_ffn_embed_dim": model.mlp_widths[0],
             f"{side}_attention_heads": model.heads,
             # A side without layers has no final norm in our model.
             f"{side}_normalize_before": model.norm == "pre" and number > 0,

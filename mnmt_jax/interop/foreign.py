@@ -78,6 +78,16 @@ def positions_mismatch(model: Model, *others: tuple[Any, ...]) -> list[Mismatch]
     return [Mismatch(reason, f"--gin.Model.positions=\"('{kind}', {base})\"")]
 
 
+def width_mismatch(model: Model) -> list[Mismatch]:
+    """Return a mismatch if the feed-forward layers of a model's stages differ in width."""
+    if len(set(model.mlp_widths)) == 1:
+        return []
+    reason = (
+        f"the feed-forward layers of its stages are as wide as each other, not {model.mlp_widths}"
+    )
+    return [Mismatch(reason, '--gin.Model.stage_mlp="()"')]
+
+
 def refuse_mismatches(toolkit: str, model: Model, mismatches: Sequence[Mismatch]) -> None:
     """Refuse an export, with all reasons and the bindings to train with in one message.
 

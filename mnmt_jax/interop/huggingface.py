@@ -21,6 +21,7 @@ from mnmt_jax.interop.foreign import (
     check_supported,
     positions_mismatch,
     refuse_mismatches,
+    width_mismatch,
 )
 from mnmt_jax.interop.names import M2M100, MITRE, Dialect, Tensors, entries, written_tensors
 from mnmt_jax.interop.safetensors import (
@@ -295,7 +296,7 @@ def _kind_for(config: Config) -> Kind:
             ("Model.methods", tuple(method.name for method in model.methods), ()),
         ],
     )
-    mismatches = positions_mismatch(model)
+    mismatches = [*positions_mismatch(model), *width_mismatch(model)]
     triggers = {get_instruction(key).trigger for key in (instruction, kind.instruction)}
     if instruction != kind.instruction and triggers != {"eos"}:
         reason = (
@@ -318,7 +319,7 @@ def _values(config: Config, kind: Kind) -> dict[str, Any]:
     }
     for side, layers in zip(kind.sides, model.stage_layers, strict=True):
         values[f"{side}_layers"] = layers
-        values[f"{side}_ffn_dim"] = model.mlp
+        values[f"{side}_ffn_dim"] = model.mlp_widths[0]
         values[f"{side}_attention_heads"] = model.heads
     values |= {"num_hidden_layers": model.stage_layers[0], "dropout": model.dropout}
     values["attention_dropout"] = model.attention_dropout

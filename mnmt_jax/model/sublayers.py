@@ -248,7 +248,7 @@ def plain_plan(config: Model, layout: Layout) -> Plan:
             readers = tuple(reader for reader, _ in stage.memory)
             cross_attention = CrossAttention(config)
             layer.append(Sublayer("memory_attention", cross_attention, config.norm, roles=readers))
-        layer.append(Sublayer("mlp", FeedForward(config, config.mlp), config.norm))
+        layer.append(Sublayer("mlp", FeedForward(config, config.mlp_widths[number]), config.norm))
         norm = Sublayer(f"stage_{number}_norm", StageNorm(config), residual=False)
         after = (norm,) if config.norm == "pre" else ()
         stages.append(StagePlan(stage, (), (tuple(layer),) * stage.layers, after))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
+from operator import sub, truediv
 from pathlib import Path
 
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
-from mnmt_jax.papers.conditions import Conditions, conditions_of
+from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
 from mnmt_jax.papers.experiments import vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.tables import Column, Number, Table
 from mnmt_jax.papers.workflow import Trial
 
+# Metrics of differences, and metrics that compare with the row `compared_with`.
+_CHANGES = ("bleu_change", "bleu_gain")
+_COMPARED = ("bleu_gain", "relative_time")
 # Metric of a column -> field of `DirectionResult`.
 _FIELDS = {
     "bleu": "bleu",
     "bleu_change": "bleu",
+    "bleu_gain": "bleu",
     "variance": "bleu",
     "spbleu": "spbleu",
     "chrf": "chrf",
@@ -77,6 +83,7 @@ class Reproduction:
         evaluations: (name of a row, corpus of its columns) -> evaluations, one per seed.
         conditions: conditions of our runs.
         notes: what differs from the paper's conditions.
+        analysis_pages: title -> page of an analysis, below the output folder.
     """
 
     table: Table
@@ -84,6 +91,7 @@ class Reproduction:
     evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
     conditions: Sequence[Conditions] = ()
     notes: tuple[str, ...] = ()
+    analysis_pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def collect(
@@ -92,6 +100,7 @@ def collect(
     output: Path,
     *,
     flores200_model: Path | None = None,
+    count_parameters: CountParameters | None = None,
 ) -> Reproduction:
     """Read the evaluations of a table's trials.
 
@@ -100,6 +109,8 @@ def collect(
         trials: the trials that were run; others have no scores of ours.
         output: output folder of the workflow; resampled scores are kept in `resampled` there.
         flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
+        count_parameters: counts the parameters of a training's model, for the conditions; None
+            does not compare them.
 
     Raises:
         UserError: if an evaluation is missing or damaged.
@@ -119,6 +130,8 @@ def collect(
         for column in table.columns:
             key = row.name, column.corpus
             before = plain.get(experiments[key].run_name, []) if key in experiments else []
+            if column.metric in _COMPARED:
+                before = evaluations.get((row.facts.get("compared_with", ""), column.corpus), [])
             cell = make_cell(
                 column, row.published.get(column.key), evaluations.get(key, []), before, intervals
             )
@@ -128,7 +141,7 @@ def collect(
         trial.experiment for trial in trials if not trial.experiment.pretrained
     )
     conditions = [
-        conditions_of(key[0], evaluations[key], experiment, output)
+        conditions_of(key[0], evaluations[key], experiment, output, count_parameters)
         for key, experiment in experiments.items()
     ]
     return Reproduction(table, cells, evaluations, conditions, tuple(notes))
@@ -147,14 +160,15 @@ def make_cell(
         column: the column.
         published: the printed number.
         evaluations: evaluations of the row, one per seed.
-        before: evaluations of the same runs with unchanged decoding, for columns of changes.
+        before: what columns of changes, gains and relative times compare with, one per seed:
+            evaluations of the same runs with unchanged decoding, or of another row.
         intervals: intervals over sentences, for one seed.
     """
     runs, reference = ([item.result for item in group] for group in (evaluations, before))
     ours = summarize_column(column, runs, reference)
     if ours is None or len(evaluations) != 1:
         return Cell(published, ours)
-    is_change = column.metric == "bleu_change"
+    is_change = column.metric in _CHANGES
     interval = intervals.of_column(
         column,
         _FIELDS.get(column.metric, ""),
@@ -165,21 +179,23 @@ def make_cell(
 
 
 def summarize_column(
-    column: Column, runs: Sequence[RunResult], plain: Sequence[RunResult]
+    column: Column, runs: Sequence[RunResult], reference: Sequence[RunResult]
 ) -> SeedSummary | None:
     """Return a column's value over seeds; None if it cannot be computed.
 
     Args:
         column: the column.
         runs: evaluations of the row, one per seed.
-        plain: evaluations of the same runs with unchanged decoding, for columns of changes.
+        reference: evaluations that columns of changes, gains and relative times compare with, one
+            per seed.
     """
     scores = [score for run in runs if (score := group_score(run, column)) is not None]
-    if column.metric == "bleu_change":
-        before = [score for run in plain if (score := group_score(run, column)) is not None]
+    if column.metric in {*_CHANGES, *_COMPARED}:
+        before = [score for run in reference if (score := group_score(run, column)) is not None]
         if len(before) != len(scores):
             return None
-        scores = [after - score for after, score in zip(scores, before, strict=True)]
+        compare = truediv if column.metric == "relative_time" else sub
+        scores = [compare(*pair) for pair in zip(scores, before, strict=True)]
     if not scores:
         return None
     summary = summarize_scores(scores)
@@ -189,7 +205,7 @@ def summarize_column(
 
 
 def group_score(result: RunResult, column: Column) -> float | None:
-    """Return the mean score of a column's directions, or the parameter count; None if it has none.
+    """Return the value of a column for one run; None if it has none.
 
     Args:
         result: an evaluation.
@@ -197,12 +213,20 @@ def group_score(result: RunResult, column: Column) -> float | None:
     """
     if column.metric == "parameters":
         return result.parameters
-    if column.metric == "nll":
-        return _validation_nll(result, column.group)
+    if column.metric == "relative_time":
+        return _update_seconds(result)
+    if column.metric in ("nll", "perplexity"):
+        loss = _validation_nll(result, column.group)
+        return math.exp(loss) if loss is not None and column.metric == "perplexity" else loss
     field = _FIELDS.get(column.metric)
     if field is None:
         return None
     return group_mean(result.values(field), column.group, result.supervised)
+
+
+def _update_seconds(result: RunResult) -> float | None:
+    """Return the seconds of an update of the training, validation included; None if unknown."""
+    return result.seconds / result.step if result.seconds and result.step else None
 
 
 def _validation_nll(result: RunResult, group: str) -> float | None:

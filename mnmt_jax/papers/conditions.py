@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.cost.training_estimate import estimate_training
+from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError, join_names
@@ -28,6 +28,7 @@ _UNCOMPARED = frozenset(
         "model.remat",
         "train.seed",
         "train.steps",
+        "train.epochs",
         "train.log_every",
         "train.save_every",
         "train.keep_last",
@@ -50,6 +51,7 @@ HEADER = (
 """Titles of the table of conditions."""
 
 Count = int | None
+CountParameters = Callable[[Config], int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +107,11 @@ class Conditions:
 
 
 def conditions_of(
-    row: str, evaluations: Sequence[Evaluation], experiment: Experiment, output: Path
+    row: str,
+    evaluations: Sequence[Evaluation],
+    experiment: Experiment,
+    output: Path,
+    count_parameters: CountParameters | None,
 ) -> Conditions:
     """Return the conditions of a row's runs.
 
@@ -114,6 +120,7 @@ def conditions_of(
         evaluations: its evaluations, one per seed.
         experiment: what was trained and evaluated.
         output: folder in which the workflow ran.
+        count_parameters: counts the parameters of a training's model; None does not compare them.
     """
     result = evaluations[0].result
     sentences, pieces = _data_counts(result, output)
@@ -121,10 +128,11 @@ def conditions_of(
     settings: Mapping[str, tuple[str, str]] = {}
     if not experiment.pretrained:
         config = training_config(experiment)
-        figures = estimate_training(config)
-        expected = {"trained updates": figures.updates}
+        if not config.train.epochs:  # the cache determines the updates of epochs
+            expected = {"trained updates": config.train.steps}
         if not experiment.data.new_language:  # its pieces are known after training
-            expected |= {"vocabulary": config.model.vocab_size, "parameters": figures.parameters}
+            count = count_parameters(config) if count_parameters else None
+            expected |= {"vocabulary": config.model.vocab_size, "parameters": count}
         settings = _changed_settings(result, experiment)
     ours = {
         "trained updates": _trained_updates(result),

@@ -182,13 +182,13 @@ class Experiment:
         """Name of the run's folder; experiments that train alike share it."""
         if self.pretrained:
             return self.model
-        return "-".join([_slug(self.model), self.data.corpus, *map(_slug, self._changes())])
+        return "-".join([slug(self.model), self.data.corpus, *map(slug, self._changes())])
 
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
         changes = ("".join(self.evaluate), *self.decode)
-        names = [self.run_name, *map(_slug, filter(None, changes))]
+        names = [self.run_name, *map(slug, filter(None, changes))]
         return "+".join([*names, self.evaluated] if self.evaluated else names)
 
     def _changes(self) -> tuple[str, ...]:
@@ -208,15 +208,17 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     """
     if row.unavailable or not {"model", "pretrained"}.intersection(row.facts):
         return {}
-    place = f"{table.paper}/{table.name}: row '{row.name}'"
-    if unknown := [name for name in row.facts if name not in _ROW_FIELDS]:
-        raise UserError(f"{place}: unknown field '{unknown[0]}'")
+    place = _place(table, row)
     scored = [column for column in table.columns if column.key in row.published]
     prefixes = dict.fromkeys(column.corpus for column in scored or table.columns)
     return {
-        prefix: _experiment(paper, row, prefix or _only_corpus(place, table, row))
+        prefix: make_experiment(paper, table, row, prefix or _only_corpus(place, table, row))
         for prefix in prefixes
     }
+
+
+def _place(table: Table, row: Row) -> str:
+    return f"{table.paper}/{table.name}: row '{row.name}'"
 
 
 def _only_corpus(place: str, table: Table, row: Row) -> str:
@@ -226,8 +228,15 @@ def _only_corpus(place: str, table: Table, row: Row) -> str:
     return corpus
 
 
-def _experiment(paper: Paper, row: Row, corpus: str) -> Experiment:
+def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experiment:
+    """Return the experiment of a row on a corpus.
+
+    Raises:
+        UserError: naming the table, row and field that is wrong.
+    """
     facts = row.facts
+    if unknown := [name for name in facts if name not in _ROW_FIELDS]:
+        raise UserError(f"{_place(table, row)}: unknown field '{unknown[0]}'")
     data = corpus_settings(paper, corpus)
     sources = facts.get("from", ())
     pretrained = facts.get("pretrained", "")
@@ -373,6 +382,6 @@ def _source(text: str) -> Source:
     return Source(name, model, corpus)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """Return text as a part of a folder's name."""
     return "".join(char if char.isalnum() or char in "._" else "_" for char in text).strip("_")

@@ -22,7 +22,7 @@ from mnmt_jax.files.atomic_write import partial_path
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.tables import Column
 
-_KEY = "scores.json"  # entry with the hash of the evaluation's scores
+_KEY = "evaluation"  # entry with the hash of the evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SentenceIntervals:
         """Read the resampled scores of an evaluation, or compute and write them."""
         folder = evaluation.folder
         path = self._folder / folder.parent.name / f"{folder.name}-{field}.npz"
-        key = hashlib.sha256((folder / "scores.json").read_bytes()).hexdigest()
+        key = _fingerprint(evaluation, field)
         draws = _read(path, key)
         if draws is None:
             print(f"{folder}: resampling {field}", file=sys.stderr, flush=True)
@@ -90,6 +90,14 @@ class SentenceIntervals:
             )
             _write(path, key, draws)
         return draws
+
+
+def _fingerprint(evaluation: Evaluation, field: str) -> str:
+    """Return a hash of what made the translations, and of their scores."""
+    made_by = evaluation.folder / "translations" / "made_by.json"
+    model = made_by.read_bytes() if made_by.is_file() else b""
+    scores = repr(sorted(evaluation.result.values(field).items()))
+    return hashlib.sha256(model + scores.encode()).hexdigest()
 
 
 def _read(path: Path, key: str) -> Draws | None:

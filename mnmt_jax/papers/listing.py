@@ -11,7 +11,7 @@ from mnmt_jax.papers.tables import EMPTY, Paper, Table
 
 def list_papers(papers: Iterable[Paper]) -> str:
     """Return a table of the tables and figures of some papers."""
-    header = ["table", "number", "shows", "rows", "run here", "numbers"]
+    header = ["table", "number", "shows", "rows", "run here", "analyses", "numbers"]
     sections = []
     for paper in papers:
         rows = [
@@ -21,6 +21,7 @@ def list_papers(papers: Iterable[Paper]) -> str:
                 table.title,
                 str(len(table.rows)),
                 str(runnable_rows(paper, table)),
+                str(len(table.analyses)),
                 str(table.cells),
             ]
             for table in paper.tables.values()
@@ -47,6 +48,7 @@ def show_table(table: Table) -> str:
     lines += [
         f"not run here: {row.name}: {row.unavailable}" for row in table.rows if row.unavailable
     ]
+    lines += [f"analysis {item['name']}: mnmt analyse {item['command']}" for item in table.analyses]
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)])
 
 

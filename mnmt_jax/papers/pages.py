@@ -32,6 +32,7 @@ TINY_NOTICE = (
     "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "
     "every step runs."
 )
+_ANALYSES_TITLE = "Analyses"
 _CONDITIONS_TITLE = "Conditions of our runs"
 _DIFFERENCES = (
     "What differs from the row's files at full scale, and from the number of training sentences "
@@ -70,12 +71,15 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
         "",
     ]
     lines += [f"**{notice}**", ""] if notice else []
-    header = ["row", "column", "published", "ours", "difference", "interval", "of"]
-    lines += [markdown_table(header, list(_long_rows(reproduction))).rstrip(), ""]
-    lines += [INTERVAL_LEGEND, ""]
+    if rows := list(_long_rows(reproduction)):
+        header = ["row", "column", "published", "ours", "difference", "interval", "of"]
+        lines += [markdown_table(header, rows).rstrip(), "", INTERVAL_LEGEND, ""]
+    if pages := _analysis_pages(reproduction):
+        links = (f"- [{title}]({page})" for title, page in pages)
+        lines += [f"## {_ANALYSES_TITLE}", "", *links, ""]
     if reproduction.conditions:
-        rows = [item.cells for item in reproduction.conditions]
-        lines += [f"## {_CONDITIONS_TITLE}", "", markdown_table(HEADER, rows).rstrip(), ""]
+        cells = [item.cells for item in reproduction.conditions]
+        lines += [f"## {_CONDITIONS_TITLE}", "", markdown_table(HEADER, cells).rstrip(), ""]
         lines += [_DIFFERENCES, ""]
         lines += [*(f"- {text}" for text in _differences(reproduction) or [_NO_DIFFERENCE]), ""]
     lines += _notes(reproduction)
@@ -104,8 +108,12 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
         "Each cell: ours (mean over seeds), the difference in parentheses, the interval, and the "
         f"published number. {INTERVAL_LEGEND}"
     )
-    sections.append(section("Published and ours", tag("p", legend), grid))
+    if table.columns:
+        sections.append(section("Published and ours", tag("p", legend), grid))
     sections += [*_figure(paper, reproduction), *training_curves(_named_runs(reproduction))]
+    if pages := _analysis_pages(reproduction):
+        links = (tag("li", tag("a", title, href=page)) for title, page in pages)
+        sections.append(section(_ANALYSES_TITLE, tag("ul", *links)))
     if reproduction.conditions:
         rows = text_table(HEADER, [item.cells for item in reproduction.conditions])
         texts = _differences(reproduction) or [_NO_DIFFERENCE]
@@ -114,6 +122,11 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     if notes := [*_unavailable(reproduction), *reproduction.notes, *table.notes]:
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
+
+
+def _analysis_pages(reproduction: Reproduction) -> list[tuple[str, str]]:
+    """Return title and page of each analysis, from the folder of the result page."""
+    return [(title, f"../../{page}") for title, page in reproduction.analysis_pages.items()]
 
 
 def _figure(paper: Paper, reproduction: Reproduction) -> list[Html]:

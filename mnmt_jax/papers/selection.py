@@ -20,7 +20,7 @@ def select_rows(paper: Paper, table: Table, numbers: str | None) -> tuple[Row, .
     """
     if numbers is None:
         rows = tuple(row for row in table.rows if experiments(paper, table, row))
-        if not rows:
+        if not rows and not table.analyses:
             reason = table.no_numbers or next(
                 (r.unavailable for r in table.rows if r.unavailable), ""
             )

@@ -126,6 +126,7 @@ class Table:
         notes: what is garbled, contradictory or doubtful in the paper's text.
         columns: columns in the printed order.
         rows: rows in the printed order.
+        analyses: entries of `mnmt_jax.papers.analyses`, as in the file.
         figure: axes of its charts (`mnmt_jax.papers.figures`); empty for a table.
     """
 
@@ -141,6 +142,7 @@ class Table:
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    analyses: tuple[Mapping[str, Any], ...] = ()
     figure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -270,6 +272,7 @@ def load_table(path: Path) -> Table:
         notes=tuple(" ".join(note.split()) for note in fields.get("notes", ())),
         columns=columns,
         rows=rows,
+        analyses=tuple(fields.get("analyses", ())),
         figure=fields.get("figure", {}),
     )
 

@@ -8,7 +8,8 @@ Folders below the output folder, shared by all tables that are written there:
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
-    evaluations/RUN/seedN    from `mnmt evaluate`
+    evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
+    analyses/PAPER/TABLE/…   from `mnmt analyse`
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
+from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import (
     CorpusSettings,
     Experiment,
@@ -35,7 +37,6 @@ from mnmt_jax.papers.experiments import (
     training_config,
     with_released_vocabulary,
 )
-from mnmt_jax.papers.miniature_checkpoint import EMBED, HEADS, MLP
 from mnmt_jax.papers.tables import Paper, Row, Table
 
 
@@ -51,6 +52,7 @@ class Scale:
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
+        analyse: further flags of `mnmt analyse`, by kind.
         miniature: whether the corpora are made miniatures.
     """
 
@@ -61,9 +63,11 @@ class Scale:
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     miniature: bool = False
 
 
+_SIZES = {"embed": 16, "heads": 2, "mlp": 32}
 FULL = Scale("full")
 TINY = Scale(
     "tiny",
@@ -71,9 +75,8 @@ TINY = Scale(
     new_language=("--language", "de", "--vocab_size", "150"),
     rows=8,
     bindings=(
-        f"Model.embed={EMBED}",
-        f"Model.heads={HEADS}",
-        f"Model.mlp={MLP}",
+        *(f"Model.{name}={value}" for name, value in _SIZES.items()),
+        "Model.stage_mlp=()",
         "Model.vocab_size=0",
         "Data.source_length=64",
         "Data.target_length=64",
@@ -88,6 +91,15 @@ TINY = Scale(
     ),
     decode=("Decode.beam_size=2", "Decode.max_length=8", "Decode.buckets=(64,)", "Decode.batch=8"),
     evaluate=("--limit", "2"),
+    analyse={
+        "attention": ("--limit", "1"),
+        "alignment": ("--limit", "2"),
+        "attribution": ("--limit", "1", "--nodes", "2"),
+        "probe": ("--limit", "2", "--updates", "5", "--min_count", "1"),
+        "similarity": ("--limit", "2"),
+        "states": ("--limit", "2"),
+        "svcca": ("--limit", "2"),
+    },
     miniature=True,
 )
 SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}
@@ -99,6 +111,8 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
 
 
@@ -182,19 +196,32 @@ class Workflow:
         paper: the paper.
         scale: size of the reproduction.
         data: folder of the corpora, as in `trials`, and of released models; None for `data`.
+        metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
 
     Attributes:
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
-    def __init__(self, paper: Paper, scale: Scale, data: Path | None = None) -> None:
+    def __init__(
+        self,
+        paper: Paper,
+        scale: Scale,
+        data: Path | None = None,
+        metrics: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self._paper, self._scale, self._folder = paper, scale, data
+        self._metrics = dict(metrics or {})
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
-        return self._evaluate(trial.experiment, trial.seed)
+        evaluated = self._evaluate(trial.experiment, trial.seed)
+        return self._add_metrics(evaluated) if self._metrics else evaluated
+
+    def add_analysis(self, analysis: Analysis) -> list[str]:
+        """Add the steps of an analysis, with the first seed; return the names of the last ones."""
+        return [self._analyse(analysis, names) for names in analysis.groups]
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -343,8 +370,9 @@ class Workflow:
         inputs: tuple[str, ...] = ()
         if self._scale.miniature:
             path = flags[flags.index("--input") + 1]
-            make = ("python", "-m", "mnmt_jax.papers.miniature_checkpoint", name, path)
-            inputs = (self._step(f"checkpoint/{name}", make),)
+            make = ("python", "-m", "mnmt_jax.interop.miniature_checkpoint", name, path)
+            sizes = (f"--{size}={value}" for size, value in _SIZES.items())
+            inputs = (self._step(f"checkpoint/{name}", (*make, *sizes)),)
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
         return self._step(f"import/{name}", command, inputs)
 
@@ -375,6 +403,27 @@ class Workflow:
         command += ["--output", f"evaluations/{name}"]
         inputs = (self._trained(experiment, seed), *self._data(task))
         return self._step(f"evaluate/{name}", command, inputs)
+
+    def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
+        items = [analysis.runs[name] for name in names]
+        data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
+        command = ["mnmt", "analyse", *analysis.command]
+        command += [word for item in items for word in ("--run", _run_folder(item, analysis.seed))]
+        command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
+        if analysis.kind != "scales":
+            command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
+        folder = analysis.folder(names)
+        inputs = [self._trained(item, analysis.seed) for item in items]
+        inputs += self._data(data.task or data.mixture)
+        name = f"analyse/{folder.removeprefix('analyses/')}"
+        return self._step(name, [*command, "--output", folder], inputs)
+
+    def _add_metrics(self, evaluated: str) -> str:
+        """Add scores to a finished evaluation, whose translations are reused."""
+        flags = [word for words in self._metrics.values() for word in words]
+        subject = evaluated.partition("/")[2]
+        command = (*self._steps[evaluated].command, *flags)
+        return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:

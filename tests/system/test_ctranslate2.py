@@ -16,6 +16,7 @@ KINDS = {
     "pre": (("norm", "pre"),),
     "gelu": (("norm", "pre"), ("activation", "gelu"), ("embedding_scale", False)),
     "base": (("norm", "post"), ("positions", ("sinusoidal", 5000.0))),
+    "widths": (("norm", "pre"), ("stage_mlp", (24, 40))),
 }
 
 
@@ -39,7 +40,7 @@ def names(translator: Translator, ids) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "instruction"), [("pre", "5"), ("gelu", "register"), ("base", "2")]
+    ("kind", "instruction"), [("pre", "5"), ("gelu", "register"), ("base", "2"), ("widths", "5")]
 )
 def test_ctranslate2_gives_the_same_translations_and_scores(kind, instruction, tmp_path):
     translator = made_translator(instruction, "encoder_decoder", KINDS[kind])

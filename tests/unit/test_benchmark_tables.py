@@ -75,7 +75,7 @@ def test_a_graft_starts_from_language_models_of_all_text(relaxed_dtypes):
     selected = trials(PAPER, table, table.rows[:1], 1)
     for trial in selected:
         plan.add(trial)
-    text = describe_plan(table, selected, plan)
+    text = describe_plan(table, selected, (), plan)
     assert "cldr_quickstart: embedded, no file" in text
     caches = [" ".join(step.command) for step in plan.steps if step.kind == "cache"]
     assert [re.findall(r"--(?:monolingual|share \S+)", cache) for cache in caches] == [

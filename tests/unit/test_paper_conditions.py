@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from mnmt_jax.cost.training_estimate import count_parameters
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, conditions, pages
@@ -38,7 +39,9 @@ def counted(monkeypatch):
 
     def make(result=RESULT, sentences=872_000, pieces=CONFIG.model.vocab_size, folder=None):
         monkeypatch.setattr(conditions, "_data_counts", lambda *_: (sentences, pieces))
-        return conditions_of("FCLL", [Evaluation(result, folder)], EXPERIMENT, folder)
+        return conditions_of(
+            "FCLL", [Evaluation(result, folder)], EXPERIMENT, folder, count_parameters
+        )
 
     return make
 
@@ -106,7 +109,7 @@ def test_seeds_with_other_checkpoints_are_listed(counted):
         Evaluation(dataclasses.replace(RESULT, step=step), None)
         for step in (95_000, 90_000, 95_000)
     ]
-    made = conditions_of("FCLL", runs, EXPERIMENT, None)
+    made = conditions_of("FCLL", runs, EXPERIMENT, None, count_parameters)
     assert made.cells[2:4] == ["3", "95,000, 90,000"]
 
 
@@ -115,7 +118,7 @@ def test_pages_show_conditions_and_differences(tmp_path):
     result = _with("optimizer", learning_rate=0.1)
     (tmp_path / selected[0].evaluation).mkdir(parents=True)
     write_result(result, tmp_path / selected[0].evaluation / "scores.json")
-    made = cells.collect(TABLE, selected, tmp_path)
+    made = cells.collect(TABLE, selected, tmp_path, count_parameters=count_parameters)
     text = "optimizer.learning_rate 0.1 instead of 0.0005"
     assert f"- FCLL on cldr_en_x: {text}." in pages.markdown_page(PAPER, made).splitlines()
     assert text in pages.html_report(PAPER, made)
@@ -123,9 +126,31 @@ def test_pages_show_conditions_and_differences(tmp_path):
     assert cells_row[5:7] == ["–", "–"]  # the cache is not there
 
 
+def test_the_cache_determines_the_updates_of_epochs(tmp_path):
+    paper, table = load_papers()["two_stage"], find_table("two_stage/table1")
+    row = next(row for row in table.rows if row.facts.get("model", "").startswith("two_stage"))
+    made = experiments(paper, table, row).values()
+    experiment = next(item for item in made if item.data.corpus == "ted19")
+    config = training_config(experiment)
+    assert config.train.epochs == 30
+    train = dataclasses.replace(config.train, steps=211_000, epochs=0.0)
+    facts = json.loads(json.dumps(as_facts(dataclasses.replace(config, train=train)), default=str))
+    made = conditions_of(
+        row.name,
+        [Evaluation(dataclasses.replace(RESULT, config=facts, parameters=None), tmp_path)],
+        experiment,
+        tmp_path,
+        count_parameters,
+    )
+    assert "epochs" not in made.difference and "updates" not in made.difference
+    assert "100,000" in made.cells
+
+
 def test_imported_models_have_no_planned_training(tmp_path):
     paper, table = load_papers()["registers"], find_table("registers/table3")
     row = next(row for row in table.rows if "pretrained" in row.facts)
     experiment = next(iter(experiments(paper, table, row).values()))
-    made = conditions_of(row.name, [Evaluation(RESULT, tmp_path)], experiment, tmp_path)
+    made = conditions_of(
+        row.name, [Evaluation(RESULT, tmp_path)], experiment, tmp_path, count_parameters
+    )
     assert made.difference == ""

@@ -19,6 +19,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages, workflow
+from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
 from mnmt_jax.papers.listing import list_papers, show_table
 from mnmt_jax.papers.selection import select_rows
@@ -33,7 +34,7 @@ TABLES = [table for paper in PAPERS.values() for table in paper.tables.values()]
 RUNNABLE = [
     table
     for table in TABLES
-    if any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
+    if table.analyses or any(experiments(PAPERS[table.paper], table, row) for row in table.rows)
 ]
 
 
@@ -86,14 +87,17 @@ def test_plan_of_every_table(table, relaxed_dtypes):
     rows = select_rows(paper, table, None)
     selected = trials(paper, table, rows)
     plan = Workflow(paper, FULL)
+    analysed = analyses(paper, table)
     targets = [plan.add(trial) for trial in selected]
+    for analysis in analysed:
+        targets += plan.add_analysis(analysis)
     known = set()
     for step in plan.steps:
         assert known.issuperset(step.inputs), step.name
         known.add(step.name)
         assert step.command[0] == "mnmt"
     assert known.issuperset(targets)
-    text = describe_plan(table, selected, plan)
+    text = describe_plan(table, selected, analysed, plan)
     lines = [tuple(shlex.split(line)) for line in text.splitlines() if line.startswith("mnmt ")]
     assert lines == [step.command for step in plan.steps]
     assert "'\"'\"'" not in text
@@ -108,7 +112,7 @@ def test_plan_names_the_rows_of_a_training(relaxed_dtypes):
     plan = Workflow(paper, FULL)
     for trial in selected:
         plan.add(trial)
-    lines = describe_plan(table, selected, plan).splitlines()
+    lines = describe_plan(table, selected, (), plan).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| rows"))
     numbers = [line.split("|")[1].strip() for line in lines[start + 2 :] if line.startswith("|")]
     by_row = dict.fromkeys((trial.row, trial.experiment.run_name) for trial in selected)
@@ -240,7 +244,7 @@ def test_released_vocabularies_are_used_if_they_are_there(tmp_path, relaxed_dtyp
     )  # LAVS splits it
     folders = [set(step.command) for step in (*new.steps, *released.steps)]
     assert sum("vocabularies/ec40_lavs" in words for words in folders) == 2
-    texts = [describe_plan(find_table(name), (), plan) for plan in (new, released)]
+    texts = [describe_plan(find_table(name), (), (), plan) for plan in (new, released)]
     assert "spm_64k.model (github.com" in texts[0] and "so a new one is trained" in texts[0]
     assert "dicts" not in texts[1] and "spm_dict): used" in texts[1]
     other = _plan("registers/table4", "10", tmp_path)
@@ -252,7 +256,7 @@ def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, rela
     (tmp_path / "nllb" / "mitre_spm.model").write_bytes(b"")
     plan = _plan("registers/table4", "2", tmp_path)
     assert not any("released" in " ".join(step.command) for step in plan.steps)
-    assert "spm.model" not in describe_plan(find_table("registers/table4"), (), plan)
+    assert "spm.model" not in describe_plan(find_table("registers/table4"), (), (), plan)
 
 
 def test_seeds_are_those_that_the_papers_state():
@@ -393,7 +397,7 @@ def test_rows_that_cannot_run_are_refused_with_their_reason():
     with pytest.raises(UserError, match="'7' is not a number from 1 to 6"):
         select_rows(paper, table, "7")
     with pytest.raises(UserError, match="no row of this table can be run"):
-        select_rows(paper, find_table("language_layers/figure3"), None)
+        select_rows(paper, find_table("language_layers/table10"), None)
 
 
 RESULT = made_result("made", ("en", "de", "fr", "cs"), seed=3)
@@ -541,7 +545,7 @@ def test_pages_show_published_ours_and_difference(tmp_path):
 def test_lists_count_what_can_be_run():
     text = list_papers([PAPERS["language_layers"]])
     row = next(line for line in text.splitlines() if "language_layers/table2 " in line)
-    assert [cell.strip() for cell in row.split("|")[4:-1]] == ["6", "4", "36"]
+    assert [cell.strip() for cell in row.split("|")[4:-1]] == ["6", "4", "0", "36"]
     shown = show_table(find_table("language_layers/table2"))
     assert "not run here: Philip et al. (2020)" in shown and "32.93" in shown
     assert "orders of growth only" in show_table(find_table("language_layers/table1"))

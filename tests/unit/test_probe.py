@@ -30,7 +30,12 @@ from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.analysis.token_classes import piece_classes, token_id_classes
 from mnmt_jax.commands import analyse_states
 from mnmt_jax.commands.analyse import make_parser
-from mnmt_jax.commands.analysis_inputs import check_same_sentences, sentence_facts, source_texts
+from mnmt_jax.commands.analysis_inputs import (
+    check_same_sentences,
+    label_runs,
+    sentence_facts,
+    source_texts,
+)
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.objective import States
@@ -441,9 +446,15 @@ def test_an_invalid_seed_is_refused(text, capsys):
     assert "must be a whole number from 0 to 4294967295" in message
 
 
-def test_runs_of_one_name_are_refused(tmp_path):
-    runs = ["--run", tmp_path / "a" / "run", "--run", tmp_path / "b" / "run"]
-    with pytest.raises(
-        UserError, match="^--run=.*/b/run: has the same name 'run' as --run=.*/a/run"
-    ):
+def test_runs_of_one_name_are_labelled_by_more_of_their_path(tmp_path):
+    runs = [str(tmp_path / name / "seed1") for name in ("a", "b")]
+    assert label_runs(runs) == {runs[0]: "a/seed1", runs[1]: "b/seed1"}
+    assert label_runs(runs[:1]) == {runs[0]: "seed1"}
+    deep = [str(tmp_path / name) for name in ("x/a/run", "y/a/run", "y/b/run")]
+    assert list(label_runs(deep).values()) == ["x/a/run", "y/a/run", "y/b/run"]
+
+
+def test_a_run_that_is_listed_twice_is_refused(tmp_path):
+    runs = ["--run", tmp_path / "a", "--run", tmp_path / "b" / ".." / "a"]
+    with pytest.raises(UserError, match=r"^--run=.*/b/\.\./a: is given twice; remove one"):
         command("analyse", "probe", *runs, "--task=t", "--output", tmp_path / "x")

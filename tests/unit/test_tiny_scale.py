@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mnmt_jax.data.miniature_text import LINES, phrases
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.fairseq import open_fairseq
 from mnmt_jax.interop.huggingface import open_huggingface
+from mnmt_jax.interop.miniature_checkpoint import RELEASED, write_miniature_checkpoint
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES
 from mnmt_jax.papers.experiments import experiments
-from mnmt_jax.papers.miniature import LINES, phrases
-from mnmt_jax.papers.miniature_checkpoint import (
-    EMBED,
-    HEADS,
-    MLP,
-    RELEASED,
-    write_miniature_checkpoint,
-)
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
@@ -58,7 +52,7 @@ def _open(name: str, folder):
     """Write a miniature as a killed and repeated step does, and open it."""
     path = folder / "model.pt" if RELEASED[name].form == "fairseq" else folder
     for _ in range(2):
-        write_miniature_checkpoint(name, path)
+        write_miniature_checkpoint(name, path, embed=8, heads=4, mlp=12)
     return open_huggingface(path) if path == folder else open_fairseq(path, folder)
 
 
@@ -75,7 +69,7 @@ def test_a_miniature_has_the_layers_and_languages_of_the_released_model(tmp_path
     assert foreign.instruction == "5"
     model = foreign.model
     assert (model.layout, model.stage_layers) == ("encoder_decoder", (12, 12))
-    assert (model.embed, model.heads, model.mlp) == (EMBED, HEADS, MLP)
+    assert (model.embed, model.heads, model.mlp) == (8, 4, 12)
     vocabulary, _ = foreign.tokens.vocabulary()
     assert vocabulary.languages == languages
     for code in MITRE_LANGUAGES:
@@ -87,7 +81,8 @@ def test_a_miniature_has_the_layers_and_languages_of_the_released_model(tmp_path
 def test_rows_of_released_models_make_checkpoint_and_data_first():
     *_, evaluate = steps = _steps("registers/table3", "1", TINY)
     assert [step.kind for step in steps] == ["checkpoint", "import", "data", "evaluate"]
-    assert steps[0].command[-2:] == ("m2m100_418m", "data/m2m100_418M")
+    assert steps[0].command[3:5] == ("m2m100_418m", "data/m2m100_418M")
+    assert steps[0].command[5:] == ("--embed=16", "--heads=2", "--mlp=32")
     assert "data/m2m100_418M" in steps[1].command and steps[1].inputs == (steps[0].name,)
     assert evaluate.inputs == (steps[1].name, steps[2].name)
 

@@ -1,9 +1,9 @@
 """Miniature checkpoints: random weights in the file form of a released model.
 
-    python -m mnmt_jax.papers.miniature_checkpoint nllb_600m data/nllb-200-distilled-600M
+    python -m mnmt_jax.interop.miniature_checkpoint nllb_600m data/nllb-200-distilled-600M
 
-A checkpoint has the layers and the language tags of the released model, and the sizes of
-`--scale tiny`. Its pieces are trained on the phrases of miniature corpora.
+A checkpoint has the layers and the language tags of the released model. Its pieces are trained on
+the phrases of miniature corpora.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import sentencepiece
 
 from mnmt_jax.config.sections import Model
+from mnmt_jax.data.miniature_text import LINES, phrases
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.names import FAIRSEQ
 from mnmt_jax.interop.random_checkpoint import (
@@ -28,12 +29,9 @@ from mnmt_jax.interop.random_checkpoint import (
     write_m2m100,
 )
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS
-from mnmt_jax.papers.miniature import LINES, phrases
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, TED19_LANGUAGES
 
-EMBED, HEADS, MLP = 16, 2, 32
-"""Sizes of all models of `--scale tiny`."""
 PIECES = 1200
 _BEFORE_PIECES = 3  # SentencePiece's <unk>, <s> and </s>
 _MASK = 1
@@ -63,12 +61,17 @@ RELEASED: Mapping[str, ReleasedModel] = {
 """Models that papers import, by their name in the section `imports` of `paper.toml`."""
 
 
-def write_miniature_checkpoint(name: str, path: Path) -> None:
+def write_miniature_checkpoint(
+    name: str, path: Path, *, embed: int = 16, heads: int = 2, mlp: int = 32
+) -> None:
     """Write the miniature of a released model.
 
     Args:
         name: its name in `RELEASED`.
         path: the directory or file that `mnmt import` reads.
+        embed: width of the embeddings.
+        heads: number of attention heads.
+        mlp: width of the feed-forward networks.
 
     Raises:
         UserError: if there is no such model.
@@ -76,10 +79,11 @@ def write_miniature_checkpoint(name: str, path: Path) -> None:
     if name not in RELEASED:
         raise UserError(
             f"no miniature of '{name}', only of {', '.join(RELEASED)}; add its layers to RELEASED "
-            "in mnmt_jax/papers/miniature_checkpoint.py"
+            "in mnmt_jax/interop/miniature_checkpoint.py"
         )
     released = RELEASED[name]
-    model = Model("encoder_decoder", (released.layers,) * 2, embed=EMBED, heads=HEADS, mlp=MLP)
+    layers = (released.layers,) * 2
+    model = Model("encoder_decoder", layers, embed=embed, heads=heads, mlp=mlp)
     _WRITERS[released.form](path, model, train_pieces())
 
 
@@ -128,8 +132,9 @@ def _write_fairseq(file: Path, model: Model, pieces: bytes) -> None:
     settings["decoder_langtok"] = True
     for side, layers in zip(("encoder", "decoder"), model.stage_layers, strict=True):
         settings |= {f"{side}_layers": layers, f"{side}_normalize_before": True}
-        settings |= {f"{side}_embed_dim": EMBED, f"{side}_ffn_embed_dim": MLP}
-        settings[f"{side}_attention_heads"] = HEADS
+        settings |= {f"{side}_embed_dim": model.embed}
+        settings |= {f"{side}_ffn_embed_dim": model.mlp}
+        settings[f"{side}_attention_heads"] = model.heads
     write_fairseq(
         file,
         random_tensors(model, FAIRSEQ, _size(M2M100_LANGUAGES)),
@@ -152,8 +157,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", help=f"one of {', '.join(RELEASED)}")
     parser.add_argument("path", type=Path, help="directory or file to write")
+    for name, default in (("embed", 16), ("heads", 2), ("mlp", 32)):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"default: {default}")
     flags = parser.parse_args()
-    write_miniature_checkpoint(flags.model, flags.path)
+    sizes = {name: getattr(flags, name) for name in ("embed", "heads", "mlp")}
+    write_miniature_checkpoint(flags.model, flags.path, **sizes)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""Sets of directions on the command line: a list, a mixture's name, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from mnmt_jax.commands.corpus_flags import parse_directions
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.storage_errors import one_line
+from mnmt_jax.vocabulary.languages import Direction
+
+FORMS = "a list such as de-fr,fr-de, a mixture's name, or a file with a direction per line"
+_COMMENT = "#"
+
+
+def read_directions(
+    flag: str, text: str, languages: Collection[str], also_allowed: str = ""
+) -> tuple[Direction, ...]:
+    """Return the directions that a flag names, each once.
+
+    Args:
+        flag: name of the flag, for errors.
+        text: its value: a list such as `de-fr,fr-de`, the name of a mixture, whose training
+            directions are meant, or a file with a direction per line, `#` before comments.
+        languages: codes that may occur in a list or a file, in any form.
+        also_allowed: description of other allowed values, for errors.
+
+    Raises:
+        UserError: if an item is not a direction or has another language, or the file has none.
+    """
+    from mnmt_jax.data.mixtures import MIXTURES
+
+    if text in MIXTURES:
+        return MIXTURES[text].directions
+    if not Path(text).is_file():
+        return _parse(flag, text, languages, f"{also_allowed}; also a mixture's name or a file")
+    directions: dict[Direction, None] = {}
+    for number, line in enumerate(_lines(flag, text), start=1):
+        item = line.partition(_COMMENT)[0].strip()
+        if item:
+            directions |= dict.fromkeys(_parse(f"{flag}={text}:{number}", item, languages))
+    if not directions:
+        raise UserError(f"{flag}={text}: has no direction; write one per line, such as de-fr")
+    return tuple(directions)
+
+
+def _lines(flag: str, path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{flag}={path}: cannot be read ({one_line(error)})") from error
+
+
+def _parse(
+    place: str, text: str, languages: Collection[str], also_allowed: str = ""
+) -> tuple[Direction, ...]:
+    try:
+        return parse_directions(text, languages, also_allowed)
+    except UserError as error:
+        raise UserError(str(error).replace("--directions", place, 1)) from error

@@ -1,0 +1,81 @@
+"""Flags that name directions: lists, mixtures and files; the directions of imported models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands.direction_flags import read_directions
+from mnmt_jax.commands.evaluate import _listed, _with_training
+from mnmt_jax.config.loading import load_config
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
+from mnmt_jax.papers.experiments import corpus_settings
+from mnmt_jax.papers.tables import load_papers
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, fine_tuning_directions
+
+CODES = ("en", "de", "fr")
+
+
+def _read(text: str):
+    return read_directions("--directions", text, CODES, "; or write all")
+
+
+def _model(supervised=None) -> EvaluatedModel:
+    return EvaluatedModel(
+        "imported", lambda lines, pair: [], load_config([]), {}, supervised=supervised
+    )
+
+
+def test_a_list_a_mixture_and_a_file_name_directions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.txt").write_text("de-fr  # two\nfr-de\n\n# none\nde-fr, en-de\n")
+    expected = (("de", "fr"), ("fr", "de"), ("en", "de"))
+    assert _read("pairs.txt") == expected == _read("de-fr,fr-de,deu-fra,en-de")
+    assert _read("flores_finetune_25") == fine_tuning_directions(25)
+    benchmark = Benchmark("cldr_quickstart", find_corpus("cldr_quickstart")[0], limit=2)
+    assert _listed(benchmark, "pairs.txt")[0].directions == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("de-fr\nde-xx\n", r"^--directions=pairs.txt:2: 'de-xx' has 'xx', which is not among"),
+        ("de-fr\n\nfrench\n", r"^--directions=pairs.txt:3: 'french' must be SOURCE-TARGET"),
+        ("# nothing\n", r"^--directions=pairs.txt: has no direction; write one per line"),
+        (b"de-fr\xff\n", r"^--directions=pairs.txt: cannot be read"),
+    ],
+)
+def test_files_with_errors_are_refused(tmp_path, monkeypatch, content, message):
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=message):
+        _read("pairs.txt")
+
+
+def test_other_words_name_what_is_allowed():
+    with pytest.raises(UserError, match="'some' must be .*; or write all; also a mixture's name"):
+        _read("some")
+
+
+def test_training_directions_of_an_imported_model_can_be_named():
+    pairs = (("en", "de"), ("de", "fr"), ("de", "en"))
+    with pytest.raises(UserError, match="name them with --trained_on"):
+        choose_directions(pairs, "supervised", _model().supervised)
+    named = _with_training(_model(), "en-de,de-en", CODES)
+    assert choose_directions(pairs, "supervised", named.supervised) == (pairs[0], pairs[2])
+    assert choose_directions(pairs, "zero_shot", named.supervised) == (pairs[1],)
+    assert _with_training(_model(), None, CODES).supervised is None
+    with pytest.raises(UserError, match="--trained_on: imported records its training directions"):
+        _with_training(_model(frozenset(pairs)), "en-de", CODES)
+
+
+@pytest.mark.parametrize("count", [5, 25, 100])
+def test_rows_of_the_registers_table_4_evaluate_its_directions(count):
+    data = corpus_settings(load_papers()["registers"], f"flores_finetune_{count}")
+    flag, value = data.evaluate
+    assert flag == "--directions"
+    directions = read_directions(flag, value, MITRE_LANGUAGES)
+    assert directions == fine_tuning_directions(count) and len(directions) == count

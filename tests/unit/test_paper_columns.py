@@ -1,0 +1,127 @@
+"""Columns of published tables that compare rows, or come from a run's training."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from mnmt_jax.commands import reproduce
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.papers import cells
+from mnmt_jax.papers.tables import Column, find_table, load_papers
+from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from tests.unit.made_results import made_result
+
+pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
+RESULT = made_result("made", ("en", "de", "fr"), seed=1)
+
+
+def _collected(tmp_path, name, columns, changes):
+    """Collect evaluations of a table's first rows, one for each dictionary of changed fields."""
+    table = dataclasses.replace(find_table(name), columns=columns)
+    selected = trials(load_papers()[table.paper], table, table.rows[: len(changes)], 1)
+    for trial, fields in zip(selected, changes, strict=True):
+        scale = fields.pop("scale", 1.0)
+        items = [dataclasses.replace(i, bleu=scale * i.bleu) for i in RESULT.directions]
+        result = dataclasses.replace(RESULT, directions=tuple(items), **fields)
+        (tmp_path / trial.evaluation).mkdir(parents=True)
+        write_result(result, tmp_path / trial.evaluation / "scores.json")
+    return cells.collect(table, selected, tmp_path).cells
+
+
+def test_gains_are_over_the_named_row(tmp_path):
+    columns = (Column("x_to_en.bleu", ""), Column("x_to_en.bleu_gain", ""))
+    made = _collected(tmp_path, "graformer/figure5", columns, [{}, {"scale": 0.5}])
+    base, gain = (
+        made[row, key].ours
+        for row, key in (
+            ("Transformer, 100% of the pairs", "x_to_en.bleu"),
+            ("Graformer, 100% of the pairs", "x_to_en.bleu_gain"),
+        )
+    )
+    assert gain.mean == pytest.approx(-base.mean / 2)
+    assert ("Transformer, 100% of the pairs", "x_to_en.bleu_gain") not in made
+
+
+def test_gains_need_the_named_row(tmp_path):
+    table = find_table("graformer/figure5")
+    paper = load_papers()["graformer"]
+    selected = trials(paper, table, table.rows[1:2], 1)
+    (tmp_path / selected[0].evaluation).mkdir(parents=True)
+    write_result(RESULT, tmp_path / selected[0].evaluation / "scores.json")
+    made = cells.collect(table, selected, tmp_path).cells
+    cell = made["Graformer, 100% of the pairs", "x_to_en.bleu_gain"]
+    assert cell.ours is None and str(cell.published) == "5.8"
+
+
+def test_training_times_are_relative_and_of_an_update(tmp_path):
+    runs = [{"seconds": 100.0, "step": 1000}, {"seconds": 300.0, "step": 2000}]
+    name, columns = "position_disentangling/table8", (Column("all.relative_time", ""),)
+    made = _collected(tmp_path, name, columns, runs)
+    assert made["MNMT-small", "all.relative_time"].ours.mean == 1
+    assert made["MNMT-TPDM-small", "all.relative_time"].ours.mean == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("step, loss", [(2, 1.5), (4, 1.25), (3, None), (None, None)])
+def test_perplexity_is_that_of_the_evaluated_step(step, loss):
+    curves = {"to_english": ((2, 1.5), (4, 1.25)), "from_english": ((2, 3.0), (4, 2.0))}
+    result = dataclasses.replace(RESULT, step=step, curves=curves)
+    score = cells.group_score(result, Column("x_to_en.perplexity", ""))
+    assert score == (None if loss is None else pytest.approx(math.exp(loss)))
+
+
+def test_relative_times_without_a_log_are_unknown():
+    result = dataclasses.replace(RESULT, seconds=None)
+    column = Column("all.relative_time", "")
+    assert cells.summarize_column(column, [result], [RESULT]) is None
+
+
+@pytest.mark.parametrize("paper", load_papers().values(), ids=lambda paper: paper.name)
+def test_rows_that_others_compare_with_exist(paper):
+    for table in paper.tables.values():
+        names = [row.name for row in table.rows]
+        compared = [
+            row.facts["compared_with"] for row in table.rows if "compared_with" in row.facts
+        ]
+        assert set(compared) <= set(names)
+        if any(column.metric in ("bleu_gain", "relative_time") for column in table.columns):
+            assert compared, table.name
+
+
+def test_models_of_scores_are_a_step_after_the_evaluation():
+    table = find_table("two_stage/table1")
+    (trial,) = trials(load_papers()["two_stage"], table, table.rows[:1], 1)[:1]
+    flags = {"comet": ("--comet", "/models/comet.ckpt"), "bert_score": ("--bert_score", "/models")}
+    plan = Workflow(load_papers()["two_stage"], FULL, metrics=flags)
+    assert plan.add(trial) == "metrics/comet+bert_score/encoder_decoder_ted19-ted19/seed0"
+    *_, evaluate, metrics = plan.steps
+    assert metrics.inputs == (evaluate.name,)
+    assert metrics.command == (
+        *evaluate.command,
+        *("--comet", "/models/comet.ckpt", "--bert_score", "/models"),
+    )
+
+
+@pytest.mark.parametrize(
+    "table, metrics",
+    [("two_stage/table1", "comet"), ("registers/table1", "spbleu"), ("language_layers/table7", "")],
+)
+def test_models_are_for_the_columns_of_a_table(tmp_path, monkeypatch, capsys, table, metrics):
+    model = tmp_path / "model"
+    model.touch()
+    command = ["mnmt reproduce", table, "--rows=1", "--dry-run", f"--comet={model}"]
+    monkeypatch.setattr("sys.argv", [*command, f"--flores200_model={model}"])
+    reproduce.main()
+    last = capsys.readouterr().out.splitlines()[-1]
+    flags = {"comet": f"--comet {model}", "spbleu": f"--flores200_model {model}", "": "/seed1"}
+    assert last.endswith(flags[metrics])
+
+
+def test_missing_models_are_named(tmp_path, monkeypatch):
+    command = ["mnmt reproduce", "two_stage/table1", "--dry-run", f"--comet={tmp_path / 'none'}"]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(UserError, match=r"--comet=.*none: no such file or folder"):
+        reproduce.main()
