@@ -18,7 +18,7 @@ from tests.tables.row_runs import (
 
 
 @pytest.mark.parametrize("table", ROWS)
-def test_a_row_is_killed_once_and_continues_to_its_page(table):
+def test_a_row_is_killed_once_and_continues_to_its_page(table, relaxed_dtypes):
     plan, start = plan_row(table, ROWS[table]), time.time()
     missing = [step for step in plan.steps if not is_done(FOLDER, step)]
     killed_in = "nothing: all steps were done"
