@@ -44,6 +44,14 @@ def make_parser() -> CommandParser:
         help="row numbers, e.g. 1,3; default: all, and the table's analyses",
     )
     parser.add_argument(
+        "--hypotheses",
+        action="append",
+        default=[],
+        metavar="ROW=FOLDER",
+        help="score a row's translations from files, e.g. of a closed model, as 'mnmt evaluate "
+        "--hypotheses' does; repeatable",
+    )
+    parser.add_argument(
         "--seeds", type=positive_int, metavar="N", help="seeds; default: the paper's"
     )
     parser.add_argument(
@@ -80,20 +88,20 @@ def main() -> None:
     from mnmt_jax.papers.cells import collect
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
-    from mnmt_jax.papers.selection import select_rows
+    from mnmt_jax.papers.selection import parse_hypotheses, select_rows
     from mnmt_jax.papers.tables import find_table, load_papers
     from mnmt_jax.papers.workflow import SCALES, Workflow, trials
 
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]
-    rows = select_rows(paper, table, flags.rows)
+    hypotheses = parse_hypotheses(table, flags.hypotheses)
+    rows = select_rows(paper, table, flags.rows, hypotheses)
     seeds = flags.seeds or (1 if scale.miniature else None)
-    data = flags.data if flags.dry_run else flags.data.resolve()
-    folder = None if scale.miniature else data
-    selected = trials(paper, table, rows, seeds, folder)
-    workflow = Workflow(paper, scale, folder, _metric_flags(flags, table))
+    data = None if scale.miniature else flags.data
+    selected = trials(paper, table, rows, seeds, data, hypotheses)
+    workflow = Workflow(paper, scale, data, _metric_flags(flags, table))
     targets = [workflow.add(trial) for trial in selected]
-    analysed = () if flags.rows else analyses(paper, table, folder)
+    analysed = () if flags.rows else analyses(paper, table, data)
     for analysis in analysed:
         targets += workflow.add_analysis(analysis)
     if flags.dry_run:
@@ -106,7 +114,7 @@ def main() -> None:
         targets,
         name=f"{table.paper}-{table.name}",
         output=output,
-        data=output / "data" if scale.miniature else data,
+        data=output / "data" if scale.miniature else flags.data,
         cores=flags.cores,
         arguments=flags.snakemake,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,13 +14,13 @@ from mnmt_jax.cost.training_estimate import (
     estimate_training,
     sum_estimates,
 )
-from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.data.mixtures import MIXTURES, get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import Experiment, training_config, vocabulary_notes
 from mnmt_jax.papers.tables import Table
-from mnmt_jax.papers.workflow import Trial, Workflow
+from mnmt_jax.papers.workflow import Step, Trial, Workflow
 
 
 def describe_plan(
@@ -51,7 +52,7 @@ def describe_plan(
             f"hours at {UTILIZATION:.0%} of the peak (assumed): {hours}",
             f"disk for checkpoints: {disk / 1e9:.3g} GB",
             "",
-            *_required_files(trained.values()),
+            *_required_files(trained.values(), plan.steps),
             "",
             *(command_line(step.command) for step in plan.steps),
         ]
@@ -123,12 +124,18 @@ def _epoch_note(experiments: Iterable[Experiment]) -> list[str]:
     ]
 
 
-def _required_files(experiments: Iterable[Experiment]) -> list[str]:
-    """Return a line for each corpus, its folder and files, and each released vocabulary."""
-    items = list(experiments)
-    names = dict.fromkeys(get_mixture(item.data.mixture).corpus for item in items)
+def _required_files(experiments: Iterable[Experiment], steps: Iterable[Step]) -> list[str]:
+    """Return a line for each corpus that a step reads, each imported model and vocabulary."""
+    names: dict[str, None] = {}
+    models: dict[str, None] = {}
+    for step in steps:
+        for flag, value in itertools.pairwise(step.command):
+            if flag in ("--mixture", "--task"):
+                names[MIXTURES[value].corpus if value in MIXTURES else value] = None
+            elif flag == "--input" and step.kind == "import":
+                models[f"{value}: the released model"] = None
     places = dict.fromkeys(_place(PUBLISHED.get(name), name) for name in names)
-    return [f"data: {text}" for text in (*places, *vocabulary_notes(items))]
+    return [f"data: {text}" for text in (*places, *models, *vocabulary_notes(experiments))]
 
 
 def _place(row: PublishedCorpus | None, name: str) -> str:

@@ -285,6 +285,18 @@ class PaperScorer:
         """Return BLEU without swapping hypotheses and references."""
         if self.note(direction):
             return {}
+        bleu, hypotheses, references = self.bleu_inputs(direction, texts)
+        return {"bleu": round_as_published(bleu.corpus_score(hypotheses, [references]).score)}
+
+    def bleu_inputs(
+        self, direction: Direction, texts: PaperTexts
+    ) -> tuple[BLEU, list[str], list[str]]:
+        """Return the BLEU of a procedure that does not swap, its hypotheses and references.
+
+        Args:
+            direction: source and target.
+            texts: result of `texts`.
+        """
         target, hypotheses, references = direction[1], texts.hypotheses, texts.references
         bleu = BLEU(tokenize=get_language(target).sacrebleu_tokenizer, force=True)
         if (
@@ -296,7 +308,7 @@ class PaperScorer:
             hypotheses = [tokenize(text, target) for text in hypotheses]
             references = [tokenize(text, target) for text in references]
             bleu = BLEU(tokenize="none", force=True)
-        return {"bleu": round_as_published(bleu.corpus_score(hypotheses, [references]).score)}
+        return bleu, hypotheses, references
 
     def _join_pieces(self, ids: Sequence[int]) -> str:
         """Join pieces as in fairseq's "T-" lines, with an escaped <unk>."""

@@ -10,7 +10,7 @@ of other sentences are resampled independently.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import _bootstrap_resample
 
+from mnmt_jax.evaluation.published_procedures import PaperScorer
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, find_tokenizer
 from mnmt_jax.evaluation.translations import StoredTexts, read_stored_texts
@@ -26,6 +27,8 @@ from mnmt_jax.vocabulary.languages import Direction, get_language
 SAMPLES = 1000
 METRICS = ("bleu", "spbleu", "chrf", "off_target_lid")
 """Fields of `DirectionResult` that can be resampled; the others have no score per sentence."""
+ScoredTexts = tuple[Any, Sequence[str], Sequence[str]]
+"""A metric of sacreBLEU, hypotheses and references."""
 Draws = Mapping[Direction, np.ndarray]
 """Scores of the resampled test sets in percent, [samples], by direction."""
 
@@ -37,6 +40,7 @@ def resample_scores(
     *,
     samples: int = SAMPLES,
     flores200_model: Path | None = None,
+    scorer: PaperScorer | None = None,
 ) -> Draws:
     """Return the scores of resampled test sets, for each direction that has a score.
 
@@ -46,6 +50,7 @@ def resample_scores(
         metric: one of `METRICS`.
         samples: number of resampled test sets.
         flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
+        scorer: scorer of BLEU by a published procedure that does not swap; None for sacreBLEU's.
 
     Returns:
         The scores. Sample i of two directions with common sentences, or of two evaluations of the
@@ -61,11 +66,19 @@ def resample_scores(
     texts = {pair: read_stored_texts(folder / "translations", pair) for pair in scored}
     tokenizer = find_tokenizer(flores200_model) if metric == "spbleu" else None
     clusters = shared_sentences(texts)
-    return {
-        pair: _resample(metric, pair, texts[pair], clusters[pair], tokenizer, samples)
-        for pair in scored
-        if metric != "spbleu" or tokenizer is not None
-    }
+    draws = {}
+    for pair in scored:
+        if scorer is not None:
+            prepared = scorer.texts(
+                pair, texts[pair].sources, texts[pair].hypotheses, texts[pair].references
+            )
+            inputs: ScoredTexts = scorer.bleu_inputs(pair, prepared)
+        elif metric != "spbleu" or tokenizer is not None:
+            inputs = _inputs(metric, pair, texts[pair], tokenizer)
+        else:
+            continue
+        draws[pair] = _resample(inputs, clusters[pair], samples)
+    return draws
 
 
 def confidence_interval(draws: np.ndarray) -> tuple[float, float]:
@@ -96,30 +109,27 @@ def _digest(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _resample(
-    name: str,
-    direction: Direction,
-    texts: StoredTexts,
-    cluster: int,
-    tokenizer: FloresTokenizer | None,
-    samples: int,
-) -> np.ndarray:
+def _inputs(
+    name: str, direction: Direction, texts: StoredTexts, tokenizer: FloresTokenizer | None
+) -> ScoredTexts:
+    """Return the metric, and the texts that it compares."""
+    if name == "chrf":
+        return CHRF(word_order=2), texts.hypotheses, texts.references
+    if tokenizer is None:
+        scheme = get_language(direction[1]).sacrebleu_tokenizer
+        return BLEU(tokenize=scheme, force=True), texts.hypotheses, texts.references
+    hypotheses = list(map(tokenizer, texts.hypotheses))
+    return BLEU(tokenize="none", force=True), hypotheses, list(map(tokenizer, texts.references))
+
+
+def _resample(inputs: ScoredTexts, cluster: int, samples: int) -> np.ndarray:
     """Resample the corpus score of a direction.
 
     sacreBLEU draws the same line numbers each time. An order of lines that depends on the cluster
     makes the samples of different clusters independent.
     """
-    prepare: Callable[[str], str] = tokenizer or str
-    metric: Any
-    if name == "chrf":
-        metric = CHRF(word_order=2)
-    else:
-        scheme = "none" if tokenizer else get_language(direction[1]).sacrebleu_tokenizer
-        metric = BLEU(tokenize=scheme, force=True)
-    statistics = metric._extract_corpus_statistics(
-        [prepare(line) for line in texts.hypotheses],
-        [[prepare(line) for line in texts.references]],
-    )
+    metric, hypotheses, references = inputs
+    statistics = metric._extract_corpus_statistics(hypotheses, [references])
     order = np.random.default_rng(cluster).permutation(len(statistics))
     _, scores = _bootstrap_resample([statistics[line] for line in order], metric, samples)
     return np.array([score.score for score in scores], np.float32)

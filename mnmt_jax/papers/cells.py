@@ -11,9 +11,10 @@ from pathlib import Path
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
 from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
-from mnmt_jax.papers.experiments import vocabulary_notes
+from mnmt_jax.papers.experiments import Experiment, vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
+from mnmt_jax.papers.published_scores import scoring_notes, with_published_scores
 from mnmt_jax.papers.tables import Column, Number, Table
 from mnmt_jax.papers.workflow import Trial
 
@@ -119,7 +120,7 @@ def collect(
     plain: dict[str, list[Evaluation]] = {}  # without the row's changes of decoding
     for trial in trials:
         folder = output / trial.evaluation
-        evaluation = Evaluation(read_result(folder), folder)
+        evaluation = _read_evaluation(trial.experiment, folder, output)
         evaluations.setdefault((trial.row, trial.prefix), []).append(evaluation)
         if not trial.experiment.decode:
             plain.setdefault(trial.experiment.run_name, []).append(evaluation)
@@ -144,7 +145,19 @@ def collect(
         conditions_of(key[0], evaluations[key], experiment, output, count_parameters)
         for key, experiment in experiments.items()
     ]
+    notes += scoring_notes(trial.experiment for trial in trials)
     return Reproduction(table, cells, evaluations, conditions, tuple(notes))
+
+
+def _read_evaluation(experiment: Experiment, folder: Path, output: Path) -> Evaluation:
+    """Read an evaluation, with the scores of the authors' procedure if the table has them."""
+    result = read_result(folder)
+    if not experiment.data.as_published:
+        return Evaluation(result, folder)
+    cache = result.config.get("data", {}).get("cache", "")
+    vocabulary = output / cache / "vocabulary"
+    scoring = experiment.data.procedure
+    return Evaluation(with_published_scores(result), folder, scoring, vocabulary)
 
 
 def make_cell(

@@ -36,7 +36,8 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, suggest
+from mnmt_jax.evaluation.published_procedures import PROCEDURES
 from mnmt_jax.papers.tables import Paper, Row, Table, parse_seeds
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -87,6 +88,9 @@ class CorpusSettings:
         new_language: flags of `mnmt add-language`; empty if the vocabulary does not grow.
         back_translation: flags of `mnmt back-translate` for rows with rounds of it.
         evaluate: further flags of `mnmt evaluate`.
+        procedure: procedure of the authors' scoring scripts, a name that `mnmt evaluate
+            --paper_compatible` takes; empty if there is none.
+        as_published: whether our cells have the scores of this procedure.
         vocabulary_file: path of the released vocabulary; empty if a new one is trained.
     """
 
@@ -111,6 +115,8 @@ class CorpusSettings:
     new_language: tuple[str, ...] = ()
     back_translation: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    procedure: str = ""
+    as_published: bool = False
     vocabulary_file: str = ""
 
     @property
@@ -151,6 +157,8 @@ class Experiment:
         sources: runs that give initial parameters.
         back_translation_rounds: rounds of back-translation after the training.
         evaluated: corpus of the columns, if the model was not trained on it; else empty.
+        hypotheses: folder with the translations of an outside system, which is not trained; else
+            empty.
     """
 
     model: str
@@ -163,6 +171,7 @@ class Experiment:
     sources: tuple[Source, ...] = ()
     back_translation_rounds: int = 0
     evaluated: str = ""
+    hypotheses: str = ""
 
     @property
     def training_bindings(self) -> tuple[str, ...]:
@@ -209,12 +218,49 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     if row.unavailable or not {"model", "pretrained"}.intersection(row.facts):
         return {}
     place = _place(table, row)
-    scored = [column for column in table.columns if column.key in row.published]
-    prefixes = dict.fromkeys(column.corpus for column in scored or table.columns)
     return {
         prefix: make_experiment(paper, table, row, prefix or _only_corpus(place, table, row))
-        for prefix in prefixes
+        for prefix in _prefixes(table, row)
     }
+
+
+def outside_experiments(
+    paper: Paper, table: Table, row: Row, folder: Path
+) -> Mapping[str, Experiment]:
+    """Return the experiments of a row whose translations are files, by corpus of its columns.
+
+    Args:
+        paper: paper of the table.
+        table: the table.
+        row: its row.
+        folder: folder of the files, as for `mnmt evaluate --hypotheses`, or of such folders by
+            corpus.
+
+    Raises:
+        UserError: if the folder does not exist, or the row has no corpus.
+    """
+    if not folder.is_dir():
+        raise UserError(f"--hypotheses: {folder}: no such folder")
+    place = _place(table, row)
+    by_prefix: dict[str, Experiment] = {}
+    for prefix in _prefixes(table, row):
+        corpus = prefix or _only_corpus(place, table, row)
+        files = folder / corpus if (folder / corpus).is_dir() else folder
+        by_prefix[prefix] = Experiment(
+            model=slug(row.name),
+            data=corpus_settings(paper, corpus),
+            evaluate=tuple(row.facts.get("evaluate", ())),
+            pretrained=True,
+            evaluated=corpus,
+            hypotheses=str(files.resolve()),
+        )
+    return by_prefix
+
+
+def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
+    """Return the corpora in the keys of a row's columns."""
+    scored = [column for column in table.columns if column.key in row.published]
+    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns))
 
 
 def _place(table: Table, row: Row) -> str:
@@ -278,6 +324,9 @@ def corpus_settings(paper: Paper, corpus: str) -> CorpusSettings:
     known -= {"corpus", "vocabulary_file"}
     if unknown := sorted(set(values) - known):
         raise UserError(f"{_corpus_place(paper, corpus)}: unknown field '{unknown[0]}'")
+    if (procedure := values.get("procedure", "")) and procedure not in PROCEDURES:
+        hint = suggest(procedure, tuple(PROCEDURES))
+        raise UserError(f"{_corpus_place(paper, corpus)}: no procedure '{procedure}'; {hint}")
     for name in _FLAGS:
         values[name] = tuple(shlex.split(values.get(name, "")))
     values["bindings"] = tuple(values.get("bindings", ()))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.sentence_bootstrap import (
     METRICS,
@@ -21,6 +22,7 @@ from mnmt_jax.evaluation.sentence_bootstrap import (
 from mnmt_jax.files.atomic_write import partial_path
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.tables import Column
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _KEY = "evaluation"  # entry with the hash of the evaluation
 
@@ -32,10 +34,21 @@ class Evaluation:
     Attributes:
         result: its scores.
         folder: its folder.
+        procedure: published procedure of its scores; empty for sacreBLEU's.
+        vocabulary: folder of the model's vocabulary, which a procedure needs.
     """
 
     result: RunResult
     folder: Path
+    procedure: str = ""
+    vocabulary: Path | None = None
+
+    def scorer(self) -> PaperScorer | None:
+        """Return the scorer of its procedure; None without one."""
+        if not self.procedure or self.vocabulary is None:
+            return None
+        vocabulary = Vocabulary.load(self.vocabulary)
+        return PaperScorer(PROCEDURES[self.procedure], vocabulary, None)
 
 
 class SentenceIntervals:
@@ -74,6 +87,9 @@ class SentenceIntervals:
     def _group_draws(self, column: Column, field: str, evaluation: Evaluation) -> np.ndarray | None:
         if field not in METRICS or not (evaluation.folder / "translations").is_dir():
             return None
+        procedure = PROCEDURES.get(evaluation.procedure)
+        if procedure and (procedure.swapped or field != "bleu"):
+            return None
         draws = self._draws(evaluation, field)
         return group_mean(draws, column.group, evaluation.result.supervised)
 
@@ -86,7 +102,11 @@ class SentenceIntervals:
         if draws is None:
             print(f"{folder}: resampling {field}", file=sys.stderr, flush=True)
             draws = resample_scores(
-                evaluation.result, folder, field, flores200_model=self._flores200_model
+                evaluation.result,
+                folder,
+                field,
+                flores200_model=self._flores200_model,
+                scorer=evaluation.scorer(),
             )
             _write(path, key, draws)
         return draws
@@ -96,6 +116,7 @@ def _fingerprint(evaluation: Evaluation, field: str) -> str:
     """Return a hash of what made the translations, and of their scores."""
     made_by = evaluation.folder / "translations" / "made_by.json"
     model = made_by.read_bytes() if made_by.is_file() else b""
+    model += evaluation.procedure.encode()
     scores = repr(sorted(evaluation.result.values(field).items()))
     return hashlib.sha256(model + scores.encode()).hexdigest()
 

@@ -166,9 +166,11 @@ class Paper:
         idea: three sentences.
         authors: authors; empty if the text does not state them.
         venue: where it was published; empty if unknown.
+        url: address of a public version; empty if unknown.
         corpora: what the rows of a corpus share, by corpus (`mnmt_jax.papers.experiments`).
         imports: flags of `mnmt import` for released models, by name.
         defaults: values for what a corpus does not set.
+        prompts: prompts of language models, by the name that a row's `prompt` has.
         tables: its tables and figures, by name, tables first.
     """
 
@@ -177,10 +179,12 @@ class Paper:
     idea: str
     authors: tuple[str, ...]
     venue: str
+    url: str
     corpora: Mapping[str, Mapping[str, Any]]
     imports: Mapping[str, str]
     defaults: Mapping[str, Any]
     tables: Mapping[str, Table]
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @functools.cache
@@ -230,10 +234,12 @@ def _load_paper(path: Path) -> Paper:
         idea=" ".join(_text(path, fields, "idea").split()),
         authors=tuple(fields.get("authors", ())),
         venue=fields.get("venue", ""),
+        url=fields.get("url", ""),
         corpora=fields.get("corpora", {}),
         imports=fields.get("imports", {}),
         defaults=fields.get("defaults", {}),
         tables={table.name: table for table in ordered},
+        prompts={name: " ".join(text.split()) for name, text in fields.get("prompts", {}).items()},
     )
 
 

@@ -21,6 +21,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -33,6 +34,7 @@ from mnmt_jax.papers.experiments import (
     experiments,
     gin_files,
     mixture_languages,
+    outside_experiments,
     settings_file,
     training_config,
     with_released_vocabulary,
@@ -164,6 +166,7 @@ def trials(
     rows: Sequence[Row],
     seeds: int | None = None,
     data: Path | None = None,
+    hypotheses: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[Trial, ...]:
     """Return the trials of some rows of a table.
 
@@ -173,13 +176,25 @@ def trials(
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
         data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
+        hypotheses: name of a row -> folder with the translations of an outside system; such a row
+            has one seed.
     """
-    return tuple(
-        Trial(row.name, prefix, with_released_vocabulary(experiment, data), seed)
-        for row in rows
-        for prefix, experiment in experiments(paper, table, row).items()
-        for seed in _choose_seeds(table.seeds or experiment.data.seeds, seeds)
-    )
+    chosen: list[Trial] = []
+    for row in rows:
+        folder = hypotheses.get(row.name)
+        by_prefix = (
+            experiments(paper, table, row)
+            if folder is None
+            else outside_experiments(paper, table, row, folder)
+        )
+        for prefix, experiment in by_prefix.items():
+            stated = table.seeds or experiment.data.seeds
+            used = with_released_vocabulary(experiment, data)
+            chosen += [
+                Trial(row.name, prefix, used, seed)
+                for seed in _choose_seeds(stated, seeds if folder is None else 1)
+            ]
+    return tuple(chosen)
 
 
 def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
@@ -361,12 +376,7 @@ class Workflow:
         return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
-        folder = self._folder or Path("data")
-        words = shlex.split(self._paper.imports[name])
-        flags = [
-            str(folder / word[len("data/") :]) if word.startswith("data/") else word
-            for word in words
-        ]
+        flags = [*map(self._data_path, shlex.split(self._paper.imports[name]))]
         inputs: tuple[str, ...] = ()
         if self._scale.miniature:
             path = flags[flags.index("--input") + 1]
@@ -375,6 +385,12 @@ class Workflow:
             inputs = (self._step(f"checkpoint/{name}", (*make, *sizes)),)
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
         return self._step(f"import/{name}", command, inputs)
+
+    def _data_path(self, word: str) -> str:
+        """Return a word of a command with `data/`, the folder of the corpora, as its path."""
+        if self._folder is None or not word.startswith("data/"):
+            return word
+        return str(self._folder.resolve() / word.removeprefix("data/"))
 
     def _trained(self, experiment: Experiment, seed: int) -> str:
         """Add what makes the evaluated parameters; return the last step."""
@@ -395,12 +411,17 @@ class Workflow:
     def _evaluate(self, experiment: Experiment, seed: int) -> str:
         data = experiment.data
         task = data.task or data.mixture
-        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
-        command += _step_flags(experiment)
-        command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
-        command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
-        command += ["--output", f"evaluations/{name}"]
+        flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        output = ("--output", f"evaluations/{name}")
+        if experiment.hypotheses:
+            outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
+            command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
+            return self._step(f"evaluate/{name}", command, self._data(task))
+        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
+        command += [*_step_flags(experiment), *flags]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
+        command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
         inputs = (self._trained(experiment, seed), *self._data(task))
         return self._step(f"evaluate/{name}", command, inputs)
 

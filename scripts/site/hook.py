@@ -1,4 +1,4 @@
-"""MkDocs hook that generates the start page, the reference and the source listings."""
+"""MkDocs hook: generates the start page, the reference, the papers' tables, source listings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("mkdocs.plugins.site_hook")
 
 def on_config(config: Any) -> Any:
     """Add a page for every room (subpackage) to the navigation."""
-    sys.path[:0] = [str(ROOT)]
+    sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "site")]
     pages = [{room: f"reference/api/{room}.md"} for room in rooms()]
     for section in config.nav:
         section.get("Reference", []).append({"Python API": pages})
@@ -44,7 +44,10 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/masks.md": masks_page(),
     }
     generated["tour.md"] = notebook_page(ROOT / "docs" / "tour.ipynb")
-    texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
+    texts = {
+        file.src_uri: fill_in(file.src_uri, file.content_string)
+        for file in files.documentation_pages()
+    }
     for page, text in (texts | generated).items():
         for target in linked_files(page, text):
             generated[f"source/{target}.md"] = source_page(target)
@@ -56,10 +59,27 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links to files outside docs/ by links to their listings, and draw masks."""
+    """Fill in the generated parts, and replace links to files outside docs/ by their listings."""
     uri = page.file.src_uri
-    markdown = re.sub(r"<!-- mask: (\w+) -->", lambda match: mask_drawing(match[1]), markdown)
-    return markdown if uri.startswith("source/") else _relink(uri, markdown)
+    return markdown if uri.startswith("source/") else _relink(uri, fill_in(uri, markdown))
+
+
+def fill_in(page: str, text: str) -> str:
+    """Replace `<!-- mask: LAYOUT -->`, `<!-- paper: NAME -->` and `<!-- tables: NAME -->`."""
+    root = posixpath.relpath(".", posixpath.join("docs", posixpath.dirname(page)))
+
+    def replaced(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "mask":
+            return mask_drawing(name)
+        from paper_pages import paper_introduction, paper_tables
+
+        from mnmt_jax.papers.tables import find_paper
+
+        paper = find_paper(name)
+        return paper_introduction(paper) if kind == "paper" else paper_tables(paper, root)
+
+    return re.sub(r"<!-- (mask|paper|tables): (\w+) -->", replaced, text)
 
 
 def rooms() -> list[str]:

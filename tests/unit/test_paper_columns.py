@@ -25,7 +25,10 @@ def _collected(tmp_path, name, columns, changes):
     selected = trials(load_papers()[table.paper], table, table.rows[: len(changes)], 1)
     for trial, fields in zip(selected, changes, strict=True):
         scale = fields.pop("scale", 1.0)
-        items = [dataclasses.replace(i, bleu=scale * i.bleu) for i in RESULT.directions]
+        items = [
+            dataclasses.replace(i, bleu=scale * i.bleu, paper={"bleu": scale * i.bleu})
+            for i in RESULT.directions
+        ]
         result = dataclasses.replace(RESULT, directions=tuple(items), **fields)
         (tmp_path / trial.evaluation).mkdir(parents=True)
         write_result(result, tmp_path / trial.evaluation / "scores.json")

@@ -1,0 +1,124 @@
+"""Vocabularies and seeds of published tables: shared, split, released; as the papers state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mnmt_jax.commands.reproduction_plan import describe_plan
+from mnmt_jax.cost.training_estimate import estimate_training
+from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers.experiments import experiments, training_config
+from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.tables import find_table, load_papers
+from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from tests.unit.made_results import made_result
+
+PAPERS = load_papers()
+RESULT = made_result("made", ("en", "de", "fr", "cs"), seed=3)
+
+
+def _plan(name: str, row: str, data: Path | None = None) -> Workflow:
+    """Return the plan of some rows at full scale."""
+    table = find_table(name)
+    paper = PAPERS[table.paper]
+    plan = Workflow(paper, FULL, data)
+    for trial in trials(paper, table, select_rows(paper, table, row), None, data):
+        plan.add(trial)
+    return plan
+
+
+def test_copies_of_pieces_have_a_vocabulary_and_a_cache_of_their_own(relaxed_dtypes):
+    plan = _plan("registers/table1", "4")
+    vocabulary, split, cache, train, _, evaluate = (" ".join(s.command) for s in plan.steps)
+    assert vocabulary.endswith("--no-byte_fallback --output vocabularies/ec40")
+    assert split == (
+        "mnmt vocabulary --lavs code --lavs_copies 12500 --vocabulary vocabularies/ec40 "
+        "--mixture ec40 --output vocabularies/ec40_lavs"
+    )
+    assert cache.endswith("--vocabulary vocabularies/ec40_lavs --output caches/ec40-ec40_lavs")
+    assert "Data.cache='caches/ec40-ec40_lavs'" in train and "Model.vocab_size=0" in train
+    assert "--task ec40 " in evaluate
+    assert plan.steps[1].inputs == ("vocabulary/ec40",)
+    (experiment,) = plan.trainings.values()
+    cost = estimate_training(training_config(experiment))
+    assert cost.parameters == 241_940_480 + 12_500 * 1024  # 12.8M, as in Appendix C
+
+
+def test_released_vocabularies_are_used_if_they_are_there(tmp_path, relaxed_dtypes):
+    name = "registers/table1"
+    new = _plan(name, "1,4", tmp_path)
+    (tmp_path / "ec40").mkdir()
+    (tmp_path / "ec40" / "spm_64k.model").write_bytes(b"")
+    released = _plan(name, "1,4", tmp_path)
+    adopt, cache, train, *_ = (" ".join(step.command) for step in released.steps)
+    assert adopt.startswith(
+        f"mnmt vocabulary --sentencepiece {tmp_path}/ec40/spm_64k.model --languages en,"
+    )
+    assert adopt.count(",") == 40
+    assert cache.endswith("vocabularies/ec40-released --output caches/ec40-released")
+    assert "--workdir runs/encoder_decoder_ec40_12-ec40-released_vocabulary/seed1234" in train
+    assert any(
+        "--vocabulary vocabularies/ec40-released --mixture" in " ".join(s.command)
+        for s in released.steps
+    )  # LAVS splits it
+    folders = [set(step.command) for step in (*new.steps, *released.steps)]
+    assert sum("vocabularies/ec40_lavs" in words for words in folders) == 2
+    texts = [describe_plan(find_table(name), (), (), plan) for plan in (new, released)]
+    assert "spm_64k.model (github.com" in texts[0] and "so a new one is trained" in texts[0]
+    assert "dicts" not in texts[1] and "spm_dict): used" in texts[1]
+    other = _plan("registers/table4", "10", tmp_path)
+    assert "vocabularies/nllb_bridge" in other.steps[0].command
+
+
+def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, relaxed_dtypes):
+    (tmp_path / "nllb").mkdir()
+    (tmp_path / "nllb" / "mitre_spm.model").write_bytes(b"")
+    plan = _plan("registers/table4", "2", tmp_path)
+    assert not any("released" in " ".join(step.command) for step in plan.steps)
+    assert "spm.model" not in describe_plan(find_table("registers/table4"), (), (), plan)
+
+
+def test_seeds_are_those_that_the_papers_state():
+    seeds = {
+        "registers/table1": [1234],
+        "registers/table4": [42],
+        "two_stage/table1": [0],
+        "language_layers/table2": [1, 2, 3, 4, 5],
+        "language_layers/table7": [1],
+        "graformer/table2": [1],
+        "position_disentangling/table1": [1, 2, 3],
+    }
+    for name, expected in seeds.items():
+        table = find_table(name)
+        paper = PAPERS[table.paper]
+        rows = select_rows(paper, table, None)[-1:]
+        made = trials(paper, table, rows)
+        assert [trial.seed for trial in made if trial.prefix == made[0].prefix] == expected, name
+        more = [trial.seed for trial in trials(paper, table, rows, 7)][:7]
+        assert more == [*expected, *range(expected[-1] + 1, expected[-1] + 8)][:7]
+        assert trials(paper, table, rows, 1)[-1].seed == expected[0]
+
+
+def test_source_runs_have_seeds_that_their_corpus_states():
+    tables = [table for paper in PAPERS.values() for table in paper.tables.values()]
+    for table in tables:
+        paper = PAPERS[table.paper]
+        if not any(experiments(paper, table, row) for row in table.rows):
+            continue
+        plan = Workflow(paper, FULL)
+        for trial in trials(paper, table, select_rows(paper, table, None)):
+            plan.add(trial)
+        for (_, seed), experiment in plan.trainings.items():
+            assert seed in experiment.data.seeds, table.name
+
+
+def test_pages_say_whose_vocabulary_was_used(tmp_path):
+    table = find_table("registers/table1")
+    paper = PAPERS["registers"]
+    (trial,) = trials(paper, table, table.rows[:1])
+    (tmp_path / trial.evaluation).mkdir(parents=True)
+    write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+    made = cells.collect(table, [trial], tmp_path)
+    for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
+        assert "DATA/ec40/spm_64k.model" in page and "so a new one is trained" in page
