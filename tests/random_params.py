@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.model.network import Network
+from mnmt_jax.model.shapes import shapes_of_model
 
 # Kind of parameter -> mean and standard deviation.
 Moments = Mapping[str, tuple[float, float]]
@@ -26,7 +27,7 @@ def random_params(
     """Draw every parameter."""
     rng = np.random.default_rng(seed)
     if model not in _SHAPES:
-        _SHAPES[model] = jax.eval_shape(model.init, jax.random.key(0), batch)["params"]
+        _SHAPES[model] = shapes_of_model(model)
 
     def draw(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
         kind = "embedding" if "embedding" in path[-1].key else path[-1].key

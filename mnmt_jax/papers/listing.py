@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.experiments import experiments
-from mnmt_jax.papers.tables import EMPTY, Paper, Table
+from mnmt_jax.papers.tables import EMPTY, Paper, Table, find_paper
 
 
 def list_papers(papers: Iterable[Paper]) -> str:
@@ -47,6 +47,11 @@ def show_table(table: Table) -> str:
     lines += [f"{table.no_numbers}\n"] if table.no_numbers else []
     lines += [
         f"not run here: {row.name}: {row.unavailable}" for row in table.rows if row.unavailable
+    ]
+    lines += [
+        f"prompt of {row.name}: {find_paper(table.paper).prompts[row.facts['prompt']]}"
+        for row in table.rows
+        if "prompt" in row.facts
     ]
     lines += [f"analysis {item['name']}: mnmt analyse {item['command']}" for item in table.analyses]
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)])

@@ -39,6 +39,6 @@ def _note(data: CorpusSettings) -> str:
     if data.as_published:
         return f"Our scores on {data.corpus} are by the authors' procedure ({label})."
     return (
-        f"Our scores on {data.corpus} are sacreBLEU's, with hypotheses and references in their "
-        f"places; the authors' scripts score otherwise ({label})."
+        f"Our scores on {data.corpus} are plain sacreBLEU; the authors' scripts score otherwise "
+        f"({label})."
     )

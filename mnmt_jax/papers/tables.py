@@ -170,6 +170,7 @@ class Paper:
         corpora: what the rows of a corpus share, by corpus (`mnmt_jax.papers.experiments`).
         imports: flags of `mnmt import` for released models, by name.
         defaults: values for what a corpus does not set.
+        prompts: prompts of language models, by the name that a row's `prompt` has.
         tables: its tables and figures, by name, tables first.
     """
 
@@ -183,6 +184,7 @@ class Paper:
     imports: Mapping[str, str]
     defaults: Mapping[str, Any]
     tables: Mapping[str, Table]
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @functools.cache
@@ -237,6 +239,7 @@ def _load_paper(path: Path) -> Paper:
         imports=fields.get("imports", {}),
         defaults=fields.get("defaults", {}),
         tables={table.name: table for table in ordered},
+        prompts={name: " ".join(text.split()) for name, text in fields.get("prompts", {}).items()},
     )
 
 

@@ -9,6 +9,7 @@ Folders below the output folder, shared by all tables that are written there:
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
+    counts/MIXTURE.json      from `mnmt count`
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -19,6 +20,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -31,6 +33,7 @@ from mnmt_jax.papers.experiments import (
     experiments,
     gin_files,
     mixture_languages,
+    outside_experiments,
     settings_file,
     with_released_vocabulary,
 )
@@ -107,6 +110,7 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "count": {"mem_mb": 8_000, "runtime": 12 * 60},
     "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
     "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
@@ -160,6 +164,7 @@ def trials(
     rows: Sequence[Row],
     seeds: int | None = None,
     data: Path | None = None,
+    hypotheses: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[Trial, ...]:
     """Return the trials of some rows of a table.
 
@@ -169,13 +174,25 @@ def trials(
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
         data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
+        hypotheses: name of a row -> folder with the translations of an outside system; such a row
+            has one seed.
     """
-    return tuple(
-        Trial(row.name, prefix, with_released_vocabulary(experiment, data), seed)
-        for row in rows
-        for prefix, experiment in experiments(paper, table, row).items()
-        for seed in _choose_seeds(table.seeds or experiment.data.seeds, seeds)
-    )
+    chosen: list[Trial] = []
+    for row in rows:
+        folder = hypotheses.get(row.name)
+        by_prefix = (
+            experiments(paper, table, row)
+            if folder is None
+            else outside_experiments(paper, table, row, folder)
+        )
+        for prefix, experiment in by_prefix.items():
+            stated = table.seeds or experiment.data.seeds
+            used = with_released_vocabulary(experiment, data)
+            chosen += [
+                Trial(row.name, prefix, used, seed)
+                for seed in _choose_seeds(stated, seeds if folder is None else 1)
+            ]
+    return tuple(chosen)
 
 
 def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
@@ -218,6 +235,12 @@ class Workflow:
     def add_analysis(self, analysis: Analysis) -> list[str]:
         """Add the steps of an analysis, with the first seed; return the names of the last ones."""
         return [self._analyse(analysis, names) for names in analysis.groups]
+
+    def add_count(self, mixture: str, splits: Sequence[str]) -> str:
+        """Add the step that counts the sentences of a mixture; return its name."""
+        command = ("mnmt", "count", "--mixture", mixture, "--of", ",".join(splits))
+        inputs = self._data(mixture)
+        return self._step(f"count/{mixture}", (*command, "--output", count_file(mixture)), inputs)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -377,13 +400,17 @@ class Workflow:
     def _evaluate(self, experiment: Experiment, seed: int) -> str:
         data = experiment.data
         task = data.task or data.mixture
-        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
-        command += _step_flags(experiment)
-        command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
-        command += ["--paper_compatible", data.procedure] if data.as_published else []
-        command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
-        command += ["--output", f"evaluations/{name}"]
+        flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        output = ("--output", f"evaluations/{name}")
+        if experiment.hypotheses:
+            outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
+            command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
+            return self._step(f"evaluate/{name}", command, self._data(data.mixture))
+        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
+        command += [*_step_flags(experiment), *flags]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
+        command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
         return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
 
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
@@ -405,6 +432,11 @@ class Workflow:
         subject = evaluated.partition("/")[2]
         command = (*self._steps[evaluated].command, *flags)
         return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
+
+
+def count_file(mixture: str) -> str:
+    """Return the file of the counts of a mixture, below the output folder."""
+    return f"counts/{mixture}.json"
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
