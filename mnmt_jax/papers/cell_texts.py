@@ -57,6 +57,8 @@ def format_number(value: float, sign: str = "", *, decimals: int = _LEAST_DECIMA
 
 
 def _decimals(cell: Cell) -> int:
-    """Return the number of decimals for our number: those of the published one, at least two."""
+    """Return the decimals for our number: two, or as many as the published one; none for counts."""
+    if isinstance(cell.published, int) and cell.ours and cell.ours.mean.is_integer():
+        return 0
     exponent = Decimal(cell.published or 0).as_tuple().exponent
     return max(_LEAST_DECIMALS, -exponent if isinstance(exponent, int) else 0)

@@ -433,7 +433,7 @@ class Workflow:
         flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
         output = ("--output", f"evaluations/{name}")
         if experiment.benchmark:
-            return self._benchmark(experiment, seed, ("--task", task, *output))
+            return self._benchmark(experiment, seed, task)
         if experiment.hypotheses:
             outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
             command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
@@ -445,13 +445,15 @@ class Workflow:
         inputs = (self._trained(experiment, seed), *self._data(task))
         return self._step(f"evaluate/{name}", command, inputs)
 
-    def _benchmark(self, experiment: Experiment, seed: int, flags: Sequence[str]) -> str:
+    def _benchmark(self, experiment: Experiment, seed: int, task: str) -> str:
         """Add the timing of a run's translation; return the step."""
-        command = ["mnmt", "benchmark", "--run", _run_folder(experiment, seed)]
+        name = f"{experiment.evaluation_name}/seed{seed}"
+        command = ["mnmt", "benchmark", "--run", _run_folder(experiment, seed), "--task", task]
         command += [*_step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
-        command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *flags]
-        name = f"benchmark/{experiment.evaluation_name}/seed{seed}"
-        return self._step(name, command, (self._trained(experiment, seed),))
+        command += _gin_flags((*experiment.decode, *self._scale.decode))
+        command += ["--output", f"evaluations/{name}"]
+        inputs = (self._trained(experiment, seed), *self._data(task))
+        return self._step(f"benchmark/{name}", command, inputs)
 
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
         items = [analysis.runs[name] for name in names]

@@ -114,10 +114,11 @@ def test_rows_of_table_7_are_timed(tmp_path):
         commands.append(" ".join(plan.steps[-1].command))
     asked = "--sentences 100 --repeats 10 --batch 1 --beam_size 5"
     assert commands[0] == (
-        f"mnmt benchmark --run imports/m2m100_418m {asked} --task flores "
+        f"mnmt benchmark --run imports/m2m100_418m --task flores {asked} "
         f"--output {trial.evaluation}"
     )
     assert f"{asked} --sentences 3 --repeats 2" in commands[1]
+    assert plan.steps[-1].inputs == ("import/m2m100_418m", "data/flores")
     write_timing(TIMING, tmp_path / trial.evaluation, {})
     made = cells.collect(table, selected, tmp_path)
     shown = {key[1]: cell.ours.mean for key, cell in made.cells.items() if cell.ours}
@@ -127,6 +128,7 @@ def test_rows_of_table_7_are_timed(tmp_path):
         "all.seconds_per_token": pytest.approx(61.5 / 3700),
     }
     page = pages.markdown_page(paper, made)
+    assert "| 4,226 | 3,700 | -526 |" in " ".join(page.split())
     assert "| 0.0124 | 0.0166 | +0.0042 |" in " ".join(page.split())
     assert f"- M2M-483M: {TIMING.describe()}" in page.splitlines()
     assert made.conditions == []
