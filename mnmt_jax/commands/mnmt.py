@@ -28,6 +28,7 @@ COMMANDS = {
     "cache": "tokenize a corpus into the token cache used for training",
     "vocabulary": "train or adopt a SentencePiece vocabulary, or split shared pieces",
     "languages": "list known languages, or resolve language codes",
+    "count": "count the sentence pairs of a corpus by split and direction",
     "corpus": "write the built-in CLDR corpus to files",
     "fetch": "download a corpus from Debian packages",
     "papers": "list the published tables and their numbers",
