@@ -99,6 +99,28 @@ def test_our_points_have_intervals_and_relative_changes_do_not():
     assert ("TDO", "zero-shot BLEU", 3) not in _points("two_stage/figure6", without_base)
 
 
+def test_a_point_for_each_language():
+    """Figure 7 of Graformer follows from three tables; Czech for example."""
+    table, paper = find_table("graformer/figure7"), PAPERS["graformer"]
+    ours = {("Graformer", "en-cs.bleu_gain"): (3.0, (2.5, 3.5))}
+    (chart,) = figures.charts_of(paper, _reproduction(table, ours))
+    (series,) = chart.series
+    point = next(point for point in series.points if point.label == "en→cs")
+    assert point.x == pytest.approx(90_149_511 / 103_093)
+    assert float(point.published) == pytest.approx(20.2 - 16.6)
+    assert (point.y, point.interval) == (3.0, (2.5, 3.5))
+    assert len(series.points) == 30 and not series.joined
+    page = pages.html_report(paper, _reproduction(table, ours))
+    assert "Graformer minus Transformer, en→cs: published 3.60" in page
+    assert all(f">{tick}</text>" in page for tick in ("10", "100", "1000", "10k"))
+    assert chart.y_title == "gain in BLEU"
+    latex = pages.latex_page(paper, _reproduction(table, ours), "")
+    assert r"\addplot[blue, only marks, mark=*]" in latex and "xtick" not in latex
+    wrong = _edited("graformer/figure7", ratio=["table10", "table1"])
+    with pytest.raises(UserError, match="figure.ratio: table1 has no number of 'bg'"):
+        figures.charts_of(paper, _reproduction(wrong))
+
+
 def _edited(name, row=None, **changes):
     table = find_table(name)
     if row is None:
