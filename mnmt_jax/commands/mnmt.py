@@ -33,6 +33,7 @@ COMMANDS = {
     "fetch": "download a corpus from Debian packages",
     "papers": "list the published tables and their numbers",
     "reproduce": "run a published table from data to the page with both numbers",
+    "keys": "list the gin keys: values, defaults and meaning",
     "describe": "print parameter count, FLOPs and memory of a configuration",
     "compile-ahead": "compile for TPUs or GPUs without the hardware; report memory and FLOPs",
     "import": "convert a checkpoint of another toolkit into a run",
