@@ -31,6 +31,7 @@ ROWS: Mapping[str, str] = {
     "registers/table12": "NLLB-615M",
     "registers/table13": "MITRE-466M",
     "registers/table4": "NLLB-615M, LoRA",
+    "registers/table7": "M2M-483M",
     "registers/table1": "12 layers: encoder-decoder + CL",
     "registers/table5": "12 layers: registers without the mask",
     "registers/table9": "12 layers: encoder-decoder + registers",
