@@ -86,6 +86,7 @@ def main() -> None:
     from mnmt_jax.papers.analyses import analyses
     from mnmt_jax.papers.analysis_cells import with_analyses
     from mnmt_jax.papers.cells import collect
+    from mnmt_jax.papers.counts import counted_splits, with_counts
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
     from mnmt_jax.papers.selection import parse_hypotheses, select_rows
@@ -104,6 +105,9 @@ def main() -> None:
     analysed = () if flags.rows else analyses(paper, table, data)
     for analysis in analysed:
         targets += workflow.add_analysis(analysis)
+    if not flags.rows:
+        counted = counted_splits(paper, table).items()
+        targets += [workflow.add_count(mixture, splits) for mixture, splits in counted]
     if flags.dry_run:
         print(describe_plan(table, selected, analysed, workflow))
         return
@@ -126,6 +130,8 @@ def main() -> None:
         count_parameters=count_parameters,
     )
     reproduction = with_analyses(reproduction, analysed, output)
+    if not flags.rows:
+        reproduction = with_counts(paper, reproduction, output)
     page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")

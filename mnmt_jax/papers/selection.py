@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.tables import Paper, Row, Table
 
@@ -53,7 +54,7 @@ def select_rows(
 
     if numbers is None:
         rows = tuple(row for row in table.rows if is_runnable(row))
-        if not rows and not table.analyses:
+        if not rows and not table.analyses and not counted_splits(paper, table):
             reason = table.no_numbers or next(
                 (r.unavailable for r in table.rows if r.unavailable), ""
             )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import logging
 import os
 import posixpath
 import re
 import sys
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,53 +143,27 @@ def commands_page() -> str:
 
 def gin_page() -> str:
     """Return every gin key with its type, range, default and meaning."""
-    from mnmt_jax.config.sections import SECTIONS
-    from mnmt_jax.design.method_registry import get_method, library_methods
+    from mnmt_jax.config.key_reference import all_sections
 
-    parts = ["# Gin keys\n\nA value is set in a gin file or by `--gin.SECTION.KEY=VALUE`.\n"]
-    for section in SECTIONS.values():
-        parts.append(_section_table(section))
-    for name in library_methods():
-        parts.append(_section_table(get_method(name)))
-    return "\n".join(parts)
+    parts = [
+        "# Gin keys\n\nA value is set in a gin file or by `--gin.SECTION.KEY=VALUE`. "
+        "`mnmt keys SECTION` prints the same.\n"
+    ]
+    return "\n".join([*parts, *map(_section_table, all_sections().values())])
 
 
-def _section_table(section: Any) -> str:
-    from mnmt_jax.design.fields import field_types
+def _section_table(section: type) -> str:
+    from mnmt_jax.config.key_reference import section_keys, section_summary
 
-    text = section.__doc__ or ""
-    rows = [f"## {section.__name__}\n\n{text.splitlines()[0]}\n"]
+    rows = [f"## {section.__name__}\n\n{section_summary(section)}\n"]
     rows.append("| key | values | default | meaning |\n|---|---|---|---|")
-    meanings = _attributes(text)
-    for name, kind in field_types(section).items():
-        field = next(f for f in dataclasses.fields(section) if f.name == name)
-        cells = (f"`{section.__name__}.{name}`", _values(kind), f"`{field.default!r}`")
-        rows.append(_row(*cells, meanings.get(name, "")))
+    for key in section_keys(section):
+        rows.append(_row(f"`{key.name}`", key.values, f"`{key.default}`", key.meaning))
     return "\n".join(rows) + "\n"
 
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _attributes(docstring: str) -> dict[str, str]:
-    block = docstring.partition("Attributes:\n")[2]
-    pairs = re.findall(r"^        (\w+): (.*(?:\n {12}.*)*)", block, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in pairs}
-
-
-def _values(kind: Any) -> str:
-    """Return a field's type and range as text."""
-    arguments = typing.get_args(kind)
-    if typing.get_origin(kind) is typing.Literal:
-        return ", ".join(f"`{choice!r}`" for choice in arguments)
-    if hasattr(kind, "__metadata__"):
-        limits = str(kind.__metadata__[0])
-        base = getattr(kind.__origin__, "__name__", "")
-        return limits if base == "tuple" else f"{base}, {limits}"
-    if typing.get_origin(kind) is tuple:
-        return f"tuple of: {_values(arguments[0])}" if arguments else "tuple"
-    return getattr(kind, "__name__", str(kind))
 
 
 def masks_page() -> str:

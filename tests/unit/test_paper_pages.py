@@ -35,8 +35,9 @@ def test_reasons_are_listed_with_their_rows(pages):
     text = pages.paper_tables(find_paper("graformer"), "../..")
     (mbart,) = _lines(text, "| mBART checkpoint")
     assert mbart[1] == "[Table 1](#table1): mBART; [Table 2](#table2): mBART"
+    text = pages.paper_tables(find_paper("position_disentangling"), "../..")
     (drawn,) = _lines(text, "| drawn only: the text gives no numbers")
-    assert drawn[1] == "[Figure 7](#figure7)"
+    assert drawn[1] == "[Figure 2](#figure2); [Figure 5](#figure5)"
 
 
 def test_rows_name_gin_files_and_changes(pages):
