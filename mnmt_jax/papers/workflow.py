@@ -2,7 +2,8 @@
 
 Folders below the output folder, shared by all tables that are written there:
 
-    data/CORPUS              made miniatures (scale tiny alone)
+    data/CORPUS              made miniatures of corpora and checkpoints (scale tiny alone)
+    imports/NAME             from `mnmt import`
     vocabularies/NAME        from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
@@ -17,6 +18,7 @@ Folders below the output folder, shared by all tables that are written there:
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +37,7 @@ from mnmt_jax.papers.experiments import (
     mixture_languages,
     outside_experiments,
     settings_file,
+    training_config,
     with_released_vocabulary,
 )
 from mnmt_jax.papers.tables import Paper, Row, Table
@@ -48,6 +51,7 @@ class Scale:
         name: `full` or `tiny`.
         vocabulary: flags of `mnmt vocabulary` that replace the paper's on miniatures.
         new_language: flags of `mnmt add-language` that replace the paper's; empty for those.
+        rows: smallest number of rows of a micro-batch; 0 for the paper's.
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
@@ -58,6 +62,7 @@ class Scale:
     name: str
     vocabulary: tuple[str, ...] = ()
     new_language: tuple[str, ...] = ()
+    rows: int = 0
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
@@ -65,18 +70,17 @@ class Scale:
     miniature: bool = False
 
 
+_SIZES = {"embed": 16, "heads": 2, "mlp": 32}
 FULL = Scale("full")
 TINY = Scale(
     "tiny",
     vocabulary=("--text_normalization", "none"),
     new_language=("--language", "de", "--vocab_size", "150"),
+    rows=8,
     bindings=(
-        "Model.embed=16",
-        "Model.heads=2",
-        "Model.mlp=32",
+        *(f"Model.{name}={value}" for name, value in _SIZES.items()),
         "Model.stage_mlp=()",
         "Model.vocab_size=0",
-        "Data.rows=8",
         "Data.source_length=64",
         "Data.target_length=64",
         "Data.max_segments=2",
@@ -208,7 +212,7 @@ class Workflow:
     Args:
         paper: the paper.
         scale: size of the reproduction.
-        data: folder of the corpora, as in `trials`.
+        data: folder of the corpora, as in `trials`, and of released models; None for `data`.
         metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
 
     Attributes:
@@ -251,9 +255,9 @@ class Workflow:
         self._steps.setdefault(name, Step(name, tuple(command), tuple(dict.fromkeys(inputs))))
         return name
 
-    def _data(self, mixture: str) -> tuple[str, ...]:
-        """Make the miniature of a corpus with files; return the step to wait for."""
-        row = PUBLISHED.get(get_mixture(mixture).corpus)
+    def _data(self, task: str) -> tuple[str, ...]:
+        """Make the miniature of a mixture's or task's corpus with files; return the step."""
+        row = PUBLISHED.get(task) or PUBLISHED.get(get_mixture(task).corpus)
         if row is None or not self._scale.miniature:
             return ()
         command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
@@ -319,9 +323,18 @@ class Workflow:
     ) -> list[str]:
         """Return the gin files and bindings of a training."""
         bindings = [f"Data.cache='{cache}'", f"Train.seed={seed}"]
-        bindings += [*experiment.training_bindings, *self._scale.bindings]
+        bindings += [*experiment.training_bindings, *self._bindings(experiment)]
         flags = [word for file in files for word in ("--gin_file", file)]
         return [*flags, *_gin_flags(bindings)]
+
+    def _bindings(self, experiment: Experiment) -> tuple[str, ...]:
+        """Return the bindings of the scale; the rows are a multiple of each method's groups."""
+        if not self._scale.rows:
+            return self._scale.bindings
+        methods = training_config(experiment).train.methods
+        groups = math.lcm(*(getattr(method, "groups", 1) for method in methods))
+        rows = math.ceil(self._scale.rows / groups) * groups
+        return (f"Data.rows={rows}", *self._scale.bindings)
 
     def _train_new_language(self, experiment: Experiment, seed: int) -> str:
         """Add a language to the source run, and train on its text and the source run's."""
@@ -352,7 +365,7 @@ class Workflow:
             *_step_flags(before),
             *("--cache", _cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
             *("--gin_file", settings_file("back_translation")),
-            *_gin_flags(self._scale.bindings),
+            *_gin_flags(self._bindings(experiment)),
             *("--workdir", _run_folder(experiment, seed).rpartition("/round_")[0]),
         )
         inputs = (self._trained(before, seed),)
@@ -371,9 +384,15 @@ class Workflow:
         return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
-        flags = map(self._data_path, shlex.split(self._paper.imports[name]))
+        flags = [*map(self._data_path, shlex.split(self._paper.imports[name]))]
+        inputs: tuple[str, ...] = ()
+        if self._scale.miniature:
+            path = flags[flags.index("--input") + 1]
+            make = ("python", "-m", "mnmt_jax.interop.miniature_checkpoint", name, path)
+            sizes = (f"--{size}={value}" for size, value in _SIZES.items())
+            inputs = (self._step(f"checkpoint/{name}", (*make, *sizes)),)
         command = ("mnmt", "import", *flags, "--output", _import_folder(name))
-        return self._step(f"import/{name}", command)
+        return self._step(f"import/{name}", command, inputs)
 
     def _data_path(self, word: str) -> str:
         """Return a word of a command with `data/`, the folder of the corpora, as its path."""
@@ -406,12 +425,13 @@ class Workflow:
         if experiment.hypotheses:
             outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
             command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
-            return self._step(f"evaluate/{name}", command, self._data(data.mixture))
+            return self._step(f"evaluate/{name}", command, self._data(task))
         command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
         command += [*_step_flags(experiment), *flags]
         command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
-        return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+        inputs = (self._trained(experiment, seed), *self._data(task))
+        return self._step(f"evaluate/{name}", command, inputs)
 
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
         items = [analysis.runs[name] for name in names]
@@ -423,6 +443,7 @@ class Workflow:
             command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
         folder = analysis.folder(names)
         inputs = [self._trained(item, analysis.seed) for item in items]
+        inputs += self._data(data.task or data.mixture)
         name = f"analyse/{folder.removeprefix('analyses/')}"
         return self._step(name, [*command, "--output", folder], inputs)
 

@@ -77,9 +77,11 @@ def test_clusters_are_connected_by_any_common_text():
         ("cs", "fr"): StoredTexts(three, one, four),
         ("de", "fr"): StoredTexts(two, one, three),
         ("fr", "cs"): StoredTexts(three, one, four),  # the French text of de-fr
+        ("en", "nl"): StoredTexts(one, one, four),  # the English text of en-de
     }
     clusters = shared_sentences(texts)
     assert clusters["en", "de"] == clusters["de", "fr"] == clusters["fr", "cs"]
+    assert clusters["en", "nl"] == clusters["en", "de"]
     assert clusters["cs", "fr"] != clusters["en", "de"]  # three is Czech there
 
 
