@@ -77,6 +77,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/analyse.py *--task=flores *", ("--limit=1", *_SEARCH)),
     ("scripts/analyse.py *--run=RUN2 *--task=flores *", ("--limit=4",)),
     ("scripts/analyse.py retrieval *", ("--limit=4",)),
+    ("scripts/benchmark.py *", ("--sentences=3", "--repeats=2", *_SEARCH)),
     ("scripts/analyse.py s[it]* *--task=flores *", ("--limit=3",)),
     ("scripts/analyse.py probe *", ("--updates=20",)),
     ("scripts/analyse.py *--input*", _SEARCH),

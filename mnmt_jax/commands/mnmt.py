@@ -22,6 +22,7 @@ COMMANDS = {
     "score": "print log-probabilities of texts or translations, and the perplexity",
     "sample": "sample text from a language model",
     "evaluate": "translate a test set and score every direction",
+    "benchmark": "time the translation of test sentences",
     "analyse": "analyse attention, hidden states and language branches; train probes",
     "compare": "compare evaluations of several runs",
     "back-translate": "back-translate training data, and optionally train on it in rounds",

@@ -157,6 +157,7 @@ class Experiment:
         sources: runs that give initial parameters.
         back_translation_rounds: rounds of back-translation after the training.
         evaluated: corpus of the columns, if the model was not trained on it; else empty.
+        benchmark: flags of `mnmt benchmark`, which then replaces the evaluation; else empty.
         hypotheses: folder with the translations of an outside system, which is not trained; else
             empty.
     """
@@ -172,6 +173,7 @@ class Experiment:
     back_translation_rounds: int = 0
     evaluated: str = ""
     hypotheses: str = ""
+    benchmark: tuple[str, ...] = ()
 
     @property
     def training_bindings(self) -> tuple[str, ...]:
@@ -198,6 +200,7 @@ class Experiment:
         """Name of the evaluation's folder."""
         changes = ("".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
+        names += ["benchmark"] if self.benchmark else []
         return "+".join([*names, self.evaluated] if self.evaluated else names)
 
     def _changes(self) -> tuple[str, ...]:
@@ -310,6 +313,7 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         ),
         back_translation_rounds=facts.get("back_translation_rounds", 0),
         evaluated=corpus if pretrained or trained_on != corpus else "",
+        benchmark=tuple(shlex.split(table.benchmark)),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.tables import EMPTY, Paper, Table, find_paper
 
@@ -31,8 +32,15 @@ def list_papers(papers: Iterable[Paper]) -> str:
 
 
 def runnable_rows(paper: Paper, table: Table) -> int:
-    """Return the number of rows that `mnmt reproduce` can run."""
-    return sum(bool(experiments(paper, table, row)) for row in table.rows)
+    """Return the number of rows that `mnmt reproduce` can run, or count in a table of data."""
+    counted = bool(counted_splits(paper, table))
+    return sum(
+        counted
+        and bool(row.published)
+        and not row.unavailable
+        or bool(experiments(paper, table, row))
+        for row in table.rows
+    )
 
 
 def show_table(table: Table) -> str:

@@ -128,6 +128,7 @@ class Table:
         rows: rows in the printed order.
         analyses: entries of `mnmt_jax.papers.analyses`, as in the file.
         figure: axes of its charts (`mnmt_jax.papers.figures`); empty for a table.
+        benchmark: flags of `mnmt benchmark`, if its rows are timed and not scored; else empty.
     """
 
     paper: str
@@ -144,6 +145,7 @@ class Table:
     rows: tuple[Row, ...]
     analyses: tuple[Mapping[str, Any], ...] = ()
     figure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    benchmark: str = ""
 
     @property
     def caption(self) -> str:
@@ -280,6 +282,7 @@ def load_table(path: Path) -> Table:
         rows=rows,
         analyses=tuple(fields.get("analyses", ())),
         figure=fields.get("figure", {}),
+        benchmark=fields.get("benchmark", ""),
     )
 
 

@@ -55,6 +55,7 @@ class Scale:
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
+        benchmark: further flags of `mnmt benchmark`.
         analyse: further flags of `mnmt analyse`, by kind.
         miniature: whether the corpora are made miniatures.
     """
@@ -66,6 +67,7 @@ class Scale:
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    benchmark: tuple[str, ...] = ()
     analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     miniature: bool = False
 
@@ -94,6 +96,7 @@ TINY = Scale(
     ),
     decode=("Decode.beam_size=2", "Decode.max_length=8", "Decode.buckets=(64,)", "Decode.batch=8"),
     evaluate=("--limit", "2"),
+    benchmark=("--sentences", "3", "--repeats", "2"),
     analyse={
         "attention": ("--limit", "1"),
         "alignment": ("--limit", "2"),
@@ -113,6 +116,7 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "cache": {"mem_mb": 32_000, "runtime": 24 * 60},
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
+    "benchmark": {"mem_mb": 32_000, "runtime": 4 * 60, "gpu": 1},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
     "count": {"mem_mb": 8_000, "runtime": 12 * 60},
     "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
@@ -178,8 +182,8 @@ def trials(
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
         data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
-        hypotheses: name of a row -> folder with the translations of an outside system; such a row
-            has one seed.
+        hypotheses: name of a row -> folder with the translations of an outside system; such a row,
+            and one that is timed, has one seed.
     """
     chosen: list[Trial] = []
     for row in rows:
@@ -194,9 +198,14 @@ def trials(
             used = with_released_vocabulary(experiment, data)
             chosen += [
                 Trial(row.name, prefix, used, seed)
-                for seed in _choose_seeds(stated, seeds if folder is None else 1)
+                for seed in _choose_seeds(stated, seeds if _varies(experiment) else 1)
             ]
     return tuple(chosen)
+
+
+def _varies(experiment: Experiment) -> bool:
+    """Return whether an experiment has a result for each seed."""
+    return not experiment.hypotheses and not experiment.benchmark
 
 
 def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
@@ -234,7 +243,8 @@ class Workflow:
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
         evaluated = self._evaluate(trial.experiment, trial.seed)
-        return self._add_metrics(evaluated) if self._metrics else evaluated
+        has_metrics = self._metrics and not trial.experiment.benchmark
+        return self._add_metrics(evaluated) if has_metrics else evaluated
 
     def add_analysis(self, analysis: Analysis) -> list[str]:
         """Add the steps of an analysis, with the first seed; return the names of the last ones."""
@@ -422,6 +432,8 @@ class Workflow:
         name = f"{experiment.evaluation_name}/seed{seed}"
         flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
         output = ("--output", f"evaluations/{name}")
+        if experiment.benchmark:
+            return self._benchmark(experiment, seed, task)
         if experiment.hypotheses:
             outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
             command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
@@ -432,6 +444,16 @@ class Workflow:
         command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
         inputs = (self._trained(experiment, seed), *self._data(task))
         return self._step(f"evaluate/{name}", command, inputs)
+
+    def _benchmark(self, experiment: Experiment, seed: int, task: str) -> str:
+        """Add the timing of a run's translation; return the step."""
+        name = f"{experiment.evaluation_name}/seed{seed}"
+        command = ["mnmt", "benchmark", "--run", _run_folder(experiment, seed), "--task", task]
+        command += [*_step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
+        command += _gin_flags((*experiment.decode, *self._scale.decode))
+        command += ["--output", f"evaluations/{name}"]
+        inputs = (self._trained(experiment, seed), *self._data(task))
+        return self._step(f"benchmark/{name}", command, inputs)
 
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
         items = [analysis.runs[name] for name in names]

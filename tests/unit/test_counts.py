@@ -11,6 +11,7 @@ from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers import cells
 from mnmt_jax.papers.counts import count_cell, counted_splits, with_counts
+from mnmt_jax.papers.listing import runnable_rows
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
 from mnmt_jax.papers.workflow import FULL, TINY, Workflow, count_file
@@ -117,6 +118,12 @@ def test_tables_of_data_count_their_corpora():
         "two_stage/table6": ["opus100"],
     }
     assert all(of == ("train",) for counted in splits.values() for of in counted.values())
+
+
+def test_counted_rows_are_listed_as_rows_that_run():
+    paper = PAPERS["graformer"]
+    assert runnable_rows(paper, paper.tables["table10"]) == 46  # of 47: one is processed text
+    assert runnable_rows(PAPERS["registers"], find_table("registers/table8")) == 0
 
 
 def test_counting_is_a_step_of_the_workflow():
