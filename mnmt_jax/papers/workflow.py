@@ -10,7 +10,7 @@ Folders below the output folder, shared by all tables that are written there:
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
-    counts/MIXTURE.json      from `mnmt count`
+    counts/MIXTURE.json      from `mnmt count`, and its page
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -255,7 +255,8 @@ class Workflow:
         """Add the step that counts the sentences of a mixture; return its name."""
         command = ("mnmt", "count", "--mixture", mixture, "--of", ",".join(splits))
         inputs = self._data(mixture)
-        return self._step(f"count/{mixture}", (*command, "--output", count_file(mixture)), inputs)
+        files = ("--output", count_file(mixture), "--page", count_file(mixture, "html"))
+        return self._step(f"count/{mixture}", (*command, *files), inputs)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -478,9 +479,9 @@ class Workflow:
         return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
 
 
-def count_file(mixture: str) -> str:
-    """Return the file of the counts of a mixture, below the output folder."""
-    return f"counts/{mixture}.json"
+def count_file(mixture: str, suffix: str = "json") -> str:
+    """Return the file of the counts of a mixture, or their page, below the output folder."""
+    return f"counts/{mixture}.{suffix}"
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
