@@ -122,6 +122,11 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             "JAX for GPUs is not there: tests/gpu did not run (scripts/test_gpu.sh; docs/gpu.md)"
         )
+    if "MNMT_JAX_TABLES" not in os.environ:
+        terminalreporter.write_line(
+            "tests/tables, a row of each published table, did not run (scripts/test_tables.sh; "
+            "docs/reproduce.md)"
+        )
     from tests.browser.chromium import find_chromium
 
     if find_chromium() is None:

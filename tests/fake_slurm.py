@@ -12,6 +12,21 @@ import sys
 from pathlib import Path
 
 JOBS = Path(os.environ.get("FAKE_SLURM", "fake_slurm"))
+COMMANDS = ("sbatch", "sacct", "srun", "scancel", "scontrol", "sinfo", "sacctmgr", "sshare")
+SNAKEMAKE_ARGUMENTS = (
+    *("--executor", "slurm", "--jobs", "2", "--slurm-init-seconds-before-status-checks", "1"),
+    *("--default-resources", "slurm_partition=gpus", "slurm_account=lab"),
+)
+
+
+def write_commands(folder: Path) -> Path:
+    """Write the commands into a folder for `PATH`; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in COMMANDS:
+        command = folder / name
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {name} "$@"\n')
+        command.chmod(0o755)
+    return folder
 
 
 def sbatch(arguments: list[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import functools
 import io
 import json
@@ -14,29 +13,29 @@ import numpy as np
 import sentencepiece
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import Method
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import (
     FAIRSEQ,
-    M2M100,
     MITRE,
-    Dialect,
-    entries,
+)
+from mnmt_jax.interop.random_checkpoint import (
+    SPECIALS,
+    random_tensors,
+    write_fairseq,
+    write_json,
+    write_m2m100,
 )
 from mnmt_jax.interop.safetensors import write_safetensors
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS
-from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.tables import Tables
 from mnmt_jax.methods.tuning_layers import TuningLayers
-from mnmt_jax.model.modules import FIRST_ROW
 from tests.unit.made_text import LANGUAGES, sentences
 
-SPECIALS = ["<s>", "<pad>", "</s>", "<unk>"]
 EXTRA, DROPPED = "▁extra", 3  # a piece the model lacks, and how many of its pieces are not in use
 FILLERS = 8
 SIZES = {"embed": 16, "mlp": 24, "heads": 2}
@@ -66,45 +65,20 @@ def m2m100_pieces() -> list[str]:
     return [*(pieces[i] for i in order[DROPPED:]), EXTRA]
 
 
-def random_tensors(model: Model, dialect: Dialect, size: int, seed: int = 0) -> dict:
-    """Return random weights under the names of another toolkit."""
-    rng = np.random.default_rng(seed)
-    layout = get_layout(model.layout, model.stage_layers)
-    tensors = {}
-    for entry in entries(model, layout, dialect, np.arange(size)):
-        value = rng.normal(0, 0.3, entry.other_shape).astype(np.float32)
-        # What we do not have computes nothing there, and comes back as zeros.
-        unused = FIRST_ROW if "positions" in str(entry.path) else 0
-        value[: unused if entry.path else None] = 0
-        tensors |= dict.fromkeys(entry.export_names, value)
-    return tensors
-
-
-def write_json(path: Path, values: Any) -> None:
-    path.write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
-
-
 def write_tensors(folder: Path, tensors: dict, **options: Any) -> None:
     write_safetensors(folder, [(n, LazyArray.of(v)) for n, v in tensors.items()], **options)
 
 
 def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
     """Write a directory in the format of `transformers`; return its tensors."""
-    folder.mkdir(parents=True)
     tokens = [*SPECIALS, *m2m100_pieces()]
     size = len(tokens) + len(M2M100_LANGUAGES) + FILLERS
     model = Model(layout="encoder_decoder", stage_layers=(1, 2), **SIZES)
-    tensors = random_tensors(model, M2M100, size, seed)
-    write_tensors(folder, tensors, **options)
-    sides = {
-        f"{side}_{field}": value
-        for side, layers in (("encoder", 1), ("decoder", 2))
-        for field, value in (("layers", layers), ("ffn_dim", 24), ("attention_heads", 2))
-    }
-    values = {"model_type": "m2m_100", "d_model": 16, "vocab_size": size, "scale_embedding": True}
-    values |= {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    write_json(folder / "config.json", values | sides | {"dropout": 0.1, "num_beams": 3})
-    (folder / "sentencepiece.bpe.model").write_bytes(spm_model())
+    tensors = write_m2m100(
+        folder, model, sentencepiece_model=spm_model(), size=size, seed=seed, **options
+    )
+    path = folder / "config.json"
+    write_json(path, json.loads(path.read_text()) | {"dropout": 0.1, "num_beams": 3})
     write_json(folder / "vocab.json", {token: i for i, token in enumerate(tokens)})
     tags = [f"__{code}__" for code in M2M100_LANGUAGES]
     write_json(folder / "special_tokens_map.json", {"additional_special_tokens": tags})
@@ -113,19 +87,9 @@ def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
 
 def nllb_directory(folder: Path) -> None:
     """Write an NLLB directory of `transformers`: no list of tokens, one feed-forward width."""
-    folder.mkdir(parents=True)
     size = len(SPECIALS) + len(spm_pieces()) + len(NLLB_TAGS) + 1
     model = Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES)
-    write_tensors(folder, random_tensors(model, M2M100, size))
-    sides = {
-        f"{side}_{field}": value
-        for side in ("encoder", "decoder")
-        for field, value in (("layers", 1), ("ffn_dim", 24), ("attention_heads", 2))
-    }
-    values = {"model_type": "m2m_100", "d_model": 16, "vocab_size": size, "scale_embedding": True}
-    values |= {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    write_json(folder / "config.json", values | sides)
-    (folder / "sentencepiece.bpe.model").write_bytes(spm_model())
+    write_m2m100(folder, model, sentencepiece_model=spm_model(), size=size)
 
 
 def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:
@@ -245,20 +209,21 @@ def fairseq_settings(kind: str) -> dict[str, Any]:
 
 def fairseq_checkpoint(folder: Path, kind: str) -> dict:
     """Write `checkpoint.pt` and the vocabulary files; return the state."""
-    folder.mkdir(parents=True)
     size = len(SPECIALS) + len(spm_pieces()) + len(LANGUAGES)
     tensors = random_tensors(FAIRSEQ_MODELS[kind], FAIRSEQ, size)
-    state = collections.OrderedDict()
-    for name, value in tensors.items():
-        state[name] = LazyArray(value.shape, value.dtype, lambda value=value: value, id(value))
-    for side in ("encoder", "decoder"):
-        state[f"{side}.version"] = LazyArray.of(np.array([3], np.float32))
+    versions = {f"{side}.version": np.array([3], np.float32) for side in ("encoder", "decoder")}
     settings = argparse.Namespace(**fairseq_settings(kind))
     history = [{"num_updates": 100, "optimizer_name": "FairseqAdam"}]
-    data = {"args": None, "cfg": {"model": settings, "task": {"_name": "x"}}, "model": state}
-    write_torch(folder / "checkpoint.pt", data | {"optimizer_history": history})
-    lines = [f"{piece} {100 - i}" for i, piece in enumerate(spm_pieces())]
-    (folder / "dict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "languages.txt").write_text(",".join(LANGUAGES) + "\n", encoding="utf-8")
-    (folder / "spm.model").write_bytes(spm_model())
+    write_fairseq(
+        folder / "checkpoint.pt",
+        tensors | versions,
+        {
+            "args": None,
+            "cfg": {"model": settings, "task": {"_name": "x"}},
+            "optimizer_history": history,
+        },
+        pieces=spm_pieces(),
+        languages=LANGUAGES,
+        sentencepiece_model=spm_model(),
+    )
     return tensors

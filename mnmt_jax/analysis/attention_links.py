@@ -66,7 +66,7 @@ def link_chart(
 
 
 def _line(query: int, key: int, weight: float, text: str) -> Html:
-    style = f"stroke:var(--run);stroke-opacity:{min(1.0, 0.25 + 0.75 * weight):.2f}"
+    style = f"stroke:var(--run);stroke-opacity:{min(1.0, 0.4 + 0.6 * weight):.2f}"
     return tag(
         "line",
         tag("title", text),

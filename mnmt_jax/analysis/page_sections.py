@@ -159,7 +159,7 @@ def _attention(facts: JsonObject) -> Iterator[Html]:
             maps = tag(
                 "div",
                 [_head_maps(attention, sentence, top) for attention in sentence["maps"]],
-                class_="maps",
+                class_="charts" if top else "maps",
             )
             sentence_sections.append(
                 collapsible(summary, target, maps, unfolded=number < _OPEN_MAPS)

@@ -353,6 +353,7 @@ def _ablation(
     )
     ablated = AblationPair(on, off, languages)
     model = model_facts(flags.label, on.decoding["checkpoint"], on.identity, on.parameters)
+    assert on.config is not None  # it is a run
     facts = analysis_facts(flags, on.config, model)
     benchmark = benchmark_of(flags, ablated.languages)
     directions = directions_of(flags.directions, benchmark, ablated.with_branches.supervised)

@@ -104,8 +104,9 @@ def add_gin_flags(parser: argparse.ArgumentParser) -> None:
         "--gin.NAME",
         dest="_gin_binding",
         metavar="VALUE",
-        help="override one configuration value, e.g. --gin.Decode.max_length=100; repeatable; "
-        "quote a string twice: --gin.Model.layout=\"'prefix'\"",
+        help="override one configuration value, which 'mnmt keys' lists, e.g. "
+        "--gin.Decode.max_length=100; repeatable; quote a string twice: "
+        "--gin.Model.layout=\"'prefix'\"",
     )
     add_module_import(group, "Python module to import before the gin files are read")
 

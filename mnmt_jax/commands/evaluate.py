@@ -1,7 +1,11 @@
-"""Translate and score all directions of a task; write scores.json, table.md and report.html."""
+"""Translate and score all directions of a task; write scores.json, table.md and report.html.
+
+`--hypotheses` scores translations by another system instead, from files.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -21,6 +25,7 @@ from mnmt_jax.commands.corpus_flags import (
     add_user_file_flags,
     benchmark_corpus,
     check_limit,
+    refuse_flags,
 )
 from mnmt_jax.commands.direction_flags import FORMS, read_directions
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
@@ -35,7 +40,17 @@ if TYPE_CHECKING:
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    system = parser.add_mutually_exclusive_group(required=True)
+    system.add_argument("--run", help="directory of a trained or imported model")
+    system.add_argument(
+        "--hypotheses",
+        metavar="FOLDER",
+        help="instead of a run: folder with the translations of another system, a file such as "
+        "de-fr.txt per direction with a line per test sentence",
+    )
+    parser.add_argument(
+        "--name", help="name of the system of --hypotheses; default: that of its folder"
+    )
     parser.add_argument(
         "--task",
         required=True,
@@ -121,7 +136,6 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
-    from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
     from mnmt_jax.evaluation.language_detectors import find_detector
     from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
@@ -130,14 +144,7 @@ def main() -> None:
     check_folder(flags.output)
     detector = find_detector(flags.lid)
     corpus, available = benchmark_corpus(flags)
-    subject, languages = load_evaluated_model(
-        flags.run,
-        flags.step,
-        gin_files=gin_files,
-        bindings=bindings,
-        beam_size=flags.beam_size,
-        pivot=flags.pivot,
-    )
+    subject, languages = _open_system(flags, gin_files, bindings, available)
     subject = _with_training(subject, flags.trained_on, languages)
     if missing := [code for code in available if find_code(code, languages) is None]:
         warn(f"skipped languages that the model does not have: {' '.join(missing)}")
@@ -175,6 +182,39 @@ def main() -> None:
     result = evaluate(subject, benchmark, flags.output, **options)
     print(comparison_table([result]))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
+
+
+def _open_system(
+    flags: argparse.Namespace,
+    gin_files: Sequence[str],
+    bindings: Sequence[str],
+    available: tuple[str, ...],
+) -> tuple[EvaluatedModel, tuple[str, ...]]:
+    """Return the run or the outside system to evaluate, and its languages.
+
+    Raises:
+        UserError: if the run cannot be loaded, or a flag does not apply to hypotheses from files.
+    """
+    if flags.hypotheses is None:
+        from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
+
+        refuse_flags(flags, ["name"], "a run")
+        return load_evaluated_model(
+            flags.run,
+            flags.step,
+            gin_files=gin_files,
+            bindings=bindings,
+            beam_size=flags.beam_size,
+            pivot=flags.pivot,
+        )
+    from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
+
+    context = "--hypotheses, whose files are translations"
+    refuse_flags(flags, ["step", "beam_size", "pivot"], context)
+    if gin_files or bindings:
+        raise UserError(f"gin files and bindings do not apply to {context}; leave them out")
+    files = HypothesisFiles(Path(flags.hypotheses), flags.limit > 0)
+    return outside_system(files, flags.name or ""), available
 
 
 def _with_training(

@@ -44,6 +44,14 @@ def make_parser() -> CommandParser:
         help="row numbers, e.g. 1,3; default: all, and the table's analyses",
     )
     parser.add_argument(
+        "--hypotheses",
+        action="append",
+        default=[],
+        metavar="ROW=FOLDER",
+        help="score a row's translations from files, e.g. of a closed model, as 'mnmt evaluate "
+        "--hypotheses' does; repeatable",
+    )
+    parser.add_argument(
         "--seeds", type=positive_int, metavar="N", help="seeds; default: the paper's"
     )
     parser.add_argument(
@@ -78,23 +86,28 @@ def main() -> None:
     from mnmt_jax.papers.analyses import analyses
     from mnmt_jax.papers.analysis_cells import with_analyses
     from mnmt_jax.papers.cells import collect
+    from mnmt_jax.papers.counts import counted_splits, with_counts
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
-    from mnmt_jax.papers.selection import select_rows
+    from mnmt_jax.papers.selection import parse_hypotheses, select_rows
     from mnmt_jax.papers.tables import find_table, load_papers
     from mnmt_jax.papers.workflow import SCALES, Workflow, trials
 
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]
-    rows = select_rows(paper, table, flags.rows)
+    hypotheses = parse_hypotheses(table, flags.hypotheses)
+    rows = select_rows(paper, table, flags.rows, hypotheses)
     seeds = flags.seeds or (1 if scale.miniature else None)
     data = None if scale.miniature else flags.data
-    selected = trials(paper, table, rows, seeds, data)
+    selected = trials(paper, table, rows, seeds, data, hypotheses)
     workflow = Workflow(paper, scale, data, _metric_flags(flags, table))
     targets = [workflow.add(trial) for trial in selected]
     analysed = () if flags.rows else analyses(paper, table, data)
     for analysis in analysed:
         targets += workflow.add_analysis(analysis)
+    if not flags.rows:
+        counted = counted_splits(paper, table).items()
+        targets += [workflow.add_count(mixture, splits) for mixture, splits in counted]
     if flags.dry_run:
         print(describe_plan(table, selected, analysed, workflow))
         return
@@ -117,6 +130,8 @@ def main() -> None:
         count_parameters=count_parameters,
     )
     reproduction = with_analyses(reproduction, analysed, output)
+    if not flags.rows:
+        reproduction = with_counts(paper, reproduction, output)
     page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")

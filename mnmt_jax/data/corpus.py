@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import heapq
 import itertools
 import logging
 from collections import Counter
@@ -22,6 +23,7 @@ from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import Direction
 
 _log = logging.getLogger(__name__)
+HASH_BITS = 64
 _SAMPLE_SEED = 1  # fixed for reproducibility: see `Selection.drawn`
 _UNDECODABLE = ("bad_utf8", NUL.reason)
 _MAX_BAD_RUN = 1_000_000
@@ -181,6 +183,8 @@ class Selection:
             completely. Files that end before the last line are an error.
         held_out: splits whose pairs are removed from the other splits. The other splits are also
             deduplicated. Keeps 8 bytes (of a hash) per pair in memory.
+        refill: whether as many training pairs become validation pairs as validation text lost
+            because it repeats a pair or is in a held-out split: those with the lowest hashes.
         sample_sizes: sample size of the training pairs by direction: the pairs that come first
             after `numpy.random.shuffle` with seed 1, in the order of the files. Reads the files
             twice.
@@ -189,6 +193,7 @@ class Selection:
     first: Mapping[str, int] = field(default_factory=dict)
     lines: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     held_out: tuple[str, ...] = ()
+    refill: bool = False
     sample_sizes: Mapping[Direction, int] = field(default_factory=dict)
 
 
@@ -210,6 +215,7 @@ class FileCorpus(Corpus):
                 raise UserError(f"splits: {split!r} must be one of {' '.join(SPLITS)}")
         self._split_names = {split: splits[split] for split in SPLITS if split in splits}
         self._cleaning = cleaning
+        self._moved_pairs: dict[frozenset[str], dict[tuple[str, ...], None]] = {}
         # A UTF-8 character takes at most four bytes, the line end takes two.
         self._max_bytes = 4 * cleaning.max_characters + 2
 
@@ -262,11 +268,46 @@ class FileCorpus(Corpus):
         """Yield the clean pairs that the selection takes."""
         limit = self._selection.first.get(split)
         sample_size = self._selection.sample_sizes.get(direction)
-        pairs = itertools.islice(self._clean_pairs(split, direction, report), limit)
+        pairs = self._clean_pairs(split, direction, report)
+        if self._selection.refill and split != "test":
+            pairs = self._refill(split, direction, pairs)
+        pairs = itertools.islice(pairs, limit)
         if sample_size is None or split != "train":
             return pairs
         second_pass = itertools.islice(self._clean_pairs(split, direction, DropReport()), limit)
         return itertools.compress(pairs, _draw(sum(1 for _ in second_pass), sample_size))
+
+    def _refill(
+        self, split: str, direction: Direction, pairs: Iterator[tuple[str, str]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield validation pairs and those moved to them, or training pairs without these."""
+        moved = self._moved(direction)
+        in_order = direction == tuple(sorted(direction))
+        if split == "train":
+            yield from (p for p in pairs if (p if in_order else p[::-1]) not in moved)
+            return
+        yield from pairs
+        for first, second in moved:
+            yield (first, second) if in_order else (second, first)
+
+    def _moved(self, direction: Direction) -> Mapping[tuple[str, ...], None]:
+        """Return the training pairs that refill validation, in the order of the sorted codes."""
+        codes = frozenset(direction)
+        if codes not in self._moved_pairs:
+            first, second = sorted(direction)
+            report = DropReport()
+            if (first, second) in self.directions("validation"):
+                for _ in self._clean_pairs("validation", (first, second), report):
+                    pass
+            count = report.dropped[REPEATED.reason]
+            chosen: list[tuple[str, str]] = []
+            if count and (first, second) in self.directions("train"):
+                train = self._clean_pairs("train", (first, second), DropReport())
+                chosen = heapq.nsmallest(
+                    count, train, key=lambda pair: hash_pair(pair, (first, second), 0)
+                )
+            self._moved_pairs[codes] = dict.fromkeys(chosen)
+        return self._moved_pairs[codes]
 
     def _clean_pairs(
         self, split: str, direction: Direction, report: DropReport
@@ -353,6 +394,15 @@ def add_if_new(sentences: tuple[str, ...], known: set[bytes]) -> bool:
     before = len(known)
     known.add(_digest(sentences))
     return len(known) > before
+
+
+def hash_pair(pair: tuple[str, str], direction: Direction, seed: int) -> int:
+    """Return a hash of a pair, of `HASH_BITS` bits, the same for both directions."""
+    sides = sorted(zip(direction, pair, strict=True))
+    text = "\0".join((str(seed), *(field for side in sides for field in side)))
+    return int.from_bytes(
+        hashlib.blake2b(text.encode(), digest_size=HASH_BITS // 8).digest(), "big"
+    )
 
 
 def _digest(sentences: tuple[str, ...]) -> bytes:

@@ -26,9 +26,10 @@ _FLORES_LINES = {"validation": (1, 997), "test": (998, 2009)}
 def opus100(languages: Sequence[str]) -> Callable[[Path, str], Corpus]:
     """Return a factory for OPUS-100, from plain files of OPUS or the Hub's Parquet files.
 
-    Pairs of the test set are removed from training and validation text, and repeated pairs too. The
-    authors also refill validation from training, in an order that cannot be reproduced. Files that
-    their script wrote ("rebuilt") are preferred. The pairs of an, dz, hy, mn and yo have no
+    Pairs of the test set are removed from training and validation text, and repeated pairs too. As
+    many training pairs as validation text lost refill it. Which ones differs from the authors'
+    script, whose choice depends on the process that ran it. Files that it wrote ("rebuilt") are
+    preferred. The pairs of an, dz, hy, mn and yo have no
     held-out files.
 
     Args:
@@ -56,7 +57,7 @@ def opus100(languages: Sequence[str]) -> Callable[[Path, str], Corpus]:
 
     def make(folder: Path, name: str) -> Corpus:
         patterns = {split: [f"{folder}/{form}" for form in names] for split, names in forms.items()}
-        held_out = Selection(held_out=("test",))
+        held_out = Selection(held_out=("test",), refill=True)
         return PatternFiles(name, patterns, languages, cleaning=DROP, selection=held_out)
 
     return make

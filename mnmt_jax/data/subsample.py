@@ -10,13 +10,10 @@ sampling method nor whether the subsets are nested.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
-from mnmt_jax.data.corpus import Corpus, Share
+from mnmt_jax.data.corpus import HASH_BITS, Corpus, Share, hash_pair
 from mnmt_jax.vocabulary.languages import Direction
-
-_BITS = 64
 
 
 class SubsampledCorpus(Corpus):
@@ -31,7 +28,7 @@ class SubsampledCorpus(Corpus):
 
     def __init__(self, corpus: Corpus, share: Share) -> None:
         super().__init__(corpus.name, corpus.languages)
-        self._corpus, self._limit, self._seed = corpus, share.of_pairs * 2**_BITS, share.seed
+        self._corpus, self._limit, self._seed = corpus, share.of_pairs * 2**HASH_BITS, share.seed
         self.share = share
 
     def splits(self) -> tuple[str, ...]:
@@ -62,7 +59,7 @@ class SubsampledCorpus(Corpus):
         lowest: tuple[int, tuple[str, str]] | None = None
         has_selected = False
         for pair in pairs:
-            number = _hash_pair(pair, direction, self._seed)
+            number = hash_pair(pair, direction, self._seed)
             if number < self._limit:
                 has_selected = True
                 yield pair
@@ -70,10 +67,3 @@ class SubsampledCorpus(Corpus):
                 lowest = number, pair
         if not has_selected and lowest is not None:
             yield lowest[1]
-
-
-def _hash_pair(pair: tuple[str, str], direction: Direction, seed: int) -> int:
-    """Return a 64-bit hash of a pair, the same for both directions."""
-    sides = sorted(zip(direction, pair, strict=True))
-    text = "\0".join((str(seed), *(field for side in sides for field in side)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=_BITS // 8).digest(), "big")

@@ -18,7 +18,7 @@ from typing import Any
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import pluralize
-from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark, choose_directions
+from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import format_score, is_result_page, result_page
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
@@ -253,8 +253,9 @@ def _prepare(
     """Check the output folder; return the directions and the store of their translations."""
     check_folder(output)
     directions = choose_directions(benchmark.directions, subset, model.supervised)
+    model.check_directions(directions)
     if model.supervised is None:
-        _log(UNKNOWN_TRAINING)
+        _log(model.unknown_training)
     folder = Path(output)
     made_by = model.provenance
     if not overwrite:
@@ -274,11 +275,11 @@ def _run_result(
     log = read_training_log(model.metrics_file, model.step)
     notes = _notes(results)
     if model.supervised is None:
-        notes = (UNKNOWN_TRAINING, *notes)
+        notes = (model.unknown_training, *notes)
     return RunResult(
         name=model.name,
         task=benchmark.task,
-        layout=model.config.model.layout,
+        layout=model.config.model.layout if model.config else "",
         step=model.step,
         seconds=log.seconds,
         parameters=model.parameters,
@@ -288,7 +289,7 @@ def _run_result(
         samples=tuple(
             sample for item in scored if item.result.direction in sampled for sample in item.samples
         ),
-        config=as_facts(model.config),
+        config=as_facts(model.config) if model.config else {},
         decoding=dict(model.decoding),
         decoding_overrides=model.decoding_overrides,
         notes=notes,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
+from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslateFn
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
@@ -22,7 +23,7 @@ class EvaluatedModel:
     Attributes:
         name: name in results and reports.
         translate: function that translates the sentences of one direction.
-        config: configuration of the run.
+        config: configuration of the run; None for a system that is not of this library.
         decoding: decoding settings: checkpoint and search.
         identity: what the translations depend on besides model, search and sources: parameters,
             vocabulary, instruction.
@@ -33,11 +34,13 @@ class EvaluatedModel:
         vocabulary: vocabulary of the model; None if unknown.
         decoding_overrides: decoding settings that flags changed from the run's values; None if
             unknown.
+        unknown_training: note for results if `supervised` is None.
+        check_directions: raises a `UserError` if the system has no translation of a direction.
     """
 
     name: str
     translate: TranslateFn
-    config: Config
+    config: Config | None
     decoding: Mapping[str, Any]
     identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     step: int | None = None
@@ -46,11 +49,13 @@ class EvaluatedModel:
     metrics_file: Path | None = None
     vocabulary: Vocabulary | None = None
     decoding_overrides: Mapping[str, Any] | None = None
+    unknown_training: str = UNKNOWN_TRAINING
+    check_directions: Callable[[Sequence[Direction]], None] = lambda directions: None
 
     @property
     def provenance(self) -> dict[str, Any]:
         """What the translations depend on besides their sources: `made_by.json`."""
-        model = as_facts(self.config.model)
+        model = as_facts(self.config.model) if self.config else {}
         return {"name": self.name, "model": model, **self.identity, **self.decoding}
 
 

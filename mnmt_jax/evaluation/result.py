@@ -157,7 +157,7 @@ class RunResult:
     Attributes:
         name: display name of the run.
         task: name of the corpus or mixture.
-        layout: the model's layout, a row of the table of layouts.
+        layout: the model's layout, a row of the table of layouts; empty for an outside system.
         step: number of updates of the evaluated parameters; None if unknown.
         seconds: wall-clock seconds of training, as logged; None if unknown.
         parameters: number of parameters; None if unknown.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from mnmt_jax.evaluation.style_sheet import colour_class
 from mnmt_jax.evaluation.svg_charts import SIZE, Axes, ticks
 
 _RADIUS = 4
+_MAX_TICKS = 12  # number of places up to which each has a tick
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,19 @@ class Point:
         y: our score; None if there is none.
         interval: ends of its interval; None if it has none.
         published: the published score; None if there is none.
+        label: name of the point; empty for its x.
     """
 
     x: float
     y: float | None = None
     interval: tuple[float, float] | None = None
     published: float | None = None
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its label, or its x."""
+        return self.label or f"{self.x:g}"
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -43,10 +52,12 @@ class Series:
     Attributes:
         label: label in the legend.
         points: its points, x increasing.
+        joined: whether lines join its points.
     """
 
     label: str
     points: tuple[Point, ...]
+    joined: bool = True
 
     @property
     def ours(self) -> tuple[Point, ...]:
@@ -71,10 +82,9 @@ def point_chart(
         y_title: title of the y axis, with its unit.
         logarithmic: whether the x axis is logarithmic.
     """
-    xs = sorted({point.x for item in series for point in item.points if point.values})
+    x_ticks, logarithmic = _x_ticks(series, logarithmic)
     ys = [value for item in series for point in item.points for value in point.values]
-    x_ticks = xs if len(xs) > 1 else [xs[0] - 1, xs[0], xs[0] + 1]
-    axes = Axes(x_ticks, ticks(min(ys), max(ys)), logarithmic and min(xs) > 0 and len(xs) > 1)
+    axes = Axes(x_ticks, ticks(min(ys), max(ys)), logarithmic)
     width, height = SIZE
     drawing = tag(
         "svg",
@@ -88,19 +98,37 @@ def point_chart(
     return tag("figure", caption, drawing, _legend(series), class_="points")
 
 
+def _x_ticks(series: Sequence[Series], logarithmic: bool) -> tuple[list[float], bool]:
+    """Return the ticks of the x axis, and whether it is logarithmic.
+
+    The ticks are the places of the points if they are few, else round numbers or powers of ten.
+    """
+    xs = sorted({point.x for item in series for point in item.points if point.values})
+    if len(xs) == 1:
+        return [xs[0] - 1, xs[0], xs[0] + 1], False
+    if len(xs) <= _MAX_TICKS:
+        return xs, logarithmic and xs[0] > 0
+    if not logarithmic or xs[0] <= 0:
+        return ticks(xs[0], xs[-1]), False
+    powers = range(math.floor(math.log10(xs[0])), math.ceil(math.log10(xs[-1])) + 1)
+    return [10.0**power for power in powers], True
+
+
 def _draw(axes: Axes, series: Series, number: int) -> Html:
     """Return the lines and marks of a series."""
     ours = [(point, axes.to_pixels(point.x, point.y or 0.0)) for point in series.ours]
     published = [axes.to_pixels(point.x, point.published or 0.0) for point in series.published]
-    elements = [_path(pixels for _, pixels in ours), _path(published, "dashed")]
+    elements = []
+    if series.joined:
+        elements += [_path(pixels for _, pixels in ours), _path(published, "dashed")]
     for point, (x, y) in ours:
         if point.interval is not None:
             ends = [axes.to_pixels(point.x, end)[1] for end in point.interval]
             elements.append(tag("path", d=f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}"))
-        label = tag("title", f"{series.label}, {point.x:g}: {point.y:.2f}")
+        label = tag("title", f"{series.label}, {point.name}: {point.y:.2f}")
         elements.append(tag("circle", label, cx=f"{x:.1f}", cy=f"{y:.1f}", r=_RADIUS))
     for point, (x, y) in zip(series.published, published, strict=True):
-        label = tag("title", f"{series.label}, {point.x:g}: published {point.published:.2f}")
+        label = tag("title", f"{series.label}, {point.name}: published {point.published:.2f}")
         corner = f"M{x - _RADIUS:.1f} {y - _RADIUS:.1f}"
         side = 2 * _RADIUS
         elements.append(tag("path", label, d=f"{corner}h{side}v{side}h-{side}z", class_="open"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.tables import EMPTY
 
@@ -10,6 +12,7 @@ INTERVAL_LEGEND = (
     "samples); with several, the range over seeds. COMET and BERTScore have none for one seed."
 )
 _LEAST_COUNT = 10_000
+_LEAST_DECIMALS = 2
 
 
 def published_text(cell: Cell | None) -> str:
@@ -19,13 +22,17 @@ def published_text(cell: Cell | None) -> str:
 
 def ours_text(cell: Cell | None) -> str:
     """Return our mean over seeds, or a dash."""
-    return EMPTY if cell is None or cell.ours is None else format_number(cell.ours.mean)
+    if cell is None or cell.ours is None:
+        return EMPTY
+    return format_number(cell.ours.mean, decimals=_decimals(cell))
 
 
 def difference_text(cell: Cell | None) -> str:
     """Return our mean minus the published number, with its sign, or a dash."""
     difference = None if cell is None else cell.difference
-    return EMPTY if difference is None else format_number(difference, "+")
+    if cell is None or difference is None:
+        return EMPTY
+    return format_number(difference, "+", decimals=_decimals(cell))
 
 
 def interval_text(cell: Cell | None) -> str:
@@ -44,6 +51,14 @@ def interval_kind(cell: Cell | None) -> str:
     return f"range of {seeds} seeds" if seeds > 1 else "95 %, sentences"
 
 
-def format_number(value: float, sign: str = "") -> str:
-    """Return a score with two decimals, or a count without."""
-    return f"{value:{sign},.0f}" if abs(value) >= _LEAST_COUNT else f"{value:{sign}.2f}"
+def format_number(value: float, sign: str = "", *, decimals: int = _LEAST_DECIMALS) -> str:
+    """Return a score with decimals, or a count without."""
+    return f"{value:{sign},.0f}" if abs(value) >= _LEAST_COUNT else f"{value:{sign},.{decimals}f}"
+
+
+def _decimals(cell: Cell) -> int:
+    """Return the decimals for our number: two, or as many as the published one; none for counts."""
+    if isinstance(cell.published, int) and cell.ours and cell.ours.mean.is_integer():
+        return 0
+    exponent = Decimal(cell.published or 0).as_tuple().exponent
+    return max(_LEAST_DECIMALS, -exponent if isinstance(exponent, int) else 0)

@@ -10,11 +10,16 @@ from pathlib import Path
 
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
+from mnmt_jax.evaluation.timing import Timing, read_timing
 from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
 from mnmt_jax.papers.experiments import Experiment, vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
-from mnmt_jax.papers.published_scores import scoring_notes, with_published_scores
+from mnmt_jax.papers.published_scores import (
+    scoring_notes,
+    uses_procedure,
+    with_published_scores,
+)
 from mnmt_jax.papers.tables import Column, Number, Table
 from mnmt_jax.papers.workflow import Trial
 
@@ -116,6 +121,12 @@ def collect(
     Raises:
         UserError: if an evaluation is missing or damaged.
     """
+    timed = {
+        (trial.row, trial.prefix): read_timing(output / trial.evaluation)
+        for trial in trials
+        if trial.experiment.benchmark
+    }
+    trials = [trial for trial in trials if not trial.experiment.benchmark]
     evaluations: dict[tuple[str, str], list[Evaluation]] = {}
     plain: dict[str, list[Evaluation]] = {}  # without the row's changes of decoding
     for trial in trials:
@@ -133,9 +144,10 @@ def collect(
             before = plain.get(experiments[key].run_name, []) if key in experiments else []
             if column.metric in _COMPARED:
                 before = evaluations.get((row.facts.get("compared_with", ""), column.corpus), [])
-            cell = make_cell(
-                column, row.published.get(column.key), evaluations.get(key, []), before, intervals
-            )
+            published = row.published.get(column.key)
+            cell = make_cell(column, published, evaluations.get(key, []), before, intervals)
+            if key in timed:
+                cell = timed_cell(column, published, timed[key])
             if cell.published is not None or cell.ours is not None:
                 cells[row.name, column.key] = cell
     notes = vocabulary_notes(
@@ -146,18 +158,30 @@ def collect(
         for key, experiment in experiments.items()
     ]
     notes += scoring_notes(trial.experiment for trial in trials)
+    notes += [f"{row}: {timing.describe()}" for (row, _), timing in timed.items()]
     return Reproduction(table, cells, evaluations, conditions, tuple(notes))
 
 
 def _read_evaluation(experiment: Experiment, folder: Path, output: Path) -> Evaluation:
     """Read an evaluation, with the scores of the authors' procedure if the table has them."""
     result = read_result(folder)
-    if not experiment.data.as_published:
+    if not uses_procedure(experiment):
         return Evaluation(result, folder)
     cache = result.config.get("data", {}).get("cache", "")
     vocabulary = output / cache / "vocabulary"
     scoring = experiment.data.procedure
     return Evaluation(with_published_scores(result), folder, scoring, vocabulary)
+
+
+def timed_cell(column: Column, published: Number | None, timing: Timing) -> Cell:
+    """Return a cell with our time, or the tokens that were generated in it."""
+    values = {
+        "tokens": float(timing.tokens),
+        "seconds": timing.mean_seconds,
+        "seconds_per_token": timing.seconds_per_token,
+    }
+    ours = values.get(column.metric)
+    return Cell(published, None if ours is None else summarize_scores([ours]))
 
 
 def make_cell(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mnmt_jax.data.published_corpora import DATA_VARIABLE
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.files.atomic_write import lock, write_text
 from mnmt_jax.papers.workflow import RESOURCES, Step
 
 SNAKEFILE = Path(__file__).parent / "Snakefile"
@@ -40,8 +40,12 @@ def run_steps(
         cores: number of steps that run at a time on this machine.
         arguments: further arguments of Snakemake, e.g. `--executor slurm`.
 
+    The folder is locked while this process or Snakemake lives. Snakemake's own locks would survive
+    a killed process, and then refuse to continue.
+
     Raises:
-        UserError: if Snakemake is not installed or a step fails.
+        UserError: if Snakemake is not installed, another process works in the folder or a step
+            fails.
     """
     if importlib.util.find_spec("snakemake") is None:
         raise UserError("Snakemake is not installed: pip install 'mnmt-jax[papers]'")
@@ -59,10 +63,18 @@ def run_steps(
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
     command += ["--directory", str(output), "--config", f"plan={plan.resolve()}"]
     command += ["--cores", str(cores), "--rerun-incomplete", "--rerun-triggers", "mtime"]
-    command += ["--keep-going", "--printshellcmds", *arguments]
+    command += ["--keep-going", "--printshellcmds", "--nolock", *arguments]
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     environment = {**os.environ, DATA_VARIABLE: str(data.resolve()), "PATH": path}
-    status = subprocess.run(command, env=environment, check=False).returncode
+    with (plan.parent / "lock").open("w") as file:
+        if not lock(file):
+            raise UserError(
+                f"{output}: another 'mnmt reproduce' works in this folder; wait for its end, or "
+                "choose another --output"
+            )
+        status = subprocess.run(
+            command, env=environment, check=False, pass_fds=(file.fileno(),)
+        ).returncode
     if status:
         raise UserError(
             f"{output}: a step failed; its output is in logs/, and the same command continues"

@@ -157,6 +157,9 @@ class Experiment:
         sources: runs that give initial parameters.
         back_translation_rounds: rounds of back-translation after the training.
         evaluated: corpus of the columns, if the model was not trained on it; else empty.
+        benchmark: flags of `mnmt benchmark`, which then replaces the evaluation; else empty.
+        hypotheses: folder with the translations of an outside system, which is not trained; else
+            empty.
     """
 
     model: str
@@ -169,6 +172,8 @@ class Experiment:
     sources: tuple[Source, ...] = ()
     back_translation_rounds: int = 0
     evaluated: str = ""
+    hypotheses: str = ""
+    benchmark: tuple[str, ...] = ()
 
     @property
     def training_bindings(self) -> tuple[str, ...]:
@@ -195,6 +200,7 @@ class Experiment:
         """Name of the evaluation's folder."""
         changes = ("".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
+        names += ["benchmark"] if self.benchmark else []
         return "+".join([*names, self.evaluated] if self.evaluated else names)
 
     def _changes(self) -> tuple[str, ...]:
@@ -215,12 +221,49 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     if row.unavailable or not {"model", "pretrained"}.intersection(row.facts):
         return {}
     place = _place(table, row)
-    scored = [column for column in table.columns if column.key in row.published]
-    prefixes = dict.fromkeys(column.corpus for column in scored or table.columns)
     return {
         prefix: make_experiment(paper, table, row, prefix or _only_corpus(place, table, row))
-        for prefix in prefixes
+        for prefix in _prefixes(table, row)
     }
+
+
+def outside_experiments(
+    paper: Paper, table: Table, row: Row, folder: Path
+) -> Mapping[str, Experiment]:
+    """Return the experiments of a row whose translations are files, by corpus of its columns.
+
+    Args:
+        paper: paper of the table.
+        table: the table.
+        row: its row.
+        folder: folder of the files, as for `mnmt evaluate --hypotheses`, or of such folders by
+            corpus.
+
+    Raises:
+        UserError: if the folder does not exist, or the row has no corpus.
+    """
+    if not folder.is_dir():
+        raise UserError(f"--hypotheses: {folder}: no such folder")
+    place = _place(table, row)
+    by_prefix: dict[str, Experiment] = {}
+    for prefix in _prefixes(table, row):
+        corpus = prefix or _only_corpus(place, table, row)
+        files = folder / corpus if (folder / corpus).is_dir() else folder
+        by_prefix[prefix] = Experiment(
+            model=slug(row.name),
+            data=corpus_settings(paper, corpus),
+            evaluate=tuple(row.facts.get("evaluate", ())),
+            pretrained=True,
+            evaluated=corpus,
+            hypotheses=str(files.resolve()),
+        )
+    return by_prefix
+
+
+def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
+    """Return the corpora in the keys of a row's columns."""
+    scored = [column for column in table.columns if column.key in row.published]
+    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns))
 
 
 def _place(table: Table, row: Row) -> str:
@@ -270,6 +313,7 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         ),
         back_translation_rounds=facts.get("back_translation_rounds", 0),
         evaluated=corpus if pretrained or trained_on != corpus else "",
+        benchmark=tuple(shlex.split(table.benchmark)),
     )
 
 

@@ -4,8 +4,11 @@ The file of a figure has its axes, and a row its point:
 
     [figure]
     x_title = "layers with branches"
+    y_title = "gain in BLEU"       # default: title of the column
     logarithmic = false            # x axis; default: false
     one_chart = false              # all columns in one chart; default: one for each
+    ratio = ["table10", "table11"] # a column is a point; x is the ratio of these tables' numbers
+                                   # for its target language; instead of point.x
     table = "table3"               # table of the paper that prints scores of some points
     [figure.columns]               # columns here -> columns there, whose mean they are; {corpus} is
                                    # the row's corpus
@@ -32,7 +35,7 @@ from mnmt_jax.evaluation.svg_points import Point, Series
 from mnmt_jax.papers.cells import Cell, Reproduction
 from mnmt_jax.papers.tables import Column, Paper, Row, Table
 
-_FIELDS = ("x_title", "logarithmic", "one_chart", "table", "columns")
+_FIELDS = ("x_title", "y_title", "logarithmic", "one_chart", "ratio", "table", "columns")
 _POINT_FIELDS = ("x", "series", "panel", "relative_to", "printed")
 
 
@@ -69,6 +72,8 @@ def charts_of(paper: Paper, reproduction: Reproduction) -> tuple[Chart, ...]:
     check_figure(paper, table)
     if not table.figure:
         return ()
+    if "ratio" in table.figure:
+        return _language_charts(paper, reproduction)
     panels = list(dict.fromkeys(_panel(row) for row in _drawn(table)))
     groups = [table.columns] if table.figure.get("one_chart") else [(c,) for c in table.columns]
     charts = [_chart(paper, reproduction, panel, columns) for panel in panels for columns in groups]
@@ -103,6 +108,45 @@ def check_figure(paper: Paper, table: Table) -> None:
             _printed_row(paper, table, row)
 
 
+def _language_charts(paper: Paper, reproduction: Reproduction) -> tuple[Chart, ...]:
+    """Return the chart whose points are columns, at a ratio of their target language."""
+    table = reproduction.table
+    series = []
+    for row in table.rows:
+        label = row.facts.get("point", {}).get("series", "")
+        points = [
+            dataclasses.replace(
+                _point(paper, reproduction, row, column, _language_ratio(paper, table, column)),
+                label=column.title,
+            )
+            for column in table.columns
+        ]
+        if label and any(point.values for point in points):
+            ordered = sorted(points, key=lambda point: point.x)
+            series.append(Series(label, tuple(ordered), joined=False))
+    if not series:
+        return ()
+    axes = str(table.figure["x_title"]), str(table.figure.get("y_title", table.columns[0].title))
+    return (Chart("", *axes, bool(table.figure.get("logarithmic")), tuple(series)),)
+
+
+def _language_ratio(paper: Paper, table: Table, column: Column) -> float:
+    """Return the ratio of two tables' numbers for the target language of a column.
+
+    Raises:
+        UserError: if a table has no number of the language.
+    """
+    code = column.group.rpartition("-")[2]
+    numbers = []
+    for name in table.figure["ratio"]:
+        rows = [row for row in paper.tables[name].rows if row.name == code and row.published]
+        if not rows:
+            place = f"{table.paper}/{table.name}"
+            raise UserError(f"{place}: figure.ratio: {name} has no number of '{code}'")
+        numbers.append(float(next(iter(rows[0].published.values()))))
+    return numbers[0] / numbers[1]
+
+
 def _drawn(table: Table) -> list[Row]:
     """Return the rows with a place on the x axis; others are only compared with."""
     return [row for row in table.rows if "x" in row.facts.get("point", {})]
@@ -118,7 +162,7 @@ def _chart(
     table = reproduction.table
     relative = any("relative_to" in row.facts["point"] for row in _drawn(table))
     several = len(columns) > 1  # their titles are in the legend
-    y_title = columns[0].metric if several else columns[0].title
+    y_title = str(table.figure.get("y_title", columns[0].title))
     if relative:
         y_title = "relative change, %" if several else f"relative change of {y_title}, %"
     return Chart(
@@ -142,7 +186,7 @@ def _series(
     for row in _drawn(reproduction.table):
         if _panel(row) != panel:
             continue
-        point = _point(paper, reproduction, row, column)
+        point = _point(paper, reproduction, row, column, float(row.facts["point"]["x"]))
         if point.values:
             label = str(row.facts["point"].get("series", ""))
             parts = [label, column.title] if with_title else [label or column.title]
@@ -151,7 +195,7 @@ def _series(
         yield Series(label, tuple(sorted(unsorted, key=lambda point: point.x)))
 
 
-def _point(paper: Paper, reproduction: Reproduction, row: Row, column: Column) -> Point:
+def _point(paper: Paper, reproduction: Reproduction, row: Row, column: Column, x: float) -> Point:
     """Return the scores of a row, or their relative changes in percent."""
     table, facts = reproduction.table, row.facts["point"]
     cell = _cell(paper, reproduction, row, column)
@@ -163,7 +207,7 @@ def _point(paper: Paper, reproduction: Reproduction, row: Row, column: Column) -
         ours = _relative(ours, our_base)
         published = _relative(published, published_base)
         interval = None  # the base has an uncertainty of its own
-    return Point(float(facts["x"]), ours, interval if ours is not None else None, published)
+    return Point(x, ours, interval if ours is not None else None, published)
 
 
 def _values(cell: Cell) -> tuple[float | None, float | None]:
@@ -181,13 +225,33 @@ def _cell(paper: Paper, reproduction: Reproduction, row: Row, column: Column) ->
     if cell.published is not None:
         return cell
     printed = _printed_row(paper, reproduction.table, row)
-    columns: Mapping[str, Sequence[str]] = reproduction.table.figure.get("columns", {})
-    keys = columns.get(column.key, [column.key])
-    keys = [key.replace("{corpus}", row.facts.get("corpus", "")) for key in keys]
-    numbers = [Decimal(printed[key]) for key in keys if key in printed]
-    if not numbers or len(numbers) < len(keys):
-        return cell
-    return dataclasses.replace(cell, published=statistics.mean(numbers))
+    number = _printed_number(reproduction.table, row, column.key, printed)
+    if number is None and column.metric == "bleu_gain":
+        number = _printed_gain(paper, reproduction.table, row, column)
+    return dataclasses.replace(cell, published=number)
+
+
+def _printed_number(table: Table, row: Row, key: str, printed: Mapping[str, Any]) -> Decimal | None:
+    """Return the mean of the columns of another table that a column stands for; None if missing."""
+    columns: Mapping[str, Sequence[str]] = table.figure.get("columns", {})
+    keys = [
+        name.replace("{corpus}", row.facts.get("corpus", "")) for name in columns.get(key, [key])
+    ]
+    numbers = [Decimal(printed[name]) for name in keys if name in printed]
+    return statistics.mean(numbers) if numbers and len(numbers) == len(keys) else None
+
+
+def _printed_gain(paper: Paper, table: Table, row: Row, column: Column) -> Decimal | None:
+    """Return a gain from another table's scores of a row, and of that which it compares with."""
+    key = column.key.removesuffix("_gain")
+    scores = []
+    for item in table.rows:
+        if item.name in (row.name, row.facts.get("compared_with")):
+            printed = _printed_row(paper, table, item)
+            scores.append((item is row, _printed_number(table, item, key, printed)))
+    by_row = dict(scores)
+    ours, base = by_row.get(True), by_row.get(False)
+    return None if ours is None or base is None else ours - base
 
 
 def _printed_row(paper: Paper, table: Table, row: Row) -> Mapping[str, Any]:

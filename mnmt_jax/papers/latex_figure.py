@@ -29,6 +29,7 @@ _ESCAPES = str.maketrans(
     }
 )
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
+_MAX_TICKS = 12  # number of places up to which each has a tick
 _COLOURS = ("blue", "red", "teal", "orange", "violet", "brown", "black")
 
 
@@ -66,7 +67,7 @@ def _axis(chart: Chart) -> list[str]:
         f"title={{{escape(chart.title)}}}",
         f"xlabel={{{escape(chart.x_title)}}}",
         f"ylabel={{{escape(chart.y_title)}}}",
-        f"xtick={{{','.join(f'{x:g}' for x in ticks)}}}",
+        *([f"xtick={{{','.join(f'{x:g}' for x in ticks)}}}"] if len(ticks) <= _MAX_TICKS else []),
         *(["log ticks with fixed point"] if chart.logarithmic else []),
         r"legend style={font=\scriptsize, at={(0.5,-0.25)}, anchor=north}",
         "legend cell align=left",
@@ -77,8 +78,9 @@ def _axis(chart: Chart) -> list[str]:
         colour = _COLOURS[number % len(_COLOURS)]
         ours = [(point.x, point.y) for point in series.ours]
         published = [(point.x, point.published) for point in series.published]
-        lines += _plot(f"{series.label}, ours", f"{colour}, mark=*", ours)
-        lines += _plot(f"{series.label}, published", f"{colour}, dashed, mark=square", published)
+        style = colour if series.joined else f"{colour}, only marks"
+        lines += _plot(f"{series.label}, ours", f"{style}, mark=*", ours)
+        lines += _plot(f"{series.label}, published", f"{style}, dashed, mark=square", published)
     return [*lines, rf"\end{{{mode}}}", r"\end{tikzpicture}"]
 
 

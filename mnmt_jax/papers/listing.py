@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
-from mnmt_jax.papers.tables import EMPTY, Paper, Table
+from mnmt_jax.papers.tables import EMPTY, Paper, Table, find_paper
 
 
 def list_papers(papers: Iterable[Paper]) -> str:
@@ -31,15 +32,22 @@ def list_papers(papers: Iterable[Paper]) -> str:
 
 
 def runnable_rows(paper: Paper, table: Table) -> int:
-    """Return the number of rows that `mnmt reproduce` can run."""
-    return sum(bool(experiments(paper, table, row)) for row in table.rows)
+    """Return the number of rows that `mnmt reproduce` can run, or count in a table of data."""
+    counted = bool(counted_splits(paper, table))
+    return sum(
+        counted
+        and bool(row.published)
+        and not row.unavailable
+        or bool(experiments(paper, table, row))
+        for row in table.rows
+    )
 
 
 def show_table(table: Table) -> str:
     """Return the published numbers of a table, with the notes on them."""
     header = ["system", *(column.title for column in table.columns)]
     rows = [
-        [row.name, *(_number(row.published.get(column.key)) for column in table.columns)]
+        [row.name, *(format_number(row.published.get(column.key)) for column in table.columns)]
         for row in table.rows
     ]
     lines = [f"{table.number}: {table.caption}", ""]
@@ -48,9 +56,15 @@ def show_table(table: Table) -> str:
     lines += [
         f"not run here: {row.name}: {row.unavailable}" for row in table.rows if row.unavailable
     ]
+    lines += [
+        f"prompt of {row.name}: {find_paper(table.paper).prompts[row.facts['prompt']]}"
+        for row in table.rows
+        if "prompt" in row.facts
+    ]
     lines += [f"analysis {item['name']}: mnmt analyse {item['command']}" for item in table.analyses]
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)])
 
 
-def _number(value: object) -> str:
+def format_number(value: object) -> str:
+    """Return a published number as printed, with thousands separators; a dash for None."""
     return EMPTY if value is None else f"{value:,}"

@@ -9,17 +9,15 @@ shows that a workflow runs; scores on it mean nothing.
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from mnmt_jax.data.cldr import SPLITS, CldrCorpus
-from mnmt_jax.data.cldr.renderer import Meaning
+from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, NoFilesError
+from mnmt_jax.data.miniature_text import LINES, phrases
 from mnmt_jax.data.parallel_corpora import PatternFiles
 from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
-from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import (
@@ -28,31 +26,7 @@ from mnmt_jax.vocabulary.languages import (
     TED30_LANGUAGES,
 )
 
-LINES = 60
-"""Lines of every file, unless a corpus reads later lines of it."""
 _TED_WORDS = {"zh": ("zh-cn",), "pt": ("pt", "pt-br")}
-
-
-@functools.cache
-def phrases(language: str, split: str, count: int) -> tuple[str, ...]:
-    """Return phrases of a language; phrase i means the same in all languages.
-
-    Args:
-        language: code. For a language without CLDR names the words are English ones, reversed.
-        split: `train`, `validation` or `test`.
-        count: number of phrases; after `LINES` they repeat.
-    """
-    corpus = CldrCorpus(("en",))
-    meanings = corpus.meanings(split, LINES)
-    lines = [_render(corpus, meaning, language) for meaning in meanings]
-    return tuple(lines[number % LINES] for number in range(count))
-
-
-def _render(corpus: CldrCorpus, meaning: Meaning, language: str) -> str:
-    try:
-        return corpus.render(meaning, language)
-    except (KeyError, LookupError, ValueError, UserError):
-        return corpus.render(meaning, "en")[::-1]
 
 
 def write_miniature(row: PublishedCorpus, folder: Path) -> None:

@@ -32,6 +32,10 @@ TINY_NOTICE = (
     "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "
     "every step runs."
 )
+_LEGEND = (
+    "Each cell: ours (mean over seeds), the difference in parentheses, the interval, and the "
+    f"published number. {INTERVAL_LEGEND}"
+)
 _ANALYSES_TITLE = "Analyses"
 _CONDITIONS_TITLE = "Conditions of our runs"
 _DIFFERENCES = (
@@ -74,6 +78,8 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
     if rows := list(_long_rows(reproduction)):
         header = ["row", "column", "published", "ours", "difference", "interval", "of"]
         lines += [markdown_table(header, rows).rstrip(), "", INTERVAL_LEGEND, ""]
+    if any(cell.ours for cell in reproduction.cells.values()):
+        lines += ["## Ours beside the published numbers", "", _markdown_grid(reproduction), ""]
     if pages := _analysis_pages(reproduction):
         links = (f"- [{title}]({page})" for title, page in pages)
         lines += [f"## {_ANALYSES_TITLE}", "", *links, ""]
@@ -86,31 +92,29 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
     return "\n".join(lines)
 
 
-def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> str:
-    """Return the HTML page: the table with published number, ours and difference in each cell."""
+def _markdown_grid(reproduction: Reproduction) -> str:
+    """Return the table of systems and columns: ours, the published number in parentheses."""
     table = reproduction.table
-    head = tag("tr", tag("th", "system"), *(tag("th", column.title) for column in table.columns))
-    body = [
-        tag(
-            "tr",
-            tag("th", row.name, title=row.unavailable) if row.unavailable else tag("th", row.name),
-            *(_html_cell(reproduction.cells.get((row.name, c.key)), c) for c in table.columns),
-        )
-        for row in table.rows
-    ]
+    rows = []
+    for row in table.rows:
+        cells = [reproduction.cells.get((row.name, column.key)) for column in table.columns]
+        pairs = zip(map(ours_text, cells), map(published_text, cells), strict=True)
+        rows.append([row.name, *(f"{ours} ({published})" for ours, published in pairs)])
+    header = ["system: ours (published)", *(column.title for column in table.columns)]
+    return markdown_table(header, rows).rstrip()
+
+
+def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> str:
+    """Return the HTML page: figure, table, curves of training, conditions and notes."""
+    table = reproduction.table
     title = f"{table.number}: {table.title}"
     sections: list[Html] = [tag("h1", title), tag("p", paper.title)]
     if notice:
         sections.append(tag("p", tag("strong", notice)))
-    published = tag("table", tag("thead", head), tag("tbody", body), class_="averages")
-    grid = tag("div", published, class_="scroll")
-    legend = (
-        "Each cell: ours (mean over seeds), the difference in parentheses, the interval, and the "
-        f"published number. {INTERVAL_LEGEND}"
-    )
+    sections += _figure(paper, reproduction)
     if table.columns:
-        sections.append(section("Published and ours", tag("p", legend), grid))
-    sections += [*_figure(paper, reproduction), *training_curves(_named_runs(reproduction))]
+        sections.append(section("Published and ours", tag("p", _LEGEND), _html_table(reproduction)))
+    sections += training_curves(_named_runs(reproduction))
     if pages := _analysis_pages(reproduction):
         links = (tag("li", tag("a", title, href=page)) for title, page in pages)
         sections.append(section(_ANALYSES_TITLE, tag("ul", *links)))
@@ -122,6 +126,22 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     if notes := [*_unavailable(reproduction), *reproduction.notes, *table.notes]:
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
+
+
+def _html_table(reproduction: Reproduction) -> Html:
+    """Return the table of systems and columns."""
+    table = reproduction.table
+    head = tag("tr", tag("th", "system"), *(tag("th", column.title) for column in table.columns))
+    body = [
+        tag(
+            "tr",
+            tag("th", row.name, title=row.unavailable),
+            *(_html_cell(reproduction.cells.get((row.name, c.key)), c) for c in table.columns),
+        )
+        for row in table.rows
+    ]
+    grid = tag("table", tag("thead", head), tag("tbody", body), class_="averages")
+    return tag("div", grid, class_="scroll")
 
 
 def _analysis_pages(reproduction: Reproduction) -> list[tuple[str, str]]:
@@ -164,14 +184,15 @@ def _named_runs(reproduction: Reproduction) -> list[RunResult]:
 def _html_cell(cell: Cell | None, column: Column) -> Html:
     if cell is None:
         return tag("td", EMPTY)
-    published = tag("small", f"published {published_text(cell)}")
-    if cell.ours is None:
-        return tag("td", published)
-    shown = "" if cell.difference is None else f" ({difference_text(cell)})"
-    lines = [tag("div", tag("b", ours_text(cell)), shown), tag("div", published)]
+    lines = []
+    if cell.ours is not None:
+        shown = "" if cell.difference is None else f" ({difference_text(cell)})"
+        lines.append(tag("div", tag("b", ours_text(cell)), shown))
     if cell.interval is not None:
         interval = tag("small", interval_text(cell), title=interval_kind(cell), class_="muted")
-        lines.insert(1, tag("div", interval))
+        lines.append(tag("div", interval))
+    if cell.published is not None:
+        lines.append(tag("div", tag("small", f"published {published_text(cell)}")))
     return tag("td", lines, title=column.title)
 
 
@@ -191,7 +212,12 @@ def _differences(reproduction: Reproduction) -> list[str]:
 
 def _unavailable(reproduction: Reproduction) -> list[str]:
     rows = reproduction.table.rows
-    return [f"{row.name}: {row.unavailable}." for row in rows if row.unavailable]
+    filled = {name for name, _ in reproduction.evaluations}
+    return [
+        f"{row.name}: {'translations from files' if row.name in filled else row.unavailable}."
+        for row in rows
+        if row.unavailable
+    ]
 
 
 def _notes(reproduction: Reproduction) -> list[str]:

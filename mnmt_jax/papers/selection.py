@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
 from mnmt_jax.errors import UserError
+from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.tables import Paper, Row, Table
 
 
-def select_rows(paper: Paper, table: Table, numbers: str | None) -> tuple[Row, ...]:
+def parse_hypotheses(table: Table, texts: Sequence[str]) -> dict[str, Path]:
+    """Parse `ROW=FOLDER` flags; return the folder of each row.
+
+    Args:
+        table: the table.
+        texts: values of `--hypotheses`.
+
+    Raises:
+        UserError: if a text has another form, or the table has no such row.
+    """
+    folders: dict[str, Path] = {}
+    for text in texts:
+        names = [row.name for row in table.rows if text.startswith(f"{row.name}=")]
+        if not names:
+            raise UserError(
+                f"--hypotheses: '{text}' must be ROW=FOLDER; 'mnmt papers "
+                f"{table.paper}/{table.name}' lists the rows"
+            )
+        name = max(names, key=len)
+        folders[name] = Path(text.removeprefix(f"{name}="))
+    return folders
+
+
+def select_rows(
+    paper: Paper, table: Table, numbers: str | None, filled: Collection[str] = ()
+) -> tuple[Row, ...]:
     """Return the rows to run.
 
     Args:
         paper: paper of the table.
         table: the table.
         numbers: comma-separated numbers of rows, from 1; None for all rows that can be run.
+        filled: names of rows whose translations are files.
 
     Raises:
         UserError: if a number is not of a row, a listed row cannot be run, or no row can be.
     """
+
+    def is_runnable(row: Row) -> bool:
+        return row.name in filled or bool(experiments(paper, table, row))
+
     if numbers is None:
-        rows = tuple(row for row in table.rows if experiments(paper, table, row))
-        if not rows and not table.analyses:
+        rows = tuple(row for row in table.rows if is_runnable(row))
+        if not rows and not table.analyses and not counted_splits(paper, table):
             reason = table.no_numbers or next(
                 (r.unavailable for r in table.rows if r.unavailable), ""
             )
@@ -31,7 +65,7 @@ def select_rows(paper: Paper, table: Table, numbers: str | None) -> tuple[Row, .
         return rows
     rows = tuple(_row(table, word) for word in numbers.split(","))
     for row in rows:
-        if not experiments(paper, table, row):
+        if not is_runnable(row):
             raise UserError(f"--rows: '{row.name}' cannot be run: {row.unavailable or 'no model'}")
     return rows
 

@@ -128,6 +128,7 @@ class Table:
         rows: rows in the printed order.
         analyses: entries of `mnmt_jax.papers.analyses`, as in the file.
         figure: axes of its charts (`mnmt_jax.papers.figures`); empty for a table.
+        benchmark: flags of `mnmt benchmark`, if its rows are timed and not scored; else empty.
     """
 
     paper: str
@@ -144,6 +145,7 @@ class Table:
     rows: tuple[Row, ...]
     analyses: tuple[Mapping[str, Any], ...] = ()
     figure: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    benchmark: str = ""
 
     @property
     def caption(self) -> str:
@@ -166,9 +168,11 @@ class Paper:
         idea: three sentences.
         authors: authors; empty if the text does not state them.
         venue: where it was published; empty if unknown.
+        url: address of a public version; empty if unknown.
         corpora: what the rows of a corpus share, by corpus (`mnmt_jax.papers.experiments`).
         imports: flags of `mnmt import` for released models, by name.
         defaults: values for what a corpus does not set.
+        prompts: prompts of language models, by the name that a row's `prompt` has.
         tables: its tables and figures, by name, tables first.
     """
 
@@ -177,10 +181,12 @@ class Paper:
     idea: str
     authors: tuple[str, ...]
     venue: str
+    url: str
     corpora: Mapping[str, Mapping[str, Any]]
     imports: Mapping[str, str]
     defaults: Mapping[str, Any]
     tables: Mapping[str, Table]
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @functools.cache
@@ -230,10 +236,12 @@ def _load_paper(path: Path) -> Paper:
         idea=" ".join(_text(path, fields, "idea").split()),
         authors=tuple(fields.get("authors", ())),
         venue=fields.get("venue", ""),
+        url=fields.get("url", ""),
         corpora=fields.get("corpora", {}),
         imports=fields.get("imports", {}),
         defaults=fields.get("defaults", {}),
         tables={table.name: table for table in ordered},
+        prompts={name: " ".join(text.split()) for name, text in fields.get("prompts", {}).items()},
     )
 
 
@@ -274,6 +282,7 @@ def load_table(path: Path) -> Table:
         rows=rows,
         analyses=tuple(fields.get("analyses", ())),
         figure=fields.get("figure", {}),
+        benchmark=fields.get("benchmark", ""),
     )
 
 

@@ -2,13 +2,15 @@
 
 Folders below the output folder, shared by all tables that are written there:
 
-    data/CORPUS              made miniatures (scale tiny alone)
+    data/CORPUS              made miniatures of corpora and checkpoints (scale tiny alone)
+    imports/NAME             from `mnmt import`
     vocabularies/NAME        from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
+    counts/MIXTURE.json      from `mnmt count`, and its page
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -16,9 +18,11 @@ Folders below the output folder, shared by all tables that are written there:
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -31,9 +35,12 @@ from mnmt_jax.papers.experiments import (
     experiments,
     gin_files,
     mixture_languages,
+    outside_experiments,
     settings_file,
+    training_config,
     with_released_vocabulary,
 )
+from mnmt_jax.papers.output_folders import cache_folder, import_folder, run_folder
 from mnmt_jax.papers.tables import Paper, Row, Table
 
 
@@ -45,9 +52,11 @@ class Scale:
         name: `full` or `tiny`.
         vocabulary: flags of `mnmt vocabulary` that replace the paper's on miniatures.
         new_language: flags of `mnmt add-language` that replace the paper's; empty for those.
+        rows: smallest number of rows of a micro-batch; 0 for the paper's.
         bindings: gin bindings that are read last in every training.
         decode: gin bindings that are read last in every evaluation.
         evaluate: further flags of `mnmt evaluate`.
+        benchmark: further flags of `mnmt benchmark`.
         analyse: further flags of `mnmt analyse`, by kind.
         miniature: whether the corpora are made miniatures.
     """
@@ -55,25 +64,26 @@ class Scale:
     name: str
     vocabulary: tuple[str, ...] = ()
     new_language: tuple[str, ...] = ()
+    rows: int = 0
     bindings: tuple[str, ...] = ()
     decode: tuple[str, ...] = ()
     evaluate: tuple[str, ...] = ()
+    benchmark: tuple[str, ...] = ()
     analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     miniature: bool = False
 
 
+_SIZES = {"embed": 16, "heads": 2, "mlp": 32}
 FULL = Scale("full")
 TINY = Scale(
     "tiny",
     vocabulary=("--text_normalization", "none"),
     new_language=("--language", "de", "--vocab_size", "150"),
+    rows=8,
     bindings=(
-        "Model.embed=16",
-        "Model.heads=2",
-        "Model.mlp=32",
+        *(f"Model.{name}={value}" for name, value in _SIZES.items()),
         "Model.stage_mlp=()",
         "Model.vocab_size=0",
-        "Data.rows=8",
         "Data.source_length=64",
         "Data.target_length=64",
         "Data.max_segments=2",
@@ -87,6 +97,7 @@ TINY = Scale(
     ),
     decode=("Decode.beam_size=2", "Decode.max_length=8", "Decode.buckets=(64,)", "Decode.batch=8"),
     evaluate=("--limit", "2"),
+    benchmark=("--sentences", "3", "--repeats", "2"),
     analyse={
         "attention": ("--limit", "1"),
         "alignment": ("--limit", "2"),
@@ -106,7 +117,9 @@ RESOURCES: Mapping[str, Mapping[str, int]] = {
     "cache": {"mem_mb": 32_000, "runtime": 24 * 60},
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
+    "benchmark": {"mem_mb": 32_000, "runtime": 4 * 60, "gpu": 1},
     "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "count": {"mem_mb": 8_000, "runtime": 12 * 60},
     "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
     "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
 }
@@ -160,6 +173,7 @@ def trials(
     rows: Sequence[Row],
     seeds: int | None = None,
     data: Path | None = None,
+    hypotheses: Mapping[str, Path] = MappingProxyType({}),
 ) -> tuple[Trial, ...]:
     """Return the trials of some rows of a table.
 
@@ -169,13 +183,30 @@ def trials(
         rows: rows of the table.
         seeds: number of seeds; None for the paper's.
         data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
+        hypotheses: name of a row -> folder with the translations of an outside system; such a row,
+            and one that is timed, has one seed.
     """
-    return tuple(
-        Trial(row.name, prefix, with_released_vocabulary(experiment, data), seed)
-        for row in rows
-        for prefix, experiment in experiments(paper, table, row).items()
-        for seed in _choose_seeds(table.seeds or experiment.data.seeds, seeds)
-    )
+    chosen: list[Trial] = []
+    for row in rows:
+        folder = hypotheses.get(row.name)
+        by_prefix = (
+            experiments(paper, table, row)
+            if folder is None
+            else outside_experiments(paper, table, row, folder)
+        )
+        for prefix, experiment in by_prefix.items():
+            stated = table.seeds or experiment.data.seeds
+            used = with_released_vocabulary(experiment, data)
+            chosen += [
+                Trial(row.name, prefix, used, seed)
+                for seed in _choose_seeds(stated, seeds if _varies(experiment) else 1)
+            ]
+    return tuple(chosen)
+
+
+def _varies(experiment: Experiment) -> bool:
+    """Return whether an experiment has a result for each seed."""
+    return not experiment.hypotheses and not experiment.benchmark
 
 
 def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
@@ -191,7 +222,7 @@ class Workflow:
     Args:
         paper: the paper.
         scale: size of the reproduction.
-        data: folder of the corpora, as in `trials`.
+        data: folder of the corpora, as in `trials`, and of released models; None for `data`.
         metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
 
     Attributes:
@@ -213,11 +244,19 @@ class Workflow:
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
         evaluated = self._evaluate(trial.experiment, trial.seed)
-        return self._add_metrics(evaluated) if self._metrics else evaluated
+        has_metrics = self._metrics and not trial.experiment.benchmark
+        return self._add_metrics(evaluated) if has_metrics else evaluated
 
     def add_analysis(self, analysis: Analysis) -> list[str]:
         """Add the steps of an analysis, with the first seed; return the names of the last ones."""
         return [self._analyse(analysis, names) for names in analysis.groups]
+
+    def add_count(self, mixture: str, splits: Sequence[str]) -> str:
+        """Add the step that counts the sentences of a mixture; return its name."""
+        command = ("mnmt", "count", "--mixture", mixture, "--of", ",".join(splits))
+        inputs = self._data(mixture)
+        files = ("--output", count_file(mixture), "--page", count_file(mixture, "html"))
+        return self._step(f"count/{mixture}", (*command, *files), inputs)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -228,9 +267,9 @@ class Workflow:
         self._steps.setdefault(name, Step(name, tuple(command), tuple(dict.fromkeys(inputs))))
         return name
 
-    def _data(self, mixture: str) -> tuple[str, ...]:
-        """Make the miniature of a corpus with files; return the step to wait for."""
-        row = PUBLISHED.get(get_mixture(mixture).corpus)
+    def _data(self, task: str) -> tuple[str, ...]:
+        """Make the miniature of a mixture's or task's corpus with files; return the step."""
+        row = PUBLISHED.get(task) or PUBLISHED.get(get_mixture(task).corpus)
         if row is None or not self._scale.miniature:
             return ()
         command = ("python", "-m", "mnmt_jax.papers.miniature", row.name)
@@ -259,9 +298,9 @@ class Workflow:
         return self._step(f"vocabulary/{name}", command, inputs)
 
     def _cache(self, experiment: Experiment) -> str:
-        data, folder = experiment.data, _cache_folder(experiment)
+        data, folder = experiment.data, cache_folder(experiment)
         if name := experiment.vocabulary_import:
-            vocabulary, step = f"{_import_folder(name)}/vocabulary", self._import(name)
+            vocabulary, step = f"{import_folder(name)}/vocabulary", self._import(name)
         else:
             vocabulary = f"vocabularies/{data.vocabulary_name}"
             step = self._vocabulary(data)
@@ -286,9 +325,9 @@ class Workflow:
             if checkpoint:
                 sources += ["--initialize_step", f"{source.name}={checkpoint}".lstrip("=")]
         inputs.append(self._cache(experiment))
-        files, cache = gin_files(experiment), _cache_folder(experiment)
+        files, cache = gin_files(experiment), cache_folder(experiment)
         flags = self._training_flags(experiment, seed, files, cache)
-        command = ("mnmt", "train", *flags, *sources, "--workdir", _run_folder(experiment, seed))
+        command = ("mnmt", "train", *flags, *sources, "--workdir", run_folder(experiment, seed))
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
 
     def _training_flags(
@@ -296,9 +335,18 @@ class Workflow:
     ) -> list[str]:
         """Return the gin files and bindings of a training."""
         bindings = [f"Data.cache='{cache}'", f"Train.seed={seed}"]
-        bindings += [*experiment.training_bindings, *self._scale.bindings]
+        bindings += [*experiment.training_bindings, *self._bindings(experiment)]
         flags = [word for file in files for word in ("--gin_file", file)]
         return [*flags, *_gin_flags(bindings)]
+
+    def _bindings(self, experiment: Experiment) -> tuple[str, ...]:
+        """Return the bindings of the scale; the rows are a multiple of each method's groups."""
+        if not self._scale.rows:
+            return self._scale.bindings
+        methods = training_config(experiment).train.methods
+        groups = math.lcm(*(getattr(method, "groups", 1) for method in methods))
+        rows = math.ceil(self._scale.rows / groups) * groups
+        return (f"Data.rows={rows}", *self._scale.bindings)
 
     def _train_new_language(self, experiment: Experiment, seed: int) -> str:
         """Add a language to the source run, and train on its text and the source run's."""
@@ -307,17 +355,17 @@ class Workflow:
         name = f"{experiment.run_name}/seed{seed}"
         grown, cache = f"grown/{name}", f"caches/{name}"
         pieces = self._scale.new_language or data.new_language
-        command = ("mnmt", "add-language", "--run", _run_folder(base, seed), *_step_flags(base))
+        command = ("mnmt", "add-language", "--run", run_folder(base, seed), *_step_flags(base))
         inputs = (self._trained(base, seed), *self._data(data.mixture))
         flags = ("--mixture", data.mixture, *pieces, "--output", grown)
         add = self._step(f"add-language/{name}", (*command, *flags), inputs)
         command = ("mnmt", "cache", "--mixture", data.mixture)
-        flags = ("--vocabulary", f"{grown}/vocabulary", "--also", _cache_folder(base))
+        flags = ("--vocabulary", f"{grown}/vocabulary", "--also", cache_folder(base))
         cached = self._step(f"cache/{name}", (*command, *flags, "--output", cache), (add,))
         files = [f"{grown}/config.gin", *map(settings_file, experiment.settings)]
         training = self._training_flags(experiment, seed, files, cache)
         command = ("mnmt", "train", *training, "--initialize_from", grown)
-        workdir = ("--workdir", _run_folder(experiment, seed))
+        workdir = ("--workdir", run_folder(experiment, seed))
         return self._step(f"train/{name}", (*command, *workdir), (cached,))
 
     def _back_translate(self, experiment: Experiment, seed: int) -> str:
@@ -325,12 +373,12 @@ class Workflow:
         data, rounds = experiment.data, experiment.back_translation_rounds
         before = dataclasses.replace(experiment, back_translation_rounds=0)
         command = (
-            *("mnmt", "back-translate", "--run", _run_folder(before, seed)),
+            *("mnmt", "back-translate", "--run", run_folder(before, seed)),
             *_step_flags(before),
-            *("--cache", _cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
+            *("--cache", cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
             *("--gin_file", settings_file("back_translation")),
-            *_gin_flags(self._scale.bindings),
-            *("--workdir", _run_folder(experiment, seed).rpartition("/round_")[0]),
+            *_gin_flags(self._bindings(experiment)),
+            *("--workdir", run_folder(experiment, seed).rpartition("/round_")[0]),
         )
         inputs = (self._trained(before, seed),)
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
@@ -338,9 +386,9 @@ class Workflow:
     def _source(self, source: Source, seed: int) -> tuple[str, str, str]:
         """Add a source run; return its step, folder and checkpoint, which is "" for the newest."""
         if not source.corpus:
-            return self._import(source.model), _import_folder(source.model), ""
+            return self._import(source.model), import_folder(source.model), ""
         experiment = self._source_experiment(source)
-        folder = _run_folder(experiment, seed)
+        folder = run_folder(experiment, seed)
         return self._trained(experiment, seed), folder, experiment.data.step
 
     def _source_experiment(self, source: Source) -> Experiment:
@@ -348,9 +396,15 @@ class Workflow:
         return with_released_vocabulary(experiment, self._folder)
 
     def _import(self, name: str) -> str:
-        flags = map(self._data_path, shlex.split(self._paper.imports[name]))
-        command = ("mnmt", "import", *flags, "--output", _import_folder(name))
-        return self._step(f"import/{name}", command)
+        flags = [*map(self._data_path, shlex.split(self._paper.imports[name]))]
+        inputs: tuple[str, ...] = ()
+        if self._scale.miniature:
+            path = flags[flags.index("--input") + 1]
+            make = ("python", "-m", "mnmt_jax.interop.miniature_checkpoint", name, path)
+            sizes = (f"--{size}={value}" for size, value in _SIZES.items())
+            inputs = (self._step(f"checkpoint/{name}", (*make, *sizes)),)
+        command = ("mnmt", "import", *flags, "--output", import_folder(name))
+        return self._step(f"import/{name}", command, inputs)
 
     def _data_path(self, word: str) -> str:
         """Return a word of a command with `data/`, the folder of the corpora, as its path."""
@@ -369,7 +423,7 @@ class Workflow:
             "mnmt",
             "average",
             "--run",
-            _run_folder(experiment, seed),
+            run_folder(experiment, seed),
             *experiment.data.average,
         )
         return self._step(f"average/{experiment.run_name}/seed{seed}", command, (trained,))
@@ -377,25 +431,43 @@ class Workflow:
     def _evaluate(self, experiment: Experiment, seed: int) -> str:
         data = experiment.data
         task = data.task or data.mixture
-        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
-        command += _step_flags(experiment)
-        command += [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
-        command += ["--paper_compatible", data.procedure] if data.as_published else []
-        command += _gin_flags((*experiment.decode, *self._scale.decode))
         name = f"{experiment.evaluation_name}/seed{seed}"
+        flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        output = ("--output", f"evaluations/{name}")
+        if experiment.benchmark:
+            return self._benchmark(experiment, seed, task)
+        if experiment.hypotheses:
+            outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
+            command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
+            return self._step(f"evaluate/{name}", command, self._data(task))
+        command = ["mnmt", "evaluate", "--run", run_folder(experiment, seed), "--task", task]
+        command += [*_step_flags(experiment), *flags]
+        command += ["--paper_compatible", data.procedure] if data.as_published else []
+        command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
+        inputs = (self._trained(experiment, seed), *self._data(task))
+        return self._step(f"evaluate/{name}", command, inputs)
+
+    def _benchmark(self, experiment: Experiment, seed: int, task: str) -> str:
+        """Add the timing of a run's translation; return the step."""
+        name = f"{experiment.evaluation_name}/seed{seed}"
+        command = ["mnmt", "benchmark", "--run", run_folder(experiment, seed), "--task", task]
+        command += [*_step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
+        command += _gin_flags((*experiment.decode, *self._scale.decode))
         command += ["--output", f"evaluations/{name}"]
-        return self._step(f"evaluate/{name}", command, (self._trained(experiment, seed),))
+        inputs = (self._trained(experiment, seed), *self._data(task))
+        return self._step(f"benchmark/{name}", command, inputs)
 
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
         items = [analysis.runs[name] for name in names]
         data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
         command = ["mnmt", "analyse", *analysis.command]
-        command += [word for item in items for word in ("--run", _run_folder(item, analysis.seed))]
+        command += [word for item in items for word in ("--run", run_folder(item, analysis.seed))]
         command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
         if analysis.kind != "scales":
             command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
         folder = analysis.folder(names)
         inputs = [self._trained(item, analysis.seed) for item in items]
+        inputs += self._data(data.task or data.mixture)
         name = f"analyse/{folder.removeprefix('analyses/')}"
         return self._step(name, [*command, "--output", folder], inputs)
 
@@ -405,6 +477,11 @@ class Workflow:
         subject = evaluated.partition("/")[2]
         command = (*self._steps[evaluated].command, *flags)
         return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
+
+
+def count_file(mixture: str, suffix: str = "json") -> str:
+    """Return the file of the counts of a mixture, or their page, below the output folder."""
+    return f"counts/{mixture}.{suffix}"
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
@@ -420,24 +497,3 @@ def _step_flags(experiment: Experiment) -> list[str]:
 def _miniature_pieces(mixture: str) -> str:
     """Return a vocabulary size that is neither too small nor too large for a miniature's text."""
     return str(430 + 24 * len(mixture_languages(mixture)))
-
-
-def _cache_folder(experiment: Experiment) -> str:
-    """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
-    data = experiment.data
-    vocabulary = experiment.vocabulary_import or data.vocabulary_name
-    difference = "" if vocabulary == data.mixture else vocabulary.removeprefix(f"{data.mixture}-")
-    parts = (*data.cache, *filter(None, [difference]))
-    return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
-
-
-def _import_folder(name: str) -> str:
-    return f"imports/{name}"
-
-
-def _run_folder(experiment: Experiment, seed: int) -> str:
-    if experiment.pretrained:
-        return _import_folder(experiment.model)
-    folder = f"runs/{experiment.run_name}/seed{seed}"
-    rounds = experiment.back_translation_rounds
-    return f"{folder}/round_{rounds}/run" if rounds else folder

@@ -1,16 +1,14 @@
-"""MkDocs hook that generates the start page, the reference and the source listings."""
+"""MkDocs hook: generates the start page, the reference, the papers' tables, source listings."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import logging
 import os
 import posixpath
 import re
 import sys
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ log = logging.getLogger("mkdocs.plugins.site_hook")
 
 def on_config(config: Any) -> Any:
     """Add a page for every room (subpackage) to the navigation."""
-    sys.path[:0] = [str(ROOT)]
+    sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "site")]
     pages = [{room: f"reference/api/{room}.md"} for room in rooms()]
     for section in config.nav:
         section.get("Reference", []).append({"Python API": pages})
@@ -44,7 +42,10 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/masks.md": masks_page(),
     }
     generated["tour.md"] = notebook_page(ROOT / "docs" / "tour.ipynb")
-    texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
+    texts = {
+        file.src_uri: fill_in(file.src_uri, file.content_string)
+        for file in files.documentation_pages()
+    }
     for page, text in (texts | generated).items():
         for target in linked_files(page, text):
             generated[f"source/{target}.md"] = source_page(target)
@@ -56,10 +57,27 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links to files outside docs/ by links to their listings, and draw masks."""
+    """Fill in the generated parts, and replace links to files outside docs/ by their listings."""
     uri = page.file.src_uri
-    markdown = re.sub(r"<!-- mask: (\w+) -->", lambda match: mask_drawing(match[1]), markdown)
-    return markdown if uri.startswith("source/") else _relink(uri, markdown)
+    return markdown if uri.startswith("source/") else _relink(uri, fill_in(uri, markdown))
+
+
+def fill_in(page: str, text: str) -> str:
+    """Replace `<!-- mask: LAYOUT -->`, `<!-- paper: NAME -->` and `<!-- tables: NAME -->`."""
+    root = posixpath.relpath(".", posixpath.join("docs", posixpath.dirname(page)))
+
+    def replaced(match: re.Match[str]) -> str:
+        kind, name = match.groups()
+        if kind == "mask":
+            return mask_drawing(name)
+        from paper_pages import paper_introduction, paper_tables
+
+        from mnmt_jax.papers.tables import find_paper
+
+        paper = find_paper(name)
+        return paper_introduction(paper) if kind == "paper" else paper_tables(paper, root)
+
+    return re.sub(r"<!-- (mask|paper|tables): (\w+) -->", replaced, text)
 
 
 def rooms() -> list[str]:
@@ -125,53 +143,27 @@ def commands_page() -> str:
 
 def gin_page() -> str:
     """Return every gin key with its type, range, default and meaning."""
-    from mnmt_jax.config.sections import SECTIONS
-    from mnmt_jax.design.method_registry import get_method, library_methods
+    from mnmt_jax.commands.key_reference import all_sections
 
-    parts = ["# Gin keys\n\nA value is set in a gin file or by `--gin.SECTION.KEY=VALUE`.\n"]
-    for section in SECTIONS.values():
-        parts.append(_section_table(section))
-    for name in library_methods():
-        parts.append(_section_table(get_method(name)))
-    return "\n".join(parts)
+    parts = [
+        "# Gin keys\n\nA value is set in a gin file or by `--gin.SECTION.KEY=VALUE`. "
+        "`mnmt keys SECTION` prints the same.\n"
+    ]
+    return "\n".join([*parts, *map(_section_table, all_sections().values())])
 
 
-def _section_table(section: Any) -> str:
-    from mnmt_jax.design.fields import field_types
+def _section_table(section: type) -> str:
+    from mnmt_jax.commands.key_reference import section_keys, section_summary
 
-    text = section.__doc__ or ""
-    rows = [f"## {section.__name__}\n\n{text.splitlines()[0]}\n"]
+    rows = [f"## {section.__name__}\n\n{section_summary(section)}\n"]
     rows.append("| key | values | default | meaning |\n|---|---|---|---|")
-    meanings = _attributes(text)
-    for name, kind in field_types(section).items():
-        field = next(f for f in dataclasses.fields(section) if f.name == name)
-        cells = (f"`{section.__name__}.{name}`", _values(kind), f"`{field.default!r}`")
-        rows.append(_row(*cells, meanings.get(name, "")))
+    for key in section_keys(section):
+        rows.append(_row(f"`{key.name}`", key.values, f"`{key.default}`", key.meaning))
     return "\n".join(rows) + "\n"
 
 
 def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _attributes(docstring: str) -> dict[str, str]:
-    block = docstring.partition("Attributes:\n")[2]
-    pairs = re.findall(r"^        (\w+): (.*(?:\n {12}.*)*)", block, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in pairs}
-
-
-def _values(kind: Any) -> str:
-    """Return a field's type and range as text."""
-    arguments = typing.get_args(kind)
-    if typing.get_origin(kind) is typing.Literal:
-        return ", ".join(f"`{choice!r}`" for choice in arguments)
-    if hasattr(kind, "__metadata__"):
-        limits = str(kind.__metadata__[0])
-        base = getattr(kind.__origin__, "__name__", "")
-        return limits if base == "tuple" else f"{base}, {limits}"
-    if typing.get_origin(kind) is tuple:
-        return f"tuple of: {_values(arguments[0])}" if arguments else "tuple"
-    return getattr(kind, "__name__", str(kind))
 
 
 def masks_page() -> str:

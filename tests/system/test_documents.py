@@ -250,6 +250,9 @@ def test_guide(root):
     printed = run_page("docs/guide.md", root)
     (described,) = (text for command, text in printed.items() if "describe" in command)
     assert json.loads(described)["parameters"]["total"] == 985_856
+    decode, smoothing = (text for command, text in printed.items() if " keys " in command)
+    assert "Decode.beam_size = 5\n" in decode
+    assert "Optimizer.label_smoothing = 0.0  (default: 0.1)\n" in smoothing
 
 
 def test_methods(root, request):

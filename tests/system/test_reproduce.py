@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from mnmt_jax.commands import reproduce
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.files.atomic_write import lock
 from mnmt_jax.papers.engine import run_steps
 from mnmt_jax.papers.pages import TINY_NOTICE
 from mnmt_jax.papers.workflow import Step
@@ -45,6 +45,7 @@ def test_a_failed_workflow_continues_without_repeating_finished_steps(tmp_path, 
     assert (tmp_path / "done/data/a").exists() and not (tmp_path / "c.txt").exists()
     assert (tmp_path / "run/b.txt").read_text() == "part\n"  # kept for the step to continue from
     (tmp_path / "go").touch()
+    _leave_locks(tmp_path, "done/train/b/seed1")
     _run(steps, tmp_path)
     assert (tmp_path / "c.txt").read_text() == "made\npart\npart\n"
     _run(steps, tmp_path)
@@ -52,24 +53,30 @@ def test_a_failed_workflow_continues_without_repeating_finished_steps(tmp_path, 
     assert "Nothing to be done" in "".join(capfd.readouterr())
 
 
+def _leave_locks(output: Path, file: str) -> None:
+    """Leave the files by which a killed Snakemake would refuse to continue."""
+    for kind in ("input", "output"):
+        path = output / f".snakemake/locks/0.{kind}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{file}\n")
+
+
+def test_one_process_at_a_time_works_in_an_output_folder(tmp_path):
+    (tmp_path / "plans").mkdir()
+    with (tmp_path / "plans/lock").open("w") as file:
+        assert lock(file)
+        with pytest.raises(UserError, match="another 'mnmt reproduce' works in this folder"):
+            _run((_shell("data/a", "echo made > a.txt"),), tmp_path)
+    assert not (tmp_path / "a.txt").exists()
+
+
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """Put commands of SLURM first on the path that run jobs here; return the folder of its jobs."""
-    for name in ("sbatch", "sacct", "srun", "scancel", "scontrol", "sinfo", "sacctmgr", "sshare"):
-        command = tmp_path / "bin" / name
-        command.parent.mkdir(exist_ok=True)
-        script = Path(fake_slurm.__file__)
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} {script} {name} "$@"\n')
-        command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    commands = fake_slurm.write_commands(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "jobs"))
     return tmp_path / "jobs"
-
-
-SLURM = (
-    *("--executor", "slurm", "--jobs", "2", "--slurm-init-seconds-before-status-checks", "1"),
-    *("--default-resources", "slurm_partition=gpus", "slurm_account=lab"),
-)
 
 
 def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm):
@@ -77,7 +84,7 @@ def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm)
         _shell("data/a", "echo made > a.txt"),
         _shell("train/b/seed1", "cat a.txt > b.txt; echo trained >> b.txt", "data/a"),
     )
-    for folder, arguments in (("here", ()), ("cluster", SLURM)):
+    for folder, arguments in (("here", ()), ("cluster", fake_slurm.SNAKEMAKE_ARGUMENTS)):
         _run(steps, tmp_path / folder, arguments)
     jobs = [json.loads(path.read_text())["flags"] for path in sorted(slurm.glob("*.json"))]
     assert [job["comment"].split("_")[1] for job in jobs] == ["data", "train"]

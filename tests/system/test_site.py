@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
+from collections import Counter
 
+import lxml.html
 import pytest
 
 from mnmt_jax.commands.mnmt import COMMANDS
 from mnmt_jax.config.sections import SECTIONS
+from mnmt_jax.papers.listing import runnable_rows
+from mnmt_jax.papers.tables import load_papers
 from tests.run_commands import ROOT
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed (the extra docs)")
@@ -32,6 +37,33 @@ def test_the_reference_holds_every_command_and_section(site):
     keys = (site / "reference/gin.html").read_text("utf-8")
     assert all(section.__name__ in keys for section in SECTIONS.values())
     assert "<svg" in (site / "reference/masks.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("paper", load_papers().values(), ids=lambda paper: paper.name)
+def test_the_page_of_a_paper_has_its_tables(site, paper):
+    if paper.name == "benchmarks":  # the pages of results have its tables
+        assert not (site / "papers/benchmarks.html").exists()
+        return
+    page = lxml.html.parse(site / f"papers/{paper.name}.html").getroot()
+    text = " ".join(page.text_content().split())
+    assert paper.title in text and paper.idea in text
+    assert "<!--" not in (site / f"papers/{paper.name}.html").read_text("utf-8")
+    for table in paper.tables.values():
+        (heading,) = page.xpath(f"//h2[@id='{table.name}']")
+        assert f"{table.number}: {table.title}" in heading.text_content()
+        parts = list(itertools.takewhile(lambda part: part.tag != "h2", heading.itersiblings()))
+        numbers = Counter(
+            cell.text_content().strip()
+            for part in parts
+            if part.get("class") == "published"
+            for cell in part.xpath(".//td")
+        )
+        printed = [f"{number:,}" for row in table.rows for number in row.published.values()]
+        assert numbers >= Counter(printed), table.name
+        command = f"mnmt reproduce {paper.name}/{table.name} --data data"
+        described = "".join(part.text_content() for part in parts)
+        assert (command in described) == bool(runnable_rows(paper, table))
+        assert all(row.unavailable in described for row in table.rows), table.name
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -106,6 +106,7 @@ def test_top_weights_are_drawn_as_lines():
     assert top_keys(weights, 3).tolist() == [[2, 1, 0], [0, 1, 2]]
     assert top_keys(weights, 9).shape == (2, 4)
     text = _attention_page(weights, top=3)
+    assert '<div class="charts"><figure>' in text  # whose style has colours of text and page
     assert text.count("<line") == 6 and "<td" not in text
     assert text.index("t1 to s3: 70.0 %") < text.index("t1 to s2") < text.index("t1 to s1")
     assert "t1 to s4" not in text and "The 3 largest weights" in text

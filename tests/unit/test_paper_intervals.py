@@ -74,6 +74,9 @@ def test_one_seed_has_an_interval_over_sentences(tmp_path, one_seed):
         "95 %, sentences",
     ]
     assert f"{low:.2f} to {high:.2f}" in pages.html_report(PAPER, made)
+    grid = pages.markdown_page(PAPER, made).partition("## Ours beside")[2].splitlines()
+    line = next(line for line in grid if line.startswith("| FCLL "))
+    assert line.split("|")[2].strip() == f"{score:.2f} (–)"
     assert rf"\quad interval & {low:.2f} to {high:.2f}" in pages.latex_page(PAPER, made, "")
 
 

@@ -110,17 +110,39 @@ def test_opus100_in_plain_files(data):
         ("de", "en"),
         ("en", "de"),
     }
-    # Without what the test set has, each pair once, without blank sides.
-    assert list(corpus.pairs("train", ("fr", "en"))) == [("a", "A"), ("b", "B")]
+    # Without what the test set has, each pair once, without blank sides. One pair of training
+    # takes the place of the validation pair that is in the test set.
+    train = list(corpus.pairs("train", ("fr", "en")))
     assert corpus.reports["train", ("fr", "en")].dropped == {"repeated": 2, "blank": 1}
-    assert list(corpus.pairs("validation", ("en", "fr"))) == [("E", "e")]
+    validation = list(corpus.pairs("validation", ("en", "fr")))
+    assert validation[0] == ("E", "e") and len(validation) == 2
+    assert sorted([*train, validation[1][::-1]]) == [("a", "A"), ("b", "B")]
     assert list(corpus.pairs("test", ("en", "fr"))) == [("C", "c"), ("C", "c")]
     assert list(corpus.pairs("test", ("fr", "de"))) == [("Non", "Nein")]
     supervised = [("en", "fr"), ("fr", "en"), ("de", "en"), ("en", "de")]
     assert zero_shot_directions(corpus, supervised, "test") == (("de", "fr"), ("fr", "de"))
     # What the authors' script rebuilt is taken where it is.
     opus_files(data, "en-fr", "train-rebuilt", ["B"], ["b"])
+    opus_files(data, "en-fr", "dev-rebuilt", ["E", "A"], ["e", "a"])
     assert list(published_corpus("opus100").pairs("train", ("en", "fr"))) == [("B", "b")]
+
+
+def test_validation_is_refilled_with_the_same_pairs_in_both_directions(data):
+    words = [f"w{number}" for number in range(20)]
+    opus_files(data, "en-fr", "train", words, [f"f{word}" for word in words])
+    opus_files(data, "en-fr", "dev", ["x", "y", "y", "z"], ["fx", "fy", "fy", "fz"])
+    opus_files(data, "en-fr", "test", ["x"], ["fx"])
+    corpus, again = get_corpus("opus100"), get_corpus("opus100")
+    validation = list(corpus.pairs("validation", ("en", "fr")))
+    assert validation[:2] == [("y", "fy"), ("z", "fz")] and len(validation) == 4
+    train = list(corpus.pairs("train", ("en", "fr")))
+    assert len(train) == 18 and not set(train) & set(validation)
+    assert list(again.pairs("train", ("fr", "en"))) == [pair[::-1] for pair in train]
+    opposite = list(again.pairs("validation", ("fr", "en")))
+    assert opposite == [pair[::-1] for pair in validation]
+    opus_files(data, "en-fr", "train", words[::-1], [f"f{word}" for word in words[::-1]])
+    shuffled = list(published_corpus("opus100").pairs("validation", ("en", "fr")))
+    assert set(shuffled) == set(validation)  # the order of the lines does not matter
 
 
 def test_opus100_in_parquet_files(data):

@@ -1,0 +1,125 @@
+"""Time the translation of random test sentences; write timing.json and print mean and deviation.
+
+Every pass translates the same sentences, batch by batch. The first pass compiles and is not
+counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    add_beam_size,
+    add_gin_flags,
+    add_step,
+    import_modules,
+    parse_command_line,
+    positive_int,
+)
+from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
+from mnmt_jax.commands.direction_flags import FORMS, read_directions
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import find_code
+
+_SENTENCES, _REPEATS = 100, 10  # as in Table 7 of the registers paper
+
+
+def make_parser() -> CommandParser:
+    """Make the parser of the command line."""
+    parser = CommandParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", required=True, help="directory of a trained or imported model")
+    parser.add_argument(
+        "--task", required=True, help="corpus or mixture whose test sentences are translated"
+    )
+    parser.add_argument("--output", required=True, type=Path, help="folder for timing.json")
+    parser.add_argument(
+        "--directions", metavar="WHICH", help=f"{FORMS}; default: all directions of the task"
+    )
+    parser.add_argument(
+        "--sentences",
+        type=positive_int,
+        default=_SENTENCES,
+        metavar="N",
+        help=f"sentences drawn at random over all directions; default: {_SENTENCES}",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=positive_int,
+        default=_REPEATS,
+        metavar="N",
+        help=f"timed passes over the sentences; default: {_REPEATS}",
+    )
+    parser.add_argument(
+        "--batch",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="sentences translated together; default: 1",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the draws; default: 0"
+    )
+    add_beam_size(parser)
+    add_step(parser)
+    add_user_file_flags(parser)
+    add_gin_flags(parser)
+    return parser
+
+
+def main() -> None:
+    """Run the command."""
+    flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.seed < 0:
+        raise UserError(f"--seed={flags.seed} must be at least 0")
+    import_modules(flags.module_import)
+    import jax
+
+    from mnmt_jax.decoding.generate import describe_search
+    from mnmt_jax.decoding.translation_job import TranslationJob
+    from mnmt_jax.decoding.translation_time import time_translation
+    from mnmt_jax.decoding.translator import Translator
+    from mnmt_jax.evaluation.timing import Timing, check_timing_folder, draw_sentences, write_timing
+
+    check_timing_folder(flags.output)
+    translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
+    job = TranslationJob.create(translator, beam_size=flags.beam_size, batch=flags.batch)
+    drawn = draw_sentences(_test_set(flags, translator.languages), flags.sentences, flags.seed)
+    texts, sources, targets = zip(*drawn, strict=True)
+    lines = list(job.number_lines(texts, source=sources, target=targets))
+    measured = time_translation(job, lines, repeats=flags.repeats)
+    timing = Timing(
+        sentences=flags.sentences,
+        tokens=measured.tokens,
+        repeats=flags.repeats,
+        mean_seconds=measured.mean,
+        deviation_seconds=measured.deviation,
+        device=jax.devices()[0].device_kind,
+    )
+    facts: dict[str, Any] = {"run": str(translator.run), "step": translator.step}
+    facts |= {"parameters": translator.parameters, "task": flags.task, "seed": flags.seed}
+    facts |= {"decoding": describe_search(job.decode) | {"batch": flags.batch}}
+    facts |= {"first_seconds": measured.first_seconds, "seconds": measured.seconds}
+    write_timing(timing, flags.output, facts)
+    print(timing.describe())
+
+
+def _test_set(flags: argparse.Namespace, languages: tuple[str, ...]) -> Any:
+    """Return the test set, restricted to the model's languages and the listed directions."""
+    from mnmt_jax.evaluation.benchmark import Benchmark
+
+    corpus, available = benchmark_corpus(flags)
+    known = [code for code in available if find_code(code, languages) is not None]
+    benchmark = Benchmark(flags.task, corpus, languages=known, candidates=languages)
+    if flags.directions is None:
+        return benchmark
+    listed = read_directions("--directions", flags.directions, known)
+    if missing := [pair for pair in listed if pair not in benchmark.directions]:
+        raise UserError(
+            f"--directions: task '{flags.task}' has no {'-'.join(missing[0])} for this model"
+        )
+    return benchmark.only(listed)

@@ -1,0 +1,104 @@
+"""Hypotheses of systems that do not run here, read from files to be scored as an evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from mnmt_jax.data.text_reader import Flaw, read_lines
+from mnmt_jax.errors import UserError, pluralize
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
+from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.vocabulary.languages import Direction
+
+UNKNOWN_SYSTEM = (
+    "the training directions of an outside system are unknown unless --trained_on names them, so "
+    "no direction is labelled supervised or zero-shot"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HypothesisFiles:
+    """Files SOURCE-TARGET.txt with a hypothesis per test sentence.
+
+    Attributes:
+        folder: their folder.
+        limited: whether only the first sentences of each direction are scored.
+    """
+
+    folder: Path
+    limited: bool = False
+
+    def check(self, directions: Sequence[Direction]) -> None:
+        """Check that each direction has a file.
+
+        Raises:
+            UserError: if a file is missing.
+        """
+        missing = [pair for pair in directions if not self._path(pair).is_file()]
+        if missing:
+            raise UserError(
+                f"--hypotheses: {self._path(missing[0])}: no such file; {len(missing)} of "
+                f"{pluralize(len(directions), 'direction')} have none; add them, a line per test "
+                "sentence, or choose the others with --directions"
+            )
+
+    def translate(self, sources: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
+        """Return the hypotheses of a direction.
+
+        Args:
+            sources: the test sentences.
+            direction: source and target.
+
+        Raises:
+            UserError: if the number of lines is wrong, or a line is not text.
+        """
+        path = self._path(direction)
+        lines: list[str] = []
+        for number, line in enumerate(read_lines(str(path)), start=1):
+            if isinstance(line, Flaw):
+                raise UserError(f"{path}:{number}: {line.detail}; replace the line")
+            lines.append(line.strip())
+        if self.limited:
+            lines = lines[: len(sources)]
+        if len(lines) != len(sources):
+            raise UserError(
+                f"{path}: has {pluralize(len(lines), 'line')} for {len(sources)} test sentences; "
+                "write one line per sentence, blank for none"
+            )
+        return [TranslatedSentence(line) for line in lines]
+
+    def fingerprint(self) -> str:
+        """Return a checksum of all files of the folder, 16 hexadecimal digits."""
+        digest = hashlib.sha256()
+        for path in sorted(self.folder.glob("*.txt")):
+            digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
+        return digest.hexdigest()[:16]
+
+    def _path(self, direction: Direction) -> Path:
+        return self.folder / f"{'-'.join(direction)}.txt"
+
+
+def outside_system(files: HypothesisFiles, name: str = "") -> EvaluatedModel:
+    """Return a system whose translations are hypotheses from files.
+
+    Args:
+        files: the files.
+        name: name in results and reports; empty for that of the folder.
+
+    Raises:
+        UserError: if the folder does not exist.
+    """
+    if not files.folder.is_dir():
+        raise UserError(f"--hypotheses={files.folder}: no such folder")
+    return EvaluatedModel(
+        name=name or files.folder.resolve().name,
+        translate=files.translate,
+        config=None,
+        decoding={},
+        identity={"hypotheses": files.fingerprint()},
+        unknown_training=UNKNOWN_SYSTEM,
+        check_directions=files.check,
+    )

@@ -1,0 +1,209 @@
+"""Runs of single rows by `mnmt reproduce --scale tiny`, killed once and continued."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.papers.analyses import Analysis, analyses
+from mnmt_jax.papers.cells import collect
+from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.tables import find_table, load_papers
+from mnmt_jax.papers.workflow import TINY, Step, Trial, Workflow, trials
+
+FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in os.environ else None
+"""Output folder that all rows share; without it the tests of this folder do not run."""
+NOT_RUN = "MNMT_JAX_TABLES names no output folder: run scripts/test_tables.sh"
+REPORT = "rows.md"
+_HEADER = "| table | row | new steps | killed in | seconds | cells |\n|---|---|--:|---|--:|--:|\n"
+_POLL = 0.05
+_CORES = min(4, len(os.sched_getaffinity(0)))
+FILE_METRICS = {"spbleu", "comet", "bert_score"}
+"""Metrics that need files from elsewhere; they are left out where these are not."""
+
+# Every table with rows that run -> the row that is run. Rows of other tables are not repeated if
+# another row of the table takes another path.
+ROWS: Mapping[str, str] = {
+    "registers/table3": "M2M-483M",
+    "registers/table12": "NLLB-615M",
+    "registers/table13": "MITRE-466M",
+    "registers/table4": "NLLB-615M, LoRA",
+    "registers/table7": "M2M-483M",
+    "registers/table1": "12 layers: encoder-decoder + CL",
+    "registers/table5": "12 layers: registers without the mask",
+    "registers/table9": "12 layers: encoder-decoder + registers",
+    "registers/table10": "12 layers: encoder-decoder + LCS",
+    "registers/table11": "12 layers: encoder-decoder + LAVS",
+    "registers/figure3": "12 layers: ratio 1.5",
+    "registers/figure7": "MITRE-466M",
+    "two_stage/table1": "OPUS-100 wide: TDO + adaption + InstruCL",
+    "two_stage/table2": "NLLB-600M: TDO + adaption + InstruCL",
+    "two_stage/table3": "TED-19: encoder-decoder + InstruCL after layer 6",
+    "two_stage/table4": "TDO, d=544",
+    "two_stage/figure5": "TED-19: TDO, M=1",
+    "two_stage/figure6": "prefix decoder-only + InstruCL after layer 1",
+    "two_stage/figure7": "causal decoder-only, strategy 5",
+    "language_layers/table2": "FCLL",
+    "language_layers/table3": "Baseline, fine-tuned by back-translation",
+    "language_layers/table4": "SD",
+    "language_layers/table5": "SD",
+    "language_layers/table6": "Baseline + additional pairs, reduced data",
+    "language_layers/table7": "FCLL without tags",
+    "language_layers/table8": "FCLL, tags omitted",
+    "language_layers/table9": "SD, branches off",
+    "language_layers/figure4": "(1) residual removed, 4 layers with branches",
+    "graformer/table1": "Graformer",
+    "graformer/table2": "Transformer",
+    "graformer/table3": "Row 7: encoder fine-tuned, decoder frozen, no residual connection",
+    "graformer/table4": "encoder 6, decoder 6+6",
+    "graformer/table5": "Graformer without residual connection",
+    "graformer/table6": "Adapter",
+    "graformer/table7": "Graformer, trained on fr→en",
+    "graformer/table8": "Graformer, encoder frozen, trained on de→en",
+    "graformer/table9": "Graformer",
+    "graformer/table12": "Direct",
+    "graformer/table13": "Adapter",
+    "graformer/figure5": "Graformer, 3% of the pairs",
+    "graformer/figure6": "Graformer, 3% of the pairs",
+    "graformer/figure7": "Graformer",
+    "position_disentangling/table1": "PIV-M (small)",
+    "position_disentangling/table2": "MNMT-TPDM + sinusoidal anchor",
+    "position_disentangling/table3": "MNMT-TPDM + learnable positions",
+    "position_disentangling/table6": "MNMT-GTPDM-small",
+    "position_disentangling/table7": "MNMT-RC-small",
+    "position_disentangling/table8": "MNMT-TPDM-small",
+    "position_disentangling/figure1": "MNMT without positions",
+    "benchmarks/zero_shot": "lavs",
+    "benchmarks/zero_shot_prose": "fcll",
+    "benchmarks/graft": "graft, 10 %",
+    "benchmarks/graft_prose": "drawn, 10 %",
+}
+
+ANALYSED = (
+    "language_layers/figure3",
+    "language_layers/figure5",
+    "language_layers/figure6",
+    "position_disentangling/table4",
+    "position_disentangling/figure2",
+    "registers/table6",
+    "registers/figure4",
+    "registers/figure5",
+    "registers/figure6",
+    "registers/figure8",
+    "registers/figure10",
+    "two_stage/figure1",
+    "two_stage/figure4",
+)
+"""Tables without rows that run, but with analyses of trained models."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """What is run of a table: a row with one seed, or its analyses if `row` is empty."""
+
+    table: str
+    row: str
+    number: int
+    trials: Sequence[Trial]
+    analyses: Sequence[Analysis]
+    steps: Sequence[Step]
+
+
+def plan_row(name: str, row_name: str = "") -> RowPlan:
+    """Plan a row of a table, or its analyses, at the scale `tiny`."""
+    table = find_table(name)
+    paper = load_papers()[table.paper]
+    names = ["", *(row.name for row in table.rows)]
+    number = names.index(row_name)
+    rows = select_rows(paper, table, str(number)) if row_name else ()
+    selected, analysed = trials(paper, table, rows, 1), analyses(paper, table, None)
+    workflow = Workflow(paper, TINY)
+    for trial in selected:
+        workflow.add(trial)
+    for analysis in () if row_name else analysed:
+        workflow.add_analysis(analysis)
+    return RowPlan(name, row_name, number, selected, analysed, workflow.steps)
+
+
+def reproduce(plan: RowPlan, output: Path, *arguments: str) -> subprocess.Popen:
+    """Start `mnmt reproduce` for a row, in a process group with all of its steps."""
+    command = [sys.executable, "-m", "mnmt_jax", "reproduce", plan.table, "--scale=tiny"]
+    command += ["--rows", str(plan.number)] if plan.row else []
+    command += [f"--output={output}", f"--cores={_CORES}", *arguments]
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / "reproduce.log").open("a") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=log, env=_environment(), start_new_session=True
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of this process without those that the test suite sets for JAX."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_", "XLA_", "PYTEST_"))
+    }
+
+
+def is_done(output: Path, step: Step) -> bool:
+    """Return whether a step has finished."""
+    return (output / "done" / step.name).exists()
+
+
+def kill_in_the_middle(process: subprocess.Popen, output: Path, steps: Iterable[Step]) -> str:
+    """Kill a workflow in its first training after a checkpoint, or in its last step.
+
+    Returns:
+        The name of the step that was running.
+    """
+    missing = [step for step in steps if not is_done(output, step)]
+    victim = next((step for step in missing if step.kind == "train"), missing[-1])
+    while not _is_midway(output, victim):
+        assert process.poll() is None, f"ended before {victim.name}; see {output}/reproduce.log"
+        time.sleep(_POLL)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return victim.name
+
+
+def _is_midway(output: Path, step: Step) -> bool:
+    if step.kind != "train":
+        return (output / "logs" / f"{step.name}.log").exists()
+    run = output / step.command[step.command.index("--workdir") + 1]
+    return any(path.name.isdecimal() for path in run.rglob("checkpoints/*"))
+
+
+def count_cells(plan: RowPlan, output: Path) -> tuple[int, int]:
+    """Return how many cells of the row have a score of ours, and how many there are."""
+    made = collect(find_table(plan.table), plan.trials, output)
+    cells = [cell for (row, _), cell in made.cells.items() if row == plan.row]
+    return sum(cell.ours is not None for cell in cells), len(cells)
+
+
+def needs_files(plan: RowPlan) -> bool:
+    """Return whether all columns have metrics whose models are not part of this project."""
+    return {column.metric for column in find_table(plan.table).columns} <= FILE_METRICS
+
+
+def count_pages(plan: RowPlan, output: Path) -> int:
+    """Return the number of analysis pages, which must all be there."""
+    pages = [page for analysis in plan.analyses for page in analysis.pages().values()]
+    missing = [page for page in pages if not (output / page).is_file()]
+    assert not missing, missing
+    return len(pages)
+
+
+def add_to_report(output: Path, table: str, *values: object) -> None:
+    """Add a line to the report on the rows, unless it has one on the table."""
+    path = output / REPORT
+    text = path.read_text(encoding="utf-8") if path.exists() else _HEADER
+    if f"| {table} |" not in text:
+        line = " | ".join(map(str, (table, *values)))
+        path.write_text(f"{text}| {line} |\n", encoding="utf-8")

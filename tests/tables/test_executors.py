@@ -1,0 +1,41 @@
+"""A row by Snakemake's local executor and by its SLURM plugin gives the same bytes."""
+
+import json
+import os
+
+import pytest
+
+from tests import fake_slurm
+from tests.tables.row_runs import FOLDER, NOT_RUN, plan_row, reproduce
+
+if FOLDER is None:
+    pytest.skip(NOT_RUN, allow_module_level=True)
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    """Put commands that stand in for SLURM's first on the path; return the folder of the jobs."""
+    commands = fake_slurm.write_commands(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "jobs"))
+    return tmp_path / "jobs"
+
+
+def test_two_executors_make_the_same_scores_and_pages(tmp_path, jobs):
+    plan = plan_row("language_layers/table7", "FCLL")
+    for name, arguments in (("here", ()), ("cluster", ("--", *fake_slurm.SNAKEMAKE_ARGUMENTS))):
+        process = reproduce(plan, tmp_path / name, *arguments)
+        assert process.wait() == 0, (tmp_path / name / "reproduce.log").read_text()[-3000:]
+    submitted = [json.loads(path.read_text())["flags"] for path in sorted(jobs.glob("*.json"))]
+    kinds = [job["comment"].split("_")[1] for job in submitted]
+    assert kinds == [step.kind for step in plan.steps]
+    here, cluster = (_results(tmp_path / name) for name in ("here", "cluster"))
+    assert len(here) > 10 and here.keys() == cluster.keys()
+    assert [name for name in here if here[name] != cluster[name]] == []
+
+
+def _results(output) -> dict[str, bytes]:
+    """Return the bytes of all scores, translations and pages."""
+    folders = (output / "evaluations", output / "tables")
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(output)): path.read_bytes() for path in files}

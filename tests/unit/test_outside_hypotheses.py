@@ -1,0 +1,147 @@
+"""Hypotheses of outside systems: scores from files, and rows of tables that are filled by them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands import evaluate as evaluate_command
+from mnmt_jax.commands.reproduction_plan import describe_plan
+from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
+from mnmt_jax.evaluation.evaluate import evaluate
+from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
+from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers.listing import show_table
+from mnmt_jax.papers.selection import parse_hypotheses, select_rows
+from mnmt_jax.papers.tables import find_table, load_papers
+from mnmt_jax.papers.workflow import FULL, Workflow, trials
+
+TASK, PAIRS, LIMIT = "cldr_quickstart", (("de", "fr"), ("fr", "de")), 12
+GPT = "GPT-4o mini"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    return Benchmark(TASK, find_corpus(TASK)[0], limit=LIMIT).only(PAIRS)
+
+
+@pytest.fixture
+def folder(benchmark, tmp_path):
+    """Write perfect translations from German, and those from French with one blank line."""
+    path = tmp_path / "gpt"
+    path.mkdir()
+    for source, target in PAIRS:
+        lines = list(benchmark.texts((source, target)).references)
+        if source == "fr":
+            lines[3] = ""
+        (path / f"{source}-{target}.txt").write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def _run(monkeypatch, *flags) -> None:
+    words = ("evaluate", "--task", TASK, "--limit", LIMIT, *flags)
+    monkeypatch.setattr("sys.argv", [str(word) for word in words])
+    evaluate_command.main()
+
+
+def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch):
+    output = tmp_path / "out"
+    flags = ("--hypotheses", folder, "--directions", "de-fr,fr-de", "--output", output)
+    _run(monkeypatch, *flags, "--name", GPT, "--trained_on", "de-fr")
+    result = read_result(output)
+    assert (result.name, result.layout, result.parameters) == (GPT, "", None)
+    first, second = result.directions
+    assert first.bleu == pytest.approx(100) and first.exact_match == 100 and first.supervised
+    assert second.exact_match == pytest.approx(100 * 11 / 12) and second.empty == 1
+    assert second.supervised is False and result.config == {}
+    assert GPT in (output / "report.html").read_text()
+    (folder / "de-fr.txt").write_text("x\n" * LIMIT)
+    with pytest.raises(UserError, match=r"with other settings \(hypotheses\).*--overwrite"):
+        _run(monkeypatch, *flags, "--name", GPT)
+    _run(monkeypatch, *flags, "--name", GPT, "--overwrite")
+    assert read_result(output).directions[0].exact_match == 0
+    assert "outside system are unknown" in read_result(output).notes[0]
+
+
+def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
+    files = HypothesisFiles(folder)
+    with pytest.raises(UserError, match=r"gpt/en-de.txt: no such file; 1 of 3 directions have"):
+        files.check([*PAIRS, ("en", "de")])
+    with pytest.raises(UserError, match=r"de-fr.txt: has 12 lines for 11 test sentences; write"):
+        files.translate(["a"] * 11, PAIRS[0])
+    assert len(HypothesisFiles(folder, limited=True).translate(["a"] * 11, PAIRS[0])) == 11
+    (folder / "de-fr.txt").write_bytes(b"eins\n\xff\xfe\n")
+    with pytest.raises(UserError, match=r"de-fr.txt:2: .*replace the line"):
+        files.translate(["a"] * 2, PAIRS[0])
+    (folder / "fr-de.txt").unlink()
+    with pytest.raises(UserError, match=r"fr-de.txt: no such file"):
+        evaluate(outside_system(files), benchmark, tmp_path / "out")
+    assert not (tmp_path / "out" / "translations").exists()
+    with pytest.raises(UserError, match="--hypotheses=.*none: no such folder"):
+        outside_system(HypothesisFiles(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--beam_size", "2"), "--beam_size does not apply to --hypotheses"),
+        (("--gin.Decode.beam_size=2",), "gin files and bindings do not apply to --hypotheses"),
+        (("--step", "best"), "--step does not apply to --hypotheses"),
+    ],
+)
+def test_flags_of_models_are_refused(folder, tmp_path, monkeypatch, flags, message):
+    with pytest.raises(UserError, match=message):
+        _run(monkeypatch, "--hypotheses", folder, "--output", tmp_path / "out", *flags)
+
+
+def test_a_row_of_a_table_is_filled(folder, benchmark, tmp_path):
+    """The plan has one step, and the page the scores beside the published numbers."""
+    table, paper = find_table("registers/table3"), load_papers()["registers"]
+    hypotheses = parse_hypotheses(table, [f"{GPT}={folder}"])
+    number = str([row.name for row in table.rows].index(GPT) + 1)
+    rows = select_rows(paper, table, number, hypotheses)
+    selected = trials(paper, table, rows, 3, None, hypotheses)
+    plan = Workflow(paper, FULL)
+    (target,) = [plan.add(trial) for trial in selected]
+    evaluation = f"evaluations/GPT_4o_mini+nllb_bridge/seed{selected[0].seed}"
+    (step,) = plan.steps
+    assert target == step.name == f"evaluate/{evaluation.removeprefix('evaluations/')}"
+    command = f"mnmt evaluate --hypotheses {folder} --name GPT_4o_mini --task flores --output"
+    assert " ".join(step.command) == f"{command} {evaluation}"
+    assert command in describe_plan(table, selected, (), plan)
+    evaluate(outside_system(HypothesisFiles(folder)), benchmark, tmp_path / evaluation)
+    made = cells.collect(table, selected, tmp_path)
+    page = pages.markdown_page(paper, made)
+    assert f"- {GPT}: translations from files." in page.splitlines()
+    assert "GPT-3.5 turbo: closed commercial model; --hypotheses scores its translations." in page
+    assert made.evaluations[GPT, ""][0].result.directions[0].exact_match == 100
+
+
+def test_corpora_of_columns_have_folders(tmp_path):
+    table, paper = find_table("registers/table4"), load_papers()["registers"]
+    name = table.rows[0].name
+    (tmp_path / "flores_finetune_25").mkdir()
+    selected = trials(paper, table, table.rows[:1], None, None, {name: tmp_path})
+    folders = [Path(trial.experiment.hypotheses).name for trial in selected]
+    assert folders == [tmp_path.name, "flores_finetune_25", tmp_path.name]
+
+
+def test_rows_and_folders_are_checked(tmp_path):
+    table, paper = find_table("registers/table3"), load_papers()["registers"]
+    for text in ("GPT=x", GPT):
+        with pytest.raises(UserError, match=f"'{text}' must be ROW=FOLDER; 'mnmt papers reg"):
+            parse_hypotheses(table, [text])
+    equal = find_table("two_stage/table4")
+    name = "TDO, d=544"
+    assert parse_hypotheses(equal, [f"{name}=a=b"]) == {name: Path("a=b")}
+    with pytest.raises(UserError, match="--hypotheses: .*none: no such folder"):
+        trials(paper, table, table.rows[-3:-2], None, None, {GPT: tmp_path / "none"})
+
+
+def test_the_prompt_is_printed():
+    text = show_table(find_table("registers/table3"))
+    prompt = "Translating the following sentence from [SRC] to [TGT]: [INPUT]"
+    assert f"prompt of {GPT}: {prompt}" in text.splitlines()

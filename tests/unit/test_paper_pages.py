@@ -1,0 +1,95 @@
+"""Generated parts of the papers' pages (scripts/site/paper_pages.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import pytest
+
+from mnmt_jax.papers.tables import find_paper, find_table
+from tests.run_commands import ROOT
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "site")
+    return importlib.import_module("paper_pages")
+
+
+def _lines(text: str, start: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith(start)]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_the_introduction_cites_the_paper(pages):
+    text = pages.paper_introduction(find_paper("two_stage"))
+    assert text.startswith("The paper: Zhi Qu, Yiran Wang, ")
+    assert (
+        "*. 2024, preprint. [arxiv.org/abs/2412.02101](https://arxiv.org/abs/2412.02101)." in text
+    )
+    assert text.endswith("in the second stage.\n")
+
+
+def test_reasons_are_listed_with_their_rows(pages):
+    paper, table = find_paper("language_layers"), find_table("language_layers/table2")
+    closed = [dataclasses.replace(row, unavailable="closed_model") for row in table.rows[:2]]
+    first = dataclasses.replace(table, rows=(*closed, *table.rows[3:]))
+    second = dataclasses.replace(table, name="table3", number="Table 3", rows=tuple(closed[:1]))
+    drawn = dataclasses.replace(table, name="figure4", number="Figure 4", rows=())
+    drawn = dataclasses.replace(drawn, no_numbers="drawn only")
+    tables = {item.name: item for item in (first, second, drawn)}
+    text = pages.paper_tables(dataclasses.replace(paper, tables=tables), "../..")
+    assert _lines(text, "| closed") == [
+        [
+            "closed\\_model",
+            "[Table 2](#table2): Baseline, Philip et al. (2020); [Table 3](#table3): Baseline",
+        ]
+    ]
+    assert _lines(text, "| drawn only") == [["drawn only", "[Figure 4](#figure4)"]]
+
+
+def test_rows_name_gin_files_and_changes(pages):
+    text = pages.paper_tables(find_paper("registers"), "../..")
+    start = "| 2. 12 layers: encoder-decoder + CL "
+    *_, (_, files, changes) = _lines(text.replace("    |", "|"), start)[:2]
+    models = "../../gin_configs/models/encoder_decoder_ec40_12.gin"
+    assert files == f"[encoder_decoder_ec40_12]({models}), [ec40](../../gin_configs/runs/ec40.gin)"
+    assert changes.startswith("`Train.methods=('mrasp2',)`<br>`MRASP2.layer=6`")
+
+
+def test_many_columns_of_few_rows_become_rows(pages):
+    header, _, first = _lines(pages._numbers(find_table("graformer/table1")), "| ")[:3]
+    assert header == ["column", "1. Transformer", "2. mBART", "3. Graformer"]
+    assert first == ["bg→en BLEU", "32.0", "–", "38.5"]
+
+
+def test_rows_without_common_columns_are_tables_of_their_own(pages):
+    table = find_table("two_stage/table1")
+    blocks = pages._blocks(table)
+    assert [(len(rows), len(columns)) for rows, columns in blocks] == [(11, 13), (14, 13)]
+    first, second = ({column.key for column in columns} for _, columns in blocks)
+    assert not first & second
+    assert [row for rows, _ in blocks for row in rows] == list(table.rows)
+    empty = dataclasses.replace(table.rows[0], name="empty", published={})
+    rows = (empty, *table.rows[:11], dataclasses.replace(empty, name="other"), *table.rows[11:])
+    blocks = pages._blocks(dataclasses.replace(table, rows=rows))
+    assert [len(rows) for rows, _ in blocks] == [1, 12, 14]
+
+
+def test_tables_of_facts_have_a_column_each(pages):
+    header, _, first = _lines(pages._numbers(find_table("registers/table2")), "| ")[:3]
+    assert header == ["row", "languages", "bridges"] and first == ["1. English", "en", "en"]
+
+
+def test_plain_text_is_escaped(pages):
+    assert pages.escape("a*b_c | <d> [e]`") == "a\\*b\\_c &#124; &lt;d&gt; \\[e\\]\\`"
+
+
+@pytest.mark.parametrize(
+    "section, start",
+    [("4.3", "Section 4.3; "), ("B", "Appendix B; "), ("Limitations", "Limitations; "), ("", "A")],
+)
+def test_sections_are_named(pages, section, start):
+    table = dataclasses.replace(find_table("registers/table5"), section=section)
+    assert pages._source(table).startswith(start)

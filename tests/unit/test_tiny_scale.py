@@ -1,0 +1,111 @@
+"""Plans at the scale `tiny`, miniatures of released models, and the rows of the slow tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from mnmt_jax.data.miniature_text import LINES, phrases
+from mnmt_jax.errors import UserError
+from mnmt_jax.interop.fairseq import open_fairseq
+from mnmt_jax.interop.huggingface import open_huggingface
+from mnmt_jax.interop.miniature_checkpoint import RELEASED, write_miniature_checkpoint
+from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES
+from mnmt_jax.papers.experiments import experiments
+from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.tables import find_table, load_papers
+from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
+from tests.tables.row_runs import ANALYSED, ROWS
+
+PAPERS = load_papers()
+
+
+def _steps(name: str, row: str, scale, data=None):
+    table = find_table(name)
+    paper = PAPERS[table.paper]
+    plan = Workflow(paper, scale, data)
+    for trial in trials(paper, table, select_rows(paper, table, row), 1):
+        plan.add(trial)
+    return plan.steps
+
+
+def test_the_slow_tests_run_a_row_of_every_table_that_can_run():
+    runnable = {
+        f"{paper.name}/{table.name}": {
+            row.name for row in table.rows if experiments(paper, table, row)
+        }
+        for paper in PAPERS.values()
+        for table in paper.tables.values()
+    }
+    assert {name for name, rows in runnable.items() if rows} == set(ROWS)
+    assert {name: row for name, row in ROWS.items() if row not in runnable[name]} == {}
+    analysed = {name for name, rows in runnable.items() if not rows and find_table(name).analyses}
+    assert analysed == set(ANALYSED)
+
+
+def test_every_import_has_a_miniature():
+    names = {name for paper in PAPERS.values() for name in paper.imports}
+    assert len(names) > 3 and names == set(RELEASED)
+    with pytest.raises(UserError, match="no miniature of 'm3m', only of m2m100_418m"):
+        write_miniature_checkpoint("m3m", None)
+
+
+def _open(name: str, folder):
+    """Write a miniature as a killed and repeated step does, and open it."""
+    path = folder / "model.pt" if RELEASED[name].form == "fairseq" else folder
+    for _ in range(2):
+        write_miniature_checkpoint(name, path, embed=8, heads=4, mlp=12)
+    return open_huggingface(path) if path == folder else open_fairseq(path, folder)
+
+
+@pytest.mark.parametrize(
+    "name, languages",
+    [
+        ("m2m100_418m", M2M100_LANGUAGES),
+        ("m2m_615m", M2M100_LANGUAGES),
+        ("nllb_600m", NLLB_LANGUAGES),
+    ],
+)
+def test_a_miniature_has_the_layers_and_languages_of_the_released_model(tmp_path, name, languages):
+    foreign = _open(name, tmp_path / "made")
+    assert foreign.instruction == "5"
+    model = foreign.model
+    assert (model.layout, model.stage_layers) == ("encoder_decoder", (12, 12))
+    assert (model.embed, model.heads, model.mlp) == (8, 4, 12)
+    vocabulary, _ = foreign.tokens.vocabulary()
+    assert vocabulary.languages == languages
+    for code in MITRE_LANGUAGES:
+        assert vocabulary.tag_id(code)
+        lines = [vocabulary.encode(line) for line in phrases(code, "train", LINES)]
+        assert not any(2 in line for line in lines), code  # unknown
+
+
+def test_rows_of_released_models_make_checkpoint_and_data_first():
+    *_, evaluate = steps = _steps("registers/table3", "1", TINY)
+    assert [step.kind for step in steps] == ["checkpoint", "import", "data", "evaluate"]
+    assert steps[0].command[3:5] == ("m2m100_418m", "data/m2m100_418M")
+    assert steps[0].command[5:] == ("--embed=16", "--heads=2", "--mlp=32")
+    assert "data/m2m100_418M" in steps[1].command and steps[1].inputs == (steps[0].name,)
+    assert evaluate.inputs == (steps[1].name, steps[2].name)
+
+
+def test_released_models_are_in_the_data_folder(tmp_path):
+    steps = _steps("registers/table3", "2", FULL, tmp_path)
+    assert [step.kind for step in steps] == ["import", "evaluate"]
+    folder = tmp_path / "flores101_mm100_615M"
+    assert {str(folder), str(folder / "model.pt")} < set(steps[0].command)
+    assert "data/flores101_mm100_615M" in _steps("registers/table3", "2", FULL)[0].command
+
+
+@pytest.mark.parametrize(
+    "table, row, rows",
+    [
+        ("registers/table1", "2", 16),  # MRASP2.groups=16
+        ("two_stage/table1", "25", 10),  # InstruCL.groups=10
+        ("two_stage/table1", "6", 8),  # InstruCL.groups=8
+        ("two_stage/table1", "1", 8),
+    ],
+)
+def test_rows_of_a_batch_are_a_multiple_of_the_groups(table, row, rows):
+    (train,) = [step for step in _steps(table, row, TINY) if step.kind == "train"]
+    assert f"--gin.Data.rows={rows}" in train.command
