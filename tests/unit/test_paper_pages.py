@@ -32,12 +32,21 @@ def test_the_introduction_cites_the_paper(pages):
 
 
 def test_reasons_are_listed_with_their_rows(pages):
-    text = pages.paper_tables(find_paper("graformer"), "../..")
-    (mbart,) = _lines(text, "| mBART checkpoint")
-    assert mbart[1] == "[Table 1](#table1): mBART; [Table 2](#table2): mBART"
-    text = pages.paper_tables(find_paper("position_disentangling"), "../..")
-    (drawn,) = _lines(text, "| drawn only: the text gives no numbers")
-    assert drawn[1] == "[Figure 2](#figure2); [Figure 5](#figure5)"
+    paper, table = find_paper("language_layers"), find_table("language_layers/table2")
+    closed = [dataclasses.replace(row, unavailable="closed_model") for row in table.rows[:2]]
+    first = dataclasses.replace(table, rows=(*closed, *table.rows[3:]))
+    second = dataclasses.replace(table, name="table3", number="Table 3", rows=tuple(closed[:1]))
+    drawn = dataclasses.replace(table, name="figure4", number="Figure 4", rows=())
+    drawn = dataclasses.replace(drawn, no_numbers="drawn only")
+    tables = {item.name: item for item in (first, second, drawn)}
+    text = pages.paper_tables(dataclasses.replace(paper, tables=tables), "../..")
+    assert _lines(text, "| closed") == [
+        [
+            "closed\\_model",
+            "[Table 2](#table2): Baseline, Philip et al. (2020); [Table 3](#table3): Baseline",
+        ]
+    ]
+    assert _lines(text, "| drawn only") == [["drawn only", "[Figure 4](#figure4)"]]
 
 
 def test_rows_name_gin_files_and_changes(pages):

@@ -10,12 +10,12 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation import sentence_bootstrap
 from mnmt_jax.evaluation.sentence_bootstrap import (
     confidence_interval,
     resample_scores,
     shared_sentences,
 )
-from mnmt_jax.evaluation.translations import StoredTexts
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import WORDS, damaged, write
 
@@ -71,15 +71,14 @@ def test_directions_of_the_same_sentences_are_resampled_together(tmp_path):
 
 
 def test_clusters_are_connected_by_any_common_text():
-    one, two, three, four = (("a", seed) for seed in "1234")
-    texts = {
-        ("en", "de"): StoredTexts(one, one, two),
-        ("cs", "fr"): StoredTexts(three, one, four),
-        ("de", "fr"): StoredTexts(two, one, three),
-        ("fr", "cs"): StoredTexts(three, one, four),  # the French text of de-fr
-        ("en", "nl"): StoredTexts(one, one, four),  # the English text of en-de
+    digests = {
+        ("en", "de"): ("1", "2"),
+        ("cs", "fr"): ("3", "4"),
+        ("de", "fr"): ("2", "3"),
+        ("fr", "cs"): ("3", "4"),  # the French text of de-fr
+        ("en", "nl"): ("1", "4"),  # the English text of en-de
     }
-    clusters = shared_sentences(texts)
+    clusters = shared_sentences(digests)
     assert clusters["en", "de"] == clusters["de", "fr"] == clusters["fr", "cs"]
     assert clusters["en", "nl"] == clusters["en", "de"]
     assert clusters["cs", "fr"] != clusters["en", "de"]  # three is Czech there
@@ -92,6 +91,20 @@ def test_off_target_ratios_are_binomial(tmp_path):
     draws = resample_scores(result, tmp_path, "off_target_lid")["en", "de"]
     assert draws.mean() == pytest.approx(25, abs=0.3)
     assert draws.std() == pytest.approx(100 * (0.25 * 0.75 / 400) ** 0.5, rel=0.1)
+
+
+def test_many_directions_are_resampled_by_several_processes(tmp_path, monkeypatch):
+    references = _lines(0, 10)
+    for number, name in enumerate(("en-de", "fr-de")):
+        write(tmp_path, name, damaged(references, 0.3, number), references)
+    pairs = [("en", "de"), ("fr", "de")]
+    serial = resample_scores(_result(pairs), tmp_path, "bleu", samples=20)
+    monkeypatch.setattr(sentence_bootstrap, "_PARALLEL", 2)
+    calls = []
+    monkeypatch.setattr(sentence_bootstrap, "map", lambda *a: calls.append(a), raising=False)
+    parallel = resample_scores(_result(pairs), tmp_path, "bleu", samples=20)
+    assert list(parallel) == pairs and not calls
+    assert all(np.array_equal(parallel[pair], serial[pair]) for pair in pairs)
 
 
 def test_directions_without_a_score_are_left_out(tmp_path):
