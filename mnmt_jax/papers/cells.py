@@ -15,7 +15,11 @@ from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_o
 from mnmt_jax.papers.experiments import Experiment, vocabulary_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
-from mnmt_jax.papers.published_scores import scoring_notes, with_published_scores
+from mnmt_jax.papers.published_scores import (
+    scoring_notes,
+    uses_procedure,
+    with_published_scores,
+)
 from mnmt_jax.papers.tables import Column, Number, Table
 from mnmt_jax.papers.workflow import Trial
 
@@ -161,7 +165,7 @@ def collect(
 def _read_evaluation(experiment: Experiment, folder: Path, output: Path) -> Evaluation:
     """Read an evaluation, with the scores of the authors' procedure if the table has them."""
     result = read_result(folder)
-    if not experiment.data.as_published:
+    if not uses_procedure(experiment):
         return Evaluation(result, folder)
     cache = result.config.get("data", {}).get("cache", "")
     vocabulary = output / cache / "vocabulary"

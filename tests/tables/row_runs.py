@@ -18,7 +18,8 @@ from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.workflow import TINY, Step, Trial, Workflow, trials
 
 FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in os.environ else None
-"""Output folder that all rows share; without it the tests of this folder are not collected."""
+"""Output folder that all rows share; without it the tests of this folder do not run."""
+NOT_RUN = "MNMT_JAX_TABLES names no output folder: run scripts/test_tables.sh"
 REPORT = "rows.md"
 _HEADER = "| table | row | new steps | killed in | seconds | cells |\n|---|---|--:|---|--:|--:|\n"
 _POLL = 0.05

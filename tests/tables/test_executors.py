@@ -6,7 +6,10 @@ import os
 import pytest
 
 from tests import fake_slurm
-from tests.tables.row_runs import plan_row, reproduce
+from tests.tables.row_runs import FOLDER, NOT_RUN, plan_row, reproduce
+
+if FOLDER is None:
+    pytest.skip(NOT_RUN, allow_module_level=True)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from tests.tables.row_runs import (
     ANALYSED,
     FOLDER,
+    NOT_RUN,
     ROWS,
     add_to_report,
     count_cells,
@@ -17,6 +18,9 @@ from tests.tables.row_runs import (
     plan_row,
     reproduce,
 )
+
+if FOLDER is None:
+    pytest.skip(NOT_RUN, allow_module_level=True)
 
 
 @pytest.mark.parametrize("table", ROWS)
