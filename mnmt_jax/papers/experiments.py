@@ -70,7 +70,7 @@ class CorpusSettings:
         model: what `{corpus}` stands for in the name of a model file.
         run: run file of `gin_configs/runs`.
         vocabulary: flags of `mnmt vocabulary`.
-        omitted_preparation: what the authors did to the text that is not done here; empty if nothing.
+        omitted_preparation: what the authors did to the text and is not done here; may be empty.
         released_vocabulary: SentencePiece model of the authors, below the folder of the corpora;
             used instead of a new vocabulary if it is there. Empty if none is public.
         released_at: where this file is published.
