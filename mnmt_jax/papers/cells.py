@@ -12,7 +12,7 @@ from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
 from mnmt_jax.evaluation.timing import Timing, read_timing
 from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
-from mnmt_jax.papers.experiments import Experiment, vocabulary_notes
+from mnmt_jax.papers.experiments import Experiment, data_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.published_scores import (
@@ -150,9 +150,7 @@ def collect(
                 cell = timed_cell(column, published, timed[key])
             if cell.published is not None or cell.ours is not None:
                 cells[row.name, column.key] = cell
-    notes = vocabulary_notes(
-        trial.experiment for trial in trials if not trial.experiment.pretrained
-    )
+    notes = data_notes(trial.experiment for trial in trials if not trial.experiment.pretrained)
     conditions = [
         conditions_of(key[0], evaluations[key], experiment, output, count_parameters)
         for key, experiment in experiments.items()
