@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -173,12 +174,13 @@ def _block(
 def _blocks(table: Table) -> list[tuple[list[Row], list[Column]]]:
     """Divide a table into blocks whose rows have numbers in no common column, e.g. by corpus.
 
-    Rows without numbers are in the block of the row above.
+    Rows without numbers are in the block of the row above; the first ones in the first block.
     """
     blocks: list[tuple[list[Row], set[str]]] = []
     for row in table.rows:
         keys = set(row.published)
-        common = [block for block in blocks if keys & block[1]] if keys else blocks[-1:]
+        common = [block for block in blocks if keys & block[1] or not block[1]]
+        common = common if keys else blocks[-1:]
         rows = [other for block in common for other in block[0]]
         merged = ([*rows, row], keys.union(*(block[1] for block in common)))
         blocks = [*(block for block in blocks if block not in common), merged]
@@ -200,7 +202,7 @@ def _charts(paper: Paper, table: Table) -> str:
     drawings = (
         point_chart(
             chart.title or table.title,
-            chart.series,
+            [dataclasses.replace(series, joined=False) for series in chart.series],
             x_title=chart.x_title,
             y_title=chart.y_title,
             logarithmic=chart.logarithmic,

@@ -74,7 +74,8 @@ def test_rows_without_common_columns_are_tables_of_their_own(pages):
     empty = dataclasses.replace(table.rows[0], name="empty", published={})
     rows = (empty, *table.rows[:11], dataclasses.replace(empty, name="other"), *table.rows[11:])
     blocks = pages._blocks(dataclasses.replace(table, rows=rows))
-    assert [len(rows) for rows, _ in blocks] == [1, 12, 14]
+    assert [len(rows) for rows, _ in blocks] == [13, 14]
+    assert blocks[0][0][0] is empty and blocks[0][0][-1].name == "other"
 
 
 def test_tables_of_facts_have_a_column_each(pages):
