@@ -140,7 +140,7 @@ def _html_table(reproduction: Reproduction) -> Html:
         )
         for row in table.rows
     ]
-    grid = tag("table", tag("thead", head), tag("tbody", body), class_="averages")
+    grid = tag("table", tag("thead", head), tag("tbody", body), class_="averages reproduced")
     return tag("div", grid, class_="scroll")
 
 
