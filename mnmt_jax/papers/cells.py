@@ -90,6 +90,7 @@ class Reproduction:
         conditions: conditions of our runs.
         notes: what differs from the paper's conditions.
         analysis_pages: title -> page of an analysis, below the output folder.
+        reports: title -> report of an evaluation, with translations, below the output folder.
     """
 
     table: Table
@@ -98,6 +99,7 @@ class Reproduction:
     conditions: Sequence[Conditions] = ()
     notes: tuple[str, ...] = ()
     analysis_pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    reports: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def collect(
@@ -157,7 +159,8 @@ def collect(
     ]
     notes += scoring_notes(trial.experiment for trial in trials)
     notes += [f"{row}: {timing.describe()}" for (row, _), timing in timed.items()]
-    return Reproduction(table, cells, evaluations, conditions, tuple(notes))
+    reports = {trial.title: f"{trial.evaluation}/report.html" for trial in trials}
+    return Reproduction(table, cells, evaluations, conditions, tuple(notes), reports=reports)
 
 
 def _read_evaluation(experiment: Experiment, folder: Path, output: Path) -> Evaluation:

@@ -263,9 +263,9 @@ def outside_experiments(
 
 
 def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
-    """Return the corpora in the keys of a row's columns."""
+    """Return the corpora in the keys of a row's columns; "" without columns."""
     scored = [column for column in table.columns if column.key in row.published]
-    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns))
+    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns)) or ("",)
 
 
 def _place(table: Table, row: Row) -> str:

@@ -162,6 +162,11 @@ class Trial:
     seed: int
 
     @property
+    def title(self) -> str:
+        """Row, corpus in a table of several, and seed."""
+        return ", ".join(filter(None, (self.row, self.prefix, f"seed {self.seed}")))
+
+    @property
     def evaluation(self) -> str:
         """Folder of its evaluation, below the output folder."""
         return f"evaluations/{self.experiment.evaluation_name}/seed{self.seed}"

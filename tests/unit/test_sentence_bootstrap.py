@@ -101,11 +101,12 @@ def test_clusters_are_connected_by_any_common_text():
     assert clusters["cs", "fr"] != clusters["en", "de"]  # three is Czech there
 
 
-def test_off_target_ratios_are_binomial(tmp_path):
+@pytest.mark.parametrize("metric", ["off_target_lid", "off_target_nearest", "exact_match"])
+def test_ratios_of_sentences_are_binomial(tmp_path, metric):
     result = _result([("en", "de")], sentences=400)
-    item = dataclasses.replace(result.directions[0], off_target_lid=25.0)
+    item = dataclasses.replace(result.directions[0], **{metric: 25.0})
     result = dataclasses.replace(result, directions=(item,))
-    draws = resample_scores(result, tmp_path, "off_target_lid")["en", "de"]
+    draws = resample_scores(result, tmp_path, metric)["en", "de"]
     assert draws.mean() == pytest.approx(25, abs=0.3)
     assert draws.std() == pytest.approx(100 * (0.25 * 0.75 / 400) ** 0.5, rel=0.1)
 
