@@ -85,6 +85,15 @@ def one_device():
         yield
 
 
+@pytest.fixture(scope="module")
+def kept_programs():
+    """Compile the programs of a configuration once, for files that train it again and again."""
+    from tests import made_run  # after the hook
+
+    with made_run.kept_programs():
+        yield
+
+
 @pytest.fixture
 def relaxed_dtypes():
     """Allow implicit dtype promotion, which optax relies on."""

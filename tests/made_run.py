@@ -8,6 +8,7 @@ import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.training.build import Built, build
 from mnmt_jax.training.checkpoints import Checkpoints
 from tests.unit import made_text
 
@@ -35,6 +37,33 @@ def one_device() -> Iterator[None]:
     alone = functools.partial(make_mesh, devices=jax.devices()[:1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mnmt_jax.training.build.make_mesh", alone)
+        yield
+
+
+@contextlib.contextmanager
+def kept_programs() -> Iterator[None]:
+    """Trace and compile the programs of a configuration once, however often it is trained.
+
+    Not for tests that change what is traced. Data, sessions and files are made anew.
+    """
+    kept: dict[Any, Built] = {}
+
+    def build_with_kept(config: Config) -> Built:
+        made = build(config)
+        whole, settings = made.config, made.config.train
+        traced = (whole.data, whole.model, whole.optimizer, settings.steps, settings.seed)
+        key = (*traced, settings.methods, made.cache.vocabulary.size, made.mesh)
+        before = kept.setdefault(key, made)
+        return dataclasses.replace(
+            made,
+            learner=before.learner,
+            init=before.init,
+            abstract=before.abstract,
+            programs=before.programs,
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mnmt_jax.training.train.build", build_with_kept)
         yield
 
 

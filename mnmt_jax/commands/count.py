@@ -25,6 +25,9 @@ def make_parser() -> CommandParser:
         "directions between their languages that have such text; default: train",
     )
     parser.add_argument("--output", metavar="FILE", help="also write the counts as JSON")
+    parser.add_argument(
+        "--page", metavar="FILE", help="also write a page with a heat map of the directions"
+    )
     return parser
 
 
@@ -33,11 +36,14 @@ def main() -> None:
     flags = make_parser().parse_args()
     splits = _splits(flags.of)
     from mnmt_jax.data.pair_counts import count_pairs
+    from mnmt_jax.evaluation.count_page import GENERATOR, count_page
     from mnmt_jax.evaluation.markdown_tables import markdown_table
-    from mnmt_jax.files.atomic_write import check_writable, write_text
+    from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 
-    if flags.output:
-        check_writable(Path(flags.output).parent)
+    for path in map(Path, filter(None, (flags.output, flags.page))):
+        check_writable(path.parent)
+    if flags.page:
+        check_replaced(Path(flags.page), lambda text: GENERATOR in text)
     corpus, directions = corpus_and_directions(flags)
     print(f"counting {corpus.name}", file=sys.stderr)
     counts = count_pairs(corpus, directions, splits)
@@ -51,6 +57,8 @@ def main() -> None:
     if flags.output:
         facts = {"corpus": corpus.name, "sentences": counts}
         write_text(Path(flags.output), json.dumps(facts, indent=1) + "\n")
+    if flags.page:
+        write_text(Path(flags.page), count_page(corpus.name, counts))
 
 
 def _splits(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from mnmt_jax.commands.common_flags import (
 )
 
 if TYPE_CHECKING:
-    from mnmt_jax.config.key_reference import GinKey
+    from mnmt_jax.commands.key_reference import GinKey
 
 _WIDTH = 96
 
@@ -42,7 +42,7 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    from mnmt_jax.config.key_reference import all_sections, find_keys, section_summary
+    from mnmt_jax.commands.key_reference import all_sections, find_keys, section_summary
 
     import_modules(flags.module_import)
     keys = [find_keys(name) for name in flags.names]

@@ -53,7 +53,7 @@ def with_counts(paper: Paper, reproduction: Reproduction, output: Path) -> Repro
             published = row.published.get(column.key)
             if ours is not None and published is not None:
                 cells[row.name, column.key] = Cell(published, summarize_scores([ours]))
-    files = {f"sentences by direction, {name}": count_file(name) for name in counts}
+    files = {f"sentences by direction, {name}": count_file(name, "html") for name in counts}
     pages = {**reproduction.analysis_pages, **files}
     return dataclasses.replace(reproduction, cells=cells, analysis_pages=pages)
 

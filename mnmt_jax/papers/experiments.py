@@ -70,6 +70,7 @@ class CorpusSettings:
         model: what `{corpus}` stands for in the name of a model file.
         run: run file of `gin_configs/runs`.
         vocabulary: flags of `mnmt vocabulary`.
+        omitted_preparation: what the authors did to the text and is not done here; may be empty.
         released_vocabulary: SentencePiece model of the authors, below the folder of the corpora;
             used instead of a new vocabulary if it is there. Empty if none is public.
         released_at: where this file is published.
@@ -100,6 +101,7 @@ class CorpusSettings:
     model: str = ""
     run: str = ""
     vocabulary: tuple[str, ...] = ()
+    omitted_preparation: str = ""
     released_vocabulary: str = ""
     released_at: str = ""
     vocabulary_of: str = ""
@@ -261,9 +263,9 @@ def outside_experiments(
 
 
 def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
-    """Return the corpora in the keys of a row's columns."""
+    """Return the corpora in the keys of a row's columns; "" without columns."""
     scored = [column for column in table.columns if column.key in row.published]
-    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns))
+    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns)) or ("",)
 
 
 def _place(table: Table, row: Row) -> str:
@@ -380,11 +382,13 @@ def with_released_vocabulary(experiment: Experiment, folder: Path | None) -> Exp
     )
 
 
-def vocabulary_notes(experiments: Iterable[Experiment]) -> list[str]:
-    """Return a note for each vocabulary that the authors released: whether it is used."""
+def data_notes(experiments: Iterable[Experiment]) -> list[str]:
+    """Return notes on what the authors did to the text, and on vocabularies that they released."""
     notes: dict[str, None] = {}
     for experiment in experiments:
         data = experiment.data
+        if data.omitted_preparation:
+            notes[f"{data.mixture}: not done here: {data.omitted_preparation}"] = None
         if data.released_vocabulary and not experiment.vocabulary_import:
             use = "used" if data.vocabulary_file else "not there, so a new one is trained"
             place = f"DATA/{data.released_vocabulary} ({data.released_at})"

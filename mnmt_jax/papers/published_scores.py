@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mnmt_jax.evaluation.published_procedures import PROCEDURES
 from mnmt_jax.evaluation.result import DirectionResult, RunResult
-from mnmt_jax.papers.experiments import CorpusSettings, Experiment
+from mnmt_jax.papers.experiments import Experiment
 
 _SCORES = ("bleu", "spbleu", "chrf", "comet", "bert_score")
 
@@ -28,17 +28,27 @@ def _replace(item: DirectionResult) -> DirectionResult:
     return dataclasses.replace(item, **scores)  # type: ignore[arg-type]
 
 
+def uses_procedure(experiment: Experiment) -> bool:
+    """Return whether an evaluation is scored by the authors' procedure.
+
+    Translations from files are not: the procedure needs the vocabulary of their model.
+    """
+    return experiment.data.as_published and not experiment.hypotheses
+
+
 def scoring_notes(experiments: Iterable[Experiment]) -> list[str]:
     """Return a note for each corpus whose authors score by a procedure of their own."""
-    corpora = {item.data.corpus: item.data for item in experiments if item.data.procedure}
-    return [_note(data) for data in corpora.values()]
+    items = [item for item in experiments if item.data.procedure]
+    return list(dict.fromkeys(map(_note, items)))
 
 
-def _note(data: CorpusSettings) -> str:
+def _note(experiment: Experiment) -> str:
+    data = experiment.data
     label = PROCEDURES[data.procedure].label
-    if data.as_published:
+    if uses_procedure(experiment):
         return f"Our scores on {data.corpus} are by the authors' procedure ({label})."
+    system = f" of {experiment.model}" if experiment.hypotheses else ""
     return (
-        f"Our scores on {data.corpus} are plain sacreBLEU; the authors' scripts score otherwise "
-        f"({label})."
+        f"Our scores{system} on {data.corpus} are plain sacreBLEU; the authors' scripts "
+        f"score otherwise ({label})."
     )

@@ -10,7 +10,7 @@ Folders below the output folder, shared by all tables that are written there:
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
-    counts/MIXTURE.json      from `mnmt count`
+    counts/MIXTURE.json      from `mnmt count`, and its page
     done/                    one empty file for every finished step
     tables/PAPER/TABLE       result pages
 """
@@ -40,6 +40,7 @@ from mnmt_jax.papers.experiments import (
     training_config,
     with_released_vocabulary,
 )
+from mnmt_jax.papers.output_folders import cache_folder, import_folder, run_folder
 from mnmt_jax.papers.tables import Paper, Row, Table
 
 
@@ -161,6 +162,11 @@ class Trial:
     seed: int
 
     @property
+    def title(self) -> str:
+        """Row, corpus in a table of several, and seed."""
+        return ", ".join(filter(None, (self.row, self.prefix, f"seed {self.seed}")))
+
+    @property
     def evaluation(self) -> str:
         """Folder of its evaluation, below the output folder."""
         return f"evaluations/{self.experiment.evaluation_name}/seed{self.seed}"
@@ -254,7 +260,8 @@ class Workflow:
         """Add the step that counts the sentences of a mixture; return its name."""
         command = ("mnmt", "count", "--mixture", mixture, "--of", ",".join(splits))
         inputs = self._data(mixture)
-        return self._step(f"count/{mixture}", (*command, "--output", count_file(mixture)), inputs)
+        files = ("--output", count_file(mixture), "--page", count_file(mixture, "html"))
+        return self._step(f"count/{mixture}", (*command, *files), inputs)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -296,9 +303,9 @@ class Workflow:
         return self._step(f"vocabulary/{name}", command, inputs)
 
     def _cache(self, experiment: Experiment) -> str:
-        data, folder = experiment.data, _cache_folder(experiment)
+        data, folder = experiment.data, cache_folder(experiment)
         if name := experiment.vocabulary_import:
-            vocabulary, step = f"{_import_folder(name)}/vocabulary", self._import(name)
+            vocabulary, step = f"{import_folder(name)}/vocabulary", self._import(name)
         else:
             vocabulary = f"vocabularies/{data.vocabulary_name}"
             step = self._vocabulary(data)
@@ -323,9 +330,9 @@ class Workflow:
             if checkpoint:
                 sources += ["--initialize_step", f"{source.name}={checkpoint}".lstrip("=")]
         inputs.append(self._cache(experiment))
-        files, cache = gin_files(experiment), _cache_folder(experiment)
+        files, cache = gin_files(experiment), cache_folder(experiment)
         flags = self._training_flags(experiment, seed, files, cache)
-        command = ("mnmt", "train", *flags, *sources, "--workdir", _run_folder(experiment, seed))
+        command = ("mnmt", "train", *flags, *sources, "--workdir", run_folder(experiment, seed))
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
 
     def _training_flags(
@@ -353,17 +360,17 @@ class Workflow:
         name = f"{experiment.run_name}/seed{seed}"
         grown, cache = f"grown/{name}", f"caches/{name}"
         pieces = self._scale.new_language or data.new_language
-        command = ("mnmt", "add-language", "--run", _run_folder(base, seed), *_step_flags(base))
+        command = ("mnmt", "add-language", "--run", run_folder(base, seed), *_step_flags(base))
         inputs = (self._trained(base, seed), *self._data(data.mixture))
         flags = ("--mixture", data.mixture, *pieces, "--output", grown)
         add = self._step(f"add-language/{name}", (*command, *flags), inputs)
         command = ("mnmt", "cache", "--mixture", data.mixture)
-        flags = ("--vocabulary", f"{grown}/vocabulary", "--also", _cache_folder(base))
+        flags = ("--vocabulary", f"{grown}/vocabulary", "--also", cache_folder(base))
         cached = self._step(f"cache/{name}", (*command, *flags, "--output", cache), (add,))
         files = [f"{grown}/config.gin", *map(settings_file, experiment.settings)]
         training = self._training_flags(experiment, seed, files, cache)
         command = ("mnmt", "train", *training, "--initialize_from", grown)
-        workdir = ("--workdir", _run_folder(experiment, seed))
+        workdir = ("--workdir", run_folder(experiment, seed))
         return self._step(f"train/{name}", (*command, *workdir), (cached,))
 
     def _back_translate(self, experiment: Experiment, seed: int) -> str:
@@ -371,12 +378,12 @@ class Workflow:
         data, rounds = experiment.data, experiment.back_translation_rounds
         before = dataclasses.replace(experiment, back_translation_rounds=0)
         command = (
-            *("mnmt", "back-translate", "--run", _run_folder(before, seed)),
+            *("mnmt", "back-translate", "--run", run_folder(before, seed)),
             *_step_flags(before),
-            *("--cache", _cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
+            *("--cache", cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
             *("--gin_file", settings_file("back_translation")),
             *_gin_flags(self._bindings(experiment)),
-            *("--workdir", _run_folder(experiment, seed).rpartition("/round_")[0]),
+            *("--workdir", run_folder(experiment, seed).rpartition("/round_")[0]),
         )
         inputs = (self._trained(before, seed),)
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
@@ -384,9 +391,9 @@ class Workflow:
     def _source(self, source: Source, seed: int) -> tuple[str, str, str]:
         """Add a source run; return its step, folder and checkpoint, which is "" for the newest."""
         if not source.corpus:
-            return self._import(source.model), _import_folder(source.model), ""
+            return self._import(source.model), import_folder(source.model), ""
         experiment = self._source_experiment(source)
-        folder = _run_folder(experiment, seed)
+        folder = run_folder(experiment, seed)
         return self._trained(experiment, seed), folder, experiment.data.step
 
     def _source_experiment(self, source: Source) -> Experiment:
@@ -401,7 +408,7 @@ class Workflow:
             make = ("python", "-m", "mnmt_jax.interop.miniature_checkpoint", name, path)
             sizes = (f"--{size}={value}" for size, value in _SIZES.items())
             inputs = (self._step(f"checkpoint/{name}", (*make, *sizes)),)
-        command = ("mnmt", "import", *flags, "--output", _import_folder(name))
+        command = ("mnmt", "import", *flags, "--output", import_folder(name))
         return self._step(f"import/{name}", command, inputs)
 
     def _data_path(self, word: str) -> str:
@@ -421,7 +428,7 @@ class Workflow:
             "mnmt",
             "average",
             "--run",
-            _run_folder(experiment, seed),
+            run_folder(experiment, seed),
             *experiment.data.average,
         )
         return self._step(f"average/{experiment.run_name}/seed{seed}", command, (trained,))
@@ -438,7 +445,7 @@ class Workflow:
             outside = ("--hypotheses", experiment.hypotheses, "--name", experiment.model)
             command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
             return self._step(f"evaluate/{name}", command, self._data(task))
-        command = ["mnmt", "evaluate", "--run", _run_folder(experiment, seed), "--task", task]
+        command = ["mnmt", "evaluate", "--run", run_folder(experiment, seed), "--task", task]
         command += [*_step_flags(experiment), *flags]
         command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
@@ -448,7 +455,7 @@ class Workflow:
     def _benchmark(self, experiment: Experiment, seed: int, task: str) -> str:
         """Add the timing of a run's translation; return the step."""
         name = f"{experiment.evaluation_name}/seed{seed}"
-        command = ["mnmt", "benchmark", "--run", _run_folder(experiment, seed), "--task", task]
+        command = ["mnmt", "benchmark", "--run", run_folder(experiment, seed), "--task", task]
         command += [*_step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
         command += _gin_flags((*experiment.decode, *self._scale.decode))
         command += ["--output", f"evaluations/{name}"]
@@ -459,7 +466,7 @@ class Workflow:
         items = [analysis.runs[name] for name in names]
         data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
         command = ["mnmt", "analyse", *analysis.command]
-        command += [word for item in items for word in ("--run", _run_folder(item, analysis.seed))]
+        command += [word for item in items for word in ("--run", run_folder(item, analysis.seed))]
         command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
         if analysis.kind != "scales":
             command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
@@ -477,9 +484,9 @@ class Workflow:
         return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
 
 
-def count_file(mixture: str) -> str:
-    """Return the file of the counts of a mixture, below the output folder."""
-    return f"counts/{mixture}.json"
+def count_file(mixture: str, suffix: str = "json") -> str:
+    """Return the file of the counts of a mixture, or their page, below the output folder."""
+    return f"counts/{mixture}.{suffix}"
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
@@ -495,24 +502,3 @@ def _step_flags(experiment: Experiment) -> list[str]:
 def _miniature_pieces(mixture: str) -> str:
     """Return a vocabulary size that is neither too small nor too large for a miniature's text."""
     return str(430 + 24 * len(mixture_languages(mixture)))
-
-
-def _cache_folder(experiment: Experiment) -> str:
-    """Return the folder of a training's cache; the same mixture, flags and vocabulary share it."""
-    data = experiment.data
-    vocabulary = experiment.vocabulary_import or data.vocabulary_name
-    difference = "" if vocabulary == data.mixture else vocabulary.removeprefix(f"{data.mixture}-")
-    parts = (*data.cache, *filter(None, [difference]))
-    return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
-
-
-def _import_folder(name: str) -> str:
-    return f"imports/{name}"
-
-
-def _run_folder(experiment: Experiment, seed: int) -> str:
-    if experiment.pretrained:
-        return _import_folder(experiment.model)
-    folder = f"runs/{experiment.run_name}/seed{seed}"
-    rounds = experiment.back_translation_rounds
-    return f"{folder}/round_{rounds}/run" if rounds else folder

@@ -143,7 +143,7 @@ def commands_page() -> str:
 
 def gin_page() -> str:
     """Return every gin key with its type, range, default and meaning."""
-    from mnmt_jax.config.key_reference import all_sections
+    from mnmt_jax.commands.key_reference import all_sections
 
     parts = [
         "# Gin keys\n\nA value is set in a gin file or by `--gin.SECTION.KEY=VALUE`. "
@@ -153,7 +153,7 @@ def gin_page() -> str:
 
 
 def _section_table(section: type) -> str:
-    from mnmt_jax.config.key_reference import section_keys, section_summary
+    from mnmt_jax.commands.key_reference import section_keys, section_summary
 
     rows = [f"## {section.__name__}\n\n{section_summary(section)}\n"]
     rows.append("| key | values | default | meaning |\n|---|---|---|---|")

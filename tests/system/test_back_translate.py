@@ -56,7 +56,7 @@ def call(monkeypatch, made: Path, *flags: object) -> int | None:
 
 
 @pytest.fixture(scope="module")
-def straight(made, one_device) -> Path:
+def straight(made, one_device, kept_programs) -> Path:
     """Two rounds that nothing stopped."""
     with pytest.MonkeyPatch.context() as patch:
         assert not call(patch, made, "--workdir", made / "straight", "--rounds=2")

@@ -39,7 +39,7 @@ from tests.made_run import (
 )
 from tests.unit.test_checkpoint import make_state, shapes_of
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "kept_programs")
 
 RUN = "gs://bucket/runs/one"
 STEPS = 8  # saved and validated every 4

@@ -89,7 +89,7 @@ def with_lora(config: Config, steps: int = 150) -> Config:
 
 
 @pytest.fixture(scope="module")
-def runs(base_config, one_device, tmp_path_factory):
+def runs(base_config, one_device, kept_programs, tmp_path_factory):
     """The base and its fine-tuning; every training of this module compiles its programs once."""
     folder = tmp_path_factory.mktemp("runs")
     assert train(base_config, folder / "base") is None

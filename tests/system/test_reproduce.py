@@ -79,6 +79,16 @@ def slurm(tmp_path, monkeypatch):
     return tmp_path / "jobs"
 
 
+def test_words_after_two_dashes_go_to_snakemake():
+    """argparse alone refuses them if flags stand between the table and the dashes."""
+    parse = reproduce.make_parser().parse_args
+    words = ["registers/table1", "--scale=tiny", "--", "--executor", "slurm", "--", "x"]
+    assert parse(words).snakemake == ["--executor", "slurm", "--", "x"]
+    assert parse(words[:3]).snakemake == parse(words[:1]).snakemake == []
+    with pytest.raises(UserError, match="follow '--', as in '-- slurm'"):
+        parse([words[0], "slurm"])
+
+
 def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm):
     steps = (
         _shell("data/a", "echo made > a.txt"),

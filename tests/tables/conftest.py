@@ -1,8 +1,6 @@
-"""Collection of the tests of this folder, and the table of the rows that they ran."""
+"""The table of the rows that the tests of this folder ran."""
 
 from tests.tables.row_runs import FOLDER, REPORT
-
-collect_ignore_glob = [] if FOLDER else ["test_*.py"]
 
 
 def pytest_terminal_summary(terminalreporter):

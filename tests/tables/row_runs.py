@@ -11,16 +11,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from mnmt_jax.papers.analyses import Analysis, analyses
 from mnmt_jax.papers.cells import collect
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.workflow import TINY, Step, Trial, Workflow, trials
 
 FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in os.environ else None
-"""Output folder that all rows share; without it the tests of this folder are not collected."""
+"""Output folder that all rows share; without it the tests of this folder do not run."""
+NOT_RUN = "MNMT_JAX_TABLES names no output folder: run scripts/test_tables.sh"
 REPORT = "rows.md"
 _HEADER = "| table | row | new steps | killed in | seconds | cells |\n|---|---|--:|---|--:|--:|\n"
 _POLL = 0.05
+_CORES = min(4, len(os.sched_getaffinity(0)))
 FILE_METRICS = {"spbleu", "comet", "bert_score"}
 """Metrics that need files from elsewhere; they are left out where these are not."""
 
@@ -54,6 +57,8 @@ ROWS: Mapping[str, str] = {
     "language_layers/table7": "FCLL without tags",
     "language_layers/table8": "FCLL, tags omitted",
     "language_layers/table9": "SD, branches off",
+    "language_layers/table10": "SD, branches off",
+    "language_layers/table12": "SD, branches off",
     "language_layers/figure4": "(1) residual removed, 4 layers with branches",
     "graformer/table1": "Graformer",
     "graformer/table2": "Transformer",
@@ -76,40 +81,64 @@ ROWS: Mapping[str, str] = {
     "position_disentangling/table7": "MNMT-RC-small",
     "position_disentangling/table8": "MNMT-TPDM-small",
     "position_disentangling/figure1": "MNMT without positions",
+    "position_disentangling/figure5": "MNMT-TPDM",
     "benchmarks/zero_shot": "lavs",
     "benchmarks/zero_shot_prose": "fcll",
     "benchmarks/graft": "graft, 10 %",
     "benchmarks/graft_prose": "drawn, 10 %",
 }
 
+ANALYSED = (
+    "language_layers/figure3",
+    "language_layers/figure5",
+    "language_layers/figure6",
+    "position_disentangling/table4",
+    "position_disentangling/figure2",
+    "registers/table6",
+    "registers/figure4",
+    "registers/figure5",
+    "registers/figure6",
+    "registers/figure8",
+    "registers/figure10",
+    "two_stage/figure1",
+    "two_stage/figure4",
+)
+"""Tables without rows that run, but with analyses of trained models."""
+
 
 @dataclasses.dataclass(frozen=True)
 class RowPlan:
-    """A row's number, trials and steps."""
+    """What is run of a table: a row with one seed, or its analyses if `row` is empty."""
 
     table: str
     row: str
     number: int
     trials: Sequence[Trial]
+    analyses: Sequence[Analysis]
     steps: Sequence[Step]
 
 
-def plan_row(name: str, row_name: str) -> RowPlan:
-    """Plan a row of a table at the scale `tiny`, with one seed."""
+def plan_row(name: str, row_name: str = "") -> RowPlan:
+    """Plan a row of a table, or its analyses, at the scale `tiny`."""
     table = find_table(name)
     paper = load_papers()[table.paper]
-    number = [row.name for row in table.rows].index(row_name) + 1
-    selected = trials(paper, table, select_rows(paper, table, str(number)), 1)
+    names = ["", *(row.name for row in table.rows)]
+    number = names.index(row_name)
+    rows = select_rows(paper, table, str(number)) if row_name else ()
+    selected, analysed = trials(paper, table, rows, 1), analyses(paper, table, None)
     workflow = Workflow(paper, TINY)
     for trial in selected:
         workflow.add(trial)
-    return RowPlan(name, row_name, number, selected, workflow.steps)
+    for analysis in () if row_name else analysed:
+        workflow.add_analysis(analysis)
+    return RowPlan(name, row_name, number, selected, analysed, workflow.steps)
 
 
 def reproduce(plan: RowPlan, output: Path, *arguments: str) -> subprocess.Popen:
     """Start `mnmt reproduce` for a row, in a process group with all of its steps."""
-    command = [sys.executable, "-m", "mnmt_jax", "reproduce", plan.table]
-    command += ["--rows", str(plan.number), "--scale=tiny", f"--output={output}", *arguments]
+    command = [sys.executable, "-m", "mnmt_jax", "reproduce", plan.table, "--scale=tiny"]
+    command += ["--rows", str(plan.number)] if plan.row else []
+    command += [f"--output={output}", f"--cores={_CORES}", *arguments]
     output.mkdir(parents=True, exist_ok=True)
     with (output / "reproduce.log").open("a") as log:
         return subprocess.Popen(
@@ -164,6 +193,14 @@ def count_cells(plan: RowPlan, output: Path) -> tuple[int, int]:
 def needs_files(plan: RowPlan) -> bool:
     """Return whether all columns have metrics whose models are not part of this project."""
     return {column.metric for column in find_table(plan.table).columns} <= FILE_METRICS
+
+
+def count_pages(plan: RowPlan, output: Path) -> int:
+    """Return the number of analysis pages, which must all be there."""
+    pages = [page for analysis in plan.analyses for page in analysis.pages().values()]
+    missing = [page for page in pages if not (output / page).is_file()]
+    assert not missing, missing
+    return len(pages)
 
 
 def add_to_report(output: Path, table: str, *values: object) -> None:

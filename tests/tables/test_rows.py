@@ -5,10 +5,13 @@ import time
 import pytest
 
 from tests.tables.row_runs import (
+    ANALYSED,
     FOLDER,
+    NOT_RUN,
     ROWS,
     add_to_report,
     count_cells,
+    count_pages,
     is_done,
     kill_in_the_middle,
     needs_files,
@@ -16,10 +19,31 @@ from tests.tables.row_runs import (
     reproduce,
 )
 
+if FOLDER is None:
+    pytest.skip(NOT_RUN, allow_module_level=True)
+
 
 @pytest.mark.parametrize("table", ROWS)
 def test_a_row_is_killed_once_and_continues_to_its_page(table, relaxed_dtypes):
-    plan, start = plan_row(table, ROWS[table]), time.time()
+    plan = plan_row(table, ROWS[table])
+    report = _run_and_kill(plan)
+    scored, cells = count_cells(plan, FOLDER)
+    assert scored or needs_files(plan), f"no cell of '{plan.row}' has a score"
+    add_to_report(FOLDER, table, plan.row, *report, f"{scored}/{cells} cells")
+
+
+@pytest.mark.parametrize("table", ANALYSED)
+def test_analyses_are_killed_once_and_continue_to_their_pages(table):
+    plan = plan_row(table)
+    report = _run_and_kill(plan)
+    pages = count_pages(plan, FOLDER)
+    assert pages
+    add_to_report(FOLDER, table, "analyses", *report, f"{pages} pages")
+
+
+def _run_and_kill(plan) -> tuple[int, str, int]:
+    """Run a plan; return the number of new steps, where it was killed, and the seconds."""
+    start = time.time()
     missing = [step for step in plan.steps if not is_done(FOLDER, step)]
     killed_in = "nothing: all steps were done"
     if missing:
@@ -29,10 +53,7 @@ def test_a_row_is_killed_once_and_continues_to_its_page(table, relaxed_dtypes):
     assert reproduce(plan, FOLDER).wait() == 0, f"see {FOLDER}/reproduce.log"
     assert all(is_done(FOLDER, step) for step in plan.steps)
     assert {step: _time(step) for step in finished} == finished, "finished steps were repeated"
-    scored, cells = count_cells(plan, FOLDER)
-    assert scored or needs_files(plan), f"no cell of '{plan.row}' has a score"
-    seconds = round(time.time() - start)
-    add_to_report(FOLDER, table, plan.row, len(missing), killed_in, seconds, f"{scored}/{cells}")
+    return len(missing), killed_in, round(time.time() - start)
 
 
 def _time(step) -> int:

@@ -226,7 +226,7 @@ def cache(tmp_path_factory):
     return make_cache(tmp_path_factory.mktemp("back_translation"))
 
 
-def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device):
+def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_programs):
     config = configure(
         cache,
         BackTranslation(share=0.7),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from lxml import html
 
 from mnmt_jax.data.pair_counts import count_pairs
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.count_page import count_page
 from mnmt_jax.papers import cells
 from mnmt_jax.papers.counts import count_cell, counted_splits, with_counts
 from mnmt_jax.papers.listing import runnable_rows
@@ -47,11 +49,15 @@ def test_the_command_prints_and_writes_counts(tmp_path, capsys):
     for code in ("en", "de"):
         (tmp_path / f"train.{code}").write_text("a\nb\nc\n")
     flags = ["--parallel", tmp_path, "--languages", "en,de"]
-    output = tmp_path / "counts.json"
-    call_count(*flags, "--output", output)
+    output, page = tmp_path / "counts.json", tmp_path / "counts.html"
+    call_count(*flags, "--output", output, "--page", page)
     assert json.loads(output.read_text())["sentences"] == {"train": {"en-de": 3, "de-en": 3}}
     lines = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
     assert "|train|en-de|3|" in lines and "|train|all|6|" in lines
+    assert "Sentences of corpus" in page.read_text()
+    page.write_text("mine")
+    with pytest.raises(UserError, match="counts.html"):
+        call_count(*flags, "--page", page)
     with pytest.raises(UserError, match="--of=dev: 'dev' is none of them; choose from train, val"):
         call_count(*flags, "--of", "dev")
     with pytest.raises(UserError, match="--of=,: is empty"):
@@ -60,6 +66,21 @@ def test_the_command_prints_and_writes_counts(tmp_path, capsys):
 
 def call_count(*flags: object) -> None:
     command("count_pairs", *flags)
+
+
+def test_the_page_has_a_cell_for_each_direction():
+    counts = {"train": {"en-de": 1_450_000, "de-en": 999_600, "en-fr": 12_345, "fr-en": 0}}
+    document = html.fromstring(count_page("made", counts))
+    rows = {
+        row.find("th").text_content(): [cell.text_content() for cell in row.findall("td")]
+        for row in document.xpath("//tbody/tr")
+    }
+    assert rows == {
+        "en": ["–", "1.45M", "12.3k"],
+        "de": ["1M", "–", "–"],
+        "fr": ["–", "–", "–"],
+    }
+    assert "2,461,945 in all" in document.text_content()
 
 
 COUNTS = {
@@ -134,7 +155,8 @@ def test_counting_is_a_step_of_the_workflow():
         assert plan.add_count("ted19", ("train",)) == "count/ted19"
         step = plan.steps[-1]
         assert " ".join(step.command) == (
-            "mnmt count --mixture ted19 --of train --output counts/ted19.json"
+            "mnmt count --mixture ted19 --of train --output counts/ted19.json "
+            "--page counts/ted19.html"
         )
         assert step.inputs == inputs
 
@@ -151,4 +173,4 @@ def test_counts_are_cells_with_published_numbers(tmp_path):
     assert counted.cells["am", "all.sentences"].difference == 0
     assert counted.cells["ro", "all.sentences"].ours.mean == 5
     assert counted.cells["ro*", "all.sentences"].ours is None  # processed Romanian is not ours
-    assert count_file("newscrawl") in counted.analysis_pages.values()
+    assert count_file("newscrawl", "html") in counted.analysis_pages.values()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from mnmt_jax.commands import keys
-from mnmt_jax.config.key_reference import all_sections, find_keys, section_keys, section_summary
+from mnmt_jax.commands.key_reference import all_sections, find_keys, section_keys, section_summary
 from mnmt_jax.config.sections import SECTIONS, Decode
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.method_registry import library_methods
@@ -40,8 +40,16 @@ def test_ranges_choices_and_defaults():
     assert beam.meaning.startswith("hypotheses per sentence")
     (schedule,) = find_keys("Optimizer.schedule")
     assert schedule.values == "'inverse_sqrt', 'cosine', 'constant'"
-    (methods,) = find_keys("Model.methods")
-    assert methods.values == "tuple of: name of a method"
+    (layout,) = find_keys("Model.layout")
+    assert {"'register'", "'grafted'", "'causal_lm'"} <= {*layout.values.split(", ")}
+    (instruction,) = find_keys("Data.instruction")
+    assert instruction.values == "'1', '2', '3', '4', '5', 'register', 'none'"
+
+
+def test_methods_are_listed_where_they_are_allowed():
+    (of_model,), (of_training,) = find_keys("Model.methods"), find_keys("Train.methods")
+    assert of_model.values.startswith("tuple of: 'adaption', 'cut_residual', ")
+    assert "'mrasp2'" in of_training.values and "'mrasp2'" not in of_model.values
     names = [key.name for key in find_keys("Decode")]
     assert names == [f"Decode.{field.name}" for field in dataclasses.fields(Decode)]
 

@@ -32,12 +32,21 @@ def test_the_introduction_cites_the_paper(pages):
 
 
 def test_reasons_are_listed_with_their_rows(pages):
-    text = pages.paper_tables(find_paper("graformer"), "../..")
-    (mbart,) = _lines(text, "| mBART checkpoint")
-    assert mbart[1] == "[Table 1](#table1): mBART; [Table 2](#table2): mBART"
-    text = pages.paper_tables(find_paper("position_disentangling"), "../..")
-    (drawn,) = _lines(text, "| drawn only: the text gives no numbers")
-    assert drawn[1] == "[Figure 2](#figure2); [Figure 5](#figure5)"
+    paper, table = find_paper("language_layers"), find_table("language_layers/table2")
+    closed = [dataclasses.replace(row, unavailable="closed_model") for row in table.rows[:2]]
+    first = dataclasses.replace(table, rows=(*closed, *table.rows[3:]))
+    second = dataclasses.replace(table, name="table3", number="Table 3", rows=tuple(closed[:1]))
+    drawn = dataclasses.replace(table, name="figure4", number="Figure 4", rows=())
+    drawn = dataclasses.replace(drawn, no_numbers="drawn only")
+    tables = {item.name: item for item in (first, second, drawn)}
+    text = pages.paper_tables(dataclasses.replace(paper, tables=tables), "../..")
+    assert _lines(text, "| closed") == [
+        [
+            "closed\\_model",
+            "[Table 2](#table2): Baseline, Philip et al. (2020); [Table 3](#table3): Baseline",
+        ]
+    ]
+    assert _lines(text, "| drawn only") == [["drawn only", "[Figure 4](#figure4)"]]
 
 
 def test_rows_name_gin_files_and_changes(pages):
@@ -65,12 +74,31 @@ def test_rows_without_common_columns_are_tables_of_their_own(pages):
     empty = dataclasses.replace(table.rows[0], name="empty", published={})
     rows = (empty, *table.rows[:11], dataclasses.replace(empty, name="other"), *table.rows[11:])
     blocks = pages._blocks(dataclasses.replace(table, rows=rows))
-    assert [len(rows) for rows, _ in blocks] == [1, 12, 14]
+    assert [len(rows) for rows, _ in blocks] == [13, 14]
+    assert blocks[0][0][0] is empty and blocks[0][0][-1].name == "other"
 
 
 def test_tables_of_facts_have_a_column_each(pages):
     header, _, first = _lines(pages._numbers(find_table("registers/table2")), "| ")[:3]
     assert header == ["row", "languages", "bridges"] and first == ["1. English", "en", "en"]
+
+
+def test_printed_points_of_a_figure_are_drawn(pages):
+    paper = find_paper("graformer")
+    (drawing,) = pages._charts(paper, paper.tables["figure7"]).split("<figure")[1:]
+    assert drawing.count(": published ") == 30 and "en→de: published" in drawing
+    two_stage = find_paper("two_stage")
+    assert pages._charts(two_stage, two_stage.tables["table1"]) == ""
+    assert pages._charts(two_stage, two_stage.tables["figure5"]) == ""  # a point each
+
+
+def test_analyses_are_runs_of_a_table(pages):
+    text = pages.paper_tables(find_paper("registers"), "../..")
+    section = text.split("{ #figure4 }")[1].split("\n## ")[0]
+    assert "mnmt reproduce registers/figure4 --data" in section
+    files = "[register_ec40_24](../../gin_configs/models/register_ec40_24.gin), "
+    assert f"`, of registers, 24 layers: {files}" in section and "mnmt analyse states" in section
+    assert _lines(text, "| [Figure&nbsp;4]")[0][2:] == ["–", "1 analysis", "–"]
 
 
 def test_plain_text_is_escaped(pages):

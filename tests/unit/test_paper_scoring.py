@@ -101,3 +101,22 @@ def test_intervals_are_those_of_the_procedure(tmp_path):
     plain = intervals.of_column(Column("en-de.bleu", ""), "bleu", Evaluation(result, folder))
     assert abs(sum(plain) / 2 - score) > high - low  # other tokens, other references
     assert intervals.of_column(Column("en-de.chrf", ""), "chrf", evaluation) is None
+
+
+def test_files_of_other_systems_are_scored_by_sacrebleu(tmp_path):
+    """The procedure needs the vocabulary of a model, which files do not have."""
+    table, paper = find_table("graformer/table1"), PAPERS["graformer"]
+    (tmp_path / "files").mkdir()
+    row = next(row for row in table.rows if row.name == "mBART")
+    folders = {"mBART": tmp_path / "files"}
+    selected = trials(paper, table, [row], 1, hypotheses=folders)
+    plan = Workflow(paper, FULL)
+    plan.add(selected[0])
+    assert "--paper_compatible" not in plan.steps[-1].command
+    result = made_result("made", ("en", "de"), seed=1)
+    (tmp_path / selected[0].evaluation).mkdir(parents=True)
+    write_result(result, tmp_path / selected[0].evaluation / "scores.json")
+    made = cells.collect(table, selected, tmp_path)
+    score = result.values("bleu")["de", "en"]
+    assert made.cells["mBART", "de-en.bleu"].ours.mean == pytest.approx(score)
+    assert any(note.startswith("Our scores of mBART on ted30 are plain") for note in made.notes)

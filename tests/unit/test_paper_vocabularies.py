@@ -79,6 +79,34 @@ def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, rela
     assert "spm.model" not in describe_plan(find_table("registers/table4"), (), (), plan)
 
 
+def test_pages_link_to_reports_of_evaluations(tmp_path):
+    """A table of translation examples has no columns, and its rows are models."""
+    paper, table = PAPERS["language_layers"], find_table("language_layers/table10")
+    selected = trials(paper, table, select_rows(paper, table, None))
+    assert [trial.title for trial in selected] == ["SD, seed 1", "SD, branches off, seed 1"]
+    for trial in selected:
+        (tmp_path / trial.evaluation).mkdir(parents=True)
+        write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+    made = cells.collect(table, selected, tmp_path)
+    links = [f"../../{trial.evaluation}/report.html" for trial in selected]
+    for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
+        assert all(link in page for link in links) and "SD, branches off, seed 1" in page
+    several = find_table("language_layers/table2")
+    titles = [trial.title for trial in trials(paper, several, several.rows[:1], 1)]
+    assert "Baseline, ted20, seed 1" in titles
+
+
+def test_plans_and_pages_say_what_the_authors_did_to_the_text(tmp_path, relaxed_dtypes):
+    table, paper = find_table("language_layers/table7"), PAPERS["language_layers"]
+    text = describe_plan(table, (), (), _plan("language_layers/table7", "2"))
+    assert "data: iwslt17: not done here: Moses' tokenisation" in text
+    (trial,) = trials(paper, table, table.rows[:1])
+    (tmp_path / trial.evaluation).mkdir(parents=True)
+    write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+    made = cells.collect(table, [trial], tmp_path)
+    assert "iwslt17: not done here: Moses" in pages.markdown_page(paper, made)
+
+
 def test_seeds_are_those_that_the_papers_state():
     seeds = {
         "registers/table1": [1234],

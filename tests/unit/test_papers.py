@@ -305,7 +305,7 @@ def test_rows_that_cannot_run_are_refused_with_their_reason():
     with pytest.raises(UserError, match="'7' is not a number from 1 to 6"):
         select_rows(paper, table, "7")
     with pytest.raises(UserError, match="no row of this table can be run"):
-        select_rows(paper, find_table("language_layers/table10"), None)
+        select_rows(PAPERS["registers"], find_table("registers/table8"), None)
 
 
 RESULT = made_result("made", ("en", "de", "fr", "cs"), seed=3)

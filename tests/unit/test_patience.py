@@ -27,7 +27,7 @@ def configure(cache, patience, rate=0.0):
     )
 
 
-def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device):
+def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device, kept_programs):
     run = tmp_path / "run"
     assert train(configure(cache, 3), run) is None
     assert records(run)[-1]["step"] == 4
@@ -40,7 +40,9 @@ def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device):
     assert records(run)[-1]["step"] == 8
 
 
-def test_an_interrupted_run_ends_at_the_same_step(cache, tmp_path, monkeypatch, one_device):
+def test_an_interrupted_run_ends_at_the_same_step(
+    cache, tmp_path, monkeypatch, one_device, kept_programs
+):
     uninterrupted, interrupted = tmp_path / "whole", tmp_path / "broken"
     assert train(configure(cache, 3), uninterrupted) is None
     with monkeypatch.context() as patch:
@@ -50,7 +52,7 @@ def test_an_interrupted_run_ends_at_the_same_step(cache, tmp_path, monkeypatch, 
     assert_same_training(interrupted, uninterrupted, 4)
 
 
-def test_an_improving_run_continues(cache, tmp_path, one_device):
+def test_an_improving_run_continues(cache, tmp_path, one_device, kept_programs):
     run = tmp_path / "run"
     assert train(configure(cache, 1, rate=1e-3), run) is None
     assert records(run)[-1]["step"] == 8

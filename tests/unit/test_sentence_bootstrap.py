@@ -10,12 +10,13 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation import sentence_bootstrap, spbleu
 from mnmt_jax.evaluation.sentence_bootstrap import (
     confidence_interval,
     resample_scores,
     shared_sentences,
 )
-from mnmt_jax.evaluation.translations import StoredTexts
+from tests.unit import made_text
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import WORDS, damaged, write
 
@@ -48,6 +49,22 @@ def test_one_direction_has_the_interval_of_sacrebleu(tmp_path, metric):
     assert draws.mean() == pytest.approx(expected.score, abs=float(expected._ci) / 4)
 
 
+def test_spbleu_is_resampled_over_the_pieces_of_its_model(tmp_path, monkeypatch):
+    references, model = _lines(0), tmp_path / "spm.model"
+    hypotheses = damaged(references, 0.3, 1)
+    write(tmp_path, "en-de", hypotheses, references)
+    result = _result([("en", "de")])
+    item = dataclasses.replace(result.directions[0], spbleu=50.0)
+    result = dataclasses.replace(result, directions=(item,))
+    monkeypatch.setattr(spbleu, "SACREBLEU_DIR", str(tmp_path / "none"))
+    assert resample_scores(result, tmp_path, "spbleu", samples=10) == {}
+    model.write_bytes(made_text.vocabulary().model)
+    draws = resample_scores(result, tmp_path, "spbleu", flores200_model=model)["en", "de"]
+    score, _ = spbleu.spbleu(hypotheses, references, spbleu.FloresTokenizer(model))
+    low, high = confidence_interval(draws)
+    assert low < score < high and float(draws.mean()) == pytest.approx(score, abs=(high - low) / 8)
+
+
 def _half_width(draws) -> float:
     low, high = confidence_interval(sum(draws.values()) / len(draws))
     return (high - low) / 2
@@ -71,27 +88,41 @@ def test_directions_of_the_same_sentences_are_resampled_together(tmp_path):
 
 
 def test_clusters_are_connected_by_any_common_text():
-    one, two, three, four = (("a", seed) for seed in "1234")
-    texts = {
-        ("en", "de"): StoredTexts(one, one, two),
-        ("cs", "fr"): StoredTexts(three, one, four),
-        ("de", "fr"): StoredTexts(two, one, three),
-        ("fr", "cs"): StoredTexts(three, one, four),  # the French text of de-fr
-        ("en", "nl"): StoredTexts(one, one, four),  # the English text of en-de
+    digests = {
+        ("en", "de"): ("1", "2"),
+        ("cs", "fr"): ("3", "4"),
+        ("de", "fr"): ("2", "3"),
+        ("fr", "cs"): ("3", "4"),  # the French text of de-fr
+        ("en", "nl"): ("1", "4"),  # the English text of en-de
     }
-    clusters = shared_sentences(texts)
+    clusters = shared_sentences(digests)
     assert clusters["en", "de"] == clusters["de", "fr"] == clusters["fr", "cs"]
     assert clusters["en", "nl"] == clusters["en", "de"]
     assert clusters["cs", "fr"] != clusters["en", "de"]  # three is Czech there
 
 
-def test_off_target_ratios_are_binomial(tmp_path):
+@pytest.mark.parametrize("metric", ["off_target_lid", "off_target_nearest", "exact_match"])
+def test_ratios_of_sentences_are_binomial(tmp_path, metric):
     result = _result([("en", "de")], sentences=400)
-    item = dataclasses.replace(result.directions[0], off_target_lid=25.0)
+    item = dataclasses.replace(result.directions[0], **{metric: 25.0})
     result = dataclasses.replace(result, directions=(item,))
-    draws = resample_scores(result, tmp_path, "off_target_lid")["en", "de"]
+    draws = resample_scores(result, tmp_path, metric)["en", "de"]
     assert draws.mean() == pytest.approx(25, abs=0.3)
     assert draws.std() == pytest.approx(100 * (0.25 * 0.75 / 400) ** 0.5, rel=0.1)
+
+
+def test_many_directions_are_resampled_by_several_processes(tmp_path, monkeypatch):
+    references = _lines(0, 10)
+    for number, name in enumerate(("en-de", "fr-de")):
+        write(tmp_path, name, damaged(references, 0.3, number), references)
+    pairs = [("en", "de"), ("fr", "de")]
+    serial = resample_scores(_result(pairs), tmp_path, "bleu", samples=20)
+    monkeypatch.setattr(sentence_bootstrap, "_PARALLEL", 2)
+    calls = []
+    monkeypatch.setattr(sentence_bootstrap, "map", lambda *a: calls.append(a), raising=False)
+    parallel = resample_scores(_result(pairs), tmp_path, "bleu", samples=20)
+    assert list(parallel) == pairs and not calls
+    assert all(np.array_equal(parallel[pair], serial[pair]) for pair in pairs)
 
 
 def test_directions_without_a_score_are_left_out(tmp_path):

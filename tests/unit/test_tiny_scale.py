@@ -15,7 +15,7 @@ from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
-from tests.tables.row_runs import ROWS
+from tests.tables.row_runs import ANALYSED, ROWS
 
 PAPERS = load_papers()
 
@@ -39,6 +39,8 @@ def test_the_slow_tests_run_a_row_of_every_table_that_can_run():
     }
     assert {name for name, rows in runnable.items() if rows} == set(ROWS)
     assert {name: row for name, row in ROWS.items() if row not in runnable[name]} == {}
+    analysed = {name for name, rows in runnable.items() if not rows and find_table(name).analyses}
+    assert analysed == set(ANALYSED)
 
 
 def test_every_import_has_a_miniature():

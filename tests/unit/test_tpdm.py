@@ -268,7 +268,9 @@ def test_the_update_is_that_of_one_device(cache):
         assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
 
 
-def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, monkeypatch, one_device):
+def test_a_stopped_run_continues_bit_for_bit(
+    cache, tmp_path, monkeypatch, one_device, kept_programs
+):
     config = trained(cache, GATED, steps=6, dropout=0.1, accumulate=2)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert train(config, whole) is None

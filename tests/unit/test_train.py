@@ -45,7 +45,7 @@ from tests.made_run import (
 from tests.sample_batches import VOCAB, random_pairs, unpacked
 from tests.unit import made_text
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = pytest.mark.usefixtures("one_device", "kept_programs")
 
 GRADIENT_ATOL = 1e-6
 STEP = jax.jit(train_step, static_argnums=0)

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnmt_jax.config.sections import SECTIONS
+from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.design.fields import field_types
+from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.method_registry import all_methods, get_method
 from mnmt_jax.errors import UserError, join_names, suggest
@@ -75,7 +77,7 @@ def section_keys(section: type) -> tuple[GinKey, ...]:
     return tuple(
         GinKey(
             f"{section.__name__}.{field.name}",
-            _values(types[field.name]),
+            _choices(f"{section.__name__}.{field.name}") or _values(types[field.name]),
             repr(field.default),
             meanings.get(field.name, ""),
         )
@@ -98,6 +100,19 @@ def _attributes(docstring: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in pairs}
 
 
+def _choices(name: str) -> str:
+    """Return the choices of a key whose type does not list them; empty for others."""
+    if name == "Data.instruction":
+        return ", ".join(map(repr, INSTRUCTIONS))
+    if name == "Model.layout":
+        return ", ".join(map(repr, {**LAYOUTS, **LANGUAGE_MODELS}))
+    if name in ("Model.methods", "Train.methods"):
+        methods = (get_method(method) for method in all_methods())
+        names = (repr(item.name) for item in methods if item.edits() == name.startswith("Model"))
+        return f"tuple of: {', '.join(names)}"
+    return ""
+
+
 def _values(kind: Any) -> str:
     """Return a field's type and range as text."""
     arguments = typing.get_args(kind)
@@ -109,4 +124,4 @@ def _values(kind: Any) -> str:
         return limits if base == "tuple" else f"{base}, {limits}"
     if typing.get_origin(kind) is tuple:
         return f"tuple of: {_values(arguments[0])}" if arguments else "tuple"
-    return "name of a method" if kind is Method else getattr(kind, "__name__", str(kind))
+    return getattr(kind, "__name__", str(kind))
