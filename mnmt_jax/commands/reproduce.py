@@ -106,9 +106,11 @@ def main() -> None:
     from mnmt_jax.papers.counts import counted_splits, with_counts
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
+    from mnmt_jax.papers.scales import SCALES
     from mnmt_jax.papers.selection import parse_hypotheses, select_rows
     from mnmt_jax.papers.tables import find_table, load_papers
-    from mnmt_jax.papers.workflow import SCALES, Workflow, trials
+    from mnmt_jax.papers.trials import trials
+    from mnmt_jax.papers.workflow import Workflow
 
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]

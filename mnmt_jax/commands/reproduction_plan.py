@@ -19,8 +19,10 @@ from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import Experiment, data_notes, training_config
+from mnmt_jax.papers.steps import Step
 from mnmt_jax.papers.tables import Table
-from mnmt_jax.papers.workflow import Step, Trial, Workflow
+from mnmt_jax.papers.trials import Trial
+from mnmt_jax.papers.workflow import Workflow
 
 
 def describe_plan(

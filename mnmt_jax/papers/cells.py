@@ -21,7 +21,7 @@ from mnmt_jax.papers.published_scores import (
     with_published_scores,
 )
 from mnmt_jax.papers.tables import Column, Number, Table
-from mnmt_jax.papers.workflow import Trial
+from mnmt_jax.papers.trials import Trial
 
 # Metrics of differences, and metrics that compare with the row `compared_with`.
 _CHANGES = ("bleu_change", "bleu_gain")

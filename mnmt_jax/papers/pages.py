@@ -25,8 +25,8 @@ from mnmt_jax.papers.cells import Cell, Reproduction
 from mnmt_jax.papers.conditions import HEADER
 from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.latex_page import latex_page
+from mnmt_jax.papers.scales import Scale
 from mnmt_jax.papers.tables import EMPTY, Column, Paper
-from mnmt_jax.papers.workflow import Scale
 
 TINY_NOTICE = (
     "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "

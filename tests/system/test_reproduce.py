@@ -14,7 +14,7 @@ from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.files.atomic_write import lock
 from mnmt_jax.papers.engine import run_steps
 from mnmt_jax.papers.pages import TINY_NOTICE
-from mnmt_jax.papers.workflow import Step
+from mnmt_jax.papers.steps import Step
 from tests import fake_slurm
 
 

@@ -13,9 +13,12 @@ from pathlib import Path
 
 from mnmt_jax.papers.analyses import Analysis, analyses
 from mnmt_jax.papers.cells import collect
+from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.steps import Step
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import TINY, Step, Trial, Workflow, trials
+from mnmt_jax.papers.trials import Trial, trials
+from mnmt_jax.papers.workflow import Workflow
 
 FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in os.environ else None
 """Output folder that all rows share; without it the tests of this folder do not run."""

@@ -13,8 +13,10 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.papers import cells
 from mnmt_jax.papers.experiments import corpus_settings, experiments, training_config
 from mnmt_jax.papers.listing import list_papers
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.tables import Column, find_paper, find_table
-from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from tests.run_commands import ROOT
 from tests.unit.made_results import made_result
 

@@ -16,7 +16,7 @@ from mnmt_jax.papers.experiments import experiments, training_config
 from mnmt_jax.papers.intervals import Evaluation
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import trials
+from mnmt_jax.papers.trials import trials
 from tests.unit.made_results import made_result
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts

@@ -9,9 +9,11 @@ from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages
 from mnmt_jax.papers.experiments import experiments, training_config
+from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from tests.unit.made_results import made_result
 
 PAPERS = load_papers()

@@ -11,9 +11,11 @@ from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.miniature_checkpoint import RELEASED, write_miniature_checkpoint
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES
 from mnmt_jax.papers.experiments import experiments
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 from tests.tables.row_runs import ANALYSED, ROWS
 
