@@ -14,6 +14,7 @@ The fields of a row that runs:
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
                several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
+    step       evaluated update; default: the checkpoint of the corpus
     compared_with    row that columns of gains and of relative time compare with
     point      place in the figure (`mnmt_jax.papers.figures`)
 
@@ -53,6 +54,7 @@ _ROW_FIELDS = (
     "evaluate",
     "from",
     "back_translation_rounds",
+    "step",
     "compared_with",
     "point",
 )
@@ -78,7 +80,7 @@ class CorpusSettings:
         lavs_copies: number of copies of shared pieces (LAVS) that are added to that vocabulary, at
             most; 0 for none.
         cache: further flags of `mnmt cache`.
-        step: evaluated checkpoint: `best`, `average` or empty for the newest.
+        step: evaluated checkpoint: `best`, `average`, an update, or empty for the newest.
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: seeds of the paper.
         epoch_draws: pairs drawn in an epoch (`Train.epochs`); 0 for `sentences`.
@@ -200,7 +202,8 @@ class Experiment:
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
-        changes = ("".join(self.evaluate), *self.decode)
+        step = f"step_{self.data.step}" if self.data.step.isdigit() else ""
+        changes = (step, "".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
         names += ["benchmark"] if self.benchmark else []
         return "+".join([*names, self.evaluated] if self.evaluated else names)
@@ -299,6 +302,8 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         )
     if "run" in facts:
         data = dataclasses.replace(data, run=facts["run"])
+    if "step" in facts:
+        data = dataclasses.replace(data, step=str(facts["step"]))
     if pretrained and pretrained not in paper.imports:
         raise UserError(f"{paper.name}: row '{row.name}': no import '{pretrained}' in paper.toml")
     return Experiment(

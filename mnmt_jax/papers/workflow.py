@@ -183,7 +183,7 @@ class Workflow:
         name = f"{experiment.run_name}/seed{seed}"
         grown, cache = f"grown/{name}", f"caches/{name}"
         pieces = self._scale.new_language or data.new_language
-        command = ("mnmt", "add-language", "--run", run_folder(base, seed), *_step_flags(base))
+        command = ("mnmt", "add-language", "--run", run_folder(base, seed), *self._step_flags(base))
         inputs = (self._trained(base, seed), *self._data(data.mixture))
         flags = ("--mixture", data.mixture, *pieces, "--output", grown)
         add = self._step(f"add-language/{name}", (*command, *flags), inputs)
@@ -202,7 +202,7 @@ class Workflow:
         before = dataclasses.replace(experiment, back_translation_rounds=0)
         command = (
             *("mnmt", "back-translate", "--run", run_folder(before, seed)),
-            *_step_flags(before),
+            *self._step_flags(before),
             *("--cache", cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
             *("--gin_file", settings_file("back_translation")),
             *_gin_flags(self._bindings(experiment)),
@@ -269,7 +269,7 @@ class Workflow:
             command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
             return self._step(f"evaluate/{name}", command, self._data(task))
         command = ["mnmt", "evaluate", "--run", run_folder(experiment, seed), "--task", task]
-        command += [*_step_flags(experiment), *flags]
+        command += [*self._step_flags(experiment), *flags]
         command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
         inputs = (self._trained(experiment, seed), *self._data(task))
@@ -279,18 +279,33 @@ class Workflow:
         """Add the timing of a run's translation; return the step."""
         name = f"{experiment.evaluation_name}/seed{seed}"
         command = ["mnmt", "benchmark", "--run", run_folder(experiment, seed), "--task", task]
-        command += [*_step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
+        command += [*self._step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
         command += _gin_flags((*experiment.decode, *self._scale.decode))
         command += ["--output", f"evaluations/{name}"]
         inputs = (self._trained(experiment, seed), *self._data(task))
         return self._step(f"benchmark/{name}", command, inputs)
 
+    def _step_flags(self, experiment: Experiment) -> list[str]:
+        """Return the flags that name the evaluated checkpoint.
+
+        There are none for the newest, for an import, and for an update of a miniature, whose
+        training has others.
+        """
+        step = "" if experiment.pretrained else experiment.data.step
+        if self._scale.miniature and step.isdigit():
+            return []
+        return ["--step", step] if step else []
+
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
         items = [analysis.runs[name] for name in names]
         data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
         command = ["mnmt", "analyse", *analysis.command]
+        steps = [] if "--step" in command else self._step_flags(items[0])
+        if self._scale.miniature and "--step" in command:  # its training has other updates
+            place = command.index("--step")
+            del command[place : place + 2]
         command += [word for item in items for word in ("--run", run_folder(item, analysis.seed))]
-        command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
+        command += [*steps, *self._scale.analyse.get(analysis.kind, ())]
         if analysis.kind != "scales":
             command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
         folder = analysis.folder(names)
@@ -314,12 +329,6 @@ def count_file(mixture: str, suffix: str = "json") -> str:
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
     return [f"--gin.{binding}" for binding in bindings]
-
-
-def _step_flags(experiment: Experiment) -> list[str]:
-    """Return the flags that name the evaluated checkpoint; none for the newest, or an import."""
-    step = "" if experiment.pretrained else experiment.data.step
-    return ["--step", step] if step else []
 
 
 def _miniature_pieces(mixture: str) -> str:

@@ -83,7 +83,7 @@ ROWS: Mapping[str, str] = {
     "position_disentangling/table6": "MNMT-GTPDM-small",
     "position_disentangling/table7": "MNMT-RC-small",
     "position_disentangling/table8": "MNMT-TPDM-small",
-    "position_disentangling/figure1": "MNMT without positions",
+    "position_disentangling/figure1": "MNMT without positions, 50,000 updates",
     "position_disentangling/figure5": "MNMT-TPDM",
     "benchmarks/zero_shot": "lavs",
     "benchmarks/zero_shot_prose": "fcll",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, training_config
-from mnmt_jax.papers.scales import FULL
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.trials import trials
@@ -79,6 +81,35 @@ def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, rela
     plan = _plan("registers/table4", "2", tmp_path)
     assert not any("released" in " ".join(step.command) for step in plan.steps)
     assert "spm.model" not in describe_plan(find_table("registers/table4"), (), (), plan)
+
+
+def test_kept_checkpoints_count_on_disk(relaxed_dtypes):
+    table, paper = find_table("position_disentangling/figure1"), PAPERS["position_disentangling"]
+    (experiment,) = experiments(paper, table, table.rows[0]).values()
+    plain = dataclasses.replace(experiment, bindings=())
+    kept, newest = (estimate_training(training_config(item)) for item in (experiment, plain))
+    assert kept.disk - newest.disk == 10 * 12 * kept.parameters  # every 50,000 of 500,000 updates
+
+
+def test_points_over_updates_are_evaluations_of_one_run():
+    name = "position_disentangling/figure1"
+    paper, table = PAPERS["position_disentangling"], find_table(name)
+    tests = [step.command for step in _plan(name, "1,2").steps if step.kind == "evaluate"]
+    assert [words[words.index("--step") + 1] for words in tests] == ["50000", "100000"]
+    assert len({words[words.index("--run") + 1] for words in tests}) == 1
+    assert len({words[-1] for words in tests}) == 2
+    (probe,) = analyses(paper, table)
+    for scale, steps in (
+        (FULL, [",".join(str(n) for n in range(50_000, 500_001, 50_000))]),
+        (TINY, []),
+    ):
+        plan = Workflow(paper, scale)
+        (last,) = plan.add_analysis(probe)
+        words = next(step.command for step in plan.steps if step.name == last)
+        assert [words[i + 1] for i, word in enumerate(words) if word == "--step"] == steps
+    tiny = Workflow(paper, TINY)
+    tiny.add(trials(paper, table, table.rows[:1])[0])
+    assert "--step" not in tiny.steps[-1].command  # a miniature's training has other updates
 
 
 def test_pages_link_to_reports_of_evaluations(tmp_path):
