@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mnmt_jax.papers.analyses import Analysis, analyses
-from mnmt_jax.papers.cells import collect
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.steps import Step
