@@ -50,7 +50,7 @@ def test_the_command_prints_and_writes_counts(tmp_path, capsys):
     for code in ("en", "de"):
         (tmp_path / f"train.{code}").write_text("a\nb\nc\n")
     flags = ["--parallel", tmp_path, "--languages", "en,de"]
-    output, page = tmp_path / "counts.json", tmp_path / "counts.html"
+    output, page = tmp_path / "new/counts.json", tmp_path / "pages/counts.html"
     call_count(*flags, "--output", output, "--page", page)
     assert json.loads(output.read_text())["sentences"] == {"train": {"en-de": 3, "de-en": 3}}
     lines = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
