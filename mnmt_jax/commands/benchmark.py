@@ -102,7 +102,7 @@ def main() -> None:
     )
     facts: dict[str, Any] = {"run": str(translator.run), "step": translator.step}
     facts |= {"parameters": translator.parameters, "task": flags.task, "seed": flags.seed}
-    facts |= {"decoding": describe_search(job.decode) | {"batch": flags.batch}}
+    facts |= {"decoding": describe_search(job.decode) | {"batch": job.decode.batch}}
     facts |= {"first_seconds": measured.first_seconds, "seconds": measured.seconds}
     write_timing(timing, flags.output, facts)
     print(timing.describe())

@@ -54,11 +54,15 @@ def main() -> None:
     ]
     totals = [[split, "all", f"{sum(counts[split].values()):,}"] for split in counts]
     print(markdown_table(["split", "direction", "sentences"], [*rows, *totals]))
+    texts = {}
     if flags.output:
         facts = {"corpus": corpus.name, "sentences": counts}
-        write_text(Path(flags.output), json.dumps(facts, indent=1) + "\n")
+        texts[Path(flags.output)] = json.dumps(facts, indent=1) + "\n"
     if flags.page:
-        write_text(Path(flags.page), count_page(corpus.name, counts))
+        texts[Path(flags.page)] = count_page(corpus.name, counts)
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
 
 
 def _splits(text: str) -> list[str]:

@@ -7,8 +7,9 @@ continues. Arguments after `--` go to Snakemake, e.g. `-- --executor slurm --job
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.errors import UserError
@@ -22,11 +23,27 @@ _SCORES = {"comet": "COMET", "bert_score": "BERTScore", "flores200_model": "spBL
 _METRICS = {"comet": "comet", "bert_score": "bert_score", "flores200_model": "spbleu"}
 
 
+class _Parser(CommandParser):
+    """A parser that leaves the words after `--` to Snakemake, also if flags precede them."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments as in the base class.
+
+        Raises:
+            UserError: for a mistake.
+        """
+        words = [*(sys.argv[1:] if args is None else args), "--"]
+        end = words.index("--")
+        parsed = super().parse_args(words[:end], namespace)
+        if parsed.snakemake:
+            self.error(f"arguments of Snakemake follow '--', as in '-- {parsed.snakemake[0]}'")
+        parsed.snakemake = words[end + 1 : -1]
+        return parsed
+
+
 def make_parser() -> CommandParser:
     """Make the parser of the command line."""
-    parser = CommandParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", metavar="PAPER/TABLE", help="'mnmt papers' lists them")
     parser.add_argument(
         "--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data"
@@ -89,9 +106,11 @@ def main() -> None:
     from mnmt_jax.papers.counts import counted_splits, with_counts
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
+    from mnmt_jax.papers.scales import SCALES
     from mnmt_jax.papers.selection import parse_hypotheses, select_rows
     from mnmt_jax.papers.tables import find_table, load_papers
-    from mnmt_jax.papers.workflow import SCALES, Workflow, trials
+    from mnmt_jax.papers.trials import trials
+    from mnmt_jax.papers.workflow import Workflow
 
     table, scale = find_table(flags.table), SCALES[flags.scale]
     paper = load_papers()[table.paper]

@@ -18,9 +18,11 @@ from mnmt_jax.data.mixtures import MIXTURES, get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.analyses import Analysis
-from mnmt_jax.papers.experiments import Experiment, training_config, vocabulary_notes
+from mnmt_jax.papers.experiments import Experiment, data_notes, training_config
+from mnmt_jax.papers.steps import Step
 from mnmt_jax.papers.tables import Table
-from mnmt_jax.papers.workflow import Step, Trial, Workflow
+from mnmt_jax.papers.trials import Trial
+from mnmt_jax.papers.workflow import Workflow
 
 
 def describe_plan(
@@ -135,7 +137,7 @@ def _required_files(experiments: Iterable[Experiment], steps: Iterable[Step]) ->
             elif flag == "--input" and step.kind == "import":
                 models[f"{value}: the released model"] = None
     places = dict.fromkeys(_place(PUBLISHED.get(name), name) for name in names)
-    return [f"data: {text}" for text in (*places, *models, *vocabulary_notes(experiments))]
+    return [f"data: {text}" for text in (*places, *models, *data_notes(experiments))]
 
 
 def _place(row: PublishedCorpus | None, name: str) -> str:

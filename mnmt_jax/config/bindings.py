@@ -283,6 +283,8 @@ def _no_such_name(name: str, candidates: Sequence[str], prefix: str = "") -> str
     hint = (
         f"did you mean {' or '.join(matches)}?" if matches else f"there are {', '.join(candidates)}"
     )
-    if not matches and not prefix and name[:1].isupper():
+    if not matches and prefix:
+        hint += f"; 'mnmt keys {prefix[:-1]}' describes them"
+    elif not matches and name[:1].isupper():
         hint += "; your own method needs --module_import"
     return f"{prefix}{name}: no such name; {hint}"

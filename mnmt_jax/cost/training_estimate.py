@@ -65,6 +65,8 @@ def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
     tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
     updates = estimate_updates(config, epoch_draws)
     kept = config.train.keep_last + config.train.keep_best
+    if config.train.keep_every:
+        kept += updates // config.train.keep_every
     return TrainingEstimate(
         parameters=parameters,
         updates=updates,

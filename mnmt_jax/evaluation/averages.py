@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from mnmt_jax.vocabulary.languages import Direction, find_english, get_language
+from mnmt_jax.vocabulary.languages import (
+    EC40_LANGUAGES,
+    EC40_TABLE_TIERS,
+    Direction,
+    find_english,
+    get_language,
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Averages:
         from_family: averages by family of the source, directions within the family included.
         to_family: averages by family of the target, directions within the family included.
         between_families: averages by family of the source, then of the target.
+        tiers: averages by tier of EC-40 as source (`High →`) and as target (`→ High`), each the
+            mean of its four tier-by-tier means; empty unless the languages are EC-40's.
     """
 
     all: Average
@@ -48,6 +56,7 @@ class Averages:
     from_family: Mapping[str, Average]
     to_family: Mapping[str, Average]
     between_families: Mapping[str, Mapping[str, Average]]
+    tiers: Mapping[str, Average]
 
 
 def average_groups(
@@ -102,7 +111,26 @@ def average_groups(
             }
             for source_family in from_families
         },
+        tiers=_tiers(values) if set(sources) | set(targets) == set(EC40_LANGUAGES) else {},
     )
+
+
+def _tiers(values: Mapping[Direction, float | None]) -> dict[str, Average]:
+    """Average over the tiers of EC-40."""
+    cells = {
+        (source_tier, target_tier): _mean(
+            value for (s, t), value in values.items() if s in sources and t in targets
+        )
+        for source_tier, sources in EC40_TABLE_TIERS.items()
+        for target_tier, targets in EC40_TABLE_TIERS.items()
+    }
+    tiers = {}
+    for tier in EC40_TABLE_TIERS:
+        for title, side in ((f"{tier} →", 0), (f"→ {tier}", 1)):
+            parts = [cell for names, cell in cells.items() if names[side] == tier]
+            mean = _mean(cell.mean for cell in parts).mean
+            tiers[title] = Average(mean, sum(cell.directions for cell in parts))
+    return tiers
 
 
 def _mean(values: Iterable[float | None]) -> Average:

@@ -247,6 +247,7 @@ def average_rows(averages: Averages) -> list[tuple[str, Average]]:
     ]
     rows += [(f"{family} →", average) for family, average in averages.from_family.items()]
     rows += [(f"→ {family}", average) for family, average in averages.to_family.items()]
+    rows += averages.tiers.items()
     duplicates = ("English →", "→ English")
     return [(name, item) for name, item in rows if item is not None and name not in duplicates]
 

@@ -10,20 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from mnmt_jax.evaluation.averages import Average
-from mnmt_jax.vocabulary.languages import EC40_TIERS, MITRE_GROUPS, Direction
+from mnmt_jax.vocabulary.languages import EC40_TABLE_TIERS, MITRE_GROUPS, Direction
 
 Values = Mapping[Direction, float]
 Table = dict[str, Average]
-
-EC40_TABLE_TIERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "High": ("en", *EC40_TIERS["high"]),
-        "Med": EC40_TIERS["medium"],
-        "Low": EC40_TIERS["low"],
-        "XLow": EC40_TIERS["extra_low"],
-    }
-)
-"""Tiers of EC-40 as in its tables: English is in the high tier."""
 
 
 def mitre_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:

@@ -30,7 +30,8 @@ from mnmt_jax.vocabulary.languages import Direction, get_language
 
 SAMPLES = 1000
 _PARALLEL = 100  # number of directions from which several processes resample
-METRICS = ("bleu", "spbleu", "chrf", "off_target_lid")
+_RATIOS = ("exact_match", "off_target_nearest", "off_target_lid")
+METRICS = ("bleu", "spbleu", "chrf", *_RATIOS)
 """Fields of `DirectionResult` that can be resampled; the others have no score per sentence."""
 ScoredTexts = tuple[Any, Sequence[str], Sequence[str]]
 """A metric of sacreBLEU, hypotheses and references."""
@@ -59,15 +60,15 @@ def resample_scores(
 
     Returns:
         The scores. Sample i of two directions with common sentences, or of two evaluations of the
-        same directions, has the same sentences. The off-target ratio is resampled from its count,
-        each direction independently.
+        same directions, has the same sentences. Off-target ratios and shares of exact matches are
+        resampled from their counts, each direction independently.
 
     Raises:
         UserError: if the translations of a direction are missing or damaged.
     """
     scored = [pair for pair, score in result.values(metric).items() if score is not None]
-    if metric == "off_target_lid":
-        return _resample_ratios(result, scored, samples)
+    if metric in _RATIOS:
+        return _resample_ratios(result, metric, scored, samples)
     translations = folder / "translations"
     digests = {pair: _digests(read_stored_texts(translations, pair)) for pair in scored}
     clusters = shared_sentences(digests)
@@ -161,13 +162,15 @@ def _inputs(
     return BLEU(tokenize="none", force=True), hypotheses, list(map(tokenizer, texts.references))
 
 
-def _resample_ratios(result: RunResult, scored: Sequence[Direction], samples: int) -> Draws:
+def _resample_ratios(
+    result: RunResult, metric: str, scored: Sequence[Direction], samples: int
+) -> Draws:
     """Resample ratios of sentences: the count in a resampled test set is binomial."""
     random = np.random.default_rng(0)
     items = {item.direction: item for item in result.directions}
     draws = {}
     for pair in scored:
-        ratio, count = items[pair].off_target_lid, items[pair].sentences
-        counts = random.binomial(count, (ratio or 0.0) / 100, samples)
+        ratio, count = getattr(items[pair], metric), items[pair].sentences
+        counts = random.binomial(count, ratio / 100, samples)
         draws[pair] = (100 * counts / count).astype(np.float32)
     return draws

@@ -147,6 +147,8 @@ details > summary .muted { font-weight: 400; }
 .averages th, .averages td { padding: 3px 18px 3px 0; text-align: right; }
 .averages th:first-child { text-align: left; font-weight: 400; }
 .averages thead th { color: var(--muted); font-weight: 600; font-size: .86rem; }
+.reproduced td { white-space: nowrap; }
+.reproduced tbody th { min-width: 10rem; position: sticky; left: 0; background: var(--card); }
 .averages tbody tr { border-top: 1px solid var(--line); }
 dl { display: grid; grid-template-columns: fit-content(16rem) minmax(0, 1fr); gap: 3px 18px;
   margin: 6px 0; }

@@ -12,7 +12,7 @@ from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
 from mnmt_jax.evaluation.timing import Timing, read_timing
 from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
-from mnmt_jax.papers.experiments import Experiment, vocabulary_notes
+from mnmt_jax.papers.experiments import Experiment, data_notes
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.published_scores import (
@@ -21,7 +21,7 @@ from mnmt_jax.papers.published_scores import (
     with_published_scores,
 )
 from mnmt_jax.papers.tables import Column, Number, Table
-from mnmt_jax.papers.workflow import Trial
+from mnmt_jax.papers.trials import Trial
 
 # Metrics of differences, and metrics that compare with the row `compared_with`.
 _CHANGES = ("bleu_change", "bleu_gain")
@@ -90,6 +90,7 @@ class Reproduction:
         conditions: conditions of our runs.
         notes: what differs from the paper's conditions.
         analysis_pages: title -> page of an analysis, below the output folder.
+        reports: title -> report of an evaluation, with translations, below the output folder.
     """
 
     table: Table
@@ -98,6 +99,7 @@ class Reproduction:
     conditions: Sequence[Conditions] = ()
     notes: tuple[str, ...] = ()
     analysis_pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    reports: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def collect(
@@ -150,16 +152,15 @@ def collect(
                 cell = timed_cell(column, published, timed[key])
             if cell.published is not None or cell.ours is not None:
                 cells[row.name, column.key] = cell
-    notes = vocabulary_notes(
-        trial.experiment for trial in trials if not trial.experiment.pretrained
-    )
+    notes = data_notes(trial.experiment for trial in trials if not trial.experiment.pretrained)
     conditions = [
         conditions_of(key[0], evaluations[key], experiment, output, count_parameters)
         for key, experiment in experiments.items()
     ]
     notes += scoring_notes(trial.experiment for trial in trials)
     notes += [f"{row}: {timing.describe()}" for (row, _), timing in timed.items()]
-    return Reproduction(table, cells, evaluations, conditions, tuple(notes))
+    reports = {trial.title: f"{trial.evaluation}/report.html" for trial in trials}
+    return Reproduction(table, cells, evaluations, conditions, tuple(notes), reports=reports)
 
 
 def _read_evaluation(experiment: Experiment, folder: Path, output: Path) -> Evaluation:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mnmt_jax.data.published_corpora import DATA_VARIABLE
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock, write_text
-from mnmt_jax.papers.workflow import RESOURCES, Step
+from mnmt_jax.papers.steps import RESOURCES, Step
 
 SNAKEFILE = Path(__file__).parent / "Snakefile"
 

@@ -14,6 +14,7 @@ The fields of a row that runs:
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
                several, each `NAME=...`; `{corpus}` as in `model`
     back_translation_rounds    rounds of back-translation after the training
+    step       evaluated update; default: the checkpoint of the corpus
     compared_with    row that columns of gains and of relative time compare with
     point      place in the figure (`mnmt_jax.papers.figures`)
 
@@ -53,6 +54,7 @@ _ROW_FIELDS = (
     "evaluate",
     "from",
     "back_translation_rounds",
+    "step",
     "compared_with",
     "point",
 )
@@ -70,6 +72,7 @@ class CorpusSettings:
         model: what `{corpus}` stands for in the name of a model file.
         run: run file of `gin_configs/runs`.
         vocabulary: flags of `mnmt vocabulary`.
+        omitted_preparation: what the authors did to the text and is not done here; may be empty.
         released_vocabulary: SentencePiece model of the authors, below the folder of the corpora;
             used instead of a new vocabulary if it is there. Empty if none is public.
         released_at: where this file is published.
@@ -77,7 +80,7 @@ class CorpusSettings:
         lavs_copies: number of copies of shared pieces (LAVS) that are added to that vocabulary, at
             most; 0 for none.
         cache: further flags of `mnmt cache`.
-        step: evaluated checkpoint: `best`, `average` or empty for the newest.
+        step: evaluated checkpoint: `best`, `average`, an update, or empty for the newest.
         average: flags of `mnmt average`; empty if the step is not `average`.
         seeds: seeds of the paper.
         epoch_draws: pairs drawn in an epoch (`Train.epochs`); 0 for `sentences`.
@@ -100,6 +103,7 @@ class CorpusSettings:
     model: str = ""
     run: str = ""
     vocabulary: tuple[str, ...] = ()
+    omitted_preparation: str = ""
     released_vocabulary: str = ""
     released_at: str = ""
     vocabulary_of: str = ""
@@ -198,7 +202,8 @@ class Experiment:
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
-        changes = ("".join(self.evaluate), *self.decode)
+        step = f"step_{self.data.step}" if self.data.step.isdigit() else ""
+        changes = (step, "".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
         names += ["benchmark"] if self.benchmark else []
         return "+".join([*names, self.evaluated] if self.evaluated else names)
@@ -261,9 +266,9 @@ def outside_experiments(
 
 
 def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
-    """Return the corpora in the keys of a row's columns."""
+    """Return the corpora in the keys of a row's columns; "" without columns."""
     scored = [column for column in table.columns if column.key in row.published]
-    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns))
+    return tuple(dict.fromkeys(column.corpus for column in scored or table.columns)) or ("",)
 
 
 def _place(table: Table, row: Row) -> str:
@@ -297,6 +302,8 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         )
     if "run" in facts:
         data = dataclasses.replace(data, run=facts["run"])
+    if "step" in facts:
+        data = dataclasses.replace(data, step=str(facts["step"]))
     if pretrained and pretrained not in paper.imports:
         raise UserError(f"{paper.name}: row '{row.name}': no import '{pretrained}' in paper.toml")
     return Experiment(
@@ -380,11 +387,13 @@ def with_released_vocabulary(experiment: Experiment, folder: Path | None) -> Exp
     )
 
 
-def vocabulary_notes(experiments: Iterable[Experiment]) -> list[str]:
-    """Return a note for each vocabulary that the authors released: whether it is used."""
+def data_notes(experiments: Iterable[Experiment]) -> list[str]:
+    """Return notes on what the authors did to the text, and on vocabularies that they released."""
     notes: dict[str, None] = {}
     for experiment in experiments:
         data = experiment.data
+        if data.omitted_preparation:
+            notes[f"{data.mixture}: not done here: {data.omitted_preparation}"] = None
         if data.released_vocabulary and not experiment.vocabulary_import:
             use = "used" if data.vocabulary_file else "not there, so a new one is trained"
             place = f"DATA/{data.released_vocabulary} ({data.released_at})"

@@ -7,8 +7,8 @@ The file of a figure has its axes, and a row its point:
     y_title = "gain in BLEU"       # default: title of the column
     logarithmic = false            # x axis; default: false
     one_chart = false              # all columns in one chart; default: one for each
-    ratio = ["table10", "table11"] # a column is a point; x is the ratio of these tables' numbers
-                                   # for its target language; instead of point.x
+    ratio = ["table10", "table11"] # a column of a direction is a point; x is the ratio of these
+                                   # tables' numbers for its target language; instead of point.x
     table = "table3"               # table of the paper that prints scores of some points
     [figure.columns]               # columns here -> columns there, whose mean they are; {corpus} is
                                    # the row's corpus
@@ -120,6 +120,7 @@ def _language_charts(paper: Paper, reproduction: Reproduction) -> tuple[Chart, .
                 label=column.title,
             )
             for column in table.columns
+            if "-" in column.group
         ]
         if label and any(point.values for point in points):
             ordered = sorted(points, key=lambda point: point.x)

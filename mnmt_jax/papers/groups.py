@@ -7,8 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mnmt_jax.evaluation.published_averages import EC40_TABLE_TIERS
-from mnmt_jax.vocabulary.languages import EC40_TIERS, MITRE_GROUPS, Direction
+from mnmt_jax.vocabulary.languages import EC40_TABLE_TIERS, EC40_TIERS, MITRE_GROUPS, Direction
 
 Value = TypeVar("Value", float, np.ndarray)
 

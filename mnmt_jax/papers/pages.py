@@ -25,8 +25,8 @@ from mnmt_jax.papers.cells import Cell, Reproduction
 from mnmt_jax.papers.conditions import HEADER
 from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.latex_page import latex_page
+from mnmt_jax.papers.scales import Scale
 from mnmt_jax.papers.tables import EMPTY, Column, Paper
-from mnmt_jax.papers.workflow import Scale
 
 TINY_NOTICE = (
     "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "
@@ -37,6 +37,7 @@ _LEGEND = (
     f"published number. {INTERVAL_LEGEND}"
 )
 _ANALYSES_TITLE = "Analyses"
+_REPORTS_TITLE = "Every direction, and translations"
 _CONDITIONS_TITLE = "Conditions of our runs"
 _DIFFERENCES = (
     "What differs from the row's files at full scale, and from the number of training sentences "
@@ -83,6 +84,9 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
     if pages := _analysis_pages(reproduction):
         links = (f"- [{title}]({page})" for title, page in pages)
         lines += [f"## {_ANALYSES_TITLE}", "", *links, ""]
+    if reports := _report_links(reproduction):
+        links = (f"- [{title}]({page})" for title, page in reports)
+        lines += [f"## {_REPORTS_TITLE}", "", *links, ""]
     if reproduction.conditions:
         cells = [item.cells for item in reproduction.conditions]
         lines += [f"## {_CONDITIONS_TITLE}", "", markdown_table(HEADER, cells).rstrip(), ""]
@@ -118,6 +122,9 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     if pages := _analysis_pages(reproduction):
         links = (tag("li", tag("a", title, href=page)) for title, page in pages)
         sections.append(section(_ANALYSES_TITLE, tag("ul", *links)))
+    if reports := _report_links(reproduction):
+        links = (tag("li", tag("a", title, href=page)) for title, page in reports)
+        sections.append(section(_REPORTS_TITLE, tag("ul", *links)))
     if reproduction.conditions:
         rows = text_table(HEADER, [item.cells for item in reproduction.conditions])
         texts = _differences(reproduction) or [_NO_DIFFERENCE]
@@ -140,8 +147,13 @@ def _html_table(reproduction: Reproduction) -> Html:
         )
         for row in table.rows
     ]
-    grid = tag("table", tag("thead", head), tag("tbody", body), class_="averages")
+    grid = tag("table", tag("thead", head), tag("tbody", body), class_="averages reproduced")
     return tag("div", grid, class_="scroll")
+
+
+def _report_links(reproduction: Reproduction) -> list[tuple[str, str]]:
+    """Return title and report of each evaluation, from the folder of the result page."""
+    return [(title, f"../../{page}") for title, page in reproduction.reports.items()]
 
 
 def _analysis_pages(reproduction: Reproduction) -> list[tuple[str, str]]:

@@ -22,7 +22,6 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -32,188 +31,17 @@ from mnmt_jax.papers.experiments import (
     Experiment,
     Source,
     corpus_settings,
-    experiments,
     gin_files,
     mixture_languages,
-    outside_experiments,
     settings_file,
     training_config,
     with_released_vocabulary,
 )
 from mnmt_jax.papers.output_folders import cache_folder, import_folder, run_folder
-from mnmt_jax.papers.tables import Paper, Row, Table
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """Size of a reproduction.
-
-    Attributes:
-        name: `full` or `tiny`.
-        vocabulary: flags of `mnmt vocabulary` that replace the paper's on miniatures.
-        new_language: flags of `mnmt add-language` that replace the paper's; empty for those.
-        rows: smallest number of rows of a micro-batch; 0 for the paper's.
-        bindings: gin bindings that are read last in every training.
-        decode: gin bindings that are read last in every evaluation.
-        evaluate: further flags of `mnmt evaluate`.
-        benchmark: further flags of `mnmt benchmark`.
-        analyse: further flags of `mnmt analyse`, by kind.
-        miniature: whether the corpora are made miniatures.
-    """
-
-    name: str
-    vocabulary: tuple[str, ...] = ()
-    new_language: tuple[str, ...] = ()
-    rows: int = 0
-    bindings: tuple[str, ...] = ()
-    decode: tuple[str, ...] = ()
-    evaluate: tuple[str, ...] = ()
-    benchmark: tuple[str, ...] = ()
-    analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    miniature: bool = False
-
-
-_SIZES = {"embed": 16, "heads": 2, "mlp": 32}
-FULL = Scale("full")
-TINY = Scale(
-    "tiny",
-    vocabulary=("--text_normalization", "none"),
-    new_language=("--language", "de", "--vocab_size", "150"),
-    rows=8,
-    bindings=(
-        *(f"Model.{name}={value}" for name, value in _SIZES.items()),
-        "Model.stage_mlp=()",
-        "Model.vocab_size=0",
-        "Data.source_length=64",
-        "Data.target_length=64",
-        "Data.max_segments=2",
-        "Data.validation_examples=4",
-        "Optimizer.accumulate=1",
-        "Optimizer.warmup_steps=1",
-        "Train.steps=4",
-        "Train.log_every=1",
-        "Train.eval_every=2",
-        "Train.save_every=2",
-    ),
-    decode=("Decode.beam_size=2", "Decode.max_length=8", "Decode.buckets=(64,)", "Decode.batch=8"),
-    evaluate=("--limit", "2"),
-    benchmark=("--sentences", "3", "--repeats", "2"),
-    analyse={
-        "attention": ("--limit", "1"),
-        "alignment": ("--limit", "2"),
-        "attribution": ("--limit", "1", "--nodes", "2"),
-        "probe": ("--limit", "2", "--updates", "5", "--min_count", "1"),
-        "similarity": ("--limit", "2"),
-        "states": ("--limit", "2"),
-        "svcca": ("--limit", "2"),
-    },
-    miniature=True,
-)
-SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}
-
-# Kind of step -> what it needs from a cluster; on one machine nothing limits it.
-RESOURCES: Mapping[str, Mapping[str, int]] = {
-    "vocabulary": {"mem_mb": 32_000, "runtime": 24 * 60},
-    "cache": {"mem_mb": 32_000, "runtime": 24 * 60},
-    "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
-    "average": {"mem_mb": 64_000, "runtime": 60},
-    "benchmark": {"mem_mb": 32_000, "runtime": 4 * 60, "gpu": 1},
-    "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
-    "count": {"mem_mb": 8_000, "runtime": 12 * 60},
-    "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
-    "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """A command of a workflow.
-
-    Attributes:
-        name: unique name, `KIND/SUBJECT` or `KIND/SUBJECT/seedN`.
-        command: the command line, in words.
-        inputs: names of the steps that finish before it starts.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """What it does: `vocabulary`, `cache`, `train`, ..."""
-        return self.name.partition("/")[0]
-
-
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One seed of an experiment, for a row and a corpus of its columns.
-
-    Attributes:
-        row: name of the row.
-        prefix: corpus in the keys of the columns; empty in a table of one corpus.
-        experiment: what is trained and evaluated.
-        seed: seed of the training, `Train.seed`.
-    """
-
-    row: str
-    prefix: str
-    experiment: Experiment
-    seed: int
-
-    @property
-    def evaluation(self) -> str:
-        """Folder of its evaluation, below the output folder."""
-        return f"evaluations/{self.experiment.evaluation_name}/seed{self.seed}"
-
-
-def trials(
-    paper: Paper,
-    table: Table,
-    rows: Sequence[Row],
-    seeds: int | None = None,
-    data: Path | None = None,
-    hypotheses: Mapping[str, Path] = MappingProxyType({}),
-) -> tuple[Trial, ...]:
-    """Return the trials of some rows of a table.
-
-    Args:
-        paper: paper of the table.
-        table: the table.
-        rows: rows of the table.
-        seeds: number of seeds; None for the paper's.
-        data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
-        hypotheses: name of a row -> folder with the translations of an outside system; such a row,
-            and one that is timed, has one seed.
-    """
-    chosen: list[Trial] = []
-    for row in rows:
-        folder = hypotheses.get(row.name)
-        by_prefix = (
-            experiments(paper, table, row)
-            if folder is None
-            else outside_experiments(paper, table, row, folder)
-        )
-        for prefix, experiment in by_prefix.items():
-            stated = table.seeds or experiment.data.seeds
-            used = with_released_vocabulary(experiment, data)
-            chosen += [
-                Trial(row.name, prefix, used, seed)
-                for seed in _choose_seeds(stated, seeds if _varies(experiment) else 1)
-            ]
-    return tuple(chosen)
-
-
-def _varies(experiment: Experiment) -> bool:
-    """Return whether an experiment has a result for each seed."""
-    return not experiment.hypotheses and not experiment.benchmark
-
-
-def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:
-    """Return a number of seeds: the stated ones first, then those after the largest of them."""
-    count = count or len(stated)
-    further = range(max(stated) + 1, max(stated) + 1 + count)
-    return (*stated, *further)[:count]
+from mnmt_jax.papers.scales import TINY_SIZES, Scale
+from mnmt_jax.papers.steps import Step
+from mnmt_jax.papers.tables import Paper
+from mnmt_jax.papers.trials import Trial
 
 
 class Workflow:
@@ -355,7 +183,7 @@ class Workflow:
         name = f"{experiment.run_name}/seed{seed}"
         grown, cache = f"grown/{name}", f"caches/{name}"
         pieces = self._scale.new_language or data.new_language
-        command = ("mnmt", "add-language", "--run", run_folder(base, seed), *_step_flags(base))
+        command = ("mnmt", "add-language", "--run", run_folder(base, seed), *self._step_flags(base))
         inputs = (self._trained(base, seed), *self._data(data.mixture))
         flags = ("--mixture", data.mixture, *pieces, "--output", grown)
         add = self._step(f"add-language/{name}", (*command, *flags), inputs)
@@ -374,7 +202,7 @@ class Workflow:
         before = dataclasses.replace(experiment, back_translation_rounds=0)
         command = (
             *("mnmt", "back-translate", "--run", run_folder(before, seed)),
-            *_step_flags(before),
+            *self._step_flags(before),
             *("--cache", cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
             *("--gin_file", settings_file("back_translation")),
             *_gin_flags(self._bindings(experiment)),
@@ -401,7 +229,7 @@ class Workflow:
         if self._scale.miniature:
             path = flags[flags.index("--input") + 1]
             make = ("python", "-m", "mnmt_jax.interop.miniature_checkpoint", name, path)
-            sizes = (f"--{size}={value}" for size, value in _SIZES.items())
+            sizes = (f"--{size}={value}" for size, value in TINY_SIZES.items())
             inputs = (self._step(f"checkpoint/{name}", (*make, *sizes)),)
         command = ("mnmt", "import", *flags, "--output", import_folder(name))
         return self._step(f"import/{name}", command, inputs)
@@ -441,7 +269,7 @@ class Workflow:
             command = ["mnmt", "evaluate", *outside, "--task", task, *flags, *output]
             return self._step(f"evaluate/{name}", command, self._data(task))
         command = ["mnmt", "evaluate", "--run", run_folder(experiment, seed), "--task", task]
-        command += [*_step_flags(experiment), *flags]
+        command += [*self._step_flags(experiment), *flags]
         command += ["--paper_compatible", data.procedure] if data.as_published else []
         command += [*_gin_flags((*experiment.decode, *self._scale.decode)), *output]
         inputs = (self._trained(experiment, seed), *self._data(task))
@@ -451,18 +279,33 @@ class Workflow:
         """Add the timing of a run's translation; return the step."""
         name = f"{experiment.evaluation_name}/seed{seed}"
         command = ["mnmt", "benchmark", "--run", run_folder(experiment, seed), "--task", task]
-        command += [*_step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
+        command += [*self._step_flags(experiment), *experiment.benchmark, *self._scale.benchmark]
         command += _gin_flags((*experiment.decode, *self._scale.decode))
         command += ["--output", f"evaluations/{name}"]
         inputs = (self._trained(experiment, seed), *self._data(task))
         return self._step(f"benchmark/{name}", command, inputs)
 
+    def _step_flags(self, experiment: Experiment) -> list[str]:
+        """Return the flags that name the evaluated checkpoint.
+
+        There are none for the newest, for an import, and for an update of a miniature, whose
+        training has others.
+        """
+        step = "" if experiment.pretrained else experiment.data.step
+        if self._scale.miniature and step.isdigit():
+            return []
+        return ["--step", step] if step else []
+
     def _analyse(self, analysis: Analysis, names: Sequence[str]) -> str:
         items = [analysis.runs[name] for name in names]
         data, decode = items[0].data, (*items[0].decode, *self._scale.decode)
         command = ["mnmt", "analyse", *analysis.command]
+        steps = [] if "--step" in command else self._step_flags(items[0])
+        if self._scale.miniature and "--step" in command:  # its training has other updates
+            place = command.index("--step")
+            del command[place : place + 2]
         command += [word for item in items for word in ("--run", run_folder(item, analysis.seed))]
-        command += [*_step_flags(items[0]), *self._scale.analyse.get(analysis.kind, ())]
+        command += [*steps, *self._scale.analyse.get(analysis.kind, ())]
         if analysis.kind != "scales":
             command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
         folder = analysis.folder(names)
@@ -486,12 +329,6 @@ def count_file(mixture: str, suffix: str = "json") -> str:
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:
     return [f"--gin.{binding}" for binding in bindings]
-
-
-def _step_flags(experiment: Experiment) -> list[str]:
-    """Return the flags that name the evaluated checkpoint; none for the newest, or an import."""
-    step = "" if experiment.pretrained else experiment.data.step
-    return ["--step", step] if step else []
 
 
 def _miniature_pieces(mixture: str) -> str:

@@ -247,6 +247,16 @@ EC40_TIERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """EC-40 by training sentences per language: 5 M, 1 M, 100 k, 50 k (ha 334 k, kab 18 k)."""
 
+EC40_TABLE_TIERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "High": ("en", *EC40_TIERS["high"]),
+        "Med": EC40_TIERS["medium"],
+        "Low": EC40_TIERS["low"],
+        "XLow": EC40_TIERS["extra_low"],
+    }
+)
+"""Tiers of EC-40 as in its tables: English is in the high tier."""
+
 EC40_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Germanic": ("de", "nl", "sv", "da", "af", "lb", "no", "is"),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+from mnmt_jax.evaluation.svg_points import point_chart
+from mnmt_jax.papers.analyses import Analysis, analyses
+from mnmt_jax.papers.cells import collect
 from mnmt_jax.papers.experiments import Experiment, experiments, gin_files
+from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.listing import format_number, runnable_rows
 from mnmt_jax.papers.tables import Column, Paper, Row, Table
 
 _MANY_COLUMNS = 8
 _EMPTY = "–"
+_NO_FACTS = ("corpus", "point", "compared_with")
 _SPECIAL = re.compile(r"([\\`*_\[\]{}])")
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;"}
 
@@ -59,12 +66,19 @@ def _table_list(paper: Paper) -> str:
             _link(table).replace(" ", "&nbsp;"),
             escape(table.title),
             str(len(table.rows) or _EMPTY),
-            str(runnable_rows(paper, table) or _EMPTY),
+            _runnable(paper, table),
             str(table.cells or _EMPTY),
         ]
         for table in paper.tables.values()
     ]
     return _markdown(["table", "shows", "rows", "run", "numbers"], rows)
+
+
+def _runnable(paper: Paper, table: Table) -> str:
+    """Return how many rows and analyses of a table can be run."""
+    rows, count = runnable_rows(paper, table), len(table.analyses)
+    analyses = f"{count} {'analysis' if count == 1 else 'analyses'}" if count else ""
+    return ", ".join(filter(None, (str(rows or ""), analyses))) or _EMPTY
 
 
 def _link(table: Table) -> str:
@@ -79,7 +93,7 @@ def _open_rows(paper: Paper) -> str:
         for row in table.rows:
             if row.unavailable:
                 places.setdefault(row.unavailable, {}).setdefault(link, []).append(row.name)
-        if not table.rows:
+        if not table.rows and not table.analyses:
             places.setdefault(table.no_numbers, {})[link] = []
     rows = [
         [escape(reason), "; ".join(_place(link, names) for link, names in where.items())]
@@ -95,13 +109,19 @@ def _place(link: str, names: Sequence[str]) -> str:
 def _table_section(paper: Paper, table: Table, root: str) -> str:
     parts = [f"## {table.number}: {escape(table.title)} {{ #{table.name} }}\n"]
     parts.append(f"{_source(table)} {escape(_sentence(table.no_numbers))}".strip())
-    if runnable_rows(paper, table):
+    if runnable_rows(paper, table) or table.analyses:
         command = f"mnmt reproduce {paper.name}/{table.name} --data data --output runs/papers"
         parts.append(f"\n```text\n{command}\n```")
     if table.cells or _facts(table):
         parts.append(f'\n<div class="published" markdown>\n\n{_numbers(table)}\n</div>')
+    if drawings := _charts(paper, table):
+        parts.append("\nPoints with numbers that the paper prints:\n")
+        parts.append(f'<div class="charts">{drawings}</div>')
     if settings := _settings(paper, table, root):
         parts.append(_collapsed("How the rows are run", settings, is_open=not table.cells))
+    if table.analyses:
+        lines = (_analysis(paper, analysis, root) for analysis in analyses(paper, table))
+        parts.append(_collapsed("Analyses", "\n".join(lines), is_open=not table.cells))
     if table.notes:
         notes = "\n".join(f"- {escape(note)}" for note in table.notes)
         parts.append(_collapsed("Notes on the printed table", notes, is_open=not table.rows))
@@ -154,12 +174,13 @@ def _block(
 def _blocks(table: Table) -> list[tuple[list[Row], list[Column]]]:
     """Divide a table into blocks whose rows have numbers in no common column, e.g. by corpus.
 
-    Rows without numbers are in the block of the row above.
+    Rows without numbers are in the block of the row above; the first ones in the first block.
     """
     blocks: list[tuple[list[Row], set[str]]] = []
     for row in table.rows:
         keys = set(row.published)
-        common = [block for block in blocks if keys & block[1]] if keys else blocks[-1:]
+        common = [block for block in blocks if keys & block[1] or not block[1]]
+        common = common if keys else blocks[-1:]
         rows = [other for block in common for other in block[0]]
         merged = ([*rows, row], keys.union(*(block[1] for block in common)))
         blocks = [*(block for block in blocks if block not in common), merged]
@@ -175,9 +196,27 @@ def _blocks(table: Table) -> list[tuple[list[Row], list[Column]]]:
     ]
 
 
+def _charts(paper: Paper, table: Table) -> str:
+    """Return the charts of a figure as inline SVG, if the paper prints several of their points."""
+    published = collect(table, (), Path())
+    drawings = (
+        point_chart(
+            chart.title or table.title,
+            [dataclasses.replace(series, joined=False) for series in chart.series],
+            x_title=chart.x_title,
+            y_title=chart.y_title,
+            logarithmic=chart.logarithmic,
+        )
+        for chart in charts_of(paper, published)
+        if any(len(series.published) > 1 for series in chart.series)
+    )
+    return "".join(map(str, drawings))
+
+
 def _facts(table: Table) -> list[str]:
     """Return the names of the facts of rows, e.g. languages, in a table without models."""
     names = dict.fromkeys(name for row in table.rows for name in row.facts)
+    names = {name: None for name in names if name not in _NO_FACTS}
     return [] if {"model", "pretrained"}.intersection(names) else list(names)
 
 
@@ -200,7 +239,9 @@ def _settings(paper: Paper, table: Table, root: str) -> str:
 
 def _row_settings(paper: Paper, table: Table, row: Row, root: str) -> tuple[str, str]:
     if row.unavailable:
-        facts = {} if _facts(table) else row.facts
+        facts = {} if _facts(table) else {**row.facts}
+        if "prompt" in facts:
+            facts["prompt"] = paper.prompts[facts["prompt"]]
         cells = (f"{name}: {_fact(value)}" for name, value in facts.items())
         return f"not run: {escape(row.unavailable)}", "<br>".join(cells) or _EMPTY
     runs = experiments(paper, table, row)
@@ -229,10 +270,19 @@ def _changes(run: Experiment) -> Iterable[str]:
     if run.back_translation_rounds:
         yield f"{run.back_translation_rounds} rounds of back-translation"
     yield from (f"decoding: `{binding}`" for binding in run.decode)
+    if run.benchmark:
+        yield f"timed: `mnmt benchmark {' '.join(run.benchmark)}`"
     if run.evaluate:
         yield f"evaluation: `{' '.join(run.evaluate)}`"
     if run.evaluated:
         yield f"evaluated on {run.evaluated}"
+
+
+def _analysis(paper: Paper, analysis: Analysis, root: str) -> str:
+    runs = "; ".join(
+        f"{escape(name)}: {_files(paper, run, root)}" for name, run in analysis.runs.items()
+    )
+    return f"- {escape(analysis.name)}: `mnmt analyse {' '.join(analysis.command)}`, of {runs}"
 
 
 def _collapsed(title: str, text: str, *, is_open: bool) -> str:

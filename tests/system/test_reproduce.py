@@ -16,7 +16,7 @@ from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.files.atomic_write import lock
 from mnmt_jax.papers.engine import run_steps
 from mnmt_jax.papers.pages import TINY_NOTICE
-from mnmt_jax.papers.workflow import Step
+from mnmt_jax.papers.steps import Step
 from tests import fake_slurm
 from tests.fresh_process import serve_starts
 from tests.run_commands import ROOT
@@ -81,6 +81,16 @@ def slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_SLURM", str(tmp_path / "jobs"))
     return tmp_path / "jobs"
+
+
+def test_words_after_two_dashes_go_to_snakemake():
+    """argparse alone refuses them if flags stand between the table and the dashes."""
+    parse = reproduce.make_parser().parse_args
+    words = ["registers/table1", "--scale=tiny", "--", "--executor", "slurm", "--", "x"]
+    assert parse(words).snakemake == ["--executor", "slurm", "--", "x"]
+    assert parse(words[:3]).snakemake == parse(words[:1]).snakemake == []
+    with pytest.raises(UserError, match="follow '--', as in '-- slurm'"):
+        parse([words[0], "slurm"])
 
 
 def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm):

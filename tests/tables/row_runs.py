@@ -11,20 +11,27 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from mnmt_jax.interop.miniature_checkpoint import train_pieces
 from mnmt_jax.papers.analyses import Analysis, analyses
 from mnmt_jax.papers.cells import collect
+from mnmt_jax.papers.counts import counted_splits
+from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.steps import Step
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import TINY, Step, Trial, Workflow, trials
+from mnmt_jax.papers.trials import Trial, trials
+from mnmt_jax.papers.workflow import Workflow, count_file
 
 FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in os.environ else None
 """Output folder that all rows share; without it the tests of this folder do not run."""
 NOT_RUN = "MNMT_JAX_TABLES names no output folder: run scripts/test_tables.sh"
 REPORT = "rows.md"
-_HEADER = "| table | row | new steps | killed in | seconds | cells |\n|---|---|--:|---|--:|--:|\n"
+PIECES = "flores200.model"
+"""Miniature of spBLEU's SentencePiece model, in the output folder."""
+_HEADER = "| table | row | new steps | killed in | seconds | result |\n|---|---|--:|---|--:|--:|\n"
 _POLL = 0.05
 _CORES = min(4, len(os.sched_getaffinity(0)))
-FILE_METRICS = {"spbleu", "comet", "bert_score"}
+FILE_METRICS = {"comet", "bert_score"}
 """Metrics that need files from elsewhere; they are left out where these are not."""
 
 # Every table with rows that run -> the row that is run. Rows of other tables are not repeated if
@@ -57,6 +64,8 @@ ROWS: Mapping[str, str] = {
     "language_layers/table7": "FCLL without tags",
     "language_layers/table8": "FCLL, tags omitted",
     "language_layers/table9": "SD, branches off",
+    "language_layers/table10": "SD, branches off",
+    "language_layers/table12": "SD, branches off",
     "language_layers/figure4": "(1) residual removed, 4 layers with branches",
     "graformer/table1": "Graformer",
     "graformer/table2": "Transformer",
@@ -78,14 +87,15 @@ ROWS: Mapping[str, str] = {
     "position_disentangling/table6": "MNMT-GTPDM-small",
     "position_disentangling/table7": "MNMT-RC-small",
     "position_disentangling/table8": "MNMT-TPDM-small",
-    "position_disentangling/figure1": "MNMT without positions",
+    "position_disentangling/figure1": "MNMT without positions, 50,000 updates",
+    "position_disentangling/figure5": "MNMT-TPDM",
     "benchmarks/zero_shot": "lavs",
     "benchmarks/zero_shot_prose": "fcll",
     "benchmarks/graft": "graft, 10 %",
     "benchmarks/graft_prose": "drawn, 10 %",
 }
 
-ANALYSED = (
+ROWLESS = (
     "language_layers/figure3",
     "language_layers/figure5",
     "language_layers/figure6",
@@ -99,13 +109,21 @@ ANALYSED = (
     "registers/figure10",
     "two_stage/figure1",
     "two_stage/figure4",
+    "graformer/table10",
+    "graformer/table11",
+    "language_layers/table11",
+    "position_disentangling/table5",
+    "registers/table14",
+    "registers/figure9",
+    "two_stage/table5",
+    "two_stage/table6",
 )
-"""Tables without rows that run, but with analyses of trained models."""
+"""Tables without rows that run, but with analyses of trained models or counts of data."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RowPlan:
-    """What is run of a table: a row with one seed, or its analyses if `row` is empty."""
+    """What is run of a table: a row with one seed, or analyses and counts if `row` is empty."""
 
     table: str
     row: str
@@ -116,27 +134,38 @@ class RowPlan:
 
 
 def plan_row(name: str, row_name: str = "") -> RowPlan:
-    """Plan a row of a table, or its analyses, at the scale `tiny`."""
+    """Plan a row of a table, or its analyses and counts, at the scale `tiny`."""
     table = find_table(name)
     paper = load_papers()[table.paper]
-    names = ["", *(row.name for row in table.rows)]
-    number = names.index(row_name)
+    number = ["", *(row.name for row in table.rows)].index(row_name)
     rows = select_rows(paper, table, str(number)) if row_name else ()
     selected, analysed = trials(paper, table, rows, 1), analyses(paper, table, None)
-    workflow = Workflow(paper, TINY)
+    workflow = Workflow(paper, TINY, None, _metrics(name))
     for trial in selected:
         workflow.add(trial)
-    for analysis in () if row_name else analysed:
-        workflow.add_analysis(analysis)
+    if not row_name:
+        for analysis in analysed:
+            workflow.add_analysis(analysis)
+        for mixture, splits in counted_splits(paper, table).items():
+            workflow.add_count(mixture, splits)
     return RowPlan(name, row_name, number, selected, analysed, workflow.steps)
+
+
+def _metrics(name: str) -> dict[str, tuple[str, str]]:
+    """Return the flags of spBLEU, if the table has it."""
+    columns = {column.metric for column in find_table(name).columns}
+    return {"spbleu": ("--flores200_model", PIECES)} if "spbleu" in columns else {}
 
 
 def reproduce(plan: RowPlan, output: Path, *arguments: str) -> subprocess.Popen:
     """Start `mnmt reproduce` for a row, in a process group with all of its steps."""
+    output.mkdir(parents=True, exist_ok=True)
+    if not (output / PIECES).exists():
+        (output / PIECES).write_bytes(train_pieces())
     command = [sys.executable, "-m", "mnmt_jax", "reproduce", plan.table, "--scale=tiny"]
     command += ["--rows", str(plan.number)] if plan.row else []
-    command += [f"--output={output}", f"--cores={_CORES}", *arguments]
-    output.mkdir(parents=True, exist_ok=True)
+    command += [f"--output={output}", f"--cores={_CORES}"]
+    command += [f"--flores200_model={output / PIECES}", *arguments]
     with (output / "reproduce.log").open("a") as log:
         return subprocess.Popen(
             command, stdout=log, stderr=log, env=_environment(), start_new_session=True
@@ -182,7 +211,8 @@ def _is_midway(output: Path, step: Step) -> bool:
 
 def count_cells(plan: RowPlan, output: Path) -> tuple[int, int]:
     """Return how many cells of the row have a score of ours, and how many there are."""
-    made = collect(find_table(plan.table), plan.trials, output)
+    table, model = find_table(plan.table), output / PIECES
+    made = collect(table, plan.trials, output, flores200_model=model)
     cells = [cell for (row, _), cell in made.cells.items() if row == plan.row]
     return sum(cell.ours is not None for cell in cells), len(cells)
 
@@ -192,9 +222,12 @@ def needs_files(plan: RowPlan) -> bool:
     return {column.metric for column in find_table(plan.table).columns} <= FILE_METRICS
 
 
-def count_pages(plan: RowPlan, output: Path) -> int:
-    """Return the number of analysis pages, which must all be there."""
+def count_results(plan: RowPlan, output: Path) -> int:
+    """Return the number of analysis pages and counts of a table; all must be there."""
     pages = [page for analysis in plan.analyses for page in analysis.pages().values()]
+    table = find_table(plan.table)
+    paper = load_papers()[table.paper]
+    pages += [count_file(mixture) for mixture in counted_splits(paper, table)]
     missing = [page for page in pages if not (output / page).is_file()]
     assert not missing, missing
     return len(pages)

@@ -5,13 +5,13 @@ import time
 import pytest
 
 from tests.tables.row_runs import (
-    ANALYSED,
     FOLDER,
     NOT_RUN,
+    ROWLESS,
     ROWS,
     add_to_report,
     count_cells,
-    count_pages,
+    count_results,
     is_done,
     kill_in_the_middle,
     needs_files,
@@ -32,13 +32,13 @@ def test_a_row_is_killed_once_and_continues_to_its_page(table, relaxed_dtypes):
     add_to_report(FOLDER, table, plan.row, *report, f"{scored}/{cells} cells")
 
 
-@pytest.mark.parametrize("table", ANALYSED)
-def test_analyses_are_killed_once_and_continue_to_their_pages(table):
+@pytest.mark.parametrize("table", ROWLESS)
+def test_analyses_and_counts_are_killed_once_and_continue_to_their_pages(table):
     plan = plan_row(table)
     report = _run_and_kill(plan)
-    pages = count_pages(plan, FOLDER)
-    assert pages
-    add_to_report(FOLDER, table, "analyses", *report, f"{pages} pages")
+    results = count_results(plan, FOLDER)
+    assert results
+    add_to_report(FOLDER, table, "analyses, counts", *report, f"{results} results")
 
 
 def _run_and_kill(plan) -> tuple[int, str, int]:

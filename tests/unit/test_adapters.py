@@ -165,6 +165,10 @@ def test_another_base_is_refused(runs, tmp_path):
     load = load_adapter, tmp_path / "other", folder / "adapter", out
     refuse("not the parameters that .*adapter was trained on; those are of runs/base", *load,
            absent=out)  # fmt: skip
+    stages = dataclasses.replace(MODEL, stage_mlp=(32,))
+    make_run(tmp_path / "stages", stages)
+    load = load_adapter, tmp_path / "stages", folder / "adapter", out
+    refuse(r"another model: Model.stage_mlp is \[32\], the adapter's \[\]", *load, absent=out)
     wider = dataclasses.replace(MODEL, mlp=32, layout="register_open")
     make_run(tmp_path / "wider", wider)
     load = load_adapter, tmp_path / "wider", folder / "adapter", out

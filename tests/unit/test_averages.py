@@ -1,9 +1,18 @@
 """Averages over groups of directions, by hand on a small matrix."""
 
+import random
+
 import pytest
 
 from mnmt_jax.evaluation.averages import Average, average_groups
-from mnmt_jax.vocabulary.languages import english_centric_directions
+from mnmt_jax.evaluation.markdown_tables import average_rows
+from mnmt_jax.evaluation.published_averages import ec40_table
+from mnmt_jax.vocabulary.languages import (
+    EC40_LANGUAGES,
+    EC40_TABLE_TIERS,
+    english_centric_directions,
+    many_to_many_directions,
+)
 
 # Rows are sources. German and Dutch are Germanic, French is Romance, English is its own family.
 #          en    de    nl    fr
@@ -82,3 +91,22 @@ def test_unknown_supervision_and_empty_groups():
     assert averages.all == Average(None, 0) == averages.from_english
     assert averages.between_families == {"Germanic": {}}
     assert average_groups({("de", "fr"): 3.0}, [("de", "fr")]).zero_shot == Average(None, 0)
+
+
+def test_tiers_of_ec40_are_means_of_tier_by_tier_means():
+    """Against the averages of the authors' script; an unmeasured direction is left out here."""
+    rng = random.Random(0)
+    values = {pair: 1 + rng.random() for pair in many_to_many_directions(EC40_LANGUAGES)}
+    averages = average_groups(values, None)
+    table = ec40_table(values)
+    assert set(averages.tiers) == {
+        title for tier in EC40_TABLE_TIERS for title in (f"{tier} →", f"→ {tier}")
+    }
+    for title, average in averages.tiers.items():
+        assert average.mean == pytest.approx(table[title].mean), title
+        assert average.directions == table[title].directions, title
+    assert ("High →", averages.tiers["High →"]) in average_rows(averages)
+    fewer = average_groups({**values, ("kab", "so"): None}, None).tiers
+    assert fewer["XLow →"].directions == averages.tiers["XLow →"].directions - 1
+    assert fewer["XLow →"].mean > 1
+    assert not average_groups(_values(), None).tiers

@@ -12,8 +12,11 @@ from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers import cells
 from mnmt_jax.papers.experiments import corpus_settings, experiments, training_config
+from mnmt_jax.papers.listing import list_papers
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.tables import Column, find_paper, find_table
-from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from tests.run_commands import ROOT
 from tests.unit.made_results import made_result
 
@@ -59,6 +62,13 @@ def test_the_recorded_parameters_are_those_of_the_models(name, relaxed_dtypes):
             assert parameters == row.published["all.parameters"], row.name
             counted += 1
     assert counted >= 6
+
+
+def test_the_tables_are_listed():
+    lines = [line.split("|") for line in list_papers([PAPER]).splitlines() if "| bench" in line]
+    listed = {line[1].strip(): (int(line[4]), int(line[5])) for line in lines}
+    rows = {name: len(table.rows) for name, table in PAPER.tables.items()}
+    assert listed == {f"benchmarks/{name}": (count, count) for name, count in rows.items()}
 
 
 def test_pivot_and_contrast_decode_the_runs_of_the_encoder_decoder():

@@ -85,7 +85,10 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Decode.buckets=()", "Decode.buckets=()"),
         ("Model.embde=4", "Model.embde: no such name; did you mean Model.embed?"),
         ("Modle.embed=4", "Modle: no such name; did you mean Model?"),
-        ("Mesh.zzz=4", "Mesh.zzz: no such name; there are fsdp, tensor"),
+        (
+            "Mesh.zzz=4",
+            "Mesh.zzz: no such name; there are fsdp, tensor; 'mnmt keys Mesh' describes them",
+        ),
         ("Mesh.rows=4", "Mesh.rows: no such name; did you mean Data.rows?"),
         ("Train.label_smoothing=0.1", "no such name; did you mean Optimizer.label_smoothing?"),
         ("Model.layer=2", "did you mean Model.stage_layers or CutResidual.layer or InstruCL.layer"),

@@ -14,9 +14,10 @@ from mnmt_jax.evaluation.count_page import count_page
 from mnmt_jax.papers import cells
 from mnmt_jax.papers.counts import count_cell, counted_splits, with_counts
 from mnmt_jax.papers.listing import runnable_rows
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, TINY, Workflow, count_file
+from mnmt_jax.papers.workflow import Workflow, count_file
 from tests.run_commands import command
 
 PAPERS = load_papers()
@@ -49,7 +50,7 @@ def test_the_command_prints_and_writes_counts(tmp_path, capsys):
     for code in ("en", "de"):
         (tmp_path / f"train.{code}").write_text("a\nb\nc\n")
     flags = ["--parallel", tmp_path, "--languages", "en,de"]
-    output, page = tmp_path / "counts.json", tmp_path / "counts.html"
+    output, page = tmp_path / "new/counts.json", tmp_path / "pages/counts.html"
     call_count(*flags, "--output", output, "--page", page)
     assert json.loads(output.read_text())["sentences"] == {"train": {"en-de": 3, "de-en": 3}}
     lines = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]

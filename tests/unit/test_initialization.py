@@ -167,6 +167,10 @@ def test_published_sizes_can_be_copied():
             dataclasses.replace(ENCODER_DECODER, mlp=32, norm="post"),
             "Model.mlp is 24 there, 32 here; Model.norm is 'pre' there, 'post' here",
         ),
+        (
+            dataclasses.replace(ENCODER_DECODER, stage_mlp=(24, 32)),
+            r"Model.stage_mlp is \(\) there, \(24, 32\) here",
+        ),
     ],
 )
 def test_models_of_other_sizes_are_refused(source_run, model, message):

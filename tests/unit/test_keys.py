@@ -11,8 +11,15 @@ from mnmt_jax.commands import keys
 from mnmt_jax.commands.key_reference import all_sections, find_keys, section_keys, section_summary
 from mnmt_jax.config.sections import SECTIONS, Decode
 from mnmt_jax.design.method import Method
-from mnmt_jax.design.method_registry import library_methods
+from mnmt_jax.design.method_registry import get_method, library_methods
 from mnmt_jax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def methods_of_the_library(monkeypatch):
+    """Hide methods that other tests of the process have registered."""
+    methods = {name: get_method(name) for name in library_methods()}
+    monkeypatch.setattr(Method, "registered", methods)
 
 
 @pytest.fixture
@@ -85,7 +92,6 @@ def test_methods_of_the_user_are_listed(printed):
         strength: float = 2.0
 
     text = printed("Mine")
-    Method.registered.pop("mine_for_keys")
     assert text.startswith(f"Mine: {section_summary(Mine)}\n")
     assert "Mine.strength = 2.0\n    float\n    how strong it is." in text
 

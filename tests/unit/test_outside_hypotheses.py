@@ -15,9 +15,11 @@ from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_syst
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.papers import cells, pages
 from mnmt_jax.papers.listing import show_table
+from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.selection import parse_hypotheses, select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 
 TASK, PAIRS, LIMIT = "cldr_quickstart", (("de", "fr"), ("fr", "de")), 12
 GPT = "GPT-4o mini"

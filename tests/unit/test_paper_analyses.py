@@ -11,8 +11,9 @@ from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.analysis_cells import with_analyses
 from mnmt_jax.papers.cells import collect
 from mnmt_jax.papers.pages import html_report, markdown_page
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, TINY, Workflow
+from mnmt_jax.papers.workflow import Workflow
 
 
 def planned(name, scale=FULL):

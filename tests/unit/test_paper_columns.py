@@ -11,8 +11,10 @@ from mnmt_jax.commands import reproduce
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells
+from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.tables import Column, find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from tests.unit.made_results import made_result
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts

@@ -16,7 +16,7 @@ from mnmt_jax.papers.experiments import experiments, training_config
 from mnmt_jax.papers.intervals import Evaluation
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import trials
+from mnmt_jax.papers.trials import trials
 from tests.unit.made_results import made_result
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
@@ -135,15 +135,17 @@ def test_the_cache_determines_the_updates_of_epochs(tmp_path):
     assert config.train.epochs == 30
     train = dataclasses.replace(config.train, steps=211_000, epochs=0.0)
     facts = json.loads(json.dumps(as_facts(dataclasses.replace(config, train=train)), default=str))
+    curves = {"train": ((211_000, 2.0),)}
+    result = dataclasses.replace(RESULT, config=facts, parameters=None, curves=curves)
     made = conditions_of(
         row.name,
-        [Evaluation(dataclasses.replace(RESULT, config=facts, parameters=None), tmp_path)],
+        [Evaluation(result, tmp_path)],
         experiment,
         tmp_path,
         count_parameters,
     )
     assert "epochs" not in made.difference and "updates" not in made.difference
-    assert "100,000" in made.cells
+    assert "211,000" in made.cells
 
 
 def test_imported_models_have_no_planned_training(tmp_path):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mnmt_jax.commands import reproduce
+from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 

@@ -12,9 +12,10 @@ from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, intervals, pages
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.latex_figure import escape
+from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
-from mnmt_jax.papers.workflow import TINY, trials
+from mnmt_jax.papers.trials import trials
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import damaged, write
 from tests.unit.test_sentence_bootstrap import METRICS, _lines

@@ -74,12 +74,31 @@ def test_rows_without_common_columns_are_tables_of_their_own(pages):
     empty = dataclasses.replace(table.rows[0], name="empty", published={})
     rows = (empty, *table.rows[:11], dataclasses.replace(empty, name="other"), *table.rows[11:])
     blocks = pages._blocks(dataclasses.replace(table, rows=rows))
-    assert [len(rows) for rows, _ in blocks] == [1, 12, 14]
+    assert [len(rows) for rows, _ in blocks] == [13, 14]
+    assert blocks[0][0][0] is empty and blocks[0][0][-1].name == "other"
 
 
 def test_tables_of_facts_have_a_column_each(pages):
     header, _, first = _lines(pages._numbers(find_table("registers/table2")), "| ")[:3]
     assert header == ["row", "languages", "bridges"] and first == ["1. English", "en", "en"]
+
+
+def test_printed_points_of_a_figure_are_drawn(pages):
+    paper = find_paper("graformer")
+    (drawing,) = pages._charts(paper, paper.tables["figure7"]).split("<figure")[1:]
+    assert drawing.count(": published ") == 30 and "en→de: published" in drawing
+    two_stage = find_paper("two_stage")
+    assert pages._charts(two_stage, two_stage.tables["table1"]) == ""
+    assert pages._charts(two_stage, two_stage.tables["figure5"]) == ""  # a point each
+
+
+def test_analyses_are_runs_of_a_table(pages):
+    text = pages.paper_tables(find_paper("registers"), "../..")
+    section = text.split("{ #figure4 }")[1].split("\n## ")[0]
+    assert "mnmt reproduce registers/figure4 --data" in section
+    files = "[register_ec40_24](../../gin_configs/models/register_ec40_24.gin), "
+    assert f"`, of registers, 24 layers: {files}" in section and "mnmt analyse states" in section
+    assert _lines(text, "| [Figure&nbsp;4]")[0][2:] == ["–", "1 analysis", "–"]
 
 
 def test_plain_text_is_escaped(pages):

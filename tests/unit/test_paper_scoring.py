@@ -13,8 +13,10 @@ from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages
 from mnmt_jax.papers.experiments import corpus_settings
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
+from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.tables import Column, find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from tests.unit import made_text
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import damaged, write

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, training_config
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from tests.unit.made_results import made_result
 
 PAPERS = load_papers()
@@ -77,6 +81,63 @@ def test_runs_that_import_a_vocabulary_do_not_name_a_released_one(tmp_path, rela
     plan = _plan("registers/table4", "2", tmp_path)
     assert not any("released" in " ".join(step.command) for step in plan.steps)
     assert "spm.model" not in describe_plan(find_table("registers/table4"), (), (), plan)
+
+
+def test_kept_checkpoints_count_on_disk(relaxed_dtypes):
+    table, paper = find_table("position_disentangling/figure1"), PAPERS["position_disentangling"]
+    (experiment,) = experiments(paper, table, table.rows[0]).values()
+    plain = dataclasses.replace(experiment, bindings=())
+    kept, newest = (estimate_training(training_config(item)) for item in (experiment, plain))
+    assert kept.disk - newest.disk == 10 * 12 * kept.parameters  # every 50,000 of 500,000 updates
+
+
+def test_points_over_updates_are_evaluations_of_one_run():
+    name = "position_disentangling/figure1"
+    paper, table = PAPERS["position_disentangling"], find_table(name)
+    tests = [step.command for step in _plan(name, "1,2").steps if step.kind == "evaluate"]
+    assert [words[words.index("--step") + 1] for words in tests] == ["50000", "100000"]
+    assert len({words[words.index("--run") + 1] for words in tests}) == 1
+    assert len({words[-1] for words in tests}) == 2
+    (probe,) = analyses(paper, table)
+    for scale, steps in (
+        (FULL, [",".join(str(n) for n in range(50_000, 500_001, 50_000))]),
+        (TINY, []),
+    ):
+        plan = Workflow(paper, scale)
+        (last,) = plan.add_analysis(probe)
+        words = next(step.command for step in plan.steps if step.name == last)
+        assert [words[i + 1] for i, word in enumerate(words) if word == "--step"] == steps
+    tiny = Workflow(paper, TINY)
+    tiny.add(trials(paper, table, table.rows[:1])[0])
+    assert "--step" not in tiny.steps[-1].command  # a miniature's training has other updates
+
+
+def test_pages_link_to_reports_of_evaluations(tmp_path):
+    """A table of translation examples has no columns, and its rows are models."""
+    paper, table = PAPERS["language_layers"], find_table("language_layers/table10")
+    selected = trials(paper, table, select_rows(paper, table, None))
+    assert [trial.title for trial in selected] == ["SD, seed 1", "SD, branches off, seed 1"]
+    for trial in selected:
+        (tmp_path / trial.evaluation).mkdir(parents=True)
+        write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+    made = cells.collect(table, selected, tmp_path)
+    links = [f"../../{trial.evaluation}/report.html" for trial in selected]
+    for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
+        assert all(link in page for link in links) and "SD, branches off, seed 1" in page
+    several = find_table("language_layers/table2")
+    titles = [trial.title for trial in trials(paper, several, several.rows[:1], 1)]
+    assert "Baseline, ted20, seed 1" in titles
+
+
+def test_plans_and_pages_say_what_the_authors_did_to_the_text(tmp_path, relaxed_dtypes):
+    table, paper = find_table("language_layers/table7"), PAPERS["language_layers"]
+    text = describe_plan(table, (), (), _plan("language_layers/table7", "2"))
+    assert "data: iwslt17: not done here: Moses' tokenisation" in text
+    (trial,) = trials(paper, table, table.rows[:1])
+    (tmp_path / trial.evaluation).mkdir(parents=True)
+    write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+    made = cells.collect(table, [trial], tmp_path)
+    assert "iwslt17: not done here: Moses" in pages.markdown_page(paper, made)
 
 
 def test_seeds_are_those_that_the_papers_state():

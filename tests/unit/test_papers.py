@@ -22,9 +22,11 @@ from mnmt_jax.papers import cells, pages, workflow
 from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
 from mnmt_jax.papers.listing import list_papers, show_table
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
-from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
@@ -305,7 +307,7 @@ def test_rows_that_cannot_run_are_refused_with_their_reason():
     with pytest.raises(UserError, match="'7' is not a number from 1 to 6"):
         select_rows(paper, table, "7")
     with pytest.raises(UserError, match="no row of this table can be run"):
-        select_rows(paper, find_table("language_layers/table10"), None)
+        select_rows(PAPERS["registers"], find_table("registers/table8"), None)
 
 
 RESULT = made_result("made", ("en", "de", "fr", "cs"), seed=3)

@@ -10,12 +10,13 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation import sentence_bootstrap
+from mnmt_jax.evaluation import sentence_bootstrap, spbleu
 from mnmt_jax.evaluation.sentence_bootstrap import (
     confidence_interval,
     resample_scores,
     shared_sentences,
 )
+from tests.unit import made_text
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import WORDS, damaged, write
 
@@ -46,6 +47,22 @@ def test_one_direction_has_the_interval_of_sacrebleu(tmp_path, metric):
     assert draws.shape == (1000,)
     assert (high - low) / 2 == pytest.approx(float(expected._ci), rel=0.15)
     assert draws.mean() == pytest.approx(expected.score, abs=float(expected._ci) / 4)
+
+
+def test_spbleu_is_resampled_over_the_pieces_of_its_model(tmp_path, monkeypatch):
+    references, model = _lines(0), tmp_path / "spm.model"
+    hypotheses = damaged(references, 0.3, 1)
+    write(tmp_path, "en-de", hypotheses, references)
+    result = _result([("en", "de")])
+    item = dataclasses.replace(result.directions[0], spbleu=50.0)
+    result = dataclasses.replace(result, directions=(item,))
+    monkeypatch.setattr(spbleu, "SACREBLEU_DIR", str(tmp_path / "none"))
+    assert resample_scores(result, tmp_path, "spbleu", samples=10) == {}
+    model.write_bytes(made_text.vocabulary().model)
+    draws = resample_scores(result, tmp_path, "spbleu", flores200_model=model)["en", "de"]
+    score, _ = spbleu.spbleu(hypotheses, references, spbleu.FloresTokenizer(model))
+    low, high = confidence_interval(draws)
+    assert low < score < high and float(draws.mean()) == pytest.approx(score, abs=(high - low) / 8)
 
 
 def _half_width(draws) -> float:
@@ -84,11 +101,12 @@ def test_clusters_are_connected_by_any_common_text():
     assert clusters["cs", "fr"] != clusters["en", "de"]  # three is Czech there
 
 
-def test_off_target_ratios_are_binomial(tmp_path):
+@pytest.mark.parametrize("metric", ["off_target_lid", "off_target_nearest", "exact_match"])
+def test_ratios_of_sentences_are_binomial(tmp_path, metric):
     result = _result([("en", "de")], sentences=400)
-    item = dataclasses.replace(result.directions[0], off_target_lid=25.0)
+    item = dataclasses.replace(result.directions[0], **{metric: 25.0})
     result = dataclasses.replace(result, directions=(item,))
-    draws = resample_scores(result, tmp_path, "off_target_lid")["en", "de"]
+    draws = resample_scores(result, tmp_path, metric)["en", "de"]
     assert draws.mean() == pytest.approx(25, abs=0.3)
     assert draws.std() == pytest.approx(100 * (0.25 * 0.75 / 400) ** 0.5, rel=0.1)
 

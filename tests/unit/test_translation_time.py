@@ -16,9 +16,11 @@ from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.timing import Timing, draw_sentences, read_timing, write_timing
 from mnmt_jax.papers import cells, pages
 from mnmt_jax.papers.experiments import experiments
+from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.workflow import FULL, TINY, Workflow, trials
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import LINES, made_translator
 

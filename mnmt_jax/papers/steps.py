@@ -1,0 +1,39 @@
+"""Steps of a workflow, and what each kind of them needs from a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+# Kind of step -> what it needs from a cluster; on one machine nothing limits it.
+RESOURCES: Mapping[str, Mapping[str, int]] = {
+    "vocabulary": {"mem_mb": 32_000, "runtime": 24 * 60},
+    "cache": {"mem_mb": 32_000, "runtime": 24 * 60},
+    "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
+    "average": {"mem_mb": 64_000, "runtime": 60},
+    "benchmark": {"mem_mb": 32_000, "runtime": 4 * 60, "gpu": 1},
+    "evaluate": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "count": {"mem_mb": 8_000, "runtime": 12 * 60},
+    "analyse": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+    "metrics": {"mem_mb": 32_000, "runtime": 12 * 60, "gpu": 1},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A command of a workflow.
+
+    Attributes:
+        name: unique name, `KIND/SUBJECT` or `KIND/SUBJECT/seedN`.
+        command: the command line, in words.
+        inputs: names of the steps that finish before it starts.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """What it does: `vocabulary`, `cache`, `train`, ..."""
+        return self.name.partition("/")[0]
