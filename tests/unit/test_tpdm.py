@@ -97,7 +97,8 @@ def test_each_player_moves_its_own(cache):
     assert {"critic", "information", "alignment"} <= set(terms)
     other = jax.tree.map(lambda a, b: a - b, rest_of(both.params), rest_of(after.params))
     assert largest(other["layer_0"]["disentangle"]["position"]) > 1e-5
-    assert largest(other["layer_0"]["attention"]) > 1e-6  # the bound reaches what contents are made of
+    # The bound reaches what contents are made of.
+    assert largest(other["layer_0"]["attention"]) > 1e-6
 
 
 def test_chance_is_the_loss_of_a_uniform_guess():
