@@ -13,8 +13,8 @@ from pathlib import Path
 
 from mnmt_jax.interop.miniature_checkpoint import train_pieces
 from mnmt_jax.papers.analyses import Analysis, analyses
-from mnmt_jax.papers.cells import collect
 from mnmt_jax.papers.counts import counted_splits
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.steps import Step
