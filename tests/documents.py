@@ -150,7 +150,7 @@ LISTED: Mapping[str, str] = {
     "bash scripts/test.sh": "it is this suite",
     "bash scripts/test_extras.sh": "it resolves every extra with a package index",
     "bash scripts/test_gpu.sh": "it installs JAX for GPUs and runs tests/gpu",
-    "bash scripts/test_tables.sh": "it runs tests/tables, an hour",
+    "bash scripts/test_tables.sh": "it runs tests/tables, more than an hour",
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
     "gcloud ": "needs an account of Google Cloud",
     "hf download ": "downloads a model",

@@ -9,9 +9,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 JOBS = Path(os.environ.get("FAKE_SLURM", "fake_slurm"))
+PATIENCE = 30  # Snakemake gives up a query after 60
 COMMANDS = ("sbatch", "sacct", "srun", "scancel", "scontrol", "sinfo", "sacctmgr", "sshare")
 SNAKEMAKE_ARGUMENTS = (
     *("--executor", "slurm", "--jobs", "2", "--slurm-init-seconds-before-status-checks", "1"),
@@ -61,13 +63,24 @@ def run(arguments: list[str]) -> int:
 
 
 def sacct(arguments: list[str]) -> int:
-    """Print `ID|STATE` of the jobs of a name."""
+    """Print `ID|STATE` of the jobs of a name, once they have ended or `PATIENCE` seconds later.
+
+    Snakemake waits ten seconds more before it asks again for a job that is still running.
+    """
     name = dict(_flags(arguments)).get("name")
+    deadline = time.monotonic() + PATIENCE
+    while _is_running(name) and time.monotonic() < deadline:
+        time.sleep(0.1)
     for path in sorted(JOBS.glob("*.json"), key=lambda file: int(file.stem)):
         job = json.loads(path.read_text(encoding="utf-8"))
         if job["name"] == name:
             print(f"{path.stem}|{job['state']}")
     return 0
+
+
+def _is_running(name: str | None) -> bool:
+    jobs = (json.loads(path.read_text(encoding="utf-8")) for path in JOBS.glob("*.json"))
+    return any(job["name"] == name and job["state"] == "RUNNING" for job in jobs)
 
 
 def srun(arguments: list[str]) -> int:

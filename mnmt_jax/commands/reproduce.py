@@ -15,8 +15,9 @@ from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
+    from mnmt_jax.papers.reproduction import Reproduction
+    from mnmt_jax.papers.table_plan import TablePlan
     from mnmt_jax.papers.tables import Table
-
 
 # Flag with the model of a score -> title and metric of its columns.
 _SCORES = {"comet": "COMET", "bert_score": "BERTScore", "flores200_model": "spBLEU"}
@@ -99,61 +100,56 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
-    from mnmt_jax.cost.training_estimate import count_parameters
-    from mnmt_jax.papers.analyses import analyses
-    from mnmt_jax.papers.analysis_cells import with_analyses
-    from mnmt_jax.papers.cells import collect
-    from mnmt_jax.papers.counts import counted_splits, with_counts
     from mnmt_jax.papers.engine import run_steps
     from mnmt_jax.papers.pages import write_pages
     from mnmt_jax.papers.scales import SCALES
-    from mnmt_jax.papers.selection import parse_hypotheses, select_rows
-    from mnmt_jax.papers.tables import find_table, load_papers
-    from mnmt_jax.papers.trials import trials
-    from mnmt_jax.papers.workflow import Workflow
+    from mnmt_jax.papers.table_plan import plan_table
+    from mnmt_jax.papers.tables import find_table
 
     table, scale = find_table(flags.table), SCALES[flags.scale]
-    paper = load_papers()[table.paper]
-    hypotheses = parse_hypotheses(table, flags.hypotheses)
-    rows = select_rows(paper, table, flags.rows, hypotheses)
-    seeds = flags.seeds or (1 if scale.miniature else None)
-    data = None if scale.miniature else flags.data
-    selected = trials(paper, table, rows, seeds, data, hypotheses)
-    workflow = Workflow(paper, scale, data, _metric_flags(flags, table))
-    targets = [workflow.add(trial) for trial in selected]
-    analysed = () if flags.rows else analyses(paper, table, data)
-    for analysis in analysed:
-        targets += workflow.add_analysis(analysis)
-    if not flags.rows:
-        counted = counted_splits(paper, table).items()
-        targets += [workflow.add_count(mixture, splits) for mixture, splits in counted]
+    plan = plan_table(
+        table,
+        scale,
+        rows=flags.rows,
+        seeds=flags.seeds,
+        data=flags.data,
+        hypotheses=flags.hypotheses,
+        metrics=_metric_flags(flags, table),
+    )
     if flags.dry_run:
-        print(describe_plan(table, selected, analysed, workflow))
+        print(describe_plan(table, plan.trials, plan.analyses, plan.workflow))
         return
-    default = "runs/papers_tiny" if scale.miniature else "runs/papers"
-    output = flags.output or Path(default)
+    output = flags.output or Path("runs/papers_tiny" if scale.miniature else "runs/papers")
     run_steps(
-        workflow.steps,
-        targets,
+        plan.workflow.steps,
+        plan.targets,
         name=f"{table.paper}-{table.name}",
         output=output,
         data=output / "data" if scale.miniature else flags.data,
         cores=flags.cores,
         arguments=flags.snakemake,
     )
-    reproduction = collect(
-        table,
-        selected,
-        output,
-        flores200_model=flags.flores200_model,
-        count_parameters=count_parameters,
-    )
-    reproduction = with_analyses(reproduction, analysed, output)
-    if not flags.rows:
-        reproduction = with_counts(paper, reproduction, output)
-    page = write_pages(paper, reproduction, scale, output / "tables" / table.paper)
+    reproduction = _read_results(plan, output, flags.flores200_model)
+    page = write_pages(plan.paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")
+
+
+def _read_results(plan: TablePlan, output: Path, flores200_model: Path | None) -> Reproduction:
+    from mnmt_jax.cost.training_estimate import count_parameters
+    from mnmt_jax.papers.analysis_cells import with_analyses
+    from mnmt_jax.papers.counts import with_counts
+    from mnmt_jax.papers.reproduction import collect
+
+    reproduction = collect(
+        plan.table,
+        plan.trials,
+        output,
+        flores200_model=flores200_model,
+        count_parameters=count_parameters,
+    )
+    reproduction = with_analyses(reproduction, plan.analyses, output)
+    return with_counts(plan.paper, reproduction, output) if plan.counts else reproduction
 
 
 def _metric_flags(flags: argparse.Namespace, table: Table) -> dict[str, tuple[str, str]]:

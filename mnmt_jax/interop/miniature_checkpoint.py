@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -87,6 +88,7 @@ def write_miniature_checkpoint(
     _WRITERS[released.form](path, model, train_pieces())
 
 
+@functools.cache
 def train_pieces() -> bytes:
     """Train a SentencePiece model on the phrases of the evaluated languages."""
     languages = dict.fromkeys((*TED19_LANGUAGES, *MITRE_LANGUAGES))

@@ -11,7 +11,8 @@ from typing import Any
 from mnmt_jax.evaluation.seed_statistics import summarize_scores
 from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.papers.analyses import RESULT, Analysis
-from mnmt_jax.papers.cells import Cell, Reproduction
+from mnmt_jax.papers.cells import Cell
+from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.tables import Column
 
 # Group of a column -> class of tokens in the result of a probe.

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import sub, truediv
-from pathlib import Path
 
-from mnmt_jax.evaluation.result import RunResult, read_result
+from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.seed_statistics import SeedSummary, summarize_scores
-from mnmt_jax.evaluation.timing import Timing, read_timing
-from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
-from mnmt_jax.papers.experiments import Experiment, data_notes
+from mnmt_jax.evaluation.timing import Timing
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
-from mnmt_jax.papers.published_scores import (
-    scoring_notes,
-    uses_procedure,
-    with_published_scores,
-)
-from mnmt_jax.papers.tables import Column, Number, Table
-from mnmt_jax.papers.trials import Trial
+from mnmt_jax.papers.tables import Column, Number
 
-# Metrics of differences, and metrics that compare with the row `compared_with`.
-_CHANGES = ("bleu_change", "bleu_gain")
-_COMPARED = ("bleu_gain", "relative_time")
+COMPARED_METRICS = ("bleu_gain", "relative_time")
+"""Metrics that compare with the row `compared_with`."""
+_CHANGES = ("bleu_change", "bleu_gain")  # metrics of differences
 # Metric of a column -> field of `DirectionResult`.
 _FIELDS = {
     "bleu": "bleu",
@@ -77,101 +68,6 @@ class Cell:
         if self.ours is not None and self.ours.count > 1:
             return self.ours.low, self.ours.high
         return self.sentence_interval
-
-
-@dataclasses.dataclass(frozen=True)
-class Reproduction:
-    """A published table beside our scores.
-
-    Attributes:
-        table: the published table.
-        cells: (name of a row, key of a column) -> cell.
-        evaluations: (name of a row, corpus of its columns) -> evaluations, one per seed.
-        conditions: conditions of our runs.
-        notes: what differs from the paper's conditions.
-        analysis_pages: title -> page of an analysis, below the output folder.
-        reports: title -> report of an evaluation, with translations, below the output folder.
-    """
-
-    table: Table
-    cells: Mapping[tuple[str, str], Cell]
-    evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
-    conditions: Sequence[Conditions] = ()
-    notes: tuple[str, ...] = ()
-    analysis_pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    reports: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-def collect(
-    table: Table,
-    trials: Sequence[Trial],
-    output: Path,
-    *,
-    flores200_model: Path | None = None,
-    count_parameters: CountParameters | None = None,
-) -> Reproduction:
-    """Read the evaluations of a table's trials.
-
-    Args:
-        table: the published table.
-        trials: the trials that were run; others have no scores of ours.
-        output: output folder of the workflow; resampled scores are kept in `resampled` there.
-        flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
-        count_parameters: counts the parameters of a training's model, for the conditions; None
-            does not compare them.
-
-    Raises:
-        UserError: if an evaluation is missing or damaged.
-    """
-    timed = {
-        (trial.row, trial.prefix): read_timing(output / trial.evaluation)
-        for trial in trials
-        if trial.experiment.benchmark
-    }
-    trials = [trial for trial in trials if not trial.experiment.benchmark]
-    evaluations: dict[tuple[str, str], list[Evaluation]] = {}
-    plain: dict[str, list[Evaluation]] = {}  # without the row's changes of decoding
-    for trial in trials:
-        folder = output / trial.evaluation
-        evaluation = _read_evaluation(trial.experiment, folder, output)
-        evaluations.setdefault((trial.row, trial.prefix), []).append(evaluation)
-        if not trial.experiment.decode:
-            plain.setdefault(trial.experiment.run_name, []).append(evaluation)
-    experiments = {(trial.row, trial.prefix): trial.experiment for trial in trials}
-    intervals = SentenceIntervals(output / "resampled", flores200_model)
-    cells = {}
-    for row in table.rows:
-        for column in table.columns:
-            key = row.name, column.corpus
-            before = plain.get(experiments[key].run_name, []) if key in experiments else []
-            if column.metric in _COMPARED:
-                before = evaluations.get((row.facts.get("compared_with", ""), column.corpus), [])
-            published = row.published.get(column.key)
-            cell = make_cell(column, published, evaluations.get(key, []), before, intervals)
-            if key in timed:
-                cell = timed_cell(column, published, timed[key])
-            if cell.published is not None or cell.ours is not None:
-                cells[row.name, column.key] = cell
-    notes = data_notes(trial.experiment for trial in trials if not trial.experiment.pretrained)
-    conditions = [
-        conditions_of(key[0], evaluations[key], experiment, output, count_parameters)
-        for key, experiment in experiments.items()
-    ]
-    notes += scoring_notes(trial.experiment for trial in trials)
-    notes += [f"{row}: {timing.describe()}" for (row, _), timing in timed.items()]
-    reports = {trial.title: f"{trial.evaluation}/report.html" for trial in trials}
-    return Reproduction(table, cells, evaluations, conditions, tuple(notes), reports=reports)
-
-
-def _read_evaluation(experiment: Experiment, folder: Path, output: Path) -> Evaluation:
-    """Read an evaluation, with the scores of the authors' procedure if the table has them."""
-    result = read_result(folder)
-    if not uses_procedure(experiment):
-        return Evaluation(result, folder)
-    cache = result.config.get("data", {}).get("cache", "")
-    vocabulary = output / cache / "vocabulary"
-    scoring = experiment.data.procedure
-    return Evaluation(with_published_scores(result), folder, scoring, vocabulary)
 
 
 def timed_cell(column: Column, published: Number | None, timing: Timing) -> Cell:
@@ -228,7 +124,7 @@ def summarize_column(
             per seed.
     """
     scores = [score for run in runs if (score := group_score(run, column)) is not None]
-    if column.metric in {*_CHANGES, *_COMPARED}:
+    if column.metric in {*_CHANGES, *COMPARED_METRICS}:
         before = [score for run in reference if (score := group_score(run, column)) is not None]
         if len(before) != len(scores):
             return None

@@ -32,7 +32,8 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.evaluation.svg_points import Point, Series
-from mnmt_jax.papers.cells import Cell, Reproduction
+from mnmt_jax.papers.cells import Cell
+from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.tables import Column, Paper, Row, Table
 
 _FIELDS = ("x_title", "y_title", "logarithmic", "one_chart", "ratio", "table", "columns")

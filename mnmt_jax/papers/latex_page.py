@@ -9,9 +9,9 @@ from mnmt_jax.papers.cell_texts import (
     ours_text,
     published_text,
 )
-from mnmt_jax.papers.cells import Reproduction
 from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.latex_figure import escape, latex_figure
+from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.tables import EMPTY, Paper
 
 # Shrink a table to the width of the text, and to most of its height.

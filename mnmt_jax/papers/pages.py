@@ -21,10 +21,11 @@ from mnmt_jax.papers.cell_texts import (
     ours_text,
     published_text,
 )
-from mnmt_jax.papers.cells import Cell, Reproduction
+from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.conditions import HEADER
 from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.latex_page import latex_page
+from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.scales import Scale
 from mnmt_jax.papers.tables import EMPTY, Column, Paper
 

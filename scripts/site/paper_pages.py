@@ -9,10 +9,10 @@ from pathlib import Path
 
 from mnmt_jax.evaluation.svg_points import point_chart
 from mnmt_jax.papers.analyses import Analysis, analyses
-from mnmt_jax.papers.cells import collect
 from mnmt_jax.papers.experiments import Experiment, experiments, gin_files
 from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.listing import format_number, runnable_rows
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.tables import Column, Paper, Row, Table
 
 _MANY_COLUMNS = 8

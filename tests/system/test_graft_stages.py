@@ -20,8 +20,8 @@ from tests.system.test_kills import saved
 from tests.system.test_resume import finish, start, wait_for
 from tests.unit import made_text
 
-STEPS = 40
-LONGEST = 0.3  # seconds between the first checkpoint and the end
+STEPS = 24
+LONGEST = 0.2  # seconds between the first checkpoint and the end
 STAGES = {
     "mlm": Model("masked_lm", (1,)),
     "lm": Model("causal_lm", (1,)),

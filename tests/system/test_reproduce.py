@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from mnmt_jax.papers.engine import run_steps
 from mnmt_jax.papers.pages import TINY_NOTICE
 from mnmt_jax.papers.steps import Step
 from tests import fake_slurm
+from tests.fresh_process import serve_starts
+from tests.run_commands import ROOT
 
 
 def _run(steps, output: Path, arguments=()) -> None:
@@ -105,7 +109,24 @@ def test_slurm_gets_the_steps_in_order_and_makes_the_same_files(tmp_path, slurm)
     assert made == [b"made\ntrained\n"] * 2
 
 
-def test_a_row_runs_from_data_to_the_page(tmp_path, capfd, monkeypatch, relaxed_dtypes):
+@pytest.fixture
+def forked_mnmt(tmp_path, monkeypatch):
+    """Let workflows start `mnmt` in forks of the server, which has imported everything."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    main = folder / "main.py"
+    main.write_text("from mnmt_jax.commands.mnmt import run\n\nrun()\n")
+    script = ROOT / "tests" / "start_script.py"
+    client = shlex.join([sys.executable, "-S", str(script), str(serve_starts()), str(main)])
+    for name, command in (("mnmt", client), ("python", shlex.quote(sys.executable))):
+        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(folder / "python"))  # steps look beside it
+
+
+def test_a_row_runs_from_data_to_the_page(
+    tmp_path, capfd, monkeypatch, relaxed_dtypes, forked_mnmt
+):
     """FCLL of Table 7 at the scale `tiny`, on a made miniature of IWSLT17's files."""
     command = ["mnmt reproduce", "language_layers/table7", "--rows=2", "--scale=tiny"]
     monkeypatch.setattr("sys.argv", [*command, f"--output={tmp_path}"])

@@ -12,15 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mnmt_jax.interop.miniature_checkpoint import train_pieces
-from mnmt_jax.papers.analyses import Analysis, analyses
-from mnmt_jax.papers.cells import collect
-from mnmt_jax.papers.counts import counted_splits
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import TINY
-from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.steps import Step
-from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.trials import Trial, trials
-from mnmt_jax.papers.workflow import Workflow, count_file
+from mnmt_jax.papers.table_plan import TablePlan, plan_table
+from mnmt_jax.papers.tables import find_table
+from mnmt_jax.papers.workflow import count_file
 
 FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in os.environ else None
 """Output folder that all rows share; without it the tests of this folder do not run."""
@@ -125,30 +122,35 @@ ROWLESS = (
 class RowPlan:
     """What is run of a table: a row with one seed, or analyses and counts if `row` is empty."""
 
-    table: str
     row: str
     number: int
-    trials: Sequence[Trial]
-    analyses: Sequence[Analysis]
-    steps: Sequence[Step]
+    plan: TablePlan
+
+    @property
+    def table(self) -> str:
+        """Name of the table, with that of its paper."""
+        return f"{self.plan.paper.name}/{self.plan.table.name}"
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """All steps; inputs come before what waits for them."""
+        return self.plan.workflow.steps
 
 
 def plan_row(name: str, row_name: str = "") -> RowPlan:
     """Plan a row of a table, or its analyses and counts, at the scale `tiny`."""
     table = find_table(name)
-    paper = load_papers()[table.paper]
     number = ["", *(row.name for row in table.rows)].index(row_name)
-    rows = select_rows(paper, table, str(number)) if row_name else ()
-    selected, analysed = trials(paper, table, rows, 1), analyses(paper, table, None)
-    workflow = Workflow(paper, TINY, None, _metrics(name))
-    for trial in selected:
-        workflow.add(trial)
-    if not row_name:
-        for analysis in analysed:
-            workflow.add_analysis(analysis)
-        for mixture, splits in counted_splits(paper, table).items():
-            workflow.add_count(mixture, splits)
-    return RowPlan(name, row_name, number, selected, analysed, workflow.steps)
+    plan = plan_table(
+        table,
+        TINY,
+        rows=str(number) if row_name else None,
+        seeds=None,
+        data=Path("data"),
+        hypotheses=(),
+        metrics=_metrics(name),
+    )
+    return RowPlan(row_name, number, plan)
 
 
 def _metrics(name: str) -> dict[str, tuple[str, str]]:
@@ -209,25 +211,24 @@ def _is_midway(output: Path, step: Step) -> bool:
     return any(path.name.isdecimal() for path in run.rglob("checkpoints/*"))
 
 
-def count_cells(plan: RowPlan, output: Path) -> tuple[int, int]:
+def count_cells(planned: RowPlan, output: Path) -> tuple[int, int]:
     """Return how many cells of the row have a score of ours, and how many there are."""
-    table, model = find_table(plan.table), output / PIECES
-    made = collect(table, plan.trials, output, flores200_model=model)
-    cells = [cell for (row, _), cell in made.cells.items() if row == plan.row]
+    plan, model = planned.plan, output / PIECES
+    made = collect(plan.table, plan.trials, output, flores200_model=model)
+    cells = [cell for (row, _), cell in made.cells.items() if row == planned.row]
     return sum(cell.ours is not None for cell in cells), len(cells)
 
 
-def needs_files(plan: RowPlan) -> bool:
+def needs_files(planned: RowPlan) -> bool:
     """Return whether all columns have metrics whose models are not part of this project."""
-    return {column.metric for column in find_table(plan.table).columns} <= FILE_METRICS
+    return {column.metric for column in planned.plan.table.columns} <= FILE_METRICS
 
 
-def count_results(plan: RowPlan, output: Path) -> int:
+def count_results(planned: RowPlan, output: Path) -> int:
     """Return the number of analysis pages and counts of a table; all must be there."""
+    plan = planned.plan
     pages = [page for analysis in plan.analyses for page in analysis.pages().values()]
-    table = find_table(plan.table)
-    paper = load_papers()[table.paper]
-    pages += [count_file(mixture) for mixture in counted_splits(paper, table)]
+    pages += [count_file(mixture) for mixture in plan.counts]
     missing = [page for page in pages if not (output / page).is_file()]
     assert not missing, missing
     return len(pages)

@@ -11,9 +11,9 @@ from mnmt_jax.data.pair_counts import count_pairs
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.count_page import count_page
-from mnmt_jax.papers import cells
 from mnmt_jax.papers.counts import count_cell, counted_splits, with_counts
 from mnmt_jax.papers.listing import runnable_rows
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
@@ -164,7 +164,7 @@ def test_counting_is_a_step_of_the_workflow():
 
 def test_counts_are_cells_with_published_numbers(tmp_path):
     paper, table = PAPERS["graformer"], find_table("graformer/table10")
-    made = cells.collect(table, (), tmp_path)
+    made = collect(table, (), tmp_path)
     with pytest.raises(UserError, match=r"counts/newscrawl\.json: no such file; remove its step"):
         with_counts(paper, made, tmp_path)
     file = tmp_path / count_file("newscrawl")

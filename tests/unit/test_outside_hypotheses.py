@@ -13,8 +13,9 @@ from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
 from mnmt_jax.evaluation.result import read_result
-from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers import pages
 from mnmt_jax.papers.listing import show_table
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.selection import parse_hypotheses, select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
@@ -115,7 +116,7 @@ def test_a_row_of_a_table_is_filled(folder, benchmark, tmp_path):
     assert " ".join(step.command) == f"{command} {evaluation}"
     assert command in describe_plan(table, selected, (), plan)
     evaluate(outside_system(HypothesisFiles(folder)), benchmark, tmp_path / evaluation)
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     page = pages.markdown_page(paper, made)
     assert f"- {GPT}: translations from files." in page.splitlines()
     assert "GPT-3.5 turbo: closed commercial model; --hypotheses scores its translations." in page

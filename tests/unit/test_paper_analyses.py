@@ -9,8 +9,8 @@ from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.analysis_cells import with_analyses
-from mnmt_jax.papers.cells import collect
 from mnmt_jax.papers.pages import html_report, markdown_page
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.workflow import Workflow

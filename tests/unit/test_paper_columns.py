@@ -11,6 +11,7 @@ from mnmt_jax.commands import reproduce
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import cells
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.tables import Column, find_table, load_papers
 from mnmt_jax.papers.trials import trials
@@ -34,7 +35,7 @@ def _collected(tmp_path, name, columns, changes):
         result = dataclasses.replace(RESULT, directions=tuple(items), **fields)
         (tmp_path / trial.evaluation).mkdir(parents=True)
         write_result(result, tmp_path / trial.evaluation / "scores.json")
-    return cells.collect(table, selected, tmp_path).cells
+    return collect(table, selected, tmp_path).cells
 
 
 def test_gains_are_over_the_named_row(tmp_path):
@@ -57,7 +58,7 @@ def test_gains_need_the_named_row(tmp_path):
     selected = trials(paper, table, table.rows[1:2], 1)
     (tmp_path / selected[0].evaluation).mkdir(parents=True)
     write_result(RESULT, tmp_path / selected[0].evaluation / "scores.json")
-    made = cells.collect(table, selected, tmp_path).cells
+    made = collect(table, selected, tmp_path).cells
     cell = made["Graformer, 100% of the pairs", "x_to_en.bleu_gain"]
     assert cell.ours is None and str(cell.published) == "5.8"
 

@@ -10,10 +10,11 @@ import pytest
 from mnmt_jax.cost.training_estimate import count_parameters
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.papers import cells, conditions, pages
+from mnmt_jax.papers import conditions, pages
 from mnmt_jax.papers.conditions import HEADER, conditions_of
 from mnmt_jax.papers.experiments import experiments, training_config
 from mnmt_jax.papers.intervals import Evaluation
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.trials import trials
@@ -118,7 +119,7 @@ def test_pages_show_conditions_and_differences(tmp_path):
     result = _with("optimizer", learning_rate=0.1)
     (tmp_path / selected[0].evaluation).mkdir(parents=True)
     write_result(result, tmp_path / selected[0].evaluation / "scores.json")
-    made = cells.collect(TABLE, selected, tmp_path, count_parameters=count_parameters)
+    made = collect(TABLE, selected, tmp_path, count_parameters=count_parameters)
     text = "optimizer.learning_rate 0.1 instead of 0.0005"
     assert f"- FCLL on cldr_en_x: {text}." in pages.markdown_page(PAPER, made).splitlines()
     assert text in pages.html_report(PAPER, made)

@@ -11,9 +11,10 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.seed_statistics import summarize_scores
 from mnmt_jax.evaluation.svg_points import Point, Series, point_chart
-from mnmt_jax.papers import cells, figures, pages
+from mnmt_jax.papers import figures, pages
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.experiments import experiments
+from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.tables import find_table, load_papers
 
 PAPERS = load_papers()
@@ -30,7 +31,7 @@ def _reproduction(table, ours=None):
     for key, (score, interval) in (ours or {}).items():
         published = made[key].published if key in made else None
         made[key] = Cell(published, summarize_scores([score]), interval)
-    return cells.Reproduction(table, made, {})
+    return Reproduction(table, made, {})
 
 
 def _points(name, ours=None):

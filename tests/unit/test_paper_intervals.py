@@ -9,9 +9,10 @@ import unicodedata
 import pytest
 
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.papers import cells, intervals, pages
+from mnmt_jax.papers import intervals, pages
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.latex_figure import escape
+from mnmt_jax.papers.reproduction import Reproduction, collect
 from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
@@ -63,7 +64,7 @@ def one_seed(tmp_path):
 
 def test_one_seed_has_an_interval_over_sentences(tmp_path, one_seed):
     table, selected, (score, _) = one_seed
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     cell = made.cells["FCLL", "de-fr.bleu"]
     low, high = cell.interval
     assert low < score < high and 2 < high - low < 20
@@ -84,7 +85,7 @@ def test_one_seed_has_an_interval_over_sentences(tmp_path, one_seed):
 def test_a_change_is_resampled_in_pairs(tmp_path, one_seed):
     """The interval of a difference on the same sentences is narrower than of independent ones."""
     table, selected, (before, after) = one_seed
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     change = made.cells["FCLL, tags omitted", "de-fr.bleu_change"]
     low, high = change.interval
     assert low < after - before < high
@@ -97,20 +98,20 @@ def test_a_change_is_resampled_in_pairs(tmp_path, one_seed):
 
 def test_resampled_scores_are_computed_once(tmp_path, one_seed, monkeypatch):
     table, selected, _ = one_seed
-    first = cells.collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"]
+    first = collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"]
     calls = []
     resample = intervals.resample_scores
     monkeypatch.setattr(
         intervals, "resample_scores", lambda *a, **k: calls.append(a) or resample(*a, **k)
     )
-    assert cells.collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] == first
+    assert collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] == first
     assert calls == []
     _evaluate(tmp_path / selected[0].evaluation, _lines(0), 0.1)
-    assert cells.collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] != first
+    assert collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] != first
     assert len(calls) == 1
     for path in (tmp_path / "resampled").glob("*/*.npz"):
         path.write_bytes(b"damaged")
-    cells.collect(table, selected, tmp_path)
+    collect(table, selected, tmp_path)
     assert len(calls) == 3
 
 
@@ -119,7 +120,7 @@ def test_scores_without_translations_have_no_interval(tmp_path, one_seed):
     for trial in selected:
         folder = tmp_path / trial.evaluation / "translations"
         folder.rename(folder.with_name("moved"))
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     assert made.cells["FCLL", "de-fr.bleu"].interval is None
     assert made.cells["FCLL", "de-fr.bleu"].ours is not None
 
@@ -133,7 +134,7 @@ def test_latex_escapes_names_and_signs(tmp_path):
 def test_latex_of_every_table_is_well_formed(paper, tmp_path):
     """Each line of a table has the columns of its head, and all that opens also closes."""
     for table in paper.tables.values():
-        made = cells.Reproduction(
+        made = Reproduction(
             table,
             {
                 (row.name, key): Cell(number, None)

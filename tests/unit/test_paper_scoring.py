@@ -10,9 +10,10 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers import pages
 from mnmt_jax.papers.experiments import corpus_settings
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.tables import Column, find_table, load_papers
 from mnmt_jax.papers.trials import trials
@@ -47,7 +48,7 @@ def test_cells_have_the_scores_of_the_procedure(tmp_path):
         dataclasses.replace(result, directions=tuple(items)),
         tmp_path / selected[0].evaluation / "scores.json",
     )
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     assert made.cells["Transformer", "de-en.bleu"].ours.mean == 12.25
     (note,) = [note for note in made.notes if "authors' procedure" in note]
     assert note.startswith("Our scores on ted30 are by") and "Moses' tokens" in note
@@ -65,7 +66,7 @@ def test_swapped_procedures_are_named_and_not_used(tmp_path):
         dataclasses.replace(result, directions=tuple(items)),
         tmp_path / selected[0].evaluation / "scores.json",
     )
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     scores = [cell.ours.mean for (_, key), cell in made.cells.items()
               if cell.ours and key.endswith("spbleu")]  # fmt: skip
     assert scores and set(scores) == {30.0}
@@ -118,7 +119,7 @@ def test_files_of_other_systems_are_scored_by_sacrebleu(tmp_path):
     result = made_result("made", ("en", "de"), seed=1)
     (tmp_path / selected[0].evaluation).mkdir(parents=True)
     write_result(result, tmp_path / selected[0].evaluation / "scores.json")
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     score = result.values("bleu")["de", "en"]
     assert made.cells["mBART", "de-en.bleu"].ours.mean == pytest.approx(score)
     assert any(note.startswith("Our scores of mBART on ted30 are plain") for note in made.notes)

@@ -8,9 +8,10 @@ from pathlib import Path
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.evaluation.result import write_result
-from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers import pages
 from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, training_config
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
@@ -120,7 +121,7 @@ def test_pages_link_to_reports_of_evaluations(tmp_path):
     for trial in selected:
         (tmp_path / trial.evaluation).mkdir(parents=True)
         write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     links = [f"../../{trial.evaluation}/report.html" for trial in selected]
     for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
         assert all(link in page for link in links) and "SD, branches off, seed 1" in page
@@ -136,7 +137,7 @@ def test_plans_and_pages_say_what_the_authors_did_to_the_text(tmp_path, relaxed_
     (trial,) = trials(paper, table, table.rows[:1])
     (tmp_path / trial.evaluation).mkdir(parents=True)
     write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
-    made = cells.collect(table, [trial], tmp_path)
+    made = collect(table, [trial], tmp_path)
     assert "iwslt17: not done here: Moses" in pages.markdown_page(paper, made)
 
 
@@ -180,6 +181,6 @@ def test_pages_say_whose_vocabulary_was_used(tmp_path):
     (trial,) = trials(paper, table, table.rows[:1])
     (tmp_path / trial.evaluation).mkdir(parents=True)
     write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
-    made = cells.collect(table, [trial], tmp_path)
+    made = collect(table, [trial], tmp_path)
     for page in (pages.markdown_page(paper, made), pages.html_report(paper, made)):
         assert "DATA/ec40/spm_64k.model" in page and "so a new one is trained" in page

@@ -22,6 +22,7 @@ from mnmt_jax.papers import cells, pages, workflow
 from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
 from mnmt_jax.papers.listing import list_papers, show_table
+from mnmt_jax.papers.reproduction import Reproduction, collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
@@ -368,7 +369,7 @@ def _collected(tmp_path, name: str, rows: str, factors: dict[int, list[float]]):
     for trial, factor in zip(selected, scales, strict=True):
         (tmp_path / trial.evaluation).mkdir(parents=True)
         write_result(_scaled(factor), tmp_path / trial.evaluation / "scores.json")
-    return paper, table, cells.collect(table, selected, tmp_path)
+    return paper, table, collect(table, selected, tmp_path)
 
 
 def test_cells_have_mean_range_and_difference(tmp_path):
@@ -392,7 +393,7 @@ def test_changes_are_against_the_same_runs_with_unchanged_decoding(tmp_path):
         table, columns=(Column("de-fr.bleu", ""), Column("de-fr.bleu_change", ""))
     )
     paper = PAPERS["language_layers"]
-    made = cells.collect(changed, trials(paper, table, table.rows[:2], 2), tmp_path)
+    made = collect(changed, trials(paper, table, table.rows[:2], 2), tmp_path)
     score = BLEU["de", "fr"]
     change = made.cells["FCLL, tags omitted", "de-fr.bleu_change"].ours
     assert change.mean == pytest.approx(-0.375 * score)
@@ -405,7 +406,7 @@ def test_parameters_are_those_of_the_evaluated_model():
     cell = cells.Cell(1_000_000, cells.summarize_column(column, [RESULT], ()))
     table = dataclasses.replace(find_table("registers/table1"), columns=(column,))
     row = table.rows[0].name
-    made = cells.Reproduction(table, {(row, "all.parameters"): cell}, {})
+    made = Reproduction(table, {(row, "all.parameters"): cell}, {})
     page = pages.markdown_page(PAPERS["registers"], made)
     assert "1,000,000" in page and "1,053,184" in page and "+53,184" in page
 

@@ -37,8 +37,8 @@ from tests.unit.test_players import (
 )
 from tests.unit.test_train import stop_after
 
-SIZES = {"layout": "encoder_decoder", "stage_layers": (2, 1)}
-METHOD = TPDM(layer=2)
+SIZES = {"layout": "encoder_decoder", "stage_layers": (1, 1)}
+METHOD = TPDM(layer=1)
 GATED = dataclasses.replace(METHOD, gated=True)
 
 
@@ -71,8 +71,8 @@ def test_translating_keeps_the_content_alone(cache):
     """Neither critic nor positions are parameters of prefill, step or the logits."""
     learner, state, batch, *_ = updated(cache, METHOD, **SIZES)
     kept = rest_of(state.params)
-    heads = {n: v for n, v in kept["layer_1"]["disentangle"].items() if n != "position"}
-    kept["layer_1"] = kept["layer_1"] | {"disentangle": heads}
+    heads = {n: v for n, v in kept["layer_0"]["disentangle"].items() if n != "position"}
+    kept["layer_0"] = kept["layer_0"] | {"disentangle": heads}
     assert {"content", "content_norm"} == set(heads)
     given = {n: a[0] for n, a in batch.items()}
     static = {n: a for n, a in given.items() if n.startswith("source")}
@@ -86,18 +86,19 @@ def test_translating_keeps_the_content_alone(cache):
 
 def test_each_player_moves_its_own(cache):
     """Without the model's terms, all but the critic and the position's head trains as without."""
-    alone = TPDM(layer=2, information=0.0, alignment=0.0)
+    alone = TPDM(layer=1, information=0.0, alignment=0.0)
     _, state, _, after, metrics = updated(cache, alone, **SIZES)
     moved = jax.tree.map(lambda a, b: a - b, after.params, state.params)
     assert largest(moved["critic"]) > 1e-5
-    assert largest(moved["layer_1"]["disentangle"]["position"]) == 0.0
+    assert largest(moved["layer_0"]["disentangle"]["position"]) == 0.0
     assert "information" not in metrics and metrics["critic"] > 0
     _, _, _, both, terms = updated(cache, METHOD, **SIZES)
     assert_close(both.params["critic"], after.params["critic"])  # the terms do not move it
     assert {"critic", "information", "alignment"} <= set(terms)
     other = jax.tree.map(lambda a, b: a - b, rest_of(both.params), rest_of(after.params))
-    assert largest(other["layer_1"]["disentangle"]["position"]) > 1e-5
-    assert largest(other["layer_0"]) > 1e-6  # the bound reaches what contents are made of
+    assert largest(other["layer_0"]["disentangle"]["position"]) > 1e-5
+    # The bound reaches what contents are made of.
+    assert largest(other["layer_0"]["attention"]) > 1e-6
 
 
 def test_chance_is_the_loss_of_a_uniform_guess():
@@ -144,7 +145,7 @@ def test_the_weight_of_the_bound_rises_after_the_head_start(cache):
     weights = [float(term.schedule(jnp.int32(step))) for step in range(9)]
     assert weights == [0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     _, _, _, after, metrics = updated(cache, late, **SIZES)
-    _, _, _, without, _ = updated(cache, TPDM(layer=2, information=0.0), **SIZES)
+    _, _, _, without, _ = updated(cache, TPDM(layer=1, information=0.0), **SIZES)
     assert_close(after.params, without.params, ATOL)
     assert float(metrics["information"]) == 0.0
 
@@ -184,7 +185,7 @@ def test_gates_are_drawn_and_logged(cache):
     _, state, _, after, metrics = updated(cache, GATED, **SIZES)
     assert 0 < float(metrics["mean_gate"]) < 1 and float(metrics["gate_divergence"]) > 0
     gates = ("gate_first", "gate_last")
-    heads = state.params["layer_1"]["disentangle"], after.params["layer_1"]["disentangle"]
+    heads = state.params["layer_0"]["disentangle"], after.params["layer_0"]["disentangle"]
     assert all(
         largest(jax.tree.map(lambda a, b: a - b, heads[0][n], heads[1][n])) > 0 for n in gates
     )

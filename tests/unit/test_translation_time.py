@@ -14,8 +14,9 @@ from mnmt_jax.decoding.translation_time import TranslationTime, time_translation
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.timing import Timing, draw_sentences, read_timing, write_timing
-from mnmt_jax.papers import cells, pages
+from mnmt_jax.papers import pages
 from mnmt_jax.papers.experiments import experiments
+from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
@@ -122,7 +123,7 @@ def test_rows_of_table_7_are_timed(tmp_path):
     assert f"{asked} --sentences 3 --repeats 2" in commands[1]
     assert plan.steps[-1].inputs == ("import/m2m100_418m", "data/flores")
     write_timing(TIMING, tmp_path / trial.evaluation, {})
-    made = cells.collect(table, selected, tmp_path)
+    made = collect(table, selected, tmp_path)
     shown = {key[1]: cell.ours.mean for key, cell in made.cells.items() if cell.ours}
     assert shown == {
         "all.tokens": 3700,
