@@ -117,8 +117,10 @@ def test_reproducing_a_table(root):
     listed, shown, plan = list(printed.values())[:3]
     assert "| registers/table1 " in listed and "| two_stage/figure5 " in listed
     assert "Residual without tags" in shown and "32.95" in shown
-    assert "30 trainings, 30 evaluations, 62 steps" in plan
-    assert list(printed.values())[3:] == [shown, plan]  # the names in the table of commands
+    assert "6 trainings, 6 evaluations, 14 steps" in plan
+    *named, prompt = list(printed.values())[3:]
+    assert named == [shown, plan]  # the names in the table of commands
+    assert "prompt of GPT-4o mini: Translating the following sentence" in prompt
 
 
 def test_analysis(root):
