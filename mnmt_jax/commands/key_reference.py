@@ -56,6 +56,9 @@ def find_keys(name: str) -> tuple[GinKey, ...]:
     title, _, key = name.partition(".")
     sections = all_sections()
     if title not in sections:
+        names = [key.name for section in sections.values() for key in section_keys(section)]
+        if same := [full for full in names if full.partition(".")[2] == name]:
+            raise UserError(f"{name}: no such section; the key is {join_names(same)}")
         hint = suggest(title, tuple(sections))
         raise UserError(f"{title}: no such section; {hint}there are {join_names(list(sections))}")
     keys = section_keys(sections[title])

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.errors import UserError
+from mnmt_jax.papers.score_models import SCORE_MODELS
 
 if TYPE_CHECKING:
     from mnmt_jax.papers.reproduction import Reproduction
     from mnmt_jax.papers.table_plan import TablePlan
     from mnmt_jax.papers.tables import Table
-
-# Flag with the model of a score -> title and metric of its columns.
-_SCORES = {"comet": "COMET", "bert_score": "BERTScore", "flores200_model": "spBLEU"}
-_METRICS = {"comet": "comet", "bert_score": "bert_score", "flores200_model": "spbleu"}
 
 
 class _Parser(CommandParser):
@@ -59,7 +56,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--rows",
         metavar="LIST",
-        help="row numbers, e.g. 1,3; default: all, and the table's analyses",
+        help="row numbers, e.g. 1,3-5; default: all, and the table's analyses",
     )
     parser.add_argument(
         "--hypotheses",
@@ -85,14 +82,16 @@ def make_parser() -> CommandParser:
         "--cores", type=positive_int, default=1, metavar="N", help="steps at a time; default: 1"
     )
     scores = parser.add_argument_group("models of scores, as for 'mnmt evaluate'")
-    for name, metavar in (("comet", "FILE"), ("bert_score", "FOLDER"), ("flores200_model", "FILE")):
+    for model in SCORE_MODELS.values():
         scores.add_argument(
-            f"--{name}",
+            f"--{model.flag}",
             type=Path,
-            metavar=metavar,
-            help=f"fill the columns of {_SCORES[name]} with this model",
+            metavar=model.kind,
+            help=f"fill the columns of {model.title} with this model",
         )
-    parser.add_argument("snakemake", nargs="*", metavar="-- ARG", help="arguments of Snakemake")
+    parser.add_argument(
+        "snakemake", nargs="*", default=[], metavar="-- ARG", help="arguments of Snakemake"
+    )
     return parser
 
 
@@ -117,7 +116,9 @@ def main() -> None:
         metrics=_metric_flags(flags, table),
     )
     if flags.dry_run:
-        print(describe_plan(table, plan.trials, plan.analyses, plan.workflow))
+        print(describe_plan(table, plan.trials, plan.analyses, plan.workflow, data=flags.data))
+        if scale.miniature:
+            print("Costs are those at full scale; the commands are those of --scale tiny.")
         return
     output = flags.output or Path("runs/papers_tiny" if scale.miniature else "runs/papers")
     run_steps(
@@ -160,10 +161,10 @@ def _metric_flags(flags: argparse.Namespace, table: Table) -> dict[str, tuple[st
     """
     columns = {column.metric for column in table.columns}
     chosen = {}
-    for name, metric in _METRICS.items():
-        path = getattr(flags, name)
+    for metric, model in SCORE_MODELS.items():
+        path = getattr(flags, model.flag)
         if path is not None and not path.exists():
-            raise UserError(f"--{name}={path}: no such file or folder")
+            raise UserError(f"--{model.flag}={path}: no such file or folder")
         if path is not None and metric in columns:
-            chosen[metric] = (f"--{name}", str(path.resolve()))
+            chosen[metric] = (f"--{model.flag}", str(path.resolve()))
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from mnmt_jax.cost.training_estimate import (
     SENTENCE,
@@ -15,10 +16,11 @@ from mnmt_jax.cost.training_estimate import (
     sum_estimates,
 )
 from mnmt_jax.data.mixtures import MIXTURES, get_mixture
-from mnmt_jax.data.published_corpora import PUBLISHED, PublishedCorpus
+from mnmt_jax.data.published_corpora import DATA_VARIABLE, PUBLISHED, PublishedCorpus
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import Experiment, data_notes, training_config
+from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.steps import Step
 from mnmt_jax.papers.tables import Table
 from mnmt_jax.papers.trials import Trial
@@ -26,7 +28,12 @@ from mnmt_jax.papers.workflow import Workflow
 
 
 def describe_plan(
-    table: Table, trials: Sequence[Trial], analyses: Sequence[Analysis], plan: Workflow
+    table: Table,
+    trials: Sequence[Trial],
+    analyses: Sequence[Analysis],
+    plan: Workflow,
+    *,
+    data: Path = Path("data"),
 ) -> str:
     """Return what a reproduction does and costs at full scale.
 
@@ -35,6 +42,7 @@ def describe_plan(
         trials: seeds of experiments of its rows.
         analyses: its analyses.
         plan: the workflow of both.
+        data: folder of the corpora.
     """
     trained = {name: item for (name, _), item in plan.trainings.items()}
     costs = {name: training_cost(item) for name, item in trained.items()}
@@ -51,11 +59,14 @@ def describe_plan(
             _training_table(trained, costs, _uses(table, trials, analyses)),
             *_epoch_note(trained.values()),
             f"FLOPs of all trainings, rows full of sentences of {SENTENCE} pieces: {flops:.3g}",
-            f"hours at {UTILIZATION:.0%} of the peak (assumed): {hours}",
+            f"hours of training alone at {UTILIZATION:.0%} of the peak (assumed; small models "
+            f"reach far less): {hours}",
             f"disk for checkpoints: {disk / 1e9:.3g} GB",
             "",
-            *_required_files(trained.values(), plan.steps),
+            *_required_files(trained.values(), plan.steps, data),
+            *missing_models(table, plan.metrics),
             "",
+            f"commands, in the output folder and with {DATA_VARIABLE}={data.resolve()}:",
             *(command_line(step.command) for step in plan.steps),
         ]
     )
@@ -126,7 +137,9 @@ def _epoch_note(experiments: Iterable[Experiment]) -> list[str]:
     ]
 
 
-def _required_files(experiments: Iterable[Experiment], steps: Iterable[Step]) -> list[str]:
+def _required_files(
+    experiments: Iterable[Experiment], steps: Iterable[Step], data: Path
+) -> list[str]:
     """Return a line for each corpus that a step reads, each imported model and vocabulary."""
     names: dict[str, None] = {}
     models: dict[str, None] = {}
@@ -136,11 +149,12 @@ def _required_files(experiments: Iterable[Experiment], steps: Iterable[Step]) ->
                 names[MIXTURES[value].corpus if value in MIXTURES else value] = None
             elif flag == "--input" and step.kind == "import":
                 models[f"{value}: the released model"] = None
-    places = dict.fromkeys(_place(PUBLISHED.get(name), name) for name in names)
+    places = dict.fromkeys(_place(PUBLISHED.get(name), name, data) for name in names)
     return [f"data: {text}" for text in (*places, *models, *data_notes(experiments))]
 
 
-def _place(row: PublishedCorpus | None, name: str) -> str:
+def _place(row: PublishedCorpus | None, name: str, data: Path) -> str:
     if row is None:
         return f"{name}: embedded, no file"
-    return f"DATA/{row.folder or row.name}: {row.required_files}"
+    folder = data / (row.folder or row.name)
+    return f"{folder}{'' if folder.is_dir() else ' (not there)'}: {row.required_files}"

@@ -62,6 +62,7 @@ class Conditions:
         row: name of the row.
         task: evaluated task.
         seeds: number of seeds.
+        expected_seeds: number of seeds that the table's file names.
         evaluated: number of updates of the evaluated parameters, one per seed.
         counts: what is counted -> our number and the expected one; None where unknown. Expected
             are the sentences that the paper states, and the numbers of the row's files.
@@ -74,6 +75,7 @@ class Conditions:
     row: str
     task: str
     seeds: int
+    expected_seeds: int
     evaluated: tuple[Count, ...]
     counts: Mapping[str, tuple[Count, Count]]
     precision: str
@@ -95,7 +97,10 @@ class Conditions:
     @property
     def difference(self) -> str:
         """A sentence on what differs; empty if nothing does, or nothing is known."""
-        parts = [
+        parts = []
+        if self.seeds != self.expected_seeds:
+            parts.append(f"seeds {self.seeds} instead of {self.expected_seeds}")
+        parts += [
             f"{name} {_number(ours)} instead of {_number(expected)}"
             for name, (ours, expected) in self.counts.items()
             if _differ(name, ours, expected)
@@ -112,6 +117,7 @@ def conditions_of(
     experiment: Experiment,
     output: Path,
     count_parameters: CountParameters | None,
+    expected_seeds: int = 0,
 ) -> Conditions:
     """Return the conditions of a row's runs.
 
@@ -121,6 +127,7 @@ def conditions_of(
         experiment: what was trained and evaluated.
         output: folder in which the workflow ran.
         count_parameters: counts the parameters of a training's model; None does not compare them.
+        expected_seeds: number of seeds that the table names; 0 for that of the corpus.
     """
     result = evaluations[0].result
     sentences, pieces = _data_counts(result, output)
@@ -145,6 +152,7 @@ def conditions_of(
         row=row,
         task=result.task,
         seeds=len(evaluations),
+        expected_seeds=expected_seeds or len(experiment.data.seeds),
         evaluated=tuple(evaluation.result.step for evaluation in evaluations),
         counts={name: (count, expected.get(name)) for name, count in ours.items()},
         precision=_PRECISION.get(result.config.get("model", {}).get("dtype", ""), EMPTY),

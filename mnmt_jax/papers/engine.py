@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock, write_text
 from mnmt_jax.papers.steps import RESOURCES, Step
 
+_EXECUTORS = ("local", "dryrun", "touch")  # of Snakemake itself
 SNAKEFILE = Path(__file__).parent / "Snakefile"
 
 
@@ -49,6 +52,7 @@ def run_steps(
     """
     if importlib.util.find_spec("snakemake") is None:
         raise UserError("Snakemake is not installed: pip install 'mnmt-jax[papers]'")
+    check_executor(arguments)
     plan = output / "plans" / f"{name}.json"
     plan.parent.mkdir(parents=True, exist_ok=True)
     facts = {
@@ -66,16 +70,50 @@ def run_steps(
     command += ["--keep-going", "--printshellcmds", "--nolock", *arguments]
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     environment = {**os.environ, DATA_VARIABLE: str(data.resolve()), "PATH": path}
-    with (plan.parent / "lock").open("w") as file:
+    with (plan.parent / "lock").open("a+", encoding="utf-8") as file:
+        file.seek(0)
         if not lock(file):
             raise UserError(
-                f"{output}: another 'mnmt reproduce' works in this folder; wait for its end, or "
-                "choose another --output"
+                f"{output}: Snakemake works in this folder, process {file.read().strip()}, also if "
+                "its 'mnmt reproduce' was killed; wait for its end, or choose another --output"
             )
-        status = subprocess.run(
-            command, env=environment, check=False, pass_fds=(file.fileno(),)
-        ).returncode
+        start = time.time()
+        process = subprocess.Popen(command, env=environment, pass_fds=(file.fileno(),))
+        file.truncate(0)
+        print(process.pid, file=file, flush=True)
+        status = process.wait()
     if status:
-        raise UserError(
-            f"{output}: a step failed; its output is in logs/, and the same command continues"
-        )
+        raise UserError(f"{output}: {_describe_failure(steps, output, start, status)}")
+
+
+def check_executor(arguments: Sequence[str]) -> None:
+    """Check that the plugin of `--executor NAME` is installed.
+
+    Raises:
+        UserError: if it is not.
+    """
+    names = [value for flag, value in itertools.pairwise(arguments) if flag == "--executor"]
+    names += [word.partition("=")[2] for word in arguments if word.startswith("--executor=")]
+    for name in names:
+        module = f"snakemake_executor_plugin_{name.replace('-', '_')}"
+        if name not in _EXECUTORS and importlib.util.find_spec(module) is None:
+            raise UserError(f"--executor {name}: pip install snakemake-executor-plugin-{name}")
+
+
+def _describe_failure(steps: Sequence[Step], output: Path, start: float, status: int) -> str:
+    """Return which steps failed after a time, with the last line of the first one's log."""
+    logs = {step.name: output / "logs" / f"{step.name}.log" for step in steps}
+    failed = {
+        name: log
+        for name, log in logs.items()
+        if not (output / "done" / name).is_file()
+        and log.is_file()
+        and log.stat().st_mtime >= start - 1
+    }
+    if not failed:
+        return f"Snakemake ended with status {status}; its message is above, no step failed"
+    (name, log), *others = failed.items()
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    more = f" (and {len(others)} more failed)" if others else ""
+    return f"{name} failed{more}: {last} [{log}]; once mended, the same command continues"

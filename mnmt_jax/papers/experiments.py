@@ -27,6 +27,7 @@ training that starts from an import uses its vocabulary. A row without numbers r
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -232,6 +233,15 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     }
 
 
+def _fingerprint(folder: Path) -> str:
+    """Return a hash of the files of a folder, so that changed translations are scored anew."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def outside_experiments(
     paper: Paper, table: Table, row: Row, folder: Path
 ) -> Mapping[str, Experiment]:
@@ -259,7 +269,7 @@ def outside_experiments(
             data=corpus_settings(paper, corpus),
             evaluate=tuple(row.facts.get("evaluate", ())),
             pretrained=True,
-            evaluated=corpus,
+            evaluated=f"{corpus}+{_fingerprint(files)}",
             hypotheses=str(files.resolve()),
         )
     return by_prefix

@@ -45,10 +45,14 @@ def runnable_rows(paper: Paper, table: Table) -> int:
 
 def show_table(table: Table) -> str:
     """Return the published numbers of a table, with the notes on them."""
-    header = ["system", *(column.title for column in table.columns)]
+    header = ["row", "system", *(column.title for column in table.columns)]
     rows = [
-        [row.name, *(format_number(row.published.get(column.key)) for column in table.columns)]
-        for row in table.rows
+        [
+            str(number),
+            row.name,
+            *(format_number(row.published.get(column.key)) for column in table.columns),
+        ]
+        for number, row in enumerate(table.rows, start=1)
     ]
     lines = [f"{table.number}: {table.caption}", ""]
     lines += [markdown_table(header, rows)] if rows else []

@@ -13,6 +13,7 @@ from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_o
 from mnmt_jax.papers.experiments import Experiment, data_notes
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.published_scores import scoring_notes, uses_procedure, with_published_scores
+from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.tables import Column, Row, Table
 from mnmt_jax.papers.trials import Trial
 
@@ -72,14 +73,27 @@ def collect(
             cell = results.cell(row, column, intervals)
             if cell.published is not None or cell.ours is not None:
                 cells[row.name, column.key] = cell
+    filled = {column.metric for column in table.columns if _has_scores(table, column, cells)}
+    missing = missing_models(table, filled) if results.evaluated else []
     conditions = [
-        conditions_of(key[0], results.evaluations[key], experiment, output, count_parameters)
+        conditions_of(
+            key[0],
+            results.evaluations[key],
+            experiment,
+            output,
+            count_parameters,
+            1 if experiment.hypotheses else len(table.seeds),
+        )
         for key, experiment in results.experiments.items()
     ]
     reports = {trial.title: f"{trial.evaluation}/report.html" for trial in results.evaluated}
-    return Reproduction(
-        table, cells, results.evaluations, conditions, results.notes(), reports=reports
-    )
+    notes = (*missing, *results.notes())
+    return Reproduction(table, cells, results.evaluations, conditions, notes, reports=reports)
+
+
+def _has_scores(table: Table, column: Column, cells: Mapping[Key, Cell]) -> bool:
+    keys = ((row.name, column.key) for row in table.rows)
+    return any((cell := cells.get(key)) and cell.ours for key in keys)
 
 
 class _Results:

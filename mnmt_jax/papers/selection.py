@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.tables import Paper, Row, Table
@@ -24,6 +24,13 @@ def parse_hypotheses(table: Table, texts: Sequence[str]) -> dict[str, Path]:
     folders: dict[str, Path] = {}
     for text in texts:
         names = [row.name for row in table.rows if text.startswith(f"{row.name}=")]
+        if not names and "=" in text:
+            name = text.rpartition("=")[0]
+            hint = suggest(name, [row.name for row in table.rows])
+            raise UserError(
+                f"--hypotheses: no row '{name}'; {hint}'mnmt papers {table.paper}/{table.name}' "
+                "lists them"
+            )
         if not names:
             raise UserError(
                 f"--hypotheses: '{text}' must be ROW=FOLDER; 'mnmt papers "
@@ -63,11 +70,24 @@ def select_rows(
                 f"{f' ({reason})' if reason else ''}"
             )
         return rows
-    rows = tuple(_row(table, word) for word in numbers.split(","))
+    chosen = {row.name: row for word in numbers.split(",") for row in _rows(table, word)}
+    rows = tuple(chosen.values())
     for row in rows:
         if not is_runnable(row):
             raise UserError(f"--rows: '{row.name}' cannot be run: {row.unavailable or 'no model'}")
     return rows
+
+
+def _rows(table: Table, word: str) -> Sequence[Row]:
+    """Return the rows of `N` or `N-M`."""
+    if not table.rows:
+        raise UserError(f"--rows: {table.paper}/{table.name} has no rows; leave it out")
+    first, dash, last = word.partition("-")
+    rows = [_row(table, first), _row(table, last)] if dash else [_row(table, word)]
+    start, end = (table.rows.index(row) for row in (rows[0], rows[-1]))
+    if end < start:
+        raise UserError(f"--rows: '{word}' ends before it starts")
+    return table.rows[start : end + 1]
 
 
 def _row(table: Table, word: str) -> Row:

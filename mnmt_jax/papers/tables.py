@@ -220,6 +220,11 @@ def find_table(name: str) -> Table:
     """
     paper_name, _, table = name.partition("/")
     paper = find_paper(paper_name)
+    if not table:
+        raise UserError(
+            f"{name}: name a table, e.g. {paper.name}/{next(iter(paper.tables))}; 'mnmt papers "
+            f"{paper.name}' lists them"
+        )
     if table not in paper.tables:
         hint, names = suggest(table, tuple(paper.tables)), join_names(list(paper.tables))
         raise UserError(f"{paper.name} has no table '{table}'; {hint}it has {names}")

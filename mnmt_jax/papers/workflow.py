@@ -54,6 +54,7 @@ class Workflow:
         metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
 
     Attributes:
+        metrics: the metrics and their flags.
         trainings: what is trained, those of source runs included, by run name and seed.
     """
 
@@ -65,14 +66,14 @@ class Workflow:
         metrics: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._paper, self._scale, self._folder = paper, scale, data
-        self._metrics = dict(metrics or {})
+        self.metrics = dict(metrics or {})
         self._steps: dict[str, Step] = {}
         self.trainings: dict[tuple[str, int], Experiment] = {}
 
     def add(self, trial: Trial) -> str:
         """Add the steps of a trial; return the name of the last one."""
         evaluated = self._evaluate(trial.experiment, trial.seed)
-        has_metrics = self._metrics and not trial.experiment.benchmark
+        has_metrics = self.metrics and not trial.experiment.benchmark
         return self._add_metrics(evaluated) if has_metrics else evaluated
 
     def add_analysis(self, analysis: Analysis) -> list[str]:
@@ -316,10 +317,10 @@ class Workflow:
 
     def _add_metrics(self, evaluated: str) -> str:
         """Add scores to a finished evaluation, whose translations are reused."""
-        flags = [word for words in self._metrics.values() for word in words]
+        flags = [word for words in self.metrics.values() for word in words]
         subject = evaluated.partition("/")[2]
         command = (*self._steps[evaluated].command, *flags)
-        return self._step(f"metrics/{'+'.join(self._metrics)}/{subject}", command, (evaluated,))
+        return self._step(f"metrics/{'+'.join(self.metrics)}/{subject}", command, (evaluated,))
 
 
 def count_file(mixture: str, suffix: str = "json") -> str:

@@ -106,3 +106,8 @@ def test_methods_of_the_user_are_listed(printed):
 def test_unknown_names_are_one_line(name, message):
     with pytest.raises(UserError, match=message):
         find_keys(name)
+
+
+def test_a_key_without_its_section_is_named():
+    with pytest.raises(UserError, match="label_smoothing: .*the key is Optimizer.label_smoothing"):
+        find_keys("label_smoothing")

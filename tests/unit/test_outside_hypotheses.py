@@ -109,7 +109,8 @@ def test_a_row_of_a_table_is_filled(folder, benchmark, tmp_path):
     selected = trials(paper, table, rows, 3, None, hypotheses)
     plan = Workflow(paper, FULL)
     (target,) = [plan.add(trial) for trial in selected]
-    evaluation = f"evaluations/GPT_4o_mini+nllb_bridge/seed{selected[0].seed}"
+    evaluation = selected[0].evaluation
+    assert evaluation.startswith("evaluations/GPT_4o_mini+nllb_bridge+")
     (step,) = plan.steps
     assert target == step.name == f"evaluate/{evaluation.removeprefix('evaluations/')}"
     command = f"mnmt evaluate --hypotheses {folder} --name GPT_4o_mini --task flores --output"
@@ -123,6 +124,22 @@ def test_a_row_of_a_table_is_filled(folder, benchmark, tmp_path):
     assert made.evaluations[GPT, ""][0].result.directions[0].exact_match == 100
 
 
+def test_changed_translations_are_scored_anew(folder):
+    table, paper = find_table("registers/table3"), load_papers()["registers"]
+    rows = [row for row in table.rows if row.name == GPT]
+
+    def evaluation():
+        return trials(paper, table, rows, None, None, {GPT: folder})[0].evaluation
+
+    first = evaluation()
+    assert evaluation() == first
+    text = (folder / "de-fr.txt").read_text()
+    (folder / "de-fr.txt").write_text("x" + text[1:])
+    assert evaluation() != first
+    (folder / "de-fr.txt").write_text(text)
+    assert evaluation() == first
+
+
 def test_corpora_of_columns_have_folders(tmp_path):
     table, paper = find_table("registers/table4"), load_papers()["registers"]
     name = table.rows[0].name
@@ -134,9 +151,10 @@ def test_corpora_of_columns_have_folders(tmp_path):
 
 def test_rows_and_folders_are_checked(tmp_path):
     table, paper = find_table("registers/table3"), load_papers()["registers"]
-    for text in ("GPT=x", GPT):
-        with pytest.raises(UserError, match=f"'{text}' must be ROW=FOLDER; 'mnmt papers reg"):
-            parse_hypotheses(table, [text])
+    with pytest.raises(UserError, match=f"'{GPT}' must be ROW=FOLDER; 'mnmt papers reg"):
+        parse_hypotheses(table, [GPT])
+    with pytest.raises(UserError, match=f"no row 'GPT-4o mni'; did you mean '{GPT}'"):
+        parse_hypotheses(table, ["GPT-4o mni=x"])
     equal = find_table("two_stage/table4")
     name = "TDO, d=544"
     assert parse_hypotheses(equal, [f"{name}=a=b"]) == {name: Path("a=b")}

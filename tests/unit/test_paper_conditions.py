@@ -38,10 +38,12 @@ RESULT = dataclasses.replace(
 def counted(monkeypatch):
     """Return a function that makes conditions of a result whose cache has given sizes."""
 
-    def make(result=RESULT, sentences=872_000, pieces=CONFIG.model.vocab_size, folder=None):
+    def make(
+        result=RESULT, sentences=872_000, pieces=CONFIG.model.vocab_size, folder=None, seeds=1
+    ):
         monkeypatch.setattr(conditions, "_data_counts", lambda *_: (sentences, pieces))
         return conditions_of(
-            "FCLL", [Evaluation(result, folder)], EXPERIMENT, folder, count_parameters
+            "FCLL", [Evaluation(result, folder)], EXPERIMENT, folder, count_parameters, seeds
         )
 
     return make
@@ -50,6 +52,13 @@ def counted(monkeypatch):
 def _with(section: str, **values):
     config = {**RESULT.config, section: {**RESULT.config[section], **values}}
     return dataclasses.replace(RESULT, config=config)
+
+
+def test_fewer_seeds_than_the_table_names_are_a_difference(counted):
+    assert counted(seeds=5).difference == "FCLL on cldr_en_x: seeds 1 instead of 5."
+    made = conditions_of("FCLL", [Evaluation(RESULT, None)] * 2, EXPERIMENT, None, None)
+    assert made.expected_seeds == len(EXPERIMENT.data.seeds) != 2
+    assert "seeds 2 instead of" in made.difference
 
 
 def test_a_run_as_planned_does_not_differ(counted):

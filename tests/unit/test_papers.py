@@ -24,6 +24,7 @@ from mnmt_jax.papers.experiments import experiments, gin_files, training_config
 from mnmt_jax.papers.listing import list_papers, show_table
 from mnmt_jax.papers.reproduction import Reproduction, collect
 from mnmt_jax.papers.scales import FULL, TINY
+from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
 from mnmt_jax.papers.trials import trials
@@ -287,12 +288,35 @@ def test_mistakes_in_a_file_are_named(tmp_path, edit, message):
     [
         ("register/table1", "did you mean 'registers'"),
         ("registers/tabel1", "did you mean 'table1'"),
-        ("registers", "has no table ''"),
+        ("registers", "registers: name a table, e.g. registers/table1"),
     ],
 )
 def test_unknown_tables_are_named(name, message):
     with pytest.raises(UserError, match=message):
         find_table(name)
+
+
+def test_rows_are_numbers_and_ranges():
+    paper, table = PAPERS["language_layers"], find_table("language_layers/table7")
+    names = [row.name for row in table.rows]
+    assert [row.name for row in select_rows(paper, table, "2-4,6,3")] == [*names[1:4], names[5]]
+    with pytest.raises(UserError, match="--rows: '4-2' ends before it starts"):
+        select_rows(paper, table, "4-2")
+    with pytest.raises(UserError, match="'2-9' is not|'9' is not a number from 1 to 6"):
+        select_rows(paper, table, "2-9")
+    with pytest.raises(UserError, match="registers/figure6 has no rows; leave it out"):
+        select_rows(PAPERS["registers"], find_table("registers/figure6"), "1")
+
+
+def test_scores_without_a_model_are_named(tmp_path):
+    table = find_table("registers/table5")
+    assert missing_models(table, ()) == [
+        "COMET: cells stay empty without --comet FILE",
+        "spBLEU: cells stay empty without --flores200_model FILE",
+    ]
+    assert missing_models(table, ("comet", "spbleu")) == []
+    assert missing_models(find_table("language_layers/table7"), ()) == []
+    assert collect(table, (), tmp_path).notes == ()  # nothing was evaluated
 
 
 def test_rows_that_cannot_run_are_refused_with_their_reason():
