@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.design.layouts import REGISTER, SOURCE
 from mnmt_jax.evaluation.seed_statistics import summarize_scores
 from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.papers.analyses import RESULT, Analysis
@@ -81,9 +82,9 @@ def _attention_of_registers(alignment: Mapping[str, Any], field: str, is_sum: bo
     values = []
     for direction in alignment["directions"]:
         layers = [
-            layer["choices"]["source"][field]
+            layer["choices"][SOURCE][field]
             for layer in direction["layers"]
-            if layer["query"] == "register" and "source" in layer["choices"]
+            if layer["query"] == REGISTER and SOURCE in layer["choices"]
         ]
         defined = [value for value in layers if value is not None]
         if defined:
