@@ -47,8 +47,8 @@ class LanguageModel(PretrainedModel):
 
         Returns:
             Sum in nats and number of tokens of each line, eos included; the language's tag is not
-            scored. A line's score does not depend on the others; in a batch of fewer rows it differs
-            by rounding (docs/performance.md).
+            scored. A line's score does not depend on the others; in a batch of fewer rows it
+            differs by rounding (docs/performance.md).
 
         Raises:
             UserError: if the model does not have a language, a line is not text, or one is longer
