@@ -34,12 +34,14 @@ def read_directions(
     if text in MIXTURES:
         return MIXTURES[text].directions
     if not Path(text).is_file():
-        return _parse(flag, text, languages, f"{also_allowed}; also a mixture's name or a file")
+        also_allowed += "; also a mixture's name or a file"
+        return parse_directions(text, languages, also_allowed, flag)
     directions: dict[Direction, None] = {}
     for number, line in enumerate(_lines(flag, text), start=1):
         item = line.partition(_COMMENT)[0].strip()
         if item:
-            directions |= dict.fromkeys(_parse(f"{flag}={text}:{number}", item, languages))
+            parsed = parse_directions(item, languages, flag=f"{flag}={text}:{number}")
+            directions |= dict.fromkeys(parsed)
     if not directions:
         raise UserError(f"{flag}={text}: has no direction; write one per line, such as de-fr")
     return tuple(directions)
@@ -50,12 +52,3 @@ def _lines(flag: str, path: str) -> list[str]:
         return Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{flag}={path}: cannot be read ({one_line(error)})") from error
-
-
-def _parse(
-    place: str, text: str, languages: Collection[str], also_allowed: str = ""
-) -> tuple[Direction, ...]:
-    try:
-        return parse_directions(text, languages, also_allowed)
-    except UserError as error:
-        raise UserError(str(error).replace("--directions", place, 1)) from error
