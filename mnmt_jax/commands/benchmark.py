@@ -20,7 +20,7 @@ from mnmt_jax.commands.common_flags import (
     positive_int,
 )
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
-from mnmt_jax.commands.direction_flags import FORMS, read_directions
+from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -115,11 +115,4 @@ def _test_set(flags: argparse.Namespace, languages: tuple[str, ...]) -> Any:
     corpus, available = benchmark_corpus(flags)
     known = [code for code in available if find_code(code, languages) is not None]
     benchmark = Benchmark(flags.task, corpus, languages=known, candidates=languages)
-    if flags.directions is None:
-        return benchmark
-    listed = read_directions("--directions", flags.directions, known)
-    if missing := [pair for pair in listed if pair not in benchmark.directions]:
-        raise UserError(
-            f"--directions: task '{flags.task}' has no {'-'.join(missing[0])} for this model"
-        )
-    return benchmark.only(listed)
+    return benchmark if flags.directions is None else restrict(benchmark, flags.directions)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.corpus_flags import parse_directions
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.languages import Direction
+
+if TYPE_CHECKING:
+    from mnmt_jax.evaluation.benchmark import Benchmark
 
 FORMS = "a list such as de-fr,fr-de, a mixture's name, or a file with a direction per line"
 _COMMENT = "#"
@@ -45,6 +49,27 @@ def read_directions(
     if not directions:
         raise UserError(f"{flag}={text}: has no direction; write one per line, such as de-fr")
     return tuple(directions)
+
+
+def restrict(benchmark: Benchmark, text: str, also_allowed: str = "") -> Benchmark:
+    """Return a benchmark restricted to the directions that `--directions` names.
+
+    Args:
+        benchmark: benchmark with all directions.
+        text: value of the flag, as for `read_directions`.
+        also_allowed: description of other allowed values, for errors.
+
+    Raises:
+        UserError: if a direction is malformed, or the benchmark does not have it.
+    """
+    codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
+    directions = read_directions("--directions", text, tuple(codes), also_allowed)
+    if missing := [pair for pair in directions if pair not in benchmark.directions]:
+        raise UserError(
+            f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "
+            f"{join_names(list(map('-'.join, benchmark.directions)))}"
+        )
+    return benchmark.only(directions)
 
 
 def _lines(flag: str, path: str) -> list[str]:
