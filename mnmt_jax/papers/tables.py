@@ -231,6 +231,11 @@ def find_table(name: str) -> Table:
     return paper.tables[table]
 
 
+def number_text(value: Number | None) -> str:
+    """Return a number as printed, with thousands separators; a dash for None."""
+    return EMPTY if value is None else f"{value:,}"
+
+
 def _load_paper(path: Path) -> Paper:
     fields = _read(path)
     tables = [load_table(file) for file in path.parent.glob("*.toml") if file != path]
