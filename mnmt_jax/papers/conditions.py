@@ -117,7 +117,7 @@ def conditions_of(
     experiment: Experiment,
     output: Path,
     count_parameters: CountParameters | None,
-    expected_seeds: int = 0,
+    expected_seeds: int,
 ) -> Conditions:
     """Return the conditions of a row's runs.
 
@@ -127,7 +127,7 @@ def conditions_of(
         experiment: what was trained and evaluated.
         output: folder in which the workflow ran.
         count_parameters: counts the parameters of a training's model; None does not compare them.
-        expected_seeds: number of seeds that the table names; 0 for that of the corpus.
+        expected_seeds: number of seeds that the table or its corpus names.
     """
     result = evaluations[0].result
     sentences, pieces = _data_counts(result, output)
@@ -152,7 +152,7 @@ def conditions_of(
         row=row,
         task=result.task,
         seeds=len(evaluations),
-        expected_seeds=expected_seeds or len(experiment.data.seeds),
+        expected_seeds=expected_seeds,
         evaluated=tuple(evaluation.result.step for evaluation in evaluations),
         counts={name: (count, expected.get(name)) for name, count in ours.items()},
         precision=_PRECISION.get(result.config.get("model", {}).get("dtype", ""), EMPTY),

@@ -15,7 +15,7 @@ from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.published_scores import scoring_notes, uses_procedure, with_published_scores
 from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.tables import Column, Row, Table
-from mnmt_jax.papers.trials import Trial
+from mnmt_jax.papers.trials import Trial, stated_seeds
 
 Key = tuple[str, str]
 """Name of a row, and corpus of its columns."""
@@ -83,7 +83,7 @@ def collect(
             experiment,
             output,
             count_parameters,
-            1 if experiment.hypotheses else len(table.seeds),
+            len(stated_seeds(table, experiment)),
         )
         for key, experiment in results.experiments.items()
     ]
