@@ -83,17 +83,17 @@ def _rows(table: Table, word: str) -> Sequence[Row]:
     if not table.rows:
         raise UserError(f"--rows: {table.paper}/{table.name} has no rows; leave it out")
     first, dash, last = word.partition("-")
-    rows = [_row(table, first), _row(table, last)] if dash else [_row(table, word)]
-    start, end = (table.rows.index(row) for row in (rows[0], rows[-1]))
+    start = _row_number(table, first)
+    end = _row_number(table, last) if dash else start
     if end < start:
         raise UserError(f"--rows: '{word}' ends before it starts")
-    return table.rows[start : end + 1]
+    return table.rows[start - 1 : end]
 
 
-def _row(table: Table, word: str) -> Row:
+def _row_number(table: Table, word: str) -> int:
     if not word.strip().isdecimal() or not 1 <= int(word) <= len(table.rows):
         raise UserError(
             f"--rows: '{word}' is not a number from 1 to {len(table.rows)}; 'mnmt papers "
             f"{table.paper}/{table.name}' lists the rows"
         )
-    return table.rows[int(word) - 1]
+    return int(word)
