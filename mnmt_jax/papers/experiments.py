@@ -275,7 +275,7 @@ def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
 
 
 def _place(table: Table, row: Row) -> str:
-    return f"{table.paper}/{table.name}: row '{row.name}'"
+    return f"{table.full_name}: row '{row.name}'"
 
 
 def _only_corpus(place: str, table: Table, row: Row) -> str:

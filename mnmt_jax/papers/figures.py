@@ -86,7 +86,7 @@ def check_figure(paper: Paper, table: Table) -> None:
     Raises:
         UserError: naming the table, row and field that is wrong.
     """
-    place = f"{table.paper}/{table.name}"
+    place = table.full_name
     if unknown := [name for name in table.figure if name not in _FIELDS]:
         hint = suggest(unknown[0], _FIELDS)
         raise UserError(f"{place}: figure has an unknown field '{unknown[0]}'; {hint}")
@@ -142,7 +142,7 @@ def _language_ratio(paper: Paper, table: Table, column: Column) -> float:
     for name in table.figure["ratio"]:
         rows = [row for row in paper.tables[name].rows if row.name == code and row.published]
         if not rows:
-            place = f"{table.paper}/{table.name}"
+            place = table.full_name
             raise UserError(f"{place}: figure.ratio: {name} has no number of '{code}'")
         numbers.append(float(next(iter(rows[0].published.values()))))
     return numbers[0] / numbers[1]
@@ -261,7 +261,7 @@ def _printed_row(paper: Paper, table: Table, row: Row) -> Mapping[str, Number]:
     name = row.facts.get("point", {}).get("printed")
     if not name:
         return {}
-    place, source = f"{table.paper}/{table.name}", table.figure.get("table", "")
+    place, source = table.full_name, table.figure.get("table", "")
     if source not in paper.tables:
         raise UserError(f"{place}: figure: no table '{source}' of this paper")
     for other in paper.tables[source].rows:

@@ -17,7 +17,7 @@ def list_papers(papers: Iterable[Paper]) -> str:
     for paper in papers:
         rows = [
             [
-                f"{paper.name}/{table.name}",
+                table.full_name,
                 table.number,
                 table.title,
                 str(len(table.rows)),

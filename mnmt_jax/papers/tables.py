@@ -148,6 +148,11 @@ class Table:
     benchmark: str = ""
 
     @property
+    def full_name(self) -> str:
+        """Name with that of its paper, `PAPER/TABLE`."""
+        return f"{self.paper}/{self.name}"
+
+    @property
     def caption(self) -> str:
         """Title, and the section that discusses it."""
         return f"{self.title} (section {self.section})" if self.section else self.title

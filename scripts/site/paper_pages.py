@@ -52,7 +52,7 @@ def paper_tables(paper: Paper, root: str) -> str:
 
 
 def _commands(table: Table, root: str) -> str:
-    name, docs = f"{table.paper}/{table.name}", root.rpartition("/")[0] or "."
+    name, docs = table.full_name, root.rpartition("/")[0] or "."
     return (
         f"`mnmt reproduce {name} --dry-run` prints the plan of a table, `mnmt reproduce {name} "
         f"--scale tiny` tries its steps on made text ([options]({docs}/reproduce.md))."
@@ -109,7 +109,7 @@ def _table_section(paper: Paper, table: Table, root: str) -> str:
     parts = [f"## {table.number}: {escape(table.title)} {{ #{table.name} }}\n"]
     parts.append(f"{_source(table)} {escape(_sentence(table.no_numbers))}".strip())
     if runnable_rows(paper, table) or table.analyses:
-        command = f"mnmt reproduce {paper.name}/{table.name} --data data --output runs/papers"
+        command = f"mnmt reproduce {table.full_name} --data data --output runs/papers"
         parts.append(f"\n```text\n{command}\n```")
     if table.cells or _facts(table):
         parts.append(f'\n<div class="published" markdown>\n\n{_numbers(table)}\n</div>')

@@ -129,7 +129,7 @@ class RowPlan:
     @property
     def table(self) -> str:
         """Name of the table, with that of its paper."""
-        return f"{self.plan.paper.name}/{self.plan.table.name}"
+        return self.plan.table.full_name
 
     @property
     def steps(self) -> Sequence[Step]:
