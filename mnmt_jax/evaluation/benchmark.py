@@ -16,11 +16,10 @@ from mnmt_jax.errors import UserError, join_names, suggest
 from mnmt_jax.evaluation.language_detectors import LanguageDetector, make_lid176
 from mnmt_jax.evaluation.off_target import NearestRendering
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
-from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction, find_english
 
 SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")
-_ENGLISH = "en"
 UNKNOWN_TRAINING = (
     "the run does not record its training directions (it has no tasks.json: it was imported, or "
     "made by an older version), so no direction is labelled supervised or zero-shot"
@@ -130,16 +129,16 @@ class Benchmark:
 
     def _sentences_by_english(self, code: str) -> dict[str, str]:
         """Return the sentences of a language by their English; the first of equal ones."""
-        pairs = [pair for pair in ((_ENGLISH, code), (code, _ENGLISH)) if pair in self.directions]
-        if not pairs:
+        english = find_english(dict.fromkeys(itertools.chain(*self.directions)))
+        pairs = [pair for pair in ((english, code), (code, english)) if pair in self.directions]
+        if english is None or not pairs:
             raise UserError(
                 f"task '{self.task}': '{code}' has no {self.split} sentences with English"
             )
         texts = self.texts(pairs[0])
-        sides = [texts.sources, texts.references]
-        english, other = sides if pairs[0][0] == _ENGLISH else sides[::-1]
+        sides = dict(zip(pairs[0], (texts.sources, texts.references), strict=True))
         sentences: dict[str, str] = {}
-        for text, sentence in zip(english, other, strict=True):
+        for text, sentence in zip(sides[english], sides[code], strict=True):
             sentences.setdefault(text, sentence)
         return sentences
 

@@ -101,3 +101,11 @@ def test_common_sentences_are_aligned_by_their_english(tmp_path):
     _write_pairs(tmp_path, "it", [("Y", "y4")])
     with pytest.raises(UserError, match="no test sentence is common to de, it"):
         benchmark.common_to(("de", "it"))
+
+
+def test_common_sentences_are_aligned_by_a_variety_of_english(tmp_path):
+    for code in ("en_GB", "de", "fr"):
+        (tmp_path / f"test.{code}").write_text(f"A {code}\n")
+    corpus = ParallelFiles("made", f"{tmp_path}/{{split}}.{{language}}", ("en_GB", "de", "fr"))
+    british = Benchmark("made", corpus).common_to(("de", "fr"))
+    assert british.texts(("fr", "de")).sources == ["A fr"]
