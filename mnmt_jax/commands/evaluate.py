@@ -30,6 +30,7 @@ from mnmt_jax.commands.corpus_flags import (
 from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, warn
+from mnmt_jax.evaluation.neural_metrics import ENGLISH_MODELS
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def make_parser() -> CommandParser:
     )
     scores.add_argument(
         "--bert_score_english",
-        choices=("roberta-large", "xlm-roberta-large"),
+        choices=ENGLISH_MODELS,
         help="model of --bert_score for English: that of the published scripts (default), or that "
         "of the two-stage paper's text",
     )
@@ -167,7 +168,7 @@ def main() -> None:
             flores200_model=flags.flores200_model,
             comet=flags.comet,
             bert_score=flags.bert_score,
-            bert_score_english=flags.bert_score_english or "roberta-large",
+            bert_score_english=flags.bert_score_english or ENGLISH_MODELS[0],
             paper=flags.paper_compatible,
         ),
         subject.vocabulary,
