@@ -1,12 +1,16 @@
 """COMET and BERTScore, with fake packages of the same interface."""
 
+import dataclasses
 import sys
 import types
 
 import pytest
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation import benchmark
 from mnmt_jax.evaluation.neural_metrics import BERT_SCORE_LAYERS, ENGLISH_MODELS, BertScore, Comet
+from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
+from tests.unit.made_results import made_result
 
 SOURCES = ["ein Haus", "zwei", "drei"]
 HYPOTHESES = ["a house", "two", ""]
@@ -134,6 +138,20 @@ def test_models_of_the_two_scripts(models, bert_score, own_models, names):
     assert "model:xlm-roberta-large|layer:17|" in footnote.signature("en")
     assert not scorer.missing("de") and not scorer.missing("en")
     assert ("bert-base-chinese is not there; download" in scorer.missing("zh")) == own_models
+
+
+def test_the_model_of_english_is_selected_and_recorded(models, bert_score):
+    selection = MetricSelection(spbleu=False, bert_score=models)
+    assert OptionalMetrics(selection).settings == {"bert_score": str(models)}
+    (models / "xlm-roberta-large").mkdir()
+    chosen = dataclasses.replace(selection, bert_score_english="xlm-roberta-large")
+    metrics = OptionalMetrics(chosen)
+    assert metrics.settings == {"bert_score": f"{models}, xlm-roberta-large for English"}
+    results = {item.direction: item for item in made_result("a", ("de", "en"), seed=0).directions}
+    texts = benchmark.TestSet(SOURCES, REFERENCES)
+    scored = metrics.add(results["de", "en"], texts, HYPOTHESES)
+    assert scored.bert_score == pytest.approx(100 * 2.5 / 3)
+    assert bert_score.made == [(str(models / "xlm-roberta-large"), 17, "cpu")]
 
 
 def test_missing_packages_are_reported(tmp_path, monkeypatch):

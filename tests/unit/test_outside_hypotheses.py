@@ -94,6 +94,7 @@ def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
         (("--beam_size", "2"), "--beam_size does not apply to --hypotheses"),
         (("--gin.Decode.beam_size=2",), "gin files and bindings do not apply to --hypotheses"),
         (("--step", "best"), "--step does not apply to --hypotheses"),
+        (("--bert_score_english", "roberta-large"), "--bert_score_english needs --bert_score"),
     ],
 )
 def test_flags_of_models_are_refused(folder, tmp_path, monkeypatch, flags, message):
