@@ -88,6 +88,12 @@ def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
         outside_system(HypothesisFiles(tmp_path / "none"))
 
 
+def test_spaces_around_hypotheses_are_removed(tmp_path):
+    (tmp_path / "de-fr.txt").write_text(" un \ndeux\r\n")
+    translated = HypothesisFiles(tmp_path).translate(["eins", "zwei"], ("de", "fr"))
+    assert [item.text for item in translated] == ["un", "deux"]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -49,6 +49,16 @@ def test_one_direction_has_the_interval_of_sacrebleu(tmp_path, metric):
     assert draws.mean() == pytest.approx(expected.score, abs=float(expected._ci) / 4)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_samples_of_equal_sentences_have_the_score_of_the_test_set(tmp_path, metric):
+    references = ["The first, and the last, of nine words."] * 6
+    hypotheses = ["The first, or the last, of ten words!"] * 6
+    write(tmp_path, "en-de", hypotheses, references)
+    draws = resample_scores(_result([("en", "de")]), tmp_path, metric, samples=5)["en", "de"]
+    expected = METRICS[metric].corpus_score(hypotheses, [references]).score
+    assert draws == pytest.approx([expected] * 5, rel=1e-5)
+
+
 def test_spbleu_is_resampled_over_the_pieces_of_its_model(tmp_path, monkeypatch):
     references, model = _lines(0), tmp_path / "spm.model"
     hypotheses = damaged(references, 0.3, 1)
