@@ -11,7 +11,9 @@ import jax
 import pytest
 
 from mnmt_jax.commands.back_translate import main
+from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
 from mnmt_jax.config.sections import Model
+from mnmt_jax.data.back_translation import BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
@@ -22,6 +24,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.epochs import count_updates
+from mnmt_jax.training.source_runs import SourceRunSpec
 from tests.made_params import random_params
 from tests.made_run import assert_same_training, make_cache, make_config, records
 from tests.processes import Processes, grandchild
@@ -94,6 +98,24 @@ def test_a_round_translates_with_the_run_before_and_trains_an_epoch_on_both(made
     text = cache.vocabulary.decode(target)
     (found,) = translator.translate([text], source="de", target="fr", beam_size=1)
     assert cache.vocabulary.encode_lines([found], "fr") == [source.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("bindings", "epochs", "recorded"),
+    [
+        ([], 1, "an epoch"),
+        (["Train.epochs=3"], 3, "3 epochs"),
+        (["Train.steps = 7"], 0, 7),
+        (["Train.steps=7", "Train.epochs=0"], 0, 7),
+    ],
+)
+def test_the_length_of_a_round_is_an_epoch_or_that_of_the_flags(made, bindings, epochs, recorded):
+    cache, draws = TokenCache.open(made / "cache"), BackTranslationDraws(("de", "fr"))
+    origin = SourceRunSpec(made / "run")
+    rounds = BackTranslationRounds(draws, cache, origin, 1, ([], bindings))
+    config = rounds._config(cache, 1)
+    assert config.train.steps == (count_updates(config, cache, epochs) if epochs else 7)
+    assert rounds._training_facts()["Train.steps"] == recorded
 
 
 def test_stopped_while_translating_and_while_training_it_ends_the_same(

@@ -108,6 +108,11 @@ def test_flags_of_models_are_refused(folder, tmp_path, monkeypatch, flags, messa
         _run(monkeypatch, "--hypotheses", folder, "--output", tmp_path / "out", *flags)
 
 
+def test_runs_have_the_name_of_their_folder(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="--name does not apply to a run"):
+        _run(monkeypatch, "--run", tmp_path, "--name", "x", "--output", tmp_path / "out")
+
+
 def test_a_row_of_a_table_is_filled(folder, benchmark, tmp_path):
     """The plan has one step, and the page the scores beside the published numbers."""
     table, paper = find_table("registers/table3"), load_papers()["registers"]

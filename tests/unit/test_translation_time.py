@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import statistics
 
@@ -90,6 +91,18 @@ def test_the_command_writes_and_prints_the_timing(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr("sys.argv", [*flags, f"--output={tmp_path / 'mine'}"])
     with pytest.raises(UserError, match="timing.json: already exists"):
         benchmark_command.main()
+
+
+def test_directions_of_the_model_or_of_the_flag_are_timed():
+    def test_set(*flags: str):
+        words = ["--run=run", f"--task={TASK}", "--output=out", *flags]
+        parsed = benchmark_command.make_parser().parse_args(words)
+        return benchmark_command._test_set(parsed, ("en", "de", "fr"))
+
+    assert set(test_set().directions) == set(itertools.permutations(("en", "de", "fr"), 2))
+    assert test_set("--directions=fr-de,en-fr").directions == (("fr", "de"), ("en", "fr"))
+    with pytest.raises(UserError, match="--directions: 'en-nl' has 'nl', which is not among"):
+        test_set("--directions=en-nl")
 
 
 def test_damaged_timings_are_refused(tmp_path):
