@@ -141,6 +141,21 @@ def test_plans_and_pages_say_what_the_authors_did_to_the_text(tmp_path, relaxed_
     assert "iwslt17: not done here: Moses" in pages.markdown_page(paper, made)
 
 
+def test_imported_models_have_no_notes_on_the_training_text(tmp_path):
+    table, paper = find_table("registers/table3"), PAPERS["registers"]
+    notes = {}
+    for field in ("pretrained", "model"):
+        row = next(row for row in table.rows if field in row.facts)
+        (trial,) = trials(paper, table, [row], 1)
+        (tmp_path / trial.evaluation).mkdir(parents=True)
+        write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+        notes[field] = collect(table, [trial], tmp_path).notes
+    assert any("nllb_bridge: not done here" in note for note in notes["model"])
+    assert any("vocabulary of the authors" in note for note in notes["model"])
+    kinds = ("not done here", "vocabulary of the authors")
+    assert not any(kind in note for note in notes["pretrained"] for kind in kinds)
+
+
 def test_seeds_are_those_that_the_papers_state():
     seeds = {
         "registers/table1": [1234],
