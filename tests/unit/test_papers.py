@@ -128,21 +128,6 @@ def test_plan_names_the_rows_of_a_training(relaxed_dtypes):
     assert sum(len(rows) for rows in expected.values()) >= len(table.rows) > 1
 
 
-@pytest.mark.parametrize(
-    "name, estimated", [("two_stage/table1", True), ("language_layers/table7", False)]
-)
-def test_plans_say_which_updates_are_estimates(name, estimated):
-    """Trainings of two_stage/table1 last a number of epochs, the others a number of updates."""
-    table = find_table(name)
-    paper = PAPERS[table.paper]
-    plan = Workflow(paper, FULL)
-    plan.add(trials(paper, table, select_rows(paper, table, "1"), 1)[0])
-    notes = [line for line in describe_plan(table, (), (), plan).splitlines() if "epochs" in line]
-    assert [note.partition(" are ")[0] for note in notes] == (
-        ["updates of epochs (Train.epochs)"] if estimated else []
-    )
-
-
 def test_hours_are_flops_over_the_assumed_share_of_a_measured_peak():
     ((name, peak),) = this_machine().items()
     hours = device_hours(1e15)
@@ -339,22 +324,6 @@ def test_scores_without_a_model_are_named(tmp_path):
     assert missing_models(table, ("comet", "spbleu")) == []
     assert missing_models(find_table("language_layers/table7"), ()) == []
     assert collect(table, (), tmp_path).notes == ()  # nothing was evaluated
-
-
-def test_pages_and_plans_name_the_models_of_empty_cells(tmp_path):
-    table, paper = find_table("registers/table5"), PAPERS["registers"]
-    (comet,), (spbleu,) = (missing_models(table, {filled}) for filled in ("spbleu", "comet"))
-    (trial,) = trials(paper, table, select_rows(paper, table, "1"), 1)
-    items = [dataclasses.replace(item, spbleu=30.0, comet=None) for item in RESULT.directions]
-    (tmp_path / trial.evaluation).mkdir(parents=True)
-    result = dataclasses.replace(RESULT, directions=tuple(items))
-    write_result(result, tmp_path / trial.evaluation / "scores.json")
-    notes = collect(table, [trial], tmp_path).notes
-    assert comet in notes and spbleu not in notes
-    plan = Workflow(paper, FULL, metrics={"comet": ("--comet", "model.ckpt")})
-    plan.add(trial)
-    printed = describe_plan(table, [trial], (), plan).splitlines()
-    assert spbleu in printed and comet not in printed
 
 
 def test_rows_that_cannot_run_are_refused_with_their_reason():
