@@ -105,6 +105,8 @@ def test_our_points_have_intervals_and_relative_changes_do_not():
     assert point.y == pytest.approx(20) and point.interval is None
     without_base = dict(list(ours.items())[1:])
     assert ("TDO", "zero-shot BLEU", 3) not in _points("two_stage/figure6", without_base)
+    zero_base = ours | {("TDO", "zero_shot.bleu"): (0.0, None)}
+    assert ("TDO", "zero-shot BLEU", 3) not in _points("two_stage/figure6", zero_base)
 
 
 def test_a_point_for_each_language():
