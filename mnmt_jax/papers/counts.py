@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
@@ -81,13 +81,8 @@ def count_cell(counts: Counts, mixture: str, language: str, column: Column) -> f
         return float(sum(counts["validation"].get(name, 0) for name in train))
     if column.group in ("train", "test"):
         return float(sum(counts[column.group].values()))
-    reduced = {"sentences_min": min, "sentences_max": max}.get(column.metric, _mean)
+    reduced = {"sentences_min": min, "sentences_max": max}.get(column.metric, statistics.fmean)
     return float(reduced(train.values()))
-
-
-def _mean(values: Any) -> float:
-    numbers = list(values)
-    return sum(numbers) / len(numbers)
 
 
 def _zero_shot_count(mixture: str) -> int:

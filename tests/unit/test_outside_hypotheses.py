@@ -171,6 +171,10 @@ def test_rows_and_folders_are_checked(tmp_path):
     equal = find_table("two_stage/table4")
     name = "TDO, d=544"
     assert parse_hypotheses(equal, [f"{name}=a=b"]) == {name: Path("a=b")}
+    rows = [dataclasses.replace(equal.rows[0], name=name) for name in ("TDO", "TDO=wide")]
+    nested = dataclasses.replace(equal, rows=tuple(rows))
+    assert parse_hypotheses(nested, ["TDO=wide=a"]) == {"TDO=wide": Path("a")}
+    assert parse_hypotheses(nested, ["TDO=a"]) == {"TDO": Path("a")}
     with pytest.raises(UserError, match="--hypotheses: .*none: no such folder"):
         trials(paper, table, table.rows[-3:-2], None, None, {GPT: tmp_path / "none"})
 

@@ -41,6 +41,11 @@ def test_a_kind_of_one_run_is_a_step_per_model():
     assert all(step.inputs[0].startswith("train/fcll_iwslt17") for step in steps)
 
 
+def test_scales_are_those_of_a_run_without_a_task():
+    _, _, _, (step,) = planned("language_layers/figure6")
+    assert step.command[:3] == ("mnmt", "analyse", "scales") and "--task" not in step.command
+
+
 def test_a_kind_of_several_runs_is_one_step(relaxed_dtypes):
     table, plan, analysed, (step,) = planned("position_disentangling/table4")
     assert len(values_of(step.command, "--run")) == 2 and len(step.inputs) == 2

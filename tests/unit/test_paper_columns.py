@@ -116,6 +116,13 @@ def test_models_of_scores_are_a_step_after_the_evaluation():
     )
 
 
+def test_timed_rows_have_no_step_of_scores():
+    table, paper = find_table("registers/table7"), load_papers()["registers"]
+    plan = Workflow(paper, FULL, metrics={"comet": ("--comet", "model.ckpt")})
+    (trial,) = trials(paper, table, table.rows[:1], 1)
+    assert plan.add(trial).startswith("benchmark/") and plan.steps[-1].kind == "benchmark"
+
+
 @pytest.mark.parametrize(
     "table, metrics",
     [("two_stage/table1", "comet"), ("registers/table1", "spbleu"), ("language_layers/table7", "")],

@@ -161,6 +161,18 @@ def test_the_cache_determines_the_updates_of_epochs(tmp_path):
     assert "211,000" in made.cells
 
 
+def test_pieces_of_a_new_language_are_not_compared(tmp_path):
+    """Their number is known after training, and with it that of the parameters."""
+    table = find_table("language_layers/table4")
+    experiment = next(iter(experiments(PAPER, table, table.rows[2]).values()))
+    assert experiment.data.new_language
+    runs = [Evaluation(RESULT, None)]
+    made = conditions_of("SD", runs, experiment, tmp_path, count_parameters, 1)
+    expected = {name: number for name, (_, number) in made.counts.items()}
+    assert (expected["vocabulary"], expected["parameters"]) == (None, None)
+    assert expected["trained updates"] == experiment.data.steps
+
+
 def test_imported_models_have_no_planned_training(tmp_path):
     paper, table = load_papers()["registers"], find_table("registers/table3")
     row = next(row for row in table.rows if "pretrained" in row.facts)

@@ -64,6 +64,12 @@ def test_every_figure_that_runs_has_axes_and_points():
     [
         ("graformer/figure5", ("x→en BLEU", "Transformer", 100), 22.77),
         ("graformer/figure6", ("en→x BLEU", "Graformer", 100), 21.87),
+        # the figure's own number, not the difference of the tables' scores, 5.78
+        (
+            "graformer/figure5",
+            ("x→en BLEU, Graformer minus Transformer", "Graformer", 100),
+            5.8,
+        ),
         ("registers/figure3", ("all directions spBLEU", "12 layers", 1), 11.92),
         # (24.30 + 29.48) / 2 with and without InstruCL of Table 3, for example
         ("two_stage/figure6", ("TDO", "zero-shot BLEU", 9), 3.09),
@@ -99,6 +105,8 @@ def test_our_points_have_intervals_and_relative_changes_do_not():
     assert point.y == pytest.approx(20) and point.interval is None
     without_base = dict(list(ours.items())[1:])
     assert ("TDO", "zero-shot BLEU", 3) not in _points("two_stage/figure6", without_base)
+    zero_base = ours | {("TDO", "zero_shot.bleu"): (0.0, None)}
+    assert ("TDO", "zero-shot BLEU", 3) not in _points("two_stage/figure6", zero_base)
 
 
 def test_a_point_for_each_language():
@@ -133,6 +141,16 @@ def _edited(name, row=None, **changes):
     facts = {**rows[row].facts, "point": {**rows[row].facts["point"], **changes}}
     rows[row] = dataclasses.replace(rows[row], facts=facts)
     return dataclasses.replace(table, rows=tuple(rows))
+
+
+def test_means_need_all_columns_of_the_other_table():
+    columns = {"x_to_en.bleu": ["bg-en.bleu", "xx-en.bleu"]}
+    table = _edited("graformer/figure5", columns=columns)
+    charts = figures.charts_of(PAPERS["graformer"], _reproduction(table))
+    assert [chart.y_title for chart in charts] == [table.columns[1].title]
+    table = _edited("graformer/figure5", columns={"x_to_en.bleu": ["bg-en.bleu"]})
+    charts = figures.charts_of(PAPERS["graformer"], _reproduction(table))
+    assert [chart.y_title for chart in charts] == [column.title for column in table.columns]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,8 @@ def test_intervals_are_those_of_the_procedure(tmp_path):
     plain = intervals.of_column(Column("en-de.bleu", ""), "bleu", Evaluation(result, folder))
     assert abs(sum(plain) / 2 - score) > high - low  # other tokens, other references
     assert intervals.of_column(Column("en-de.chrf", ""), "chrf", evaluation) is None
+    swapped = dataclasses.replace(evaluation, procedure="opus100")
+    assert intervals.of_column(Column("en-de.bleu", ""), "bleu", swapped) is None
 
 
 def test_files_of_other_systems_are_scored_by_sacrebleu(tmp_path):

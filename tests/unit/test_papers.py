@@ -271,6 +271,7 @@ def test_tiny_plans_make_their_data_first():
         (lambda s: s + "[", "is not TOML"),
         (lambda s: s.replace("seeds = [1]", "seeds = 1"), "seeds: 1 is not a list of numbers"),
         (lambda s: s.replace("seeds = [1]", "seeds = [true]"), r"seeds: \[True\] is not a list"),
+        (lambda s: s.replace("seeds = [1]", "seeds = [-1]"), r"seeds: \[-1\] is not a list"),
         (lambda s: s.replace("seeds = [1]", "seeds = [1, 1]"), "lists a seed twice"),
     ],
 )
