@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import re
 
 import pytest
 
@@ -58,6 +59,40 @@ def test_rows_name_gin_files_and_changes(pages):
     assert changes.startswith("`Train.methods=('mrasp2',)`<br>`MRASP2.layer=6`")
 
 
+@pytest.mark.parametrize(
+    ("paper", "start", "changes"),
+    [
+        (
+            "language_layers",
+            "| 7. Baseline, fine-tuned by back-translation",
+            "4 rounds of back-translation",
+        ),
+        (
+            "language_layers",
+            "| 1. Baseline | [encoder_decoder_iwslt17]",
+            "`Train.steps=20000`<br>starts from encoder_decoder_iwslt17 on iwslt17",
+        ),
+        ("language_layers", "| 2. FCLL, tags omitted", "decoding: `Data.instruction='none'`"),
+        (
+            "graformer",
+            "| 3. Graformer | [grafted_graformer]",
+            "starts from mlm: masked_lm_graformer on newscrawl_masked_lm<br>"
+            "starts from lm: causal_lm_graformer on newscrawl_causal_lm",
+        ),
+        (
+            "registers",
+            "| 1. MITRE-466M |",
+            "timed: `mnmt benchmark --sentences 100 --repeats 10 --batch 1 --beam_size 5`",
+        ),
+        ("registers", "| 1. M2M-483M | none: `mnmt import", "evaluated on nllb_bridge"),
+        ("position_disentangling", "| 1. PIV-M (small)", "evaluation: `--pivot en`"),
+    ],
+)
+def test_changes_of_rows_are_named(pages, paper, start, changes):
+    text = pages.paper_tables(find_paper(paper), "../..").replace("    |", "|")
+    assert changes in [cells[-1] for cells in _lines(text, start)]
+
+
 def test_many_columns_of_few_rows_become_rows(pages):
     header, _, first = _lines(pages._numbers(find_table("graformer/table1")), "| ")[:3]
     assert header == ["column", "1. Transformer", "2. mBART", "3. Graformer"]
@@ -87,6 +122,8 @@ def test_printed_points_of_a_figure_are_drawn(pages):
     paper = find_paper("graformer")
     (drawing,) = pages._charts(paper, paper.tables["figure7"]).split("<figure")[1:]
     assert drawing.count(": published ") == 30 and "en→de: published" in drawing
+    shares = pages._charts(paper, paper.tables["figure5"])  # the paper draws more than it prints
+    assert shares.count(": published ") > 1 and not re.search(r'd="M[\d.]+ [\d.]+L', shares)
     two_stage = find_paper("two_stage")
     assert pages._charts(two_stage, two_stage.tables["table1"]) == ""
     assert pages._charts(two_stage, two_stage.tables["figure5"]) == ""  # a point each
