@@ -53,7 +53,7 @@ def describe_plan(
     evaluations = sum(step.kind == "evaluate" for step in plan.steps)
     return "\n".join(
         [
-            f"{table.paper}/{table.name}: {table.number}, {table.title}",
+            f"{table.full_name}: {table.number}, {table.title}",
             f"{len(plan.trainings)} trainings, {evaluations} evaluations, {len(plan.steps)} steps",
             "",
             _training_table(trained, costs, _uses(table, trials, analyses)),

@@ -141,10 +141,14 @@ class Model(Checked):
                 "as ('query', 'value')"
             )
 
+    def mlp_width(self, stage: int) -> int:
+        """Return the hidden width of the feed-forward layers of a stage, counted from 0."""
+        return self.stage_mlp[stage] if self.stage_mlp else self.mlp
+
     @property
     def mlp_widths(self) -> tuple[int, ...]:
         """Hidden width of the feed-forward layers of each stage."""
-        return self.stage_mlp or (self.mlp,) * len(self.stage_layers)
+        return tuple(map(self.mlp_width, range(len(self.stage_layers))))
 
     @property
     def head_dim(self) -> int:

@@ -242,14 +242,13 @@ class StageNorm(nn.Module, Kind):
 def plain_plan(config: Model, layout: Layout) -> Plan:
     """Return the plan of a transformer: self-attention, cross-attention if any, feed-forward."""
     stages = []
-    widths = config.stage_mlp or (config.mlp,) * len(layout.stages)
-    for number, (width, stage) in enumerate(zip(widths, layout.stages, strict=True)):
+    for number, stage in enumerate(layout.stages):
         layer = [Sublayer("attention", SelfAttention(config), config.norm)]
         if stage.memory:
             readers = tuple(reader for reader, _ in stage.memory)
             cross_attention = CrossAttention(config)
             layer.append(Sublayer("memory_attention", cross_attention, config.norm, roles=readers))
-        layer.append(Sublayer("mlp", FeedForward(config, width), config.norm))
+        layer.append(Sublayer("mlp", FeedForward(config, config.mlp_width(number)), config.norm))
         norm = Sublayer(f"stage_{number}_norm", StageNorm(config), residual=False)
         after = (norm,) if config.norm == "pre" else ()
         stages.append(StagePlan(stage, (), (tuple(layer),) * stage.layers, after))

@@ -86,7 +86,7 @@ def analyses(paper: Paper, table: Table, data: Path | None = None) -> tuple[Anal
 
 
 def _analysis(paper: Paper, table: Table, fields: Mapping[str, Any], data: Path | None) -> Analysis:
-    place = f"{table.paper}/{table.name}: analysis '{fields.get('name', '')}'"
+    place = f"{table.full_name}: analysis '{fields.get('name', '')}'"
     if missing := [name for name in ("name", "command", "runs") if not fields.get(name)]:
         raise UserError(f"{place}: '{missing[0]}' is missing")
     if unknown := [name for name in fields if name not in _FIELDS]:
@@ -104,7 +104,7 @@ def _analysis(paper: Paper, table: Table, fields: Mapping[str, Any], data: Path 
         raise UserError(f"{place}: rows: the table has no row '{wrong[0]}'")
     return Analysis(
         name=fields["name"],
-        table=f"{table.paper}/{table.name}",
+        table=table.full_name,
         command=tuple(shlex.split(fields["command"])),
         runs=runs,
         rows=rows,

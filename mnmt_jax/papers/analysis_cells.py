@@ -36,9 +36,12 @@ def with_analyses(
         UserError: if a result is missing or damaged.
     """
     cells, table = dict(reproduction.cells), reproduction.table
-    for row, column in itertools.product(table.rows, table.columns):
-        for analysis in analysed:
-            score = analysis_score(analysis, row.name, column, output)
+    for analysis, row in itertools.product(analysed, table.rows):
+        if row.name not in analysis.rows:
+            continue
+        result = _read_result(analysis, analysis.rows[row.name], output)
+        for column in table.columns:
+            score = analysis_score(analysis, row.name, column, result)
             if score is not None:
                 published = row.published.get(column.key)
                 cells[row.name, column.key] = Cell(published, summarize_scores([score]))
@@ -46,25 +49,27 @@ def with_analyses(
     return dataclasses.replace(reproduction, cells=cells, analysis_pages=pages)
 
 
-def analysis_score(analysis: Analysis, row: str, column: Column, output: Path) -> float | None:
+def _read_result(analysis: Analysis, part: str, output: Path) -> Mapping[str, Any]:
+    names = next((names for names in analysis.groups if part in names), analysis.groups[0])
+    result: Mapping[str, Any] = read_json(
+        output / analysis.folder(names) / RESULT, remedy="repeat the command"
+    )
+    return result
+
+
+def analysis_score(
+    analysis: Analysis, row: str, column: Column, result: Mapping[str, Any]
+) -> float | None:
     """Return the number of a cell; None if the analysis does not have it.
 
     Args:
         analysis: an analysis of the table.
-        row: name of the row.
+        row: name of one of its rows.
         column: the column.
-        output: output folder of the workflow.
-
-    Raises:
-        UserError: if the result is missing or damaged.
+        result: the result that the row's cells are read from.
     """
-    part = analysis.rows.get(row)
-    if part is None:
-        return None
-    names = next((names for names in analysis.groups if part in names), analysis.groups[0])
-    result = read_json(output / analysis.folder(names) / RESULT, remedy="repeat the command")
     if analysis.kind == "probe":
-        return _share(result, column, part)
+        return _share(result, column, analysis.rows[row])
     if analysis.kind == "alignment" and column.metric in _ALIGNMENT:
         return _attention_of_registers(result, *_ALIGNMENT[column.metric])
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from mnmt_jax.papers.cells import Cell
-from mnmt_jax.papers.tables import EMPTY
+from mnmt_jax.papers.tables import EMPTY, number_text
 
 INTERVAL_LEGEND = (
     "Intervals: with one seed, the 95 % interval by bootstrap over the test sentences (1,000 "
@@ -17,7 +17,7 @@ _LEAST_DECIMALS = 2
 
 def published_text(cell: Cell | None) -> str:
     """Return the published number as printed, or a dash."""
-    return EMPTY if cell is None or cell.published is None else f"{cell.published:,}"
+    return number_text(None if cell is None else cell.published)
 
 
 def ours_text(cell: Cell | None) -> str:

@@ -17,7 +17,7 @@ from mnmt_jax.evaluation.markdown_tables import decoding_label
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.papers.experiments import Experiment, gin_files, training_config
 from mnmt_jax.papers.intervals import Evaluation
-from mnmt_jax.papers.tables import EMPTY
+from mnmt_jax.papers.tables import EMPTY, number_text
 
 # Settings that differ between any two runs, or have no influence on scores.
 _UNCOMPARED = frozenset(
@@ -86,9 +86,9 @@ class Conditions:
     @property
     def cells(self) -> list[str]:
         """Texts of the table of conditions, in the order of `HEADER`."""
-        updates = ", ".join(dict.fromkeys(map(_number, self.evaluated)))
-        counts = [_number(ours) for ours, _ in self.counts.values()]
-        tested = _number(self.test_sentences)
+        updates = ", ".join(dict.fromkeys(map(number_text, self.evaluated)))
+        counts = [number_text(ours) for ours, _ in self.counts.values()]
+        tested = number_text(self.test_sentences)
         return [
             *(self.row, self.task, str(self.seeds), updates, *counts),
             *(self.precision, tested, self.decoding),
@@ -101,7 +101,7 @@ class Conditions:
         if self.seeds != self.expected_seeds:
             parts.append(f"seeds {self.seeds} instead of {self.expected_seeds}")
         parts += [
-            f"{name} {_number(ours)} instead of {_number(expected)}"
+            f"{name} {number_text(ours)} instead of {number_text(expected)}"
             for name, (ours, expected) in self.counts.items()
             if _differ(name, ours, expected)
         ]
@@ -117,7 +117,7 @@ def conditions_of(
     experiment: Experiment,
     output: Path,
     count_parameters: CountParameters | None,
-    expected_seeds: int = 0,
+    expected_seeds: int,
 ) -> Conditions:
     """Return the conditions of a row's runs.
 
@@ -127,7 +127,7 @@ def conditions_of(
         experiment: what was trained and evaluated.
         output: folder in which the workflow ran.
         count_parameters: counts the parameters of a training's model; None does not compare them.
-        expected_seeds: number of seeds that the table names; 0 for that of the corpus.
+        expected_seeds: number of seeds that the table or its corpus names.
     """
     result = evaluations[0].result
     sentences, pieces = _data_counts(result, output)
@@ -152,7 +152,7 @@ def conditions_of(
         row=row,
         task=result.task,
         seeds=len(evaluations),
-        expected_seeds=expected_seeds or len(experiment.data.seeds),
+        expected_seeds=expected_seeds,
         evaluated=tuple(evaluation.result.step for evaluation in evaluations),
         counts={name: (count, expected.get(name)) for name, count in ours.items()},
         precision=_PRECISION.get(result.config.get("model", {}).get("dtype", ""), EMPTY),
@@ -233,7 +233,3 @@ def _differ(name: str, ours: Count, expected: Count) -> bool:
         return False
     tolerance = _ROUNDED * expected if name == _SENTENCES else 0
     return abs(ours - expected) > tolerance
-
-
-def _number(value: Count) -> str:
-    return EMPTY if value is None else f"{value:,}"

@@ -14,9 +14,9 @@ from mnmt_jax.evaluation.seed_statistics import summarize_scores
 from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.experiments import corpus_settings
+from mnmt_jax.papers.output_folders import count_file
 from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.tables import Column, Paper, Row, Table
-from mnmt_jax.papers.workflow import count_file
 
 _SPLITS = {"valid": "validation", "test": "test"}  # group of a column -> split
 Counts = Mapping[str, Mapping[str, int]]

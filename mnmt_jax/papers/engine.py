@@ -34,6 +34,9 @@ def run_steps(
 ) -> None:
     """Run the steps of a workflow that are not done yet.
 
+    The folder is locked while this process or Snakemake lives. Snakemake's own locks would survive
+    a killed process, and then refuse to continue.
+
     Args:
         steps: all steps.
         targets: names of the steps that must be done.
@@ -42,9 +45,6 @@ def run_steps(
         data: folder of the corpora, `MNMT_JAX_DATA`.
         cores: number of steps that run at a time on this machine.
         arguments: further arguments of Snakemake, e.g. `--executor slurm`.
-
-    The folder is locked while this process or Snakemake lives. Snakemake's own locks would survive
-    a killed process, and then refuse to continue.
 
     Raises:
         UserError: if Snakemake is not installed, another process works in the folder or a step

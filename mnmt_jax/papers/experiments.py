@@ -27,7 +27,6 @@ training that starts from an import uses its vocabulary. A row without numbers r
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -39,6 +38,7 @@ from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.parallel_corpora import get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.errors import UserError, suggest
+from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles
 from mnmt_jax.evaluation.published_procedures import PROCEDURES
 from mnmt_jax.papers.tables import Paper, Row, Table, parse_seeds
 from mnmt_jax.vocabulary.language_codes import find_code
@@ -233,19 +233,12 @@ def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment
     }
 
 
-def _fingerprint(folder: Path) -> str:
-    """Return a hash of the files of a folder, so that changed translations are scored anew."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
-        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 def outside_experiments(
     paper: Paper, table: Table, row: Row, folder: Path
 ) -> Mapping[str, Experiment]:
     """Return the experiments of a row whose translations are files, by corpus of its columns.
+
+    A checksum of the files is part of the evaluation's name: changed translations are scored anew.
 
     Args:
         paper: paper of the table.
@@ -263,14 +256,14 @@ def outside_experiments(
     by_prefix: dict[str, Experiment] = {}
     for prefix in _prefixes(table, row):
         corpus = prefix or _only_corpus(place, table, row)
-        files = folder / corpus if (folder / corpus).is_dir() else folder
+        files = HypothesisFiles(folder / corpus if (folder / corpus).is_dir() else folder)
         by_prefix[prefix] = Experiment(
             model=slug(row.name),
             data=corpus_settings(paper, corpus),
             evaluate=tuple(row.facts.get("evaluate", ())),
             pretrained=True,
-            evaluated=f"{corpus}+{_fingerprint(files)}",
-            hypotheses=str(files.resolve()),
+            evaluated=f"{corpus}+{files.fingerprint()}",
+            hypotheses=str(files.folder.resolve()),
         )
     return by_prefix
 
@@ -282,7 +275,7 @@ def _prefixes(table: Table, row: Row) -> tuple[str, ...]:
 
 
 def _place(table: Table, row: Row) -> str:
-    return f"{table.paper}/{table.name}: row '{row.name}'"
+    return f"{table.full_name}: row '{row.name}'"
 
 
 def _only_corpus(place: str, table: Table, row: Row) -> str:

@@ -28,13 +28,12 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
 
 from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.evaluation.svg_points import Point, Series
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.reproduction import Reproduction
-from mnmt_jax.papers.tables import Column, Paper, Row, Table
+from mnmt_jax.papers.tables import Column, Number, Paper, Row, Table
 
 _FIELDS = ("x_title", "y_title", "logarithmic", "one_chart", "ratio", "table", "columns")
 _POINT_FIELDS = ("x", "series", "panel", "relative_to", "printed")
@@ -87,7 +86,7 @@ def check_figure(paper: Paper, table: Table) -> None:
     Raises:
         UserError: naming the table, row and field that is wrong.
     """
-    place = f"{table.paper}/{table.name}"
+    place = table.full_name
     if unknown := [name for name in table.figure if name not in _FIELDS]:
         hint = suggest(unknown[0], _FIELDS)
         raise UserError(f"{place}: figure has an unknown field '{unknown[0]}'; {hint}")
@@ -143,7 +142,7 @@ def _language_ratio(paper: Paper, table: Table, column: Column) -> float:
     for name in table.figure["ratio"]:
         rows = [row for row in paper.tables[name].rows if row.name == code and row.published]
         if not rows:
-            place = f"{table.paper}/{table.name}"
+            place = table.full_name
             raise UserError(f"{place}: figure.ratio: {name} has no number of '{code}'")
         numbers.append(float(next(iter(rows[0].published.values()))))
     return numbers[0] / numbers[1]
@@ -226,15 +225,15 @@ def _cell(paper: Paper, reproduction: Reproduction, row: Row, column: Column) ->
     cell = reproduction.cells.get((row.name, column.key), Cell(None, None))
     if cell.published is not None:
         return cell
-    printed = _printed_row(paper, reproduction.table, row)
-    number = _printed_number(reproduction.table, row, column.key, printed)
+    number = _printed_number(paper, reproduction.table, row, column.key)
     if number is None and column.metric == "bleu_gain":
         number = _printed_gain(paper, reproduction.table, row, column)
     return dataclasses.replace(cell, published=number)
 
 
-def _printed_number(table: Table, row: Row, key: str, printed: Mapping[str, Any]) -> Decimal | None:
+def _printed_number(paper: Paper, table: Table, row: Row, key: str) -> Decimal | None:
     """Return the mean of the columns of another table that a column stands for; None if missing."""
+    printed = _printed_row(paper, table, row)
     columns: Mapping[str, Sequence[str]] = table.figure.get("columns", {})
     keys = [
         name.replace("{corpus}", row.facts.get("corpus", "")) for name in columns.get(key, [key])
@@ -246,17 +245,14 @@ def _printed_number(table: Table, row: Row, key: str, printed: Mapping[str, Any]
 def _printed_gain(paper: Paper, table: Table, row: Row, column: Column) -> Decimal | None:
     """Return a gain from another table's scores of a row, and of that which it compares with."""
     key = column.key.removesuffix("_gain")
-    scores = []
-    for item in table.rows:
-        if item.name in (row.name, row.facts.get("compared_with")):
-            printed = _printed_row(paper, table, item)
-            scores.append((item is row, _printed_number(table, item, key, printed)))
-    by_row = dict(scores)
-    ours, base = by_row.get(True), by_row.get(False)
-    return None if ours is None or base is None else ours - base
+    base = {item.name: item for item in table.rows}.get(row.facts.get("compared_with", ""))
+    if base is None:
+        return None
+    score, base_score = (_printed_number(paper, table, item, key) for item in (row, base))
+    return None if score is None or base_score is None else score - base_score
 
 
-def _printed_row(paper: Paper, table: Table, row: Row) -> Mapping[str, Any]:
+def _printed_row(paper: Paper, table: Table, row: Row) -> Mapping[str, Number]:
     """Return the numbers that another table prints for a row; empty if none does.
 
     Raises:
@@ -265,7 +261,7 @@ def _printed_row(paper: Paper, table: Table, row: Row) -> Mapping[str, Any]:
     name = row.facts.get("point", {}).get("printed")
     if not name:
         return {}
-    place, source = f"{table.paper}/{table.name}", table.figure.get("table", "")
+    place, source = table.full_name, table.figure.get("table", "")
     if source not in paper.tables:
         raise UserError(f"{place}: figure: no table '{source}' of this paper")
     for other in paper.tables[source].rows:

@@ -19,7 +19,7 @@ from mnmt_jax.evaluation.sentence_bootstrap import (
     confidence_interval,
     resample_scores,
 )
-from mnmt_jax.files.atomic_write import partial_path
+from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.tables import Column
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -136,9 +136,7 @@ def _read(path: Path, key: str) -> Draws | None:
 
 def _write(path: Path, key: str, draws: Draws) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
     arrays: dict[str, Any] = {_KEY: np.array(key)}
     arrays |= {"-".join(pair): values for pair, values in draws.items()}
-    with partial.open("wb") as file:
+    with new_path(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
-    partial.replace(path)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
-from mnmt_jax.papers.tables import EMPTY, Paper, Table, find_paper
+from mnmt_jax.papers.tables import Paper, Table, find_paper, number_text
 
 
 def list_papers(papers: Iterable[Paper]) -> str:
@@ -17,7 +17,7 @@ def list_papers(papers: Iterable[Paper]) -> str:
     for paper in papers:
         rows = [
             [
-                f"{paper.name}/{table.name}",
+                table.full_name,
                 table.number,
                 table.title,
                 str(len(table.rows)),
@@ -50,7 +50,7 @@ def show_table(table: Table) -> str:
         [
             str(number),
             row.name,
-            *(format_number(row.published.get(column.key)) for column in table.columns),
+            *(number_text(row.published.get(column.key)) for column in table.columns),
         ]
         for number, row in enumerate(table.rows, start=1)
     ]
@@ -67,8 +67,3 @@ def show_table(table: Table) -> str:
     ]
     lines += [f"analysis {item['name']}: mnmt analyse {item['command']}" for item in table.analyses]
     return "\n".join([*lines, *(f"note: {note}" for note in table.notes)])
-
-
-def format_number(value: object) -> str:
-    """Return a published number as printed, with thousands separators; a dash for None."""
-    return EMPTY if value is None else f"{value:,}"

@@ -26,3 +26,8 @@ def run_folder(experiment: Experiment, seed: int) -> str:
     folder = f"runs/{experiment.run_name}/seed{seed}"
     rounds = experiment.back_translation_rounds
     return f"{folder}/round_{rounds}/run" if rounds else folder
+
+
+def count_file(mixture: str, suffix: str = "json") -> str:
+    """Return the file of the counts of a mixture, or their page, below the output folder."""
+    return f"counts/{mixture}.{suffix}"

@@ -37,8 +37,6 @@ _LEGEND = (
     "Each cell: ours (mean over seeds), the difference in parentheses, the interval, and the "
     f"published number. {INTERVAL_LEGEND}"
 )
-_ANALYSES_TITLE = "Analyses"
-_REPORTS_TITLE = "Every direction, and translations"
 _CONDITIONS_TITLE = "Conditions of our runs"
 _DIFFERENCES = (
     "What differs from the row's files at full scale, and from the number of training sentences "
@@ -82,18 +80,15 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
         lines += [markdown_table(header, rows).rstrip(), "", INTERVAL_LEGEND, ""]
     if any(cell.ours for cell in reproduction.cells.values()):
         lines += ["## Ours beside the published numbers", "", _markdown_grid(reproduction), ""]
-    if pages := _analysis_pages(reproduction):
-        links = (f"- [{title}]({page})" for title, page in pages)
-        lines += [f"## {_ANALYSES_TITLE}", "", *links, ""]
-    if reports := _report_links(reproduction):
-        links = (f"- [{title}]({page})" for title, page in reports)
-        lines += [f"## {_REPORTS_TITLE}", "", *links, ""]
+    for heading, links in _link_lists(reproduction).items():
+        lines += [f"## {heading}", "", *(f"- [{title}]({page})" for title, page in links), ""]
     if reproduction.conditions:
         cells = [item.cells for item in reproduction.conditions]
         lines += [f"## {_CONDITIONS_TITLE}", "", markdown_table(HEADER, cells).rstrip(), ""]
         lines += [_DIFFERENCES, ""]
-        lines += [*(f"- {text}" for text in _differences(reproduction) or [_NO_DIFFERENCE]), ""]
-    lines += _notes(reproduction)
+        lines += [*(f"- {text}" for text in _differences(reproduction)), ""]
+    if notes := _notes(reproduction):
+        lines += ["## Notes", "", *(f"- {note}" for note in notes), ""]
     return "\n".join(lines)
 
 
@@ -120,18 +115,14 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     if table.columns:
         sections.append(section("Published and ours", tag("p", _LEGEND), _html_table(reproduction)))
     sections += training_curves(_named_runs(reproduction))
-    if pages := _analysis_pages(reproduction):
-        links = (tag("li", tag("a", title, href=page)) for title, page in pages)
-        sections.append(section(_ANALYSES_TITLE, tag("ul", *links)))
-    if reports := _report_links(reproduction):
-        links = (tag("li", tag("a", title, href=page)) for title, page in reports)
-        sections.append(section(_REPORTS_TITLE, tag("ul", *links)))
+    for heading, links in _link_lists(reproduction).items():
+        items = (tag("li", tag("a", title, href=page)) for title, page in links)
+        sections.append(section(heading, tag("ul", *items)))
     if reproduction.conditions:
         rows = text_table(HEADER, [item.cells for item in reproduction.conditions])
-        texts = _differences(reproduction) or [_NO_DIFFERENCE]
-        items = tag("ul", [tag("li", text) for text in texts])
-        sections.append(section(_CONDITIONS_TITLE, rows, tag("p", _DIFFERENCES), items))
-    if notes := [*_unavailable(reproduction), *reproduction.notes, *table.notes]:
+        differences = tag("ul", *(tag("li", text) for text in _differences(reproduction)))
+        sections.append(section(_CONDITIONS_TITLE, rows, tag("p", _DIFFERENCES), differences))
+    if notes := _notes(reproduction):
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))
 
@@ -152,14 +143,17 @@ def _html_table(reproduction: Reproduction) -> Html:
     return tag("div", grid, class_="scroll")
 
 
-def _report_links(reproduction: Reproduction) -> list[tuple[str, str]]:
-    """Return title and report of each evaluation, from the folder of the result page."""
-    return [(title, f"../../{page}") for title, page in reproduction.reports.items()]
-
-
-def _analysis_pages(reproduction: Reproduction) -> list[tuple[str, str]]:
-    """Return title and page of each analysis, from the folder of the result page."""
-    return [(title, f"../../{page}") for title, page in reproduction.analysis_pages.items()]
+def _link_lists(reproduction: Reproduction) -> dict[str, list[tuple[str, str]]]:
+    """Return headings of lists of links -> titles and pages, from the folder of the result page."""
+    lists = {
+        "Analyses": reproduction.analysis_pages,
+        "Every direction, and translations": reproduction.reports,
+    }
+    return {
+        heading: [(title, f"../../{page}") for title, page in pages.items()]
+        for heading, pages in lists.items()
+        if pages
+    }
 
 
 def _figure(paper: Paper, reproduction: Reproduction) -> list[Html]:
@@ -219,8 +213,9 @@ def _long_rows(reproduction: Reproduction) -> Iterable[list[str]]:
 
 
 def _differences(reproduction: Reproduction) -> list[str]:
-    """Return a sentence for each row and corpus whose conditions differ from the expected ones."""
-    return [item.difference for item in reproduction.conditions if item.difference]
+    """Return a sentence for each row and corpus whose conditions differ, or that none does."""
+    texts = [item.difference for item in reproduction.conditions if item.difference]
+    return texts or [_NO_DIFFERENCE]
 
 
 def _unavailable(reproduction: Reproduction) -> list[str]:
@@ -234,5 +229,4 @@ def _unavailable(reproduction: Reproduction) -> list[str]:
 
 
 def _notes(reproduction: Reproduction) -> list[str]:
-    notes = [*_unavailable(reproduction), *reproduction.notes, *reproduction.table.notes]
-    return ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
+    return [*_unavailable(reproduction), *reproduction.notes, *reproduction.table.notes]

@@ -15,7 +15,7 @@ from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
 from mnmt_jax.papers.published_scores import scoring_notes, uses_procedure, with_published_scores
 from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.tables import Column, Row, Table
-from mnmt_jax.papers.trials import Trial
+from mnmt_jax.papers.trials import Trial, stated_seeds
 
 Key = tuple[str, str]
 """Name of a row, and corpus of its columns."""
@@ -37,7 +37,7 @@ class Reproduction:
 
     table: Table
     cells: Mapping[tuple[str, str], Cell]
-    evaluations: Mapping[tuple[str, str], Sequence[Evaluation]]
+    evaluations: Mapping[Key, Sequence[Evaluation]]
     conditions: Sequence[Conditions] = ()
     notes: tuple[str, ...] = ()
     analysis_pages: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -67,13 +67,14 @@ def collect(
     """
     results = _Results(trials, output)
     intervals = SentenceIntervals(output / "resampled", flores200_model)
-    cells = {}
+    cells, filled = {}, set()  # filled: metrics with scores of ours
     for row in table.rows:
         for column in table.columns:
             cell = results.cell(row, column, intervals)
             if cell.published is not None or cell.ours is not None:
                 cells[row.name, column.key] = cell
-    filled = {column.metric for column in table.columns if _has_scores(table, column, cells)}
+            if cell.ours is not None:
+                filled.add(column.metric)
     missing = missing_models(table, filled) if results.evaluated else []
     conditions = [
         conditions_of(
@@ -82,18 +83,13 @@ def collect(
             experiment,
             output,
             count_parameters,
-            1 if experiment.hypotheses else len(table.seeds),
+            len(stated_seeds(table, experiment)),
         )
         for key, experiment in results.experiments.items()
     ]
     reports = {trial.title: f"{trial.evaluation}/report.html" for trial in results.evaluated}
     notes = (*missing, *results.notes())
     return Reproduction(table, cells, results.evaluations, conditions, notes, reports=reports)
-
-
-def _has_scores(table: Table, column: Column, cells: Mapping[Key, Cell]) -> bool:
-    keys = ((row.name, column.key) for row in table.rows)
-    return any((cell := cells.get(key)) and cell.ours for key in keys)
 
 
 class _Results:

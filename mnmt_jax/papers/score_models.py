@@ -1,4 +1,4 @@
-"""Scores that need a model of somebody else, and the flags that name it."""
+"""Scores that need an external model, and the flags that name it."""
 
 from __future__ import annotations
 

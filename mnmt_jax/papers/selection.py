@@ -28,13 +28,12 @@ def parse_hypotheses(table: Table, texts: Sequence[str]) -> dict[str, Path]:
             name = text.rpartition("=")[0]
             hint = suggest(name, [row.name for row in table.rows])
             raise UserError(
-                f"--hypotheses: no row '{name}'; {hint}'mnmt papers {table.paper}/{table.name}' "
-                "lists them"
+                f"--hypotheses: no row '{name}'; {hint}'mnmt papers {table.full_name}' lists them"
             )
         if not names:
             raise UserError(
                 f"--hypotheses: '{text}' must be ROW=FOLDER; 'mnmt papers "
-                f"{table.paper}/{table.name}' lists the rows"
+                f"{table.full_name}' lists the rows"
             )
         name = max(names, key=len)
         folders[name] = Path(text.removeprefix(f"{name}="))
@@ -66,7 +65,7 @@ def select_rows(
                 (r.unavailable for r in table.rows if r.unavailable), ""
             )
             raise UserError(
-                f"{table.paper}/{table.name}: no row of this table can be run"
+                f"{table.full_name}: no row of this table can be run"
                 f"{f' ({reason})' if reason else ''}"
             )
         return rows
@@ -81,19 +80,19 @@ def select_rows(
 def _rows(table: Table, word: str) -> Sequence[Row]:
     """Return the rows of `N` or `N-M`."""
     if not table.rows:
-        raise UserError(f"--rows: {table.paper}/{table.name} has no rows; leave it out")
+        raise UserError(f"--rows: {table.full_name} has no rows; leave it out")
     first, dash, last = word.partition("-")
-    rows = [_row(table, first), _row(table, last)] if dash else [_row(table, word)]
-    start, end = (table.rows.index(row) for row in (rows[0], rows[-1]))
+    start = _row_number(table, first)
+    end = _row_number(table, last) if dash else start
     if end < start:
         raise UserError(f"--rows: '{word}' ends before it starts")
-    return table.rows[start : end + 1]
+    return table.rows[start - 1 : end]
 
 
-def _row(table: Table, word: str) -> Row:
+def _row_number(table: Table, word: str) -> int:
     if not word.strip().isdecimal() or not 1 <= int(word) <= len(table.rows):
         raise UserError(
             f"--rows: '{word}' is not a number from 1 to {len(table.rows)}; 'mnmt papers "
-            f"{table.paper}/{table.name}' lists the rows"
+            f"{table.full_name}' lists the rows"
         )
-    return table.rows[int(word) - 1]
+    return int(word)

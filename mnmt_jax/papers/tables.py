@@ -148,6 +148,11 @@ class Table:
     benchmark: str = ""
 
     @property
+    def full_name(self) -> str:
+        """Name with that of its paper, `PAPER/TABLE`."""
+        return f"{self.paper}/{self.name}"
+
+    @property
     def caption(self) -> str:
         """Title, and the section that discusses it."""
         return f"{self.title} (section {self.section})" if self.section else self.title
@@ -229,6 +234,11 @@ def find_table(name: str) -> Table:
         hint, names = suggest(table, tuple(paper.tables)), join_names(list(paper.tables))
         raise UserError(f"{paper.name} has no table '{table}'; {hint}it has {names}")
     return paper.tables[table]
+
+
+def number_text(value: Number | None) -> str:
+    """Return a number as printed, with thousands separators; a dash for None."""
+    return EMPTY if value is None else f"{value:,}"
 
 
 def _load_paper(path: Path) -> Paper:

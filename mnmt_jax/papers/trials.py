@@ -71,13 +71,19 @@ def trials(
             else outside_experiments(paper, table, row, folder)
         )
         for prefix, experiment in by_prefix.items():
-            stated = table.seeds or experiment.data.seeds
+            stated = stated_seeds(table, experiment)
             used = with_released_vocabulary(experiment, data)
             chosen += [
                 Trial(row.name, prefix, used, seed)
                 for seed in _choose_seeds(stated, seeds if _varies(experiment) else 1)
             ]
     return tuple(chosen)
+
+
+def stated_seeds(table: Table, experiment: Experiment) -> tuple[int, ...]:
+    """Return the seeds of an experiment in a table, one if its result does not depend on it."""
+    seeds = tuple(table.seeds or experiment.data.seeds)
+    return seeds if _varies(experiment) else seeds[:1]
 
 
 def _varies(experiment: Experiment) -> bool:

@@ -37,7 +37,7 @@ from mnmt_jax.papers.experiments import (
     training_config,
     with_released_vocabulary,
 )
-from mnmt_jax.papers.output_folders import cache_folder, import_folder, run_folder
+from mnmt_jax.papers.output_folders import cache_folder, count_file, import_folder, run_folder
 from mnmt_jax.papers.scales import TINY_SIZES, Scale
 from mnmt_jax.papers.steps import Step
 from mnmt_jax.papers.tables import Paper
@@ -321,11 +321,6 @@ class Workflow:
         subject = evaluated.partition("/")[2]
         command = (*self._steps[evaluated].command, *flags)
         return self._step(f"metrics/{'+'.join(self.metrics)}/{subject}", command, (evaluated,))
-
-
-def count_file(mixture: str, suffix: str = "json") -> str:
-    """Return the file of the counts of a mixture, or their page, below the output folder."""
-    return f"counts/{mixture}.{suffix}"
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:

@@ -11,12 +11,11 @@ from mnmt_jax.evaluation.svg_points import point_chart
 from mnmt_jax.papers.analyses import Analysis, analyses
 from mnmt_jax.papers.experiments import Experiment, experiments, gin_files
 from mnmt_jax.papers.figures import charts_of
-from mnmt_jax.papers.listing import format_number, runnable_rows
+from mnmt_jax.papers.listing import runnable_rows
 from mnmt_jax.papers.reproduction import collect
-from mnmt_jax.papers.tables import Column, Paper, Row, Table
+from mnmt_jax.papers.tables import EMPTY, Column, Paper, Row, Table, number_text
 
 _MANY_COLUMNS = 8
-_EMPTY = "–"
 _NO_FACTS = ("corpus", "point", "compared_with")
 _SPECIAL = re.compile(r"([\\`*_\[\]{}])")
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;"}
@@ -53,7 +52,7 @@ def paper_tables(paper: Paper, root: str) -> str:
 
 
 def _commands(table: Table, root: str) -> str:
-    name, docs = f"{table.paper}/{table.name}", root.rpartition("/")[0] or "."
+    name, docs = table.full_name, root.rpartition("/")[0] or "."
     return (
         f"`mnmt reproduce {name} --dry-run` prints the plan of a table, `mnmt reproduce {name} "
         f"--scale tiny` tries its steps on made text ([options]({docs}/reproduce.md))."
@@ -65,9 +64,9 @@ def _table_list(paper: Paper) -> str:
         [
             _link(table).replace(" ", "&nbsp;"),
             escape(table.title),
-            str(len(table.rows) or _EMPTY),
+            str(len(table.rows) or EMPTY),
             _runnable(paper, table),
-            str(table.cells or _EMPTY),
+            str(table.cells or EMPTY),
         ]
         for table in paper.tables.values()
     ]
@@ -78,7 +77,7 @@ def _runnable(paper: Paper, table: Table) -> str:
     """Return how many rows and analyses of a table can be run."""
     rows, count = runnable_rows(paper, table), len(table.analyses)
     analyses = f"{count} {'analysis' if count == 1 else 'analyses'}" if count else ""
-    return ", ".join(filter(None, (str(rows or ""), analyses))) or _EMPTY
+    return ", ".join(filter(None, (str(rows or ""), analyses))) or EMPTY
 
 
 def _link(table: Table) -> str:
@@ -110,7 +109,7 @@ def _table_section(paper: Paper, table: Table, root: str) -> str:
     parts = [f"## {table.number}: {escape(table.title)} {{ #{table.name} }}\n"]
     parts.append(f"{_source(table)} {escape(_sentence(table.no_numbers))}".strip())
     if runnable_rows(paper, table) or table.analyses:
-        command = f"mnmt reproduce {paper.name}/{table.name} --data data --output runs/papers"
+        command = f"mnmt reproduce {table.full_name} --data data --output runs/papers"
         parts.append(f"\n```text\n{command}\n```")
     if table.cells or _facts(table):
         parts.append(f'\n<div class="published" markdown>\n\n{_numbers(table)}\n</div>')
@@ -162,7 +161,7 @@ def _block(
         [
             f"{numbers[row.name]}. {escape(row.name)}",
             *(_fact(row.facts.get(name)) for name in facts),
-            *(format_number(row.published.get(column.key)) for column in columns),
+            *(number_text(row.published.get(column.key)) for column in columns),
         ]
         for row in rows
     ]
@@ -223,7 +222,7 @@ def _facts(table: Table) -> list[str]:
 def _fact(value: object) -> str:
     if isinstance(value, list):
         return escape(", ".join(map(str, value)))
-    return _EMPTY if value is None else escape(str(value))
+    return EMPTY if value is None else escape(str(value))
 
 
 def _settings(paper: Paper, table: Table, root: str) -> str:
@@ -243,13 +242,13 @@ def _row_settings(paper: Paper, table: Table, row: Row, root: str) -> tuple[str,
         if "prompt" in facts:
             facts["prompt"] = paper.prompts[facts["prompt"]]
         cells = (f"{name}: {_fact(value)}" for name, value in facts.items())
-        return f"not run: {escape(row.unavailable)}", "<br>".join(cells) or _EMPTY
+        return f"not run: {escape(row.unavailable)}", "<br>".join(cells) or EMPTY
     runs = experiments(paper, table, row)
     if not runs:
-        return _EMPTY, _EMPTY
+        return EMPTY, EMPTY
     files = dict.fromkeys(_files(paper, run, root) for run in runs.values())
     changes = dict.fromkeys(change for run in runs.values() for change in _changes(run))
-    return "<br>".join(files), "<br>".join(changes) or _EMPTY
+    return "<br>".join(files), "<br>".join(changes) or EMPTY
 
 
 def _files(paper: Paper, run: Experiment, root: str) -> str:

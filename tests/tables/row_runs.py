@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mnmt_jax.interop.miniature_checkpoint import train_pieces
+from mnmt_jax.papers.output_folders import count_file
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.steps import Step
 from mnmt_jax.papers.table_plan import TablePlan, plan_table
 from mnmt_jax.papers.tables import find_table
-from mnmt_jax.papers.workflow import count_file
 
 FOLDER = Path(os.environ["MNMT_JAX_TABLES"]).resolve() if "MNMT_JAX_TABLES" in os.environ else None
 """Output folder that all rows share; without it the tests of this folder do not run."""
@@ -129,7 +129,7 @@ class RowPlan:
     @property
     def table(self) -> str:
         """Name of the table, with that of its paper."""
-        return f"{self.plan.paper.name}/{self.plan.table.name}"
+        return self.plan.table.full_name
 
     @property
     def steps(self) -> Sequence[Step]:

@@ -13,11 +13,12 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.count_page import count_page
 from mnmt_jax.papers.counts import count_cell, counted_splits, with_counts
 from mnmt_jax.papers.listing import runnable_rows
+from mnmt_jax.papers.output_folders import count_file
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
-from mnmt_jax.papers.workflow import Workflow, count_file
+from mnmt_jax.papers.workflow import Workflow
 from tests.run_commands import command
 
 PAPERS = load_papers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.selection import parse_hypotheses, select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.trials import stated_seeds, trials
 from mnmt_jax.papers.workflow import Workflow
 
 TASK, PAIRS, LIMIT = "cldr_quickstart", (("de", "fr"), ("fr", "de")), 12
@@ -166,3 +167,12 @@ def test_the_prompt_is_printed():
     text = show_table(find_table("registers/table3"))
     prompt = "Translating the following sentence from [SRC] to [TGT]: [INPUT]"
     assert f"prompt of {GPT}: {prompt}" in text.splitlines()
+
+
+def test_an_outside_system_has_one_seed_whatever_the_table_names(folder):
+    table, paper = find_table("registers/table3"), load_papers()["registers"]
+    rows = [row for row in table.rows if row.name == GPT]
+    seeded = dataclasses.replace(table, seeds=(7, 8))
+    (trial,) = trials(paper, seeded, rows, None, None, {GPT: folder})
+    assert stated_seeds(seeded, trial.experiment) == (7,)
+    assert trial.seed == 7

@@ -17,7 +17,7 @@ from mnmt_jax.papers.intervals import Evaluation
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
-from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.trials import stated_seeds, trials
 from tests.unit.made_results import made_result
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
@@ -56,7 +56,8 @@ def _with(section: str, **values):
 
 def test_fewer_seeds_than_the_table_names_are_a_difference(counted):
     assert counted(seeds=5).difference == "FCLL on cldr_en_x: seeds 1 instead of 5."
-    made = conditions_of("FCLL", [Evaluation(RESULT, None)] * 2, EXPERIMENT, None, None)
+    expected = len(stated_seeds(dataclasses.replace(TABLE, seeds=()), EXPERIMENT))
+    made = conditions_of("FCLL", [Evaluation(RESULT, None)] * 2, EXPERIMENT, None, None, expected)
     assert made.expected_seeds == len(EXPERIMENT.data.seeds) != 2
     assert "seeds 2 instead of" in made.difference
 
@@ -119,7 +120,7 @@ def test_seeds_with_other_checkpoints_are_listed(counted):
         Evaluation(dataclasses.replace(RESULT, step=step), None)
         for step in (95_000, 90_000, 95_000)
     ]
-    made = conditions_of("FCLL", runs, EXPERIMENT, None, count_parameters)
+    made = conditions_of("FCLL", runs, EXPERIMENT, None, count_parameters, 3)
     assert made.cells[2:4] == ["3", "95,000, 90,000"]
 
 
@@ -153,6 +154,7 @@ def test_the_cache_determines_the_updates_of_epochs(tmp_path):
         experiment,
         tmp_path,
         count_parameters,
+        len(stated_seeds(table, experiment)),
     )
     assert "epochs" not in made.difference and "updates" not in made.difference
     assert "211,000" in made.cells
@@ -162,7 +164,8 @@ def test_imported_models_have_no_planned_training(tmp_path):
     paper, table = load_papers()["registers"], find_table("registers/table3")
     row = next(row for row in table.rows if "pretrained" in row.facts)
     experiment = next(iter(experiments(paper, table, row).values()))
+    expected = len(stated_seeds(table, experiment))
     made = conditions_of(
-        row.name, [Evaluation(RESULT, tmp_path)], experiment, tmp_path, count_parameters
+        row.name, [Evaluation(RESULT, tmp_path)], experiment, tmp_path, count_parameters, expected
     )
     assert made.difference == ""

@@ -296,6 +296,13 @@ def test_unknown_tables_are_named(name, message):
         find_table(name)
 
 
+def test_the_rows_of_a_table_are_numbered():
+    table = find_table("language_layers/table7")
+    lines = [line for line in show_table(table).splitlines() if line.startswith("| ")][2:]
+    numbered = [[cell.strip() for cell in line.split("|")[1:3]] for line in lines]
+    assert numbered == [[str(n), row.name] for n, row in enumerate(table.rows, start=1)]
+
+
 def test_rows_are_numbers_and_ranges():
     paper, table = PAPERS["language_layers"], find_table("language_layers/table7")
     names = [row.name for row in table.rows]
