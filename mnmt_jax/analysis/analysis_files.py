@@ -13,7 +13,7 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.html_elements import Child
 from mnmt_jax.evaluation.html_page import generator_mark, html_page
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
-from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
+from mnmt_jax.files.json_objects import differing_keys, is_object_with, read_object
 
 FORMAT_VERSION = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")
@@ -114,8 +114,4 @@ def _to_json_value(value: Any) -> Any:
 
 
 def _is_analysis(text: str) -> bool:
-    try:
-        document = parse_json(text, finite=False)
-    except ValueError:
-        return False
-    return isinstance(document, dict) and {"format", "analysis", "run"} <= document.keys()
+    return is_object_with(text, "format", "analysis", "run")

@@ -358,7 +358,9 @@ def _ablation(
     benchmark = benchmark_of(flags, ablated.languages)
     directions = directions_of(flags.directions, benchmark, ablated.with_branches.supervised)
     if flags.supervised_targets:
-        pairs = parse_directions(flags.supervised_targets, ablated.languages)
+        pairs = parse_directions(
+            flags.supervised_targets, ablated.languages, flag="--supervised_targets"
+        )
         targets = supervised_targets_by_source(pairs, pairs)
     else:
         targets = supervised_targets_by_source(

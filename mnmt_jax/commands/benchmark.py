@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -18,11 +18,14 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
     positive_int,
+    seed_value,
 )
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
-from mnmt_jax.commands.direction_flags import FORMS, read_directions
-from mnmt_jax.errors import UserError
+from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.vocabulary.language_codes import find_code
+
+if TYPE_CHECKING:
+    from mnmt_jax.evaluation.benchmark import Benchmark
 
 _SENTENCES, _REPEATS = 100, 10  # as in Table 7 of the registers paper
 
@@ -62,7 +65,7 @@ def make_parser() -> CommandParser:
         help="sentences translated together; default: 1",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="seed of the draws; default: 0"
+        "--seed", type=seed_value, default=0, metavar="N", help="seed of the draws; default: 0"
     )
     add_beam_size(parser)
     add_step(parser)
@@ -74,8 +77,6 @@ def make_parser() -> CommandParser:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    if flags.seed < 0:
-        raise UserError(f"--seed={flags.seed} must be at least 0")
     import_modules(flags.module_import)
     import jax
 
@@ -108,18 +109,11 @@ def main() -> None:
     print(timing.describe())
 
 
-def _test_set(flags: argparse.Namespace, languages: tuple[str, ...]) -> Any:
+def _test_set(flags: argparse.Namespace, languages: tuple[str, ...]) -> Benchmark:
     """Return the test set, restricted to the model's languages and the listed directions."""
     from mnmt_jax.evaluation.benchmark import Benchmark
 
     corpus, available = benchmark_corpus(flags)
     known = [code for code in available if find_code(code, languages) is not None]
     benchmark = Benchmark(flags.task, corpus, languages=known, candidates=languages)
-    if flags.directions is None:
-        return benchmark
-    listed = read_directions("--directions", flags.directions, known)
-    if missing := [pair for pair in listed if pair not in benchmark.directions]:
-        raise UserError(
-            f"--directions: task '{flags.task}' has no {'-'.join(missing[0])} for this model"
-        )
-    return benchmark.only(listed)
+    return benchmark if flags.directions is None else restrict(benchmark, flags.directions)

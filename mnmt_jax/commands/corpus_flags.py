@@ -399,14 +399,18 @@ def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
 
 
 def parse_directions(
-    text: str, languages: Collection[str], also_allowed: str = ""
+    text: str,
+    languages: Collection[str],
+    also_allowed: str = "",
+    flag: str = "--directions",
 ) -> tuple[Direction, ...]:
     """Parse a list of directions such as `en-de,de-en`.
 
     Args:
-        text: value of `--directions`.
+        text: value of the flag.
         languages: codes that may occur in it, in any form.
         also_allowed: description of other allowed values, for the error.
+        flag: the flag, or the line of the file that it names, for the error.
 
     Returns:
         Directions between members of `languages`.
@@ -416,18 +420,18 @@ def parse_directions(
     """
     directions: list[Direction] = []
     for item in split_list(text):
-        pairs = _possible_directions(item, languages, also_allowed)
+        split_pairs = _split_item(item, also_allowed, flag)
+        pairs = _possible_directions(split_pairs, languages)
         if len(pairs) > 1:
             raise UserError(
-                f"--directions: '{item}' is ambiguous; write codes with '_', such as "
+                f"{flag}: '{item}' is ambiguous; write codes with '_', such as "
                 f"{' or '.join('-'.join(pair) for pair in pairs)}"
             )
         if not pairs:
-            split_pairs = _possible_pairs(item, also_allowed)
             pair = next((pair for pair in split_pairs if all(map(is_code, pair))), split_pairs[0])
             missing = min(code for code in pair if find_code(code, languages) is None)
             raise UserError(
-                f"--directions: '{item}' has '{missing}', which is not among "
+                f"{flag}: '{item}' has '{missing}', which is not among "
                 f"{' '.join(languages)}{also_allowed}"
             )
         directions += pairs
@@ -435,12 +439,12 @@ def parse_directions(
 
 
 def _possible_directions(
-    item: str, languages: Collection[str], alternatives: str
+    pairs: Iterable[tuple[str, str]], languages: Collection[str]
 ) -> list[Direction]:
-    """Return the directions that an item can denote; exact matches if there are any."""
+    """Return the directions that some pairs of codes can denote; exact matches if there are any."""
     exact: dict[Direction, None] = {}
     fallbacks: dict[Direction, None] = {}
-    for pair in _possible_pairs(item, alternatives):
+    for pair in pairs:
         source, target = (find_code(code, languages) for code in pair)
         if source is None or target is None:
             continue
@@ -461,14 +465,14 @@ def check_direction_items(text: str, also_allowed: str = "") -> None:
         UserError: if an item is not a direction.
     """
     for item in split_list(text):
-        _possible_pairs(item, also_allowed)
+        _split_item(item, also_allowed, "--directions")
 
 
-def _possible_pairs(item: str, alternatives: str) -> list[tuple[str, str]]:
+def _split_item(item: str, alternatives: str, flag: str) -> list[tuple[str, str]]:
     """Return the pairs that a direction can be split into: codes may contain hyphens."""
     components = item.split("-")
     if len(components) < 2 or not all(components):
-        raise UserError(f"--directions: '{item}' must be SOURCE-TARGET, e.g. en-de{alternatives}")
+        raise UserError(f"{flag}: '{item}' must be SOURCE-TARGET, e.g. en-de{alternatives}")
     return [("-".join(components[:n]), "-".join(components[n:])) for n in range(1, len(components))]
 
 

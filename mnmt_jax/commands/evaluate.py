@@ -27,9 +27,9 @@ from mnmt_jax.commands.corpus_flags import (
     check_limit,
     refuse_flags,
 )
-from mnmt_jax.commands.direction_flags import FORMS, read_directions
+from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, join_names, warn
+from mnmt_jax.errors import UserError, warn
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
@@ -249,11 +249,4 @@ def _listed(benchmark: Benchmark, subset: str) -> tuple[Benchmark, str]:
 
     if subset in WHICH:
         return benchmark, subset
-    codes = dict.fromkeys(code for direction in benchmark.directions for code in direction)
-    listed = read_directions("--directions", subset, tuple(codes), f"; or write {', '.join(WHICH)}")
-    if missing := [pair for pair in listed if pair not in benchmark.directions]:
-        raise UserError(
-            f"--directions: task '{benchmark.task}' has no {'-'.join(missing[0])}; it has "
-            f"{join_names(list(map('-'.join, benchmark.directions)))}"
-        )
-    return benchmark.only(listed), "all"
+    return restrict(benchmark, subset, f"; or write {', '.join(WHICH)}"), "all"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from mnmt_jax.vocabulary.languages import (
@@ -89,6 +90,9 @@ def average_groups(
             and to_family in ("", _family(value_target))
         )
 
+    def between(sources: Collection[str], targets: Collection[str]) -> Average:
+        return _mean(value for (s, t), value in values.items() if s in sources and t in targets)
+
     return Averages(
         all=mean(),
         supervised=None
@@ -111,26 +115,34 @@ def average_groups(
             }
             for source_family in from_families
         },
-        tiers=_tiers(values) if set(sources) | set(targets) == set(EC40_LANGUAGES) else {},
+        tiers=tier_averages(between) if {*sources, *targets} == {*EC40_LANGUAGES} else {},
     )
 
 
-def _tiers(values: Mapping[Direction, float | None]) -> dict[str, Average]:
-    """Average over the tiers of EC-40."""
+def tier_averages(
+    average: Callable[[Collection[str], Collection[str]], Average],
+) -> dict[str, Average]:
+    """Average over the tiers of EC-40 as source (`High →`) and as target (`→ High`).
+
+    Args:
+        average: returns the average of the directions between sources and targets.
+    """
     cells = {
-        (source_tier, target_tier): _mean(
-            value for (s, t), value in values.items() if s in sources and t in targets
-        )
-        for source_tier, sources in EC40_TABLE_TIERS.items()
-        for target_tier, targets in EC40_TABLE_TIERS.items()
+        (source, target): average(EC40_TABLE_TIERS[source], EC40_TABLE_TIERS[target])
+        for source, target in itertools.product(EC40_TABLE_TIERS, repeat=2)
     }
     tiers = {}
     for tier in EC40_TABLE_TIERS:
-        for title, side in ((f"{tier} →", 0), (f"→ {tier}", 1)):
-            parts = [cell for names, cell in cells.items() if names[side] == tier]
-            mean = _mean(cell.mean for cell in parts).mean
-            tiers[title] = Average(mean, sum(cell.directions for cell in parts))
+        tiers[f"{tier} →"] = mean_of_means(cells[tier, other] for other in EC40_TABLE_TIERS)
+        tiers[f"→ {tier}"] = mean_of_means(cells[other, tier] for other in EC40_TABLE_TIERS)
     return tiers
+
+
+def mean_of_means(averages: Iterable[Average]) -> Average:
+    """Return the unweighted mean of the averages that have a value, over all their directions."""
+    averages = list(averages)
+    mean = _mean(average.mean for average in averages).mean
+    return Average(mean, sum(average.directions for average in averages))
 
 
 def _mean(values: Iterable[float | None]) -> Average:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
-from mnmt_jax.evaluation.averages import Average
-from mnmt_jax.vocabulary.languages import EC40_TABLE_TIERS, MITRE_GROUPS, Direction
+from mnmt_jax.evaluation.averages import Average, mean_of_means, tier_averages
+from mnmt_jax.vocabulary.languages import MITRE_GROUPS, Direction
 
 Values = Mapping[Direction, float]
 Table = dict[str, Average]
@@ -49,19 +49,13 @@ def ec40_table(values: Values, measured_languages: Collection[str] | None = None
 
     Source: registers.md 7.7 (Tables 1, 10, 11; MITRE's ec_40 make_table.py).
     """
-    cells = {
-        (source_tier, target_tier): _tier_cell(values, sources, targets, measured_languages)
-        for source_tier, sources in EC40_TABLE_TIERS.items()
-        for target_tier, targets in EC40_TABLE_TIERS.items()
-    }
-    table = {}
-    for name in EC40_TABLE_TIERS:
-        table[f"{name} →"] = _mean_of_means([cells[name, other] for other in EC40_TABLE_TIERS])
-        table[f"→ {name}"] = _mean_of_means([cells[other, name] for other in EC40_TABLE_TIERS])
+    tiers = tier_averages(
+        lambda sources, targets: _tier_cell(values, sources, targets, measured_languages)
+    )
     english = english_table(_measured_values(values, measured_languages), None)
-    sup = _mean_of_means([english["en →"], english["→ en"]])
+    sup = mean_of_means([english["en →"], english["→ en"]])
     average = _nonzero_mean(_measured_values(values, measured_languages).values())
-    return {**table, **english, "sup": sup, "avg": average}
+    return {**tiers, **english, "sup": sup, "avg": average}
 
 
 def english_table(values: Values, measured_languages: Collection[str] | None = None) -> Table:
@@ -156,10 +150,3 @@ def _mean(values: Iterable[float]) -> Average:
 
 def _nonzero_mean(values: Iterable[float]) -> Average:
     return _mean(value for value in values if value != 0)
-
-
-def _mean_of_means(cells: Iterable[Average]) -> Average:
-    present = [cell for cell in cells if cell.mean is not None]
-    means = [cell.mean for cell in present if cell.mean is not None]
-    count = sum(cell.directions for cell in present)
-    return Average(sum(means) / len(means) if means else None, count)

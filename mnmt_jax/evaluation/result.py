@@ -14,7 +14,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.averages import Averages, average_groups
 from mnmt_jax.evaluation.language_detectors import LID176, detector_name
 from mnmt_jax.files.atomic_write import write_text
-from mnmt_jax.files.json_objects import parse_json, read_object
+from mnmt_jax.files.json_objects import is_object_with, read_object
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.languages import Direction
 
@@ -264,11 +264,7 @@ def write_result(result: RunResult, path: str | Path) -> None:
 
 def is_result(text: str) -> bool:
     """Return whether the text of a file was written by any version of `write_result`."""
-    try:
-        document = parse_json(text, finite=False)
-    except ValueError:
-        return False
-    return isinstance(document, dict) and {"format", "directions", "signatures"} <= document.keys()
+    return is_object_with(text, "format", "directions", "signatures")
 
 
 def read_result(path: str | Path) -> RunResult:

@@ -59,9 +59,10 @@ def resample_scores(
         scorer: scorer of BLEU by a published procedure that does not swap; None for sacreBLEU's.
 
     Returns:
-        The scores. Sample i of two directions with common sentences, or of two evaluations of the
-        same directions, has the same sentences. Off-target ratios and shares of exact matches are
-        resampled from their counts, each direction independently.
+        The scores; none for spBLEU without its tokenizer. Sample i of two directions with common
+        sentences, or of two evaluations of the same directions, has the same sentences. Off-target
+        ratios and shares of exact matches are resampled from their counts, each direction
+        independently.
 
     Raises:
         UserError: if the translations of a direction are missing or damaged.
@@ -69,11 +70,11 @@ def resample_scores(
     scored = [pair for pair, score in result.values(metric).items() if score is not None]
     if metric in _RATIOS:
         return _resample_ratios(result, metric, scored, samples)
+    if metric == "spbleu" and find_tokenizer(flores200_model) is None:
+        return {}
     translations = folder / "translations"
     digests = {pair: _digests(read_stored_texts(translations, pair)) for pair in scored}
     clusters = shared_sentences(digests)
-    if metric == "spbleu" and find_tokenizer(flores200_model) is None:
-        return {}
     if scorer is None and len(scored) >= _PARALLEL:
         pool = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
     else:

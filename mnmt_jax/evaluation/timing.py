@@ -13,7 +13,7 @@ import numpy as np
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
-from mnmt_jax.files.json_objects import parse_json, read_object
+from mnmt_jax.files.json_objects import is_object_with, read_object
 from mnmt_jax.files.typed_fields import TypedFields, prefix_errors
 from mnmt_jax.vocabulary.languages import Direction
 
@@ -137,8 +137,4 @@ def read_timing(folder: Path) -> Timing:
 
 
 def _is_timing(text: str) -> bool:
-    try:
-        document = parse_json(text, finite=False)
-    except ValueError:
-        return False
-    return isinstance(document, dict) and {"format", "mean_seconds", "tokens"} <= document.keys()
+    return is_object_with(text, "format", "mean_seconds", "tokens")

@@ -15,7 +15,7 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
-from mnmt_jax.files.json_objects import differing_keys, parse_json
+from mnmt_jax.files.json_objects import differing_keys, is_object_with, parse_json
 from mnmt_jax.vocabulary.languages import Direction
 
 _PROVENANCE_FILE = "made_by.json"
@@ -264,11 +264,7 @@ def _check_provenance(folder: Path, provenance: str) -> None:
 
 
 def _is_provenance(text: str) -> bool:
-    try:
-        made_by = parse_json(text, finite=False)
-    except ValueError:
-        return False
-    return isinstance(made_by, dict) and {"name", "model"} <= made_by.keys()
+    return is_object_with(text, "name", "model")
 
 
 def _line(source: str, output: TranslatedSentence, reference: str) -> str:

@@ -85,6 +85,15 @@ def read_object(path: Path, *needed: str, remedy: str) -> dict[str, Any]:
     return value
 
 
+def is_object_with(text: str, *keys: str) -> bool:
+    """Return whether a text is a JSON object that has all of some keys."""
+    try:
+        value = parse_json(text, finite=False)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and value.keys() >= {*keys}
+
+
 def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (line, object) for the records of a log with a number `step`.
 

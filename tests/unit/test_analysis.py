@@ -254,6 +254,11 @@ def test_a_run_without_language_layers_is_an_error(kind, runs, tmp_path):
         ("similarity", [TASK, "--layers=-1"], "--layers=-1: '-1' must be a whole number"),
         ("attention", [TASK, "--directions=en-xx"], "--directions: 'en-xx' has 'xx', which is"),
         (
+            "ablation",
+            [TASK, "--supervised_targets=en-xx"],
+            "^--supervised_targets: 'en-xx' has 'xx', which is not among",
+        ),
+        (
             "attention",
             [TASK, "--directions=some"],
             "--directions: 'some' must be SOURCE-TARGET, e.g. en-de; or write all, super",

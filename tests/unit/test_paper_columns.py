@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from decimal import Decimal
 
 import pytest
 
 from mnmt_jax.commands import reproduce
+from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.evaluation.seed_statistics import summarize_scores
 from mnmt_jax.papers import cells
+from mnmt_jax.papers.cell_texts import difference_text, ours_text, published_text
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL
+from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.tables import Column, find_table, load_papers
 from mnmt_jax.papers.trials import trials
 from mnmt_jax.papers.workflow import Workflow
@@ -131,3 +136,42 @@ def test_missing_models_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(UserError, match=r"--comet=.*none: no such file or folder"):
         reproduce.main()
+
+
+def test_pages_and_plans_name_the_models_of_empty_cells(tmp_path):
+    table, paper = find_table("registers/table5"), load_papers()["registers"]
+    (comet,), (spbleu,) = (missing_models(table, {filled}) for filled in ("spbleu", "comet"))
+    (trial,) = trials(paper, table, table.rows[:1], 1)
+    items = [dataclasses.replace(item, spbleu=30.0, comet=None) for item in RESULT.directions]
+    (tmp_path / trial.evaluation).mkdir(parents=True)
+    result = dataclasses.replace(RESULT, directions=tuple(items))
+    write_result(result, tmp_path / trial.evaluation / "scores.json")
+    notes = collect(table, [trial], tmp_path).notes
+    assert comet in notes and spbleu not in notes
+    plan = Workflow(paper, FULL, metrics={"comet": ("--comet", "model.ckpt")})
+    plan.add(trial)
+    printed = describe_plan(table, [trial], (), plan).splitlines()
+    assert spbleu in printed and comet not in printed
+
+
+def test_changes_need_the_same_seeds():
+    column = Column("de-fr.bleu_change", "")
+    assert cells.summarize_column(column, [RESULT, RESULT], [RESULT, RESULT]).mean == 0
+    assert cells.summarize_column(column, [RESULT, RESULT], [RESULT]) is None
+    assert cells.summarize_column(column, [RESULT], []) is None
+
+
+@pytest.mark.parametrize(
+    "published, ours, texts",
+    [
+        ("21.5", 20.0, ("21.5", "20.00", "-1.50")),
+        ("0.123", 0.5, ("0.123", "0.500", "+0.377")),  # as many decimals as the printed number
+        (1_200, 1_300.0, ("1,200", "1,300", "+100")),
+        (1_200, 1_300.5, ("1,200", "1,300.50", "+100.50")),
+        (None, 12.345, ("–", "12.35", "–")),
+    ],
+)
+def test_numbers_have_the_decimals_of_the_printed_ones(published, ours, texts):
+    number = Decimal(published) if isinstance(published, str) else published
+    cell = cells.Cell(number, summarize_scores([ours]))
+    assert tuple(text(cell) for text in (published_text, ours_text, difference_text)) == texts

@@ -104,6 +104,7 @@ def test_a_run_as_planned_does_not_differ(counted):
             "model.methods () instead of (language_layers)",
         ),
         ({"result": _with("train", seed=7, log_every=3)}, ""),
+        ({"result": _with("data", tasks=["iwslt17"])}, ""),  # the files name no tasks
     ],
 )
 def test_what_differs_is_named(counted, changes, difference):

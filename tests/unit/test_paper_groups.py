@@ -4,12 +4,16 @@ import pytest
 
 from mnmt_jax.evaluation.averages import Average
 from mnmt_jax.evaluation.published_averages import (
-    EC40_TABLE_TIERS,
     ec40_table,
     english_table,
     mitre_table,
 )
-from mnmt_jax.vocabulary.languages import EC40_LANGUAGES, MITRE_LANGUAGES, many_to_many_directions
+from mnmt_jax.vocabulary.languages import (
+    EC40_LANGUAGES,
+    EC40_TABLE_TIERS,
+    MITRE_LANGUAGES,
+    many_to_many_directions,
+)
 
 # Rows are sources. German, Dutch: Germanic; French: Romance; Javanese: Malayo-Polynesian.
 #          en    de    nl    fr    jv

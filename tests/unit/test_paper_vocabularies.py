@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.cost.training_estimate import estimate_training
 from mnmt_jax.evaluation.result import write_result
@@ -130,6 +132,21 @@ def test_pages_link_to_reports_of_evaluations(tmp_path):
     assert "Baseline, ted20, seed 1" in titles
 
 
+def test_curves_of_a_training_are_drawn_once(tmp_path, monkeypatch):
+    """The second row of this table decodes the run of the first one otherwise."""
+    paper, table = PAPERS["language_layers"], find_table("language_layers/table8")
+    selected = trials(paper, table, table.rows[:3], 1)
+    losses = [2.0, 2.0, 1.0]
+    for trial, loss in zip(selected, losses, strict=True):
+        result = dataclasses.replace(RESULT, curves={"train": ((1, 3.0), (2, loss))})
+        (tmp_path / trial.evaluation).mkdir(parents=True)
+        write_result(result, tmp_path / trial.evaluation / "scores.json")
+    drawn = []
+    monkeypatch.setattr(pages, "training_curves", lambda runs: drawn.extend(runs) or [])
+    pages.html_report(paper, collect(table, selected, tmp_path))
+    assert [run.name for run in drawn] == [table.rows[0].name, table.rows[2].name]
+
+
 def test_plans_and_pages_say_what_the_authors_did_to_the_text(tmp_path, relaxed_dtypes):
     table, paper = find_table("language_layers/table7"), PAPERS["language_layers"]
     text = describe_plan(table, (), (), _plan("language_layers/table7", "2"))
@@ -139,6 +156,28 @@ def test_plans_and_pages_say_what_the_authors_did_to_the_text(tmp_path, relaxed_
     write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
     made = collect(table, [trial], tmp_path)
     assert "iwslt17: not done here: Moses" in pages.markdown_page(paper, made)
+
+
+@pytest.mark.parametrize("name, count", [("two_stage/table1", 1), ("language_layers/table7", 0)])
+def test_plans_say_which_updates_are_estimates(name, count, relaxed_dtypes):
+    """Trainings of two_stage/table1 last a number of epochs, the others a number of updates."""
+    text = describe_plan(find_table(name), (), (), _plan(name, "1"))
+    assert text.count("\nupdates of epochs (Train.epochs) are estimates") == count
+
+
+def test_imported_models_have_no_notes_on_the_training_text(tmp_path):
+    table, paper = find_table("registers/table3"), PAPERS["registers"]
+    notes = {}
+    for field in ("pretrained", "model"):
+        row = next(row for row in table.rows if field in row.facts)
+        (trial,) = trials(paper, table, [row], 1)
+        (tmp_path / trial.evaluation).mkdir(parents=True)
+        write_result(RESULT, tmp_path / trial.evaluation / "scores.json")
+        notes[field] = collect(table, [trial], tmp_path).notes
+    assert any("nllb_bridge: not done here" in note for note in notes["model"])
+    assert any("vocabulary of the authors" in note for note in notes["model"])
+    kinds = ("not done here", "vocabulary of the authors")
+    assert not any(kind in note for note in notes["pretrained"] for kind in kinds)
 
 
 def test_seeds_are_those_that_the_papers_state():
