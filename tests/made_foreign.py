@@ -15,10 +15,7 @@ import sentencepiece
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.method import Method
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.interop.names import (
-    FAIRSEQ,
-    MITRE,
-)
+from mnmt_jax.interop.names import FAIRSEQ, MITRE
 from mnmt_jax.interop.random_checkpoint import (
     SPECIALS,
     random_tensors,

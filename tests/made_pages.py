@@ -9,8 +9,6 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
-from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.parallel_corpora import CldrPhrases
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.methods.language_layers import LanguageLayers
@@ -141,11 +139,7 @@ def run_with_branches(root: Path, name: str) -> None:
     model = Model(layout="encoder_decoder", methods=(method,), **sizes)
     vocabulary = made_text.vocabulary()
     network = build_model(model, vocabulary.size)
-    roles = network.layout.embedded_roles()
-    converter = Converter(vocabulary, INSTRUCTIONS["1"], roles, Lengths(4, 4))
-    example = Example(np.array([5]), np.array([6]), 0, 1)
-    batch = converter.batch(segments_from_rows([[example]]), 1)
-    drawn = jax.tree.map(lambda leaf: LazyArray.of(np.asarray(leaf)), random_params(network, batch))
+    drawn = jax.tree.map(lambda leaf: LazyArray.of(np.asarray(leaf)), random_params(network))
     whole = Config(Data(instruction="1"), model, Optimizer(), Train(), Decode(), Mesh())
     write_run(root / name, whole, vocabulary, drawn, origin=("nobody", "drawn"))
     tasks = {"_".join(pair): pair for pair in SUPERVISED}

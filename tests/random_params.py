@@ -18,12 +18,10 @@ _LORA = {"lora_a": (0, 0.5), "lora_b": (0, 0.5)}
 STRONG: Moments = {"embedding": (0, 0.4), "kernel": (0, 1.0), "bias": (0, 0.3), "scale": (1, 0.3)}
 # About the size that training begins with, biases and norms not at their zeros.
 MILD: Moments = {"embedding": (0, 0.25), "kernel": (0, 0.25), "bias": (0, 0.1), "scale": (1, 0.1)}
-_SHAPES: dict[Network, Any] = {}  # of a model's parameters, whatever the batch
+_SHAPES: dict[Network, Any] = {}  # of a model's parameters
 
 
-def random_params(
-    model: Network, batch: dict[str, np.ndarray], seed: int = 0, moments: Moments = STRONG
-) -> Any:
+def random_params(model: Network, seed: int = 0, moments: Moments = STRONG) -> Any:
     """Draw every parameter."""
     rng = np.random.default_rng(seed)
     if model not in _SHAPES:

@@ -73,7 +73,7 @@ def unpacked(layout: Layout, pairs, factor: float = 1.0, pad: int = 0) -> dict[s
     return pack(rows, lengths)
 
 
-def make(config: Model, batch, seed: int = 0):
+def make(config: Model, seed: int = 0):
     """Return the model and random parameters of the scale of its initialisers."""
     model = build_model(config, VOCAB)
-    return model, random_params(model, batch, seed, MILD)
+    return model, random_params(model, seed, MILD)

@@ -62,7 +62,7 @@ def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
         UserError: if the length is set in epochs and the size of an epoch is unknown.
     """
     parameters, flops_per_token = _model_figures(config.model, config.optimizer.frozen)
-    tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
+    tokens = _tokens_per_update(config)
     updates = estimate_updates(config, epoch_draws)
     kept = config.train.keep_last + config.train.keep_best
     if config.train.keep_every:
@@ -98,8 +98,12 @@ def estimate_updates(config: Config, epoch_draws: int) -> int:
             f"Train.epochs={config.train.epochs:g}: the size of an epoch is unknown; set "
             "'sentences' of the corpus in paper.toml"
         )
-    tokens = config.data.rows * config.optimizer.accumulate * config.data.target_length
-    return max(1, math.ceil(config.train.epochs * epoch_draws * SENTENCE / tokens))
+    sentences = config.train.epochs * epoch_draws
+    return max(1, math.ceil(sentences * SENTENCE / _tokens_per_update(config)))
+
+
+def _tokens_per_update(config: Config) -> int:
+    return config.data.rows * config.optimizer.accumulate * config.data.target_length
 
 
 @functools.cache

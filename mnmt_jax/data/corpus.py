@@ -215,7 +215,7 @@ class FileCorpus(Corpus):
                 raise UserError(f"splits: {split!r} must be one of {' '.join(SPLITS)}")
         self._split_names = {split: splits[split] for split in SPLITS if split in splits}
         self._cleaning = cleaning
-        self._moved_pairs: dict[frozenset[str], dict[tuple[str, ...], None]] = {}
+        self._moved_pairs: dict[Direction, dict[tuple[str, str], None]] = {}
         # A UTF-8 character takes at most four bytes, the line end takes two.
         self._max_bytes = 4 * cleaning.max_characters + 2
 
@@ -268,46 +268,44 @@ class FileCorpus(Corpus):
         """Yield the clean pairs that the selection takes."""
         limit = self._selection.first.get(split)
         sample_size = self._selection.sample_sizes.get(direction)
-        pairs = self._clean_pairs(split, direction, report)
-        if self._selection.refill and split != "test":
-            pairs = self._refill(split, direction, pairs)
-        pairs = itertools.islice(pairs, limit)
+        pairs = itertools.islice(self._refilled_pairs(split, direction, report), limit)
         if sample_size is None or split != "train":
             return pairs
-        second_pass = itertools.islice(self._clean_pairs(split, direction, DropReport()), limit)
+        second_pass = itertools.islice(self._refilled_pairs(split, direction, DropReport()), limit)
         return itertools.compress(pairs, _draw(sum(1 for _ in second_pass), sample_size))
 
-    def _refill(
-        self, split: str, direction: Direction, pairs: Iterator[tuple[str, str]]
+    def _refilled_pairs(
+        self, split: str, direction: Direction, report: DropReport
     ) -> Iterator[tuple[str, str]]:
-        """Yield validation pairs and those moved to them, or training pairs without these."""
+        """Yield clean pairs; with `refill`, some training pairs belong to validation."""
+        pairs = self._clean_pairs(split, direction, report)
+        if not self._selection.refill or split == "test":
+            return pairs
         moved = self._moved(direction)
-        in_order = direction == tuple(sorted(direction))
+        if direction != tuple(sorted(direction)):
+            moved = {(second, first): None for first, second in moved}
         if split == "train":
-            yield from (p for p in pairs if (p if in_order else p[::-1]) not in moved)
-            return
-        yield from pairs
-        for first, second in moved:
-            yield (first, second) if in_order else (second, first)
+            return (pair for pair in pairs if pair not in moved)
+        return itertools.chain(pairs, moved)
 
-    def _moved(self, direction: Direction) -> Mapping[tuple[str, ...], None]:
+    def _moved(self, direction: Direction) -> Mapping[tuple[str, str], None]:
         """Return the training pairs that refill validation, in the order of the sorted codes."""
-        codes = frozenset(direction)
-        if codes not in self._moved_pairs:
-            first, second = sorted(direction)
+        first, second = sorted(direction)
+        in_order = first, second
+        if in_order not in self._moved_pairs:
             report = DropReport()
-            if (first, second) in self.directions("validation"):
-                for _ in self._clean_pairs("validation", (first, second), report):
+            if in_order in self.directions("validation"):
+                for _ in self._clean_pairs("validation", in_order, report):
                     pass
             count = report.dropped[REPEATED.reason]
             chosen: list[tuple[str, str]] = []
-            if count and (first, second) in self.directions("train"):
-                train = self._clean_pairs("train", (first, second), DropReport())
+            if count and in_order in self.directions("train"):
+                train = self._clean_pairs("train", in_order, DropReport())
                 chosen = heapq.nsmallest(
-                    count, train, key=lambda pair: hash_pair(pair, (first, second), 0)
+                    count, train, key=lambda pair: hash_pair(pair, in_order, 0)
                 )
-            self._moved_pairs[codes] = dict.fromkeys(chosen)
-        return self._moved_pairs[codes]
+            self._moved_pairs[in_order] = dict.fromkeys(chosen)
+        return self._moved_pairs[in_order]
 
     def _clean_pairs(
         self, split: str, direction: Direction, report: DropReport

@@ -197,10 +197,6 @@ class Pipeline:
         batch_segments = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
         return [self.converter.batch(segments, self._rows) for segments in batch_segments]
 
-    def epoch_batches(self) -> int:
-        """Return the number of batches of an epoch of `epoch_examples`, as `count_batches`."""
-        return self.count_batches(self.epoch_examples)
-
     @property
     def epoch_examples(self) -> int:
         """Number of pairs drawn in an epoch, those that are longer than a row included."""

@@ -6,7 +6,6 @@ import functools
 
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.cldr.renderer import Meaning
-from mnmt_jax.errors import UserError
 
 LINES = 60
 """Lines of every file of a miniature, unless a corpus reads later lines of it."""
@@ -30,5 +29,5 @@ def phrases(language: str, split: str, count: int) -> tuple[str, ...]:
 def _render(corpus: CldrCorpus, meaning: Meaning, language: str) -> str:
     try:
         return corpus.render(meaning, language)
-    except (KeyError, LookupError, ValueError, UserError):
+    except (LookupError, ValueError):
         return corpus.render(meaning, "en")[::-1]

@@ -19,6 +19,7 @@ from mnmt_jax.vocabulary.languages import (
     MITRE_LANGUAGES,
     Direction,
     english_centric_directions,
+    find_english,
     many_to_many_directions,
     mitre_directions,
 )
@@ -26,7 +27,6 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 QUICKSTART_LANGUAGES = ("en", "de", "fr", "cs")
 CACHED_SPLITS = ("train", "validation")
-ENGLISH = "en"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,24 +168,27 @@ def language_lines(
     """Return lazy iterators over the text of `language_text`, without a limit."""
     streams: dict[str, list[Iterator[str]]] = {code: [] for code in corpus.languages}
     distinct = dict.fromkeys(directions)
+    english = find_english(corpus.languages)
     if english_from:
-        _check_english_pairs(distinct, english_from)
+        _check_english_pairs(distinct, english, english_from)
     for direction in distinct:
         if direction[::-1] in distinct and direction > direction[::-1]:
             continue
         for side in (1,) if direction[0] == direction[1] else (0, 1):  # monolingual: target only
-            if not english_from or _is_read(direction, side, english_from):
+            if not english_from or _is_read(direction, side, english, english_from):
                 streams[direction[side]].append(_side_sentences(corpus, direction, side))
     return {code: _interleave(texts) for code, texts in streams.items() if texts}
 
 
-def _check_english_pairs(directions: Iterable[Direction], english_from: Iterable[str]) -> None:
+def _check_english_pairs(
+    directions: Iterable[Direction], english: str | None, english_from: Iterable[str]
+) -> None:
     """Check that the languages have pairs with English.
 
     Raises:
         UserError: if one has none.
     """
-    paired = {code for pair in directions if ENGLISH in pair for code in pair} - {ENGLISH}
+    paired = {code for pair in directions if english in pair for code in pair} - {english}
     if unpaired := [code for code in english_from if code not in paired]:
         raise UserError(
             f"--english_from: '{unpaired[0]}' has no pair with English; choose from "
@@ -193,10 +196,12 @@ def _check_english_pairs(directions: Iterable[Direction], english_from: Iterable
         )
 
 
-def _is_read(direction: Direction, side: int, english_from: Sequence[str]) -> bool:
+def _is_read(
+    direction: Direction, side: int, english: str | None, english_from: Sequence[str]
+) -> bool:
     """Return whether a side of a pair is read: English in some pairs, others with English."""
     other = direction[1 - side]
-    return other in english_from if direction[side] == ENGLISH else other == ENGLISH
+    return other in english_from if direction[side] == english else other == english
 
 
 def get_mixture(name: str) -> Mixture:

@@ -29,8 +29,7 @@ def opus100(languages: Sequence[str]) -> Callable[[Path, str], Corpus]:
     Pairs of the test set are removed from training and validation text, and repeated pairs too. As
     many training pairs as validation text lost refill it. Which ones differs from the authors'
     script, whose choice depends on the process that ran it. Files that it wrote ("rebuilt") are
-    preferred. The pairs of an, dz, hy, mn and yo have no
-    held-out files.
+    preferred. The pairs of an, dz, hy, mn and yo have no held-out files.
 
     Args:
         languages: codes.

@@ -105,8 +105,8 @@ def build(config: Config) -> Built:
     """
     check_same_on_all("the configuration", repr(config))
     cache = TokenCache.open(config.data.cache)
-    unconverted = _with_defaults(config, cache)
-    config = convert_epochs(unconverted, cache)
+    epochs = config.train.epochs
+    config = convert_epochs(_with_defaults(config, cache), cache)
     mesh = make_mesh(config.mesh)
     check_state_memory(config, cache.vocabulary.size, mesh)
     learner = Learner.from_config(config, cache.vocabulary.size, mesh)
@@ -132,7 +132,7 @@ def build(config: Config) -> Built:
             role: micro_batch[f"{role}_segment_ids"].size * micro_batches
             for role in roles_of(micro_batch)
         },
-        length=describe_epochs(unconverted, config, cache),
+        length=describe_epochs(epochs, pipeline.epoch_examples, config.train.steps),
     )
 
 

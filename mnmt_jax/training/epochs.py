@@ -46,12 +46,15 @@ def count_updates(config: Config, cache: TokenCache, epochs: float) -> int:
     return max(1, -(-batches // config.optimizer.accumulate))
 
 
-def describe_epochs(config: Config, converted: Config, cache: TokenCache) -> str:
-    """Describe the length of a training in epochs; empty if it is set in updates."""
-    if not config.train.epochs:
-        return ""
-    draws, steps = _pipeline(config, cache).epoch_examples, converted.train.steps
-    return f"Train.epochs={config.train.epochs:g} of {draws:,} pairs: {steps:,} updates"
+def describe_epochs(epochs: float, draws: int, steps: int) -> str:
+    """Describe the length of a training in epochs; empty if it is set in updates.
+
+    Args:
+        epochs: `Train.epochs` as it was set.
+        draws: pairs drawn in an epoch.
+        steps: updates of all epochs.
+    """
+    return f"Train.epochs={epochs:g} of {draws:,} pairs: {steps:,} updates" if epochs else ""
 
 
 def _pipeline(config: Config, cache: TokenCache) -> Pipeline:

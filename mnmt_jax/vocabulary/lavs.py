@@ -2,10 +2,10 @@
 
 A rule flags pieces for languages by how often the training text of each language contains them.
 `flag_by_threshold` is the rule of the authors' code, with the threshold that `threshold_for`
-chooses for a number of copies; `flag_by_sharing` is the published rule. Flagged
-pieces get copies (`mnmt_jax.vocabulary.language_specific_pieces`). The last functions write text as
-the authors do, with a copy as `piece_xx`. Nothing here depends on them; they serve to compare a
-split with the authors'.
+chooses for a number of copies; `flag_by_sharing` is the published rule. Flagged pieces get copies
+(`mnmt_jax.vocabulary.language_specific_pieces`). The last functions write text as the authors do,
+with a copy as `piece_xx`. Nothing here depends on them; they serve to compare a split with the
+authors'.
 
 Source: Chen et al. 2023, On the Off-Target Problem of Zero-Shot Multilingual Neural Machine
 Translation; PKUnlp-icler/Off-Target-MNMT 681ed01, LAVS/LAVS.py.

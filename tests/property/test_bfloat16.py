@@ -33,7 +33,7 @@ NAMES = ("register", "two_stage_trigger", "encoder_decoder")
 def test_stepping_equals_teacher_forcing(name, relaxed_dtypes):
     config = small_config(name, norm="pre", dtype="bfloat16")
     batch = unpacked(LAYOUTS[name], random_pairs(3, seed=5), pad=1)
-    model, params = make(config, batch)
+    model, params = make(config)
     exact = build_model(dataclasses.replace(config, dtype="float32"), VOCAB)
     logits, near = apply(model, params, batch), apply(exact, params, batch)
     static = {k: v for k, v in batch.items() if not k.startswith("target")}

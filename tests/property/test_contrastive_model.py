@@ -92,7 +92,7 @@ def test_the_state_is_the_residual_stream_or_the_layers_last_norm(norm):
     layout = LAYOUTS["two_stage"].with_layers((2, 2))
     model = build_model(small_config("two_stage", norm=norm), VOCABULARY.size)
     batch = make_batch(layout, [examples(2)])
-    params = random_params(model, batch)
+    params = random_params(model)
 
     def silent(path, leaf):
         adds = any(entry.key in ("out", "wo") for entry in path)
@@ -125,7 +125,7 @@ def test_both_passes_give_a_copied_sentence_the_same_state(name):
     model = build_model(config, VOCABULARY.size)
     lengths = dataclasses.replace(LENGTHS, max_segments=2)
     batch = make_batch(layout, [examples(2, copies=True), examples(1, 1, True)], lengths, 1.5)
-    params = random_params(model, batch)
+    params = random_params(model)
     pairs = {k.removeprefix("identity_"): v for k, v in batch.items() if k.startswith("identity_")}
     in_first = both(model, params, batch, tuple(layout.layers_with("source")))
     for layer, states in in_first.items():
@@ -144,7 +144,7 @@ def test_later_layers_take_no_part(name, layers, layer, tmp_path):
     layout = LAYOUTS[name].with_layers(layers)
     learner = make_learner(tmp_path, name, layer, norm="pre", stage_layers=layers)
     batch = make_batch(layout, [examples(3), examples(2, 1)])
-    params = random_params(learner.model, batch)
+    params = random_params(learner.model)
     gradients = jax.jit(jax.grad(term_of(learner, batch)))(params)
     largest = {
         part: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
@@ -178,7 +178,7 @@ def test_flops_equal_what_the_compiler_executes(name, layer):
     if "register_tokens" in batch:  # as many as the source, without the room for packing
         batch |= {k: v[:, :32] for k, v in batch.items() if k.startswith("register_")}
     model = build_model(config, VOCABULARY.size)
-    params, reads = random_params(model, batch), (States(layer),)
+    params, reads = random_params(model), (States(layer),)
 
     def executed(method):
         run = jax.jit(lambda p, b: model.apply({"params": p}, b, reads, method=method))
@@ -199,7 +199,7 @@ def test_packing_changes_no_loss(name, tmp_path):
     pairs = examples(5, seed=3)
     packed = make_batch(layout, [pairs[:3], [], pairs[3:], [], []])
     alone = make_batch(layout, [[pair] for pair in pairs])
-    params = random_params(learner.model, packed)
+    params = random_params(learner.model)
     run = jax.jit(lambda batch: batch_loss(learner, params, batch))
     (total, sums), (expected, expected_sums) = run(packed), run(alone)
     np.testing.assert_allclose(total, expected, rtol=1e-5)
@@ -215,7 +215,7 @@ def test_groups_are_batches_of_their_own(tmp_path):
     whole, halves = (make_learner(tmp_path, "prefix", 1, groups) for groups in (1, 2))
     pairs = examples(9, seed=3)
     batch = make_batch(whole.model.layout, [pairs[:3], pairs[3:4], pairs[4:7], pairs[7:]])
-    params = random_params(whole.model, batch)
+    params = random_params(whole.model)
 
     def contrast(learner, batch):
         return float(
@@ -233,7 +233,7 @@ def test_groups_are_batches_of_their_own(tmp_path):
 def test_both_passes_have_dropout_each_its_own(tmp_path, monkeypatch):
     learner = make_learner(tmp_path, "prefix", 1, stage_layers=(1,), dropout=0.3)
     batch = make_batch(learner.model.layout, [examples(3)])
-    params = random_params(learner.model, batch)
+    params = random_params(learner.model)
     rngs, apply = {}, ForwardPasses._apply
 
     def watched(self, method, batch, reads, rng, *rest):
@@ -261,7 +261,7 @@ def test_recomputing_layers_changes_nothing(tmp_path):
     gradients = {}
     for remat in (False, True):
         learner = make_learner(tmp_path, "prefix", 1, stage_layers=(1,), remat=remat)
-        params = random_params(learner.model, batch)
+        params = random_params(learner.model)
         gradients[remat] = jax.jit(jax.grad(term_of(learner, batch)))(params)
     scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradients[False]))
     assert scale > 0.01
@@ -276,7 +276,7 @@ def test_bfloat16_is_near_float32(tmp_path, relaxed_dtypes):
     terms = {}
     for dtype in ("float32", "bfloat16"):
         learner = make_learner(tmp_path, "register", 1, dtype=dtype, stage_layers=(1,))
-        params = random_params(learner.model, batch)
+        params = random_params(learner.model)
         found = jax.jit(term_of(learner, batch))(params)
         assert found.dtype == jnp.float32
         terms[dtype] = float(found)

@@ -256,7 +256,7 @@ def test_a_model_trains_the_same_with_it(calls, any_type):
     batch = unpacked(layout, random_pairs(2, seed=3))
     batch = {name: jnp.pad(x, ((0, 0), (0, -x.shape[1] % 16))) for name, x in batch.items()}
     sizes = dict(embed=128, heads=2, stage_layers=(2,), dropout=0.1, attention_dropout=0.3)
-    model, params = make(small_config("register", remat=True, **sizes), batch)
+    model, params = make(small_config("register", remat=True, **sizes))
     by_kernel = model.clone(config=dataclasses.replace(model.config, attention="fused"))
 
     def loss(params, model):

@@ -111,7 +111,7 @@ def loss_by_hand(params, batch):
 
 def test_logits_loss_and_gradients_are_those_of_the_model_by_hand():
     learner, batch = make_learner(norm="pre", **ENDS), full_batch(3)
-    params = random_params(learner.model, batch, moments=MILD)
+    params = random_params(learner.model, moments=MILD)
     assert {name for name in params if "embedding" in name} == {
         *TABLES,
         "source_embedding_positions",
@@ -141,7 +141,7 @@ def test_a_head_reads_a_layer_within_a_loop(monkeypatch):
     ends = ENDS | {"methods": (TwoHeads(2),)}
     model = build_model(small_config("prefix", stage_layers=(4,), **ends), VOCAB)
     batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
-    params = random_params(model, batch)
+    params = random_params(model)
     expected = apply(model, params, batch)
     other = dataclasses.replace(model.config, methods=(TwoHeads(3),))
     assert np.abs(apply(build_model(other, VOCAB), params, batch) - expected).max() > 0.1

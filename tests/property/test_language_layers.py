@@ -46,7 +46,7 @@ def case(name: str):
     """A model, six pairs of differing target languages a row each, and parameters."""
     model = make(name)
     batch = make_batch(model.layout, [[pair] for pair in pairs(6)])
-    return model, batch, random_params(model, batch, moments=MOMENTS)
+    return model, batch, random_params(model, moments=MOMENTS)
 
 
 @functools.cache
@@ -149,7 +149,7 @@ def test_a_mesh_changes_nothing(mesh):
     """Two branches: over fsdp of two each device has one of them, over four the width is split."""
     model = make("encoder_decoder", heads=4)
     batch = make_batch(model.layout, [[pair] for pair in pairs(8)])
-    params = random_params(model, batch, moments=MOMENTS)
+    params = random_params(model, moments=MOMENTS)
 
     def both(params, batch):
         def loss(params):
@@ -189,9 +189,7 @@ def test_the_branch_has_a_dropout_of_its_own_on_what_it_gives():
         )
 
     centre, german = (jnp.full((1, 1), number) for number in (0, 1))
-    params = random_params(
-        model, make_batch(model.layout, [[pair] for pair in pairs(2)]), moments=MOMENTS
-    )["layer_2"]["mlp"]
+    params = random_params(model, moments=MOMENTS)["layer_2"]["mlp"]
     shared = np.asarray(change(params, centre, True))
     branch = np.asarray(change(params, german, True)) - shared
     dropped = np.asarray(change(params, german, False))

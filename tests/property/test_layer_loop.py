@@ -63,7 +63,7 @@ def test_a_loop_computes_what_its_layers_do(name, monkeypatch):
     config = small_config(name, stage_layers=LAYERS[name], dropout=0.1, remat=name == "two_stage")
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS[name], random_pairs(3))
-    params = random_params(model, batch)
+    params = random_params(model)
     assert "scan" not in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
     expected, cache = run(model, params, batch), prefill(model, params, batch)
     monkeypatch.setattr(layer_stack, "_LOOPED_FROM", 3)
@@ -82,7 +82,7 @@ def test_weights_in_fewer_bits_pass_a_loop(weights, monkeypatch):
     config = small_config("register", stage_layers=(3,))
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS["register"], random_pairs(4))
-    stored = random_params(model, batch)
+    stored = random_params(model)
     params = round_weights(stored, weights, ("embedding",))
     for number in range(3):
         params[f"layer_{number}"]["mlp"] = stored[f"layer_{number}"]["mlp"]
@@ -103,7 +103,7 @@ def test_rounds_draw_dropout_of_their_own(monkeypatch):
     config = small_config("prefix", stage_layers=(4,), dropout=0.5, norm="pre")
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
-    params = random_params(model, batch)
+    params = random_params(model)
     layer = params["layer_0"]
     for number in range(4):
         params[f"layer_{number}"] = jax.tree.map(np.zeros_like, layer)
@@ -126,12 +126,12 @@ def test_layers_that_differ_are_not_looped(monkeypatch):
     )
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
-    params = random_params(model, batch)
+    params = random_params(model)
     assert "lora_a" in params["layer_1"]["attention"]["query"]
     assert "scan" not in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
     everywhere = dataclasses.replace(config, lora=("attention/query",))
     model = build_model(everywhere, VOCAB)
-    params = random_params(model, batch)
+    params = random_params(model)
     assert "scan" in str(jax.make_jaxpr(model.apply)({"params": params}, batch))
 
 
@@ -143,7 +143,7 @@ def test_layers_alike_are_traced_once_and_compute_what_each_does(name, monkeypat
     )
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS[name], random_pairs(3))
-    params = random_params(model, batch)
+    params = random_params(model)
     traced = []
     call = Block.__call__
 

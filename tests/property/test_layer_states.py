@@ -31,7 +31,7 @@ from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import build_model
 from tests.random_params import MILD, random_params
-from tests.sample_batches import small_config, unpacked
+from tests.sample_batches import small_config
 from tests.unit.made_text import sentences, vocabulary
 
 ATOL = 2e-5
@@ -45,8 +45,7 @@ def case(name):
     """A model with a vocabulary, and a few sentences, one direction with more than the other."""
     known = vocabulary()
     model = build_model(small_config(name, norm="pre"), known.size)
-    plain = unpacked(model.layout, [([5, 6], [7], known.first_tag)])
-    params = random_params(model, plain, moments=MILD)
+    params = random_params(model, moments=MILD)
     inference_model = InferenceModel(
         model, params, known, INSTRUCTIONS["register" if "reg" in name else "1"]
     )

@@ -34,7 +34,7 @@ def make(method: LCS | None = METHOD, name: str = "encoder_decoder", **changes):
 def given(rows):
     model = make(None)
     batch = make_batch(model.layout, rows)
-    return batch, random_params(model, batch, moments=MILD)
+    return batch, random_params(model, moments=MILD)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_packed_beside_other_languages_it_is_what_it_is_alone():
 def test_a_step_reads_what_prefill_biased(name):
     model = make(name=name)
     batch = make_batch(model.layout, [[pair] for pair in pairs(3)])
-    params = random_params(model, batch, moments=MILD)
+    params = random_params(model, moments=MILD)
     logits = apply(model, params, batch)
     static = {key: array for key, array in batch.items() if not key.startswith("target_")}
     static["target_lang"] = batch["target_lang"]
@@ -104,7 +104,7 @@ def test_a_step_reads_what_prefill_biased(name):
 def test_a_mesh_changes_nothing():
     model = make(heads=4)
     batch = make_batch(model.layout, [[pair] for pair in pairs(8)])
-    params = random_params(model, batch, moments=MILD)
+    params = random_params(model, moments=MILD)
     mesh = make_mesh(Mesh(fsdp=2, tensor=2), jax.devices()[:8])
     run = compile_on(mesh, lambda p, b: model.apply({"params": p}, b))
     found = run(params, place_batch(jax.tree.map(np.asarray, batch), mesh))

@@ -35,7 +35,7 @@ def test_dense_equals_split_and_packed_equals_unpacked(name, norm):
     spans = [spans_of(layout, *pair) for pair in pairs]
     # Packed and unpacked rows in one batch: one program instead of two.
     batch = pack([spans, *([sentence] for sentence in spans)], lengths_of(layout))
-    model, params = make(config, batch)
+    model, params = make(config)
     split = apply(model, params, batch)
     oracle = model.clone(config=dataclasses.replace(config, attention="dense"))
     dense = apply(oracle, params, batch)
@@ -60,7 +60,7 @@ def test_input_influence_equals_the_drawn_masks(name):
     stages, memories = read_pictures(name)
     layout = LAYOUTS[name].with_layers(small_config(name).stage_layers)
     batch = row_of(layout, stages)
-    model, params = make(small_config(name), batch)
+    model, params = make(small_config(name))
     probe = jax.random.normal(jax.random.key(2), (model.config.embed,))
 
     def states(shifts):
@@ -164,7 +164,7 @@ def compare_steps(config):
     """Compares logits of prefill and steps with those of teacher forcing, at every position."""
     layout = LAYOUTS[config.layout]
     batch = unpacked(layout, random_pairs(3, seed=5), pad=1)
-    model, params = make(config, batch)
+    model, params = make(config)
     logits = apply(model, params, batch)
     static = {k: v for k, v in batch.items() if not k.startswith("target")}
     steps = logits.shape[1]
@@ -204,9 +204,7 @@ def test_random_packings_agree(name, seed, factor):
 @functools.cache
 def compiled_paths(name):
     """The split and the dense forward pass, compiled once for all drawn batches."""
-    layout = LAYOUTS[name]
-    spans = [spans_of(layout, *pair) for pair in random_pairs(3)]
-    model, params = make(small_config(name), pack([spans, spans], lengths_of(layout)))
+    model, params = make(small_config(name))
     oracle = model.clone(config=dataclasses.replace(model.config, attention="dense"))
     return [jax.jit(functools.partial(path.apply, {"params": params})) for path in (model, oracle)]
 
@@ -223,7 +221,7 @@ def test_remat_changes_nothing_but_memory(name):
     layout = LAYOUTS[name]
     batch = unpacked(layout, random_pairs(2, seed=7))
     config = small_config(name)
-    model, params = make(config, batch)
+    model, params = make(config)
     kept = dataclasses.replace(config, remat=True)
 
     def loss(params, model):
@@ -237,6 +235,5 @@ def test_remat_changes_nothing_but_memory(name):
 
 def test_adaption_needs_the_source_beside_the_target():
     config = small_config("encoder_decoder", methods=(Adaption(8),))
-    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(1))
     with pytest.raises(ValueError, match="adaption: layout 'encoder_decoder' has no source"):
-        make(config, batch)
+        make(config)

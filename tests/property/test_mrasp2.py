@@ -101,7 +101,7 @@ def test_packed_and_alone_on_one_device_and_on_many(name, tmp_path):
     own = learner(tmp_path, name=name, heads=4)
     alone = batch_of(own, [[pair] for pair in pairs(8)])
     packed = batch_of(own, [pairs(8)[:3], pairs(8)[3:6], pairs(8)[6:]])
-    params = random_params(own.model, alone, moments=MILD)
+    params = random_params(own.model, moments=MILD)
 
     def term(params, batch):
         return batch_loss(own, params, batch)[1]["sentence_contrast"]
@@ -117,7 +117,7 @@ def test_packed_and_alone_on_one_device_and_on_many(name, tmp_path):
 def test_groups_know_no_negatives_of_each_other(tmp_path):
     whole, halves = (learner(tmp_path, MRASP2(2, groups=groups)) for groups in (1, 2))
     batch = batch_of(whole, [[pair] for pair in pairs(4)])
-    params = random_params(whole.model, batch, moments=MILD)
+    params = random_params(whole.model, moments=MILD)
 
     def term(own, batch):
         found = jax.jit(lambda p, b: batch_loss(own, p, b)[1])(params, batch)
@@ -136,7 +136,7 @@ def test_the_anchor_has_dropout_of_its_own_unless_it_is_shared(tmp_path):
     for anchor, differs in (("own", True), ("shared", False)):
         own = learner(tmp_path, MRASP2(2, anchor=anchor), dropout=0.3)
         batch = batch_of(own, [[pair] for pair in pairs(4)])
-        params = random_params(own.model, batch, moments=MILD)
+        params = random_params(own.model, moments=MILD)
         (objective,) = own.objectives
         reads = objective.inputs
         assert (reads[0].view is not None) == differs
@@ -163,7 +163,7 @@ def test_mistakes_are_one_line(changes, message, tmp_path):
 def test_sentences_are_averaged_after_the_norm_at_the_end_of_the_encoder(tmp_path):
     own = learner(tmp_path, norm="pre")
     batch = batch_of(own, [[pair] for pair in pairs(4)])
-    params = random_params(own.model, batch, moments=MILD)
+    params = random_params(own.model, moments=MILD)
     ((anchor, positive),) = [objective.inputs for objective in own.objectives]
     assert anchor.ended and positive.ended
     plain = dataclasses.replace(positive, ended=False)

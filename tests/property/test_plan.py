@@ -61,8 +61,8 @@ def pairs(count: int) -> list[Example]:
     ]
 
 
-def random_told(model: Network, batch) -> dict:
-    return random_params(model, batch, moments=MILD | {"table": (0, 0.5)})
+def random_told(model: Network) -> dict:
+    return random_params(model, moments=MILD | {"table": (0, 0.5)})
 
 
 @pytest.mark.parametrize("attention", ["split", "dense"])
@@ -71,7 +71,7 @@ def test_every_position_is_told_of_its_own_pair(name, attention):
     """Packed beside pairs of other languages it is told what it is told alone."""
     model, given = telling(name, attention=attention), pairs(3)
     packed, alone = (make_batch(model.layout, rows) for rows in ([given], [[p] for p in given]))
-    params = random_told(model, alone)
+    params = random_told(model)
     expected, found = (apply(model, params, batch) for batch in (alone, packed))
     for number, row in enumerate(expected):
         here = packed["target_segment_ids"][0] == number + 1
@@ -85,7 +85,7 @@ def test_a_step_is_told_what_training_is(name):
     """With beams that change places: each has the language of its sentence, at every step."""
     model = telling(name)
     batch = make_batch(model.layout, [[pair] for pair in pairs(3)], LENGTHS)
-    params = random_told(model, batch)
+    params = random_told(model)
     logits = apply(model, params, batch)
     static = {key: array for key, array in batch.items() if not key.startswith("target_")}
     static["target_lang"] = batch["target_lang"]
@@ -104,7 +104,7 @@ def test_a_step_is_told_what_training_is(name):
 def test_a_mesh_changes_nothing_of_it():
     model = telling("register", heads=4)
     batch = make_batch(model.layout, [[pair] for pair in pairs(8)])
-    params = random_told(model, batch)
+    params = random_told(model)
     mesh = make_mesh(Mesh(fsdp=4), jax.devices()[:8])
     run = compile_on(mesh, lambda p, b: model.apply({"params": p}, b))
     found = run(params, place_batch(jax.tree.map(np.asarray, batch), mesh))
@@ -142,7 +142,7 @@ def test_a_layer_without_its_residual_is_not_looped_as_one_with(monkeypatch):
     plain = build_model(small_config("prefix", stage_layers=(4,)), VOCAB)
     changed = without_residual(plain, 2)
     batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
-    params = random_params(plain, batch)
+    params = random_params(plain)
     shapes = jax.eval_shape(changed.init, jax.random.key(0), batch)["params"]
     assert jax.tree.structure(shapes) == jax.tree.structure(params)
     expected = apply(changed, params, batch)

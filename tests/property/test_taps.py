@@ -47,7 +47,7 @@ def case():
     plain = build_model(config, VOCAB)
     plan = plain.plan.with_layers(lambda number, layer: handing(layer))
     batch = unpacked(LAYOUTS["prefix"], random_pairs(3))
-    params = random_params(plain, batch)
+    params = random_params(plain)
     return plain, Network(config, plan, VOCAB), params, batch
 
 
@@ -74,7 +74,7 @@ def test_the_layers_own_taps_are_no_part_of_a_program_that_reads_none(monkeypatc
     model = build_model(small_config("encoder_decoder", methods=(method,)), VOCAB)
     batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(3))
     batch |= {"target_lang": np.ones((3, 1), np.int32)}
-    params = random_params(model, batch)
+    params = random_params(model)
     own = tuple(Intermediate(f"layer_1/attention/{each}") for each in (QUERIES, KEYS))
 
     def program(reads=()):

@@ -72,7 +72,7 @@ def compiled(tmp_path_factory):
         mesh = make_mesh(MESHES.get(name, Mesh()), devices)
         learner = make_learner(tmp_path_factory.getbasetemp(), mesh)
         batch = make_batch(learner)
-        params = random_params(learner.model, batch)
+        params = random_params(learner.model)
         placed = jax.device_put(params, tree_sharding(mesh, params))
         arguments = placed, place_batch(batch, mesh), jax.random.key(5)
         step = compile_on(mesh, differentiated(learner))

@@ -231,7 +231,7 @@ def searched(name: str, layout: str, inputs: int = 1):
     config = small_config(layout, heads=4, **(GRAFT if layout == "grafted" else {}))
     model = build_model(config, VOCAB)
     batch = unpacked(LAYOUTS[layout], random_pairs(8 * inputs))
-    params = random_params(model, batch)
+    params = random_params(model)
     static = {key: a for key, a in batch.items() if not key.startswith("target")}
     prefix = batch["target_tokens"][:, :1].reshape(8, inputs, 1)
     weights = np.tile(np.float32([0.5, 0.3][: inputs - 1]), (8, 1))

@@ -19,7 +19,7 @@ from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from tests.random_params import random_params
-from tests.t5x.made import make_batch, make_config
+from tests.t5x.made import make_config
 from tests.unit import made_text
 
 
@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     config = make_config("two_stage_trigger", model={"methods": (Adaption(8),)})
     folder = RunDirectory(tmp_path_factory.mktemp("run"))
     model = build_model(config.model, made_text.vocabulary().size)
-    params = random_params(model, make_batch(config))
+    params = random_params(model)
     write_params(folder.path, jax.tree.map(lambda p: LazyArray.of(np.asarray(p)), params))
     made_text.vocabulary().save(folder.vocabulary)
     save_config(config, folder.config_file)

@@ -66,7 +66,7 @@ METHODS = {
 
 def make_params(config, scale=1.0):
     model = build_model(config.model, made_text.vocabulary().size)
-    return jax.tree.map(lambda p: p * scale, random_params(model, make_batch(config)))
+    return jax.tree.map(lambda p: p * scale, random_params(model))
 
 
 def make_model(config):

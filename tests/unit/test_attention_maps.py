@@ -22,7 +22,7 @@ def case(name: str):
     stages, edges = read_pictures(name)
     layout = LAYOUTS[name].with_layers(small_config(name).stage_layers)
     batch = row_of(layout, stages)
-    model, params = make(small_config(name, norm="post", attention="dense"), batch)
+    model, params = make(small_config(name, norm="post", attention="dense"))
     return model, params, batch, stages, edges
 
 
@@ -92,7 +92,7 @@ def test_the_first_layer_equals_a_softmax_by_hand():
     layout = LAYOUTS["encoder_decoder"].with_layers((1, 1))
     batch = row_of(layout, stages)
     changes = {"norm": "post", "positions": (), "embedding_scale": False}
-    model, params = make(small_config("encoder_decoder", stage_layers=(1, 1), **changes), batch)
+    model, params = make(small_config("encoder_decoder", stage_layers=(1, 1), **changes))
     first = attention_specs(model.plan)[0]
     assert (first.title, first.query, first.layer) == ("encoder self-attention", "source", 1)
     (actual,) = attention_weights(params, batch, model=model, specs=(first,))

@@ -138,7 +138,7 @@ def test_the_attributed_function_is_the_block_of_the_model():
     """With post-norm, the output of a layer is the norm of x plus its change."""
     model = make("encoder_decoder", norm="post")
     batch = make_batch(model.layout, [[pair] for pair in pairs(6)])
-    params = random_params(model, batch, moments=MOMENTS)
+    params = random_params(model, moments=MOMENTS)
     layer = branch_layers(model)[-1]
     assert (layer.number, layer.path) == (4, ("layer_3", "mlp"))
     tap, after = Intermediate(f"layer_3/mlp/{BRANCH_INPUT}", "target"), States(4, "target")

@@ -85,7 +85,7 @@ def setting(layout: str = "register", instruction: str = "register", **fields):
     sentence_pairs = pairs(ROWS - 1)
     rows = segments_from_rows([*([pair] for pair in sentence_pairs), []])
     batch = arrays(converter_of(config, learner).batch(rows, ROWS))
-    params = random_params(learner.model, batch, 3, STRONG)
+    params = random_params(learner.model, 3, STRONG)
     params["embedding"] = params["embedding"].at[VOCABULARY.eos_id].multiply(4.0)  # some end early
     generated = jax.jit(
         lambda params, batch: generate_batch(

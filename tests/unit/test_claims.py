@@ -114,6 +114,7 @@ def test_the_candidate_with_the_lowest_supervised_loss_is_chosen(tmp_path):
 
 def test_recorded_results_of_another_machine_are_not_repeated(tmp_path, monkeypatch):
     from claim_summary import summarize
+    from claims import read_results, record
     from experiments import Arm, Cache, Experiment, Workspace, execute
 
     rates = tuple((f"Optimizer.learning_rate={rate}",) for rate in (1, 2))
@@ -138,10 +139,13 @@ def test_recorded_results_of_another_machine_are_not_repeated(tmp_path, monkeypa
     monkeypatch.setattr(Workspace, "_train", train)
     monkeypatch.setattr(Workspace, "_evaluate", evaluate)
     first = Workspace(tmp_path / "first", experiment)
-    execute(first.jobs(["base"])[:4], 1)
+    results = tmp_path / "results"
+    assert read_results(results, "made") == {}
+    for count, losses in ((3, [2.0, None]), (4, [2.0, 1.0])):  # one candidate, and both
+        execute(first.jobs(["base"])[:count], 1, lambda: record({"made": first}, results))
+        assert read_results(results, "made")["arms"]["base"]["losses"] == losses
     assert trained == [(0, 7), (1, 7)]
-    recorded = summarize(first)
-    assert recorded["arms"]["base"]["losses"] == [2.0, 1.0]
+    recorded = read_results(results, "made")
     second = Workspace(tmp_path / "second", experiment, recorded)
     execute(second.jobs(["base"]), 1)
     assert trained == [(0, 7), (1, 7), (1, 7), (1, 8)]

@@ -10,7 +10,7 @@ import pytest
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import parallel_corpora
 from mnmt_jax.data.cldr import CldrCorpus
-from mnmt_jax.data.mixtures import cache_task_sources
+from mnmt_jax.data.mixtures import cache_task_sources, language_text
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
 from mnmt_jax.data.text_reader import Cleaning, read_lines
 from mnmt_jax.errors import UserError
@@ -285,6 +285,14 @@ def test_cldr_text_serves_the_embedded_corpus():
     assert corpus.size("test", ("cs", "en")) == len(list(corpus.pairs("test", ("cs", "en")))) == 10
     with pytest.raises(UserError, match="no split 'validation'"):
         corpus.pairs("validation", ("en", "de"))
+
+
+def test_english_of_a_country_is_read_from_the_named_pairs(tmp_path):
+    for code in ("en_GB", "de", "fr"):
+        (tmp_path / f"train.{code}").write_bytes(EN)
+    corpus = parallel(tmp_path, ("en_GB", "de", "fr"))
+    text = language_text(corpus, corpus.directions("train"), 100, ["fr"])
+    assert {code: len(lines) for code, lines in text.items()} == {"en_GB": 3, "de": 3, "fr": 3}
 
 
 def test_registry(monkeypatch):

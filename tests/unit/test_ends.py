@@ -78,7 +78,7 @@ def test_each_learned_position_has_its_own_row(scale):
     config = small_config("register", positions=("learned", 20), embedding_scale=scale)
     spans = [spans_of(layout, *pair) for pair in random_pairs(2, seed=1)]
     batch = pack([spans], dict.fromkeys(layout.embedded_roles(), 20))
-    model, params = make(config, batch)
+    model, params = make(config)
     table, rows = np.asarray(params["embedding"]), np.asarray(params["embedding_positions"])
     assert rows.shape == (20, 16)
     actual = apply(model, params, batch, list(layout.embedded_roles()), method="_embed_spans")
@@ -100,7 +100,8 @@ def test_learned_positions_are_initialised_like_fairseq():
 
 def test_without_positions_only_the_mask_encodes_order():
     config = small_config("prefix", positions=())
-    model, params = make(config, batch := unpacked(LAYOUTS["prefix"], random_pairs(2)))
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(2))
+    model, params = make(config)
     actual = apply(model, params, batch, ["source"], method="_embed_spans")["source"]
     np.testing.assert_allclose(actual, np.asarray(params["embedding"])[batch["source_tokens"]] * 4)
 

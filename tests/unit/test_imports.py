@@ -118,7 +118,7 @@ def test_help_of_translate_needs_no_numpy():
     script = ROOT / "scripts" / "infer.py"
     program = (
         "import runpy, sys\n"
-        f"sys.argv = ['infer.py', '--help']\n"
+        "sys.argv = ['infer.py', '--help']\n"
         f"try: runpy.run_path({str(script)!r}, run_name='__main__')\n"
         "except SystemExit as stop: assert stop.code == 0\n"
         "heavy = {'jax', 'flax', 'orbax', 'grain', 'tensorflow', 'numpy'} & set(sys.modules)\n"

@@ -48,10 +48,10 @@ def shapes_of(config, batch):
     return jax.eval_shape(build_model(config, VOCAB).init, jax.random.key(4), batch)["params"]
 
 
-def random(config, batch):
+def random(config):
     """Return the model with large random parameters, LoRA's too."""
     model = build_model(config, VOCAB)
-    return model, random_params(model, batch)
+    return model, random_params(model)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_merged_weights_compute_the_same(name):
     """As training's path and as decoding's, with LoRA on every projection."""
     batch = batch_of(name)
     config = config_of(name, **EVERYWHERE)
-    model, params = random(config, batch)
+    model, params = random(config)
     merged = read_all(merge_lora(jax.tree.map(np.asarray, params)))
     assert not any(map(is_lora, names_of(merged)))
     apply = jax.jit(build_model(dataclasses.replace(config, lora_rank=0), VOCAB).apply)
@@ -172,7 +172,7 @@ def test_the_tolerance_is_the_rounding_error(name):
     How much depends on the compiler's version: the tolerance is within a factor of ten of it.
     """
     batch = batch_of(name)
-    model, params = random(config_of(name), batch)
+    model, params = random(config_of(name))
     rng = np.random.default_rng(0)
 
     def rounded(leaf):

@@ -90,7 +90,7 @@ def test_an_epoch_has_all_examples(cache):
     """Counted in the batches; the last chunk is incomplete."""
     config = make_config(cache.directory, data={"chunk_examples": 64, "temperature": 1.0})
     pipeline = Pipeline(cache, get_layout("prefix", (1,)), config.data)
-    count = pipeline.epoch_batches()
+    count = pipeline.count_batches(pipeline.epoch_examples)
     batches = pipeline.train()
     seen = sum(int((next(batches)["task"] >= 0).sum()) for _ in range(count))
     examples = 4 * 40
@@ -99,7 +99,8 @@ def test_an_epoch_has_all_examples(cache):
     whole = make_config(cache.directory, data={"chunk_examples": 80, "temperature": 1.0})
     even = Pipeline(cache, get_layout("prefix", (1,)), whole.data)
     batches = even.train()
-    shown = [next(batches)["task"] for _ in range(even.epoch_batches())]
+    count = even.count_batches(even.epoch_examples)
+    shown = [next(batches)["task"] for _ in range(count)]
     np.testing.assert_array_equal(
         np.bincount(np.concatenate([task[task >= 0] for task in shown])), [40] * 4
     )

@@ -359,6 +359,22 @@ def test_pairs_are_drawn_as_published(data):
     assert corpus.size("test", ("it", "nl")) == 50
 
 
+def test_a_sample_is_drawn_from_the_pairs_that_validation_left(data):
+    """Ten lines of validation are in the test set, so as many training pairs refill it."""
+    numbered(data, "x", "train", 50, ("it", "nl"))
+    numbered(data, "x", "test", 10, ("it", "nl"))
+    numbered(data, "x", "validation", 11, ("it", "nl"))
+    splits = ("train", "validation", "test")
+    patterns = {split: (f"{data}/x/{split}.{{language}}",) for split in splits}
+    chosen = {"held_out": ("test",), "refill": True}
+    whole, sampled = (
+        PatternFiles("x", patterns, ("it", "nl"), selection=Selection(**chosen, sample_sizes=sizes))
+        for sizes in ({}, {("it", "nl"): 30})
+    )
+    expected = numbers(whole, ("it", "nl"))
+    assert len(expected) == 30 and numbers(sampled, ("it", "nl")) == expected
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_missing_corpus_is_one_error_line_with_the_expected_files(data, name):
     assert name in CORPORA

@@ -28,7 +28,7 @@ def _made(name: str, widths: tuple[int, ...]):
     layout = LAYOUTS[name].with_layers(layers)
     spans = spans_of(layout, [3] * 30, [4] * 23, 15)
     batch = pack([[spans]], {role: len(tokens) for role, tokens in spans.items()})
-    return config, layout, batch, *make(config, batch)
+    return config, layout, batch, *make(config)
 
 
 @pytest.mark.parametrize("name", ["encoder_decoder", "two_stage"])
@@ -45,7 +45,7 @@ def test_stages_have_their_widths(name):
 def test_equal_widths_are_those_of_mlp():
     _, _, batch, model, params = _made("two_stage", (16, 16))
     config = dataclasses.replace(model.config, stage_mlp=())
-    same, other = make(config, batch)
+    same, other = make(config)
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, other)
     np.testing.assert_array_equal(
         model.apply({"params": params}, batch), same.apply({"params": params}, batch)
