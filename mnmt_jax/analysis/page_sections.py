@@ -69,6 +69,7 @@ def render_sections(facts: JsonObject) -> list[Html]:
         tag("h1", breakable(page_title(facts))),
         tag("p", breakable(summary_line(facts)), class_="muted"),
         [tag("p", run_name(name, number)) for number, name in enumerate(model_labels(facts))],
+        [tag("p", facts["note"], class_="warning")] if "note" in facts else [],
         [tag("p", f"{text}.", class_="warning") for text in result_warnings(facts)],
         [tag("p", text, class_="warning") for text in comparison_gaps(facts)],
     )

@@ -27,6 +27,7 @@ from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_beam_size,
     add_gin_flags,
+    add_note,
     add_step,
     import_modules,
     parse_command_line,
@@ -165,6 +166,7 @@ def make_parser() -> CommandParser:
     )
     _add_state_flags(parser)
     add_beam_size(parser)
+    add_note(parser)
     add_step(parser, "; probe and svcca accept a list, e.g. 1000,2000")
     add_user_file_flags(parser)
     add_gin_flags(parser)

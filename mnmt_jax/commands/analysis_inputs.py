@@ -100,6 +100,7 @@ def analysis_facts(
         "analysis": flags.kind,
         **model,
         "layout": config.model.layout,
+        **({"note": flags.note} if flags.note else {}),
         "settings": {**settings, "instruction": config.data.instruction},
         **({"task": task} if task else {}),
         **({} if others is None else {"others": list(others)}),

@@ -177,6 +177,13 @@ def seed_value(text: str) -> int:
     return int(text)
 
 
+def add_note(parser: argparse.ArgumentParser) -> None:
+    """Add `--note`."""
+    parser.add_argument(
+        "--note", default="", metavar="TEXT", help="text to show at the top of the page"
+    )
+
+
 def add_step(parser: argparse.ArgumentParser, help_suffix: str = "") -> None:
     """Add `--step`, the checkpoint of a run.
 

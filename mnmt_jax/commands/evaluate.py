@@ -16,6 +16,7 @@ from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_beam_size,
     add_gin_flags,
+    add_note,
     add_pivot,
     add_step,
     import_modules,
@@ -85,6 +86,7 @@ def make_parser() -> CommandParser:
     add_beam_size(parser)
     add_pivot(parser)
     add_step(parser)
+    add_note(parser)
     scores = parser.add_argument_group("optional scores")
     scores.add_argument(
         "--paper_compatible",
@@ -156,6 +158,7 @@ def main() -> None:
         limit=flags.limit,
         candidates=languages,
         detector=detector,
+        note=flags.note,
     )
     benchmark, which = _listed(benchmark, flags.directions)
     unknown = {pair[1] for pair in benchmark.directions if detector.expected(pair[1]) is None}

@@ -99,7 +99,7 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.reproduction_plan import describe_plan
-    from mnmt_jax.papers.engine import run_steps
+    from mnmt_jax.papers.engine import finished_steps, run_steps
     from mnmt_jax.papers.pages import write_pages
     from mnmt_jax.papers.scales import SCALES
     from mnmt_jax.papers.table_plan import plan_table
@@ -115,12 +115,14 @@ def main() -> None:
         hypotheses=flags.hypotheses,
         metrics=_metric_flags(flags, table),
     )
+    output = flags.output or Path("runs/papers_tiny" if scale.miniature else "runs/papers")
     if flags.dry_run:
         print(describe_plan(table, plan.trials, plan.analyses, plan.workflow, data=flags.data))
         if scale.miniature:
             print("Costs are those at full scale; the commands are those of --scale tiny.")
+        if done := finished_steps(plan.workflow.steps, output):
+            print(f"{len(done)} of {len(plan.workflow.steps)} steps are done in {output}.")
         return
-    output = flags.output or Path("runs/papers_tiny" if scale.miniature else "runs/papers")
     run_steps(
         plan.workflow.steps,
         plan.targets,

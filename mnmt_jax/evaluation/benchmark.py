@@ -56,10 +56,12 @@ class Benchmark:
         candidates: additional languages that outputs may be in, for off-target detection.
         split: name of the split.
         detector: detector of the language of outputs; None is lid.176.
+        note: text for the top of pages of results.
 
     Attributes:
         task: the argument.
         split: the argument.
+        note: the argument.
         detector: the argument, or lid.176.
         directions: the available directions, in the order of the corpus.
     """
@@ -74,8 +76,9 @@ class Benchmark:
         candidates: Sequence[str] = (),
         split: str = SPLIT,
         detector: LanguageDetector | None = None,
+        note: str = "",
     ) -> None:
-        self.task, self.split = task, split
+        self.task, self.split, self.note = task, split, note
         self.detector = detector or make_lid176()
         self._corpus = corpus
         self._limit = limit

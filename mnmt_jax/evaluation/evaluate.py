@@ -279,6 +279,7 @@ def _run_result(
     return RunResult(
         name=model.name,
         task=benchmark.task,
+        note=benchmark.note,
         layout=model.config.model.layout if model.config else "",
         step=model.step,
         seconds=log.seconds,

@@ -162,7 +162,9 @@ def _format_setting(value: object) -> str:
 
 def result_page(result: RunResult) -> str:
     """Return the text of `table.md`: summary, averages, scores per direction, and methods."""
-    lines = [f"# {model_label(result)} on {result.task}", "", comparison_table([result]), ""]
+    lines = [f"# {model_label(result)} on {result.task}", ""]
+    lines += [result.note, ""] if result.note else []
+    lines += [comparison_table([result]), ""]
     lines += ["## Averages", "", _averages_table(result), ""]
     lines += _paper_lines(result)
     lines += ["## Directions", "", _directions_table(result), ""]

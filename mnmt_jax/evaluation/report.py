@@ -98,7 +98,9 @@ def _header(title: str, runs: Sequence[RunResult]) -> Html:
     counts = " or ".join(f"{count:,}" for count in sorted(sentences))
     facts = f"{pluralize(directions, 'direction')} between {languages}; {counts} translations"
     facts += " per model." if len(runs) > 1 else "."
-    return tag("header", tag("h1", breakable(title)), tag("p", facts, class_="muted"))
+    texts = dict.fromkeys(run.note for run in runs if run.note)
+    notes = [tag("p", text, class_="warning") for text in texts]
+    return tag("header", tag("h1", breakable(title)), tag("p", facts, class_="muted"), notes)
 
 
 # Summary

@@ -173,6 +173,7 @@ class RunResult:
         paper: averages by a published procedure: its name, a label, and {"mean", "directions"}
             per metric and group; empty if it was not requested.
         notes: remarks for readers: what was left out and why.
+        note: text of the user for the top of pages.
     """
 
     name: str
@@ -190,6 +191,7 @@ class RunResult:
     paper: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     decoding_overrides: Mapping[str, Any] | None = None
+    note: str = ""
 
     @property
     def supervised(self) -> frozenset[Direction] | None:

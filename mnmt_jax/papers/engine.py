@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mnmt_jax.data.published_corpora import DATA_VARIABLE
@@ -86,6 +86,11 @@ def run_steps(
         raise UserError(f"{output}: {_describe_failure(steps, output, start, status)}")
 
 
+def finished_steps(steps: Iterable[Step], output: Path) -> list[str]:
+    """Return the names of the steps that are done in the folder of a workflow."""
+    return [step.name for step in steps if (output / "done" / step.name).is_file()]
+
+
 def check_executor(arguments: Sequence[str]) -> None:
     """Check that the plugin of `--executor NAME` is installed.
 
@@ -102,13 +107,12 @@ def check_executor(arguments: Sequence[str]) -> None:
 
 def _describe_failure(steps: Sequence[Step], output: Path, start: float, status: int) -> str:
     """Return which steps failed after a time, with the last line of the first one's log."""
+    done = finished_steps(steps, output)
     logs = {step.name: output / "logs" / f"{step.name}.log" for step in steps}
     failed = {
         name: log
         for name, log in logs.items()
-        if not (output / "done" / name).is_file()
-        and log.is_file()
-        and log.stat().st_mtime >= start - 1
+        if name not in done and log.is_file() and log.stat().st_mtime >= start - 1
     }
     if not failed:
         return f"Snakemake ended with status {status}; its message is above, no step failed"

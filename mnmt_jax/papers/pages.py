@@ -29,10 +29,6 @@ from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.scales import Scale
 from mnmt_jax.papers.tables import EMPTY, Column, Paper
 
-TINY_NOTICE = (
-    "Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They show that "
-    "every step runs."
-)
 _LEGEND = (
     "Each cell: ours (mean over seeds), the difference in parentheses, the interval, and the "
     f"published number. {INTERVAL_LEGEND}"
@@ -59,7 +55,7 @@ def write_pages(paper: Paper, reproduction: Reproduction, scale: Scale, folder: 
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = reproduction.table.name
-    notice = TINY_NOTICE if scale.miniature else ""
+    notice = scale.notice
     for suffix, page in (("md", markdown_page), ("tex", latex_page), ("html", html_report)):
         write_text(folder / f"{name}.{suffix}", page(paper, reproduction, notice))
     return folder / f"{name}.html"

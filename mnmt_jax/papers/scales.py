@@ -21,6 +21,7 @@ class Scale:
         benchmark: further flags of `mnmt benchmark`.
         analyse: further flags of `mnmt analyse`, by kind.
         miniature: whether the corpora are made miniatures.
+        notice: text for the top of every page.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Scale:
     benchmark: tuple[str, ...] = ()
     analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     miniature: bool = False
+    notice: str = ""
 
 
 TINY_SIZES = {"embed": 16, "heads": 2, "mlp": 32}
@@ -70,5 +72,7 @@ TINY = Scale(
         "svcca": ("--limit", "2"),
     },
     miniature=True,
+    notice="Made with --scale tiny, by tiny models on made text: our numbers mean nothing. They "
+    "show that every step runs.",
 )
 SCALES: Mapping[str, Scale] = {scale.name: scale for scale in (TINY, FULL)}

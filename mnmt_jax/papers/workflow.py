@@ -261,7 +261,7 @@ class Workflow:
         data = experiment.data
         task = data.task or data.mixture
         name = f"{experiment.evaluation_name}/seed{seed}"
-        flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate]
+        flags = [*data.evaluate, *experiment.evaluate, *self._scale.evaluate, *self._note()]
         output = ("--output", f"evaluations/{name}")
         if experiment.benchmark:
             return self._benchmark(experiment, seed, task)
@@ -286,6 +286,10 @@ class Workflow:
         inputs = (self._trained(experiment, seed), *self._data(task))
         return self._step(f"benchmark/{name}", command, inputs)
 
+    def _note(self) -> tuple[str, ...]:
+        """Return the flag of the notice on every page."""
+        return ("--note", self._scale.notice) if self._scale.notice else ()
+
     def _step_flags(self, experiment: Experiment) -> list[str]:
         """Return the flags that name the evaluated checkpoint.
 
@@ -306,7 +310,7 @@ class Workflow:
             place = command.index("--step")
             del command[place : place + 2]
         command += [word for item in items for word in ("--run", run_folder(item, analysis.seed))]
-        command += [*steps, *self._scale.analyse.get(analysis.kind, ())]
+        command += [*steps, *self._scale.analyse.get(analysis.kind, ()), *self._note()]
         if analysis.kind != "scales":
             command += ["--task", data.task or data.mixture, *_gin_flags(decode)]
         folder = analysis.folder(names)

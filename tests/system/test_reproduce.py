@@ -15,7 +15,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.files.atomic_write import lock
 from mnmt_jax.papers.engine import run_steps
-from mnmt_jax.papers.pages import TINY_NOTICE
+from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.steps import Step
 from tests import fake_slurm
 from tests.fresh_process import serve_starts
@@ -141,8 +141,11 @@ def test_a_row_runs_from_data_to_the_page(
     reproduce.main()
     printed = capfd.readouterr().out
     page = tmp_path / "tables/language_layers/table7.html"
-    assert TINY_NOTICE in printed and f"Page: {page}" in printed
-    result = read_result(tmp_path / "evaluations/fcll_iwslt17-iwslt17/seed1")
+    assert TINY.notice in printed and f"Page: {page}" in printed
+    evaluation = tmp_path / "evaluations/fcll_iwslt17-iwslt17/seed1"
+    noted = [evaluation / name for name in ("table.md", "report.html")]
+    assert all(TINY.notice in path.read_text("utf-8") for path in noted)
+    result = read_result(evaluation)
     assert len(result.directions) == 12 and {item.sentences for item in result.directions} == {2}
     bleu = sum(item.bleu for item in result.directions if not item.supervised) / 6
     lines = [line for line in printed.splitlines() if line.startswith("| FCLL  ")]

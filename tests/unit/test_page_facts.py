@@ -57,6 +57,12 @@ def test_titles_name_all_runs_or_count_them():
     assert all(f"{name}, step 2000, 985,856 parameters" in named for name in NAMES)
 
 
+def test_notes_of_users_are_at_the_top():
+    noted = page({**similarity(), "note": "<made> text"}).partition("</header>")[0]
+    assert '<p class="warning">&lt;made&gt; text</p>' in noted
+    assert "made" not in page(similarity())
+
+
 def test_svcca_of_few_sentences_warns():
     (warning,) = result_warnings(svcca(3, 2))
     assert warning.startswith("SVCCA of 3 sentences with 2 dimensions kept: below 10 sentences")

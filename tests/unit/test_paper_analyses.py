@@ -13,6 +13,7 @@ from mnmt_jax.papers.pages import html_report, markdown_page
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.tables import find_table, load_papers
+from mnmt_jax.papers.trials import trials
 from mnmt_jax.papers.workflow import Workflow
 
 
@@ -39,6 +40,16 @@ def test_a_kind_of_one_run_is_a_step_per_model():
     outputs = [values_of(step.command, "--output")[0] for step in steps]
     assert len(set(outputs)) == 3 and len(plan.trainings) == 2
     assert all(step.inputs[0].startswith("train/fcll_iwslt17") for step in steps)
+
+
+def test_miniatures_have_a_notice_on_every_page():
+    _, plan, _, steps = planned("language_layers/figure3", TINY)
+    table, paper = find_table("language_layers/table7"), load_papers()["language_layers"]
+    plan.add(trials(paper, table, table.rows[:1], 1)[0])
+    steps += [step for step in plan.steps if step.kind == "evaluate"]
+    assert {step.kind for step in steps} == {"analyse", "evaluate"}
+    assert all(values_of(step.command, "--note") == [TINY.notice] for step in steps)
+    assert not any("--note" in step.command for step in planned("language_layers/figure3")[3])
 
 
 def test_scales_are_those_of_a_run_without_a_task():

@@ -138,6 +138,18 @@ def test_models_are_for_the_columns_of_a_table(tmp_path, monkeypatch, capsys, ta
     assert last.endswith(flags[metrics])
 
 
+def test_plans_count_finished_steps(tmp_path, monkeypatch, capsys):
+    command = ["mnmt reproduce", "two_stage/table1", "--rows=1", "--dry-run"]
+    monkeypatch.setattr("sys.argv", [*command, f"--output={tmp_path}"])
+    reproduce.main()
+    assert "are done" not in capsys.readouterr().out
+    for name in ("vocabulary/ted19", "train/of_another_table/seed0"):
+        (tmp_path / "done" / name).parent.mkdir(parents=True)
+        (tmp_path / "done" / name).touch()
+    reproduce.main()
+    assert f"1 of 5 steps are done in {tmp_path}." in capsys.readouterr().out
+
+
 def test_missing_models_are_named(tmp_path, monkeypatch):
     command = ["mnmt reproduce", "two_stage/table1", "--dry-run", f"--comet={tmp_path / 'none'}"]
     monkeypatch.setattr("sys.argv", command)

@@ -466,12 +466,12 @@ def test_pages_show_published_ours_and_difference(tmp_path):
         f"{ours.low:.2f} to {ours.high:.2f}",
         "range of 2 seeds",
     ]
-    assert pages.TINY_NOTICE in markdown and pages.TINY_NOTICE in page.read_text("utf-8")
+    assert TINY.notice in markdown and TINY.notice in page.read_text("utf-8")
     latex = page.with_suffix(".tex").read_text("utf-8")
     assert r"FCLL & 32.95 & 21.00 & 1.52 \\" in latex and r"off-target, \%" in latex
     assert f"{ours.mean - 32.95:+.2f}" in page.read_text("utf-8")
     full = pages.markdown_page(paper, made)
-    assert pages.TINY_NOTICE not in full and "| iwslt17 |" not in full
+    assert TINY.notice not in full and "| iwslt17 |" not in full
 
 
 def test_lists_count_what_can_be_run():
