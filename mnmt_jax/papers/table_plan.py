@@ -54,8 +54,8 @@ def plan_table(
         table: the table.
         scale: size of the reproduction.
         rows: numbers of rows; None for all that can be run, the analyses and the counts.
-        seeds: number of seeds; None for the paper's; if the corpora are miniatures, for one, or two where
-            a column is the variance over seeds.
+        seeds: number of seeds; None for the paper's; if the corpora are miniatures, for one, or
+            two where a column is the variance over seeds.
         data: folder of the corpora; not looked into if they are miniatures.
         hypotheses: `ROW=FOLDER` of outside systems.
         metrics: flags of `mnmt evaluate` for scores that need a model, by metric.
