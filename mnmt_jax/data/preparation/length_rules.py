@@ -89,7 +89,8 @@ class PieceLength(PieceRule):
 
     def keeps(self, lengths: np.ndarray) -> np.ndarray:
         """Return which pairs are kept, bool `[n]`."""
-        return _within(lengths, self.min_pieces, self.max_pieces).all(axis=1)
+        is_within = _within(lengths, self.min_pieces, self.max_pieces)
+        return is_within[:, 0] & is_within[:, 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +118,7 @@ class PieceRatio(PieceRule):
 def within_ratio(first: np.ndarray, second: np.ndarray, max_ratio: float) -> np.ndarray:
     """Return where the larger number is at most `max_ratio` times the smaller, bool `[n]`."""
     longer, shorter = np.maximum(first, second), np.minimum(first, second)
-    return np.asarray(longer <= max_ratio * shorter)
+    return longer <= max_ratio * shorter
 
 
 def _within(values: np.ndarray, low: int, high: int | None) -> np.ndarray:
