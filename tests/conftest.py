@@ -126,8 +126,8 @@ def pytest_terminal_summary(terminalreporter):
 
     if not all(map(is_installed, PACKAGES)):
         terminalreporter.write_line(
-            "mlflow or wandb is not installed: tests/unit/test_trackers.py ran with stand-ins alone "
-            "(the extras mlflow and wandb)"
+            "mlflow or wandb is not installed: tests/unit/test_trackers.py ran with stand-ins "
+            "alone (the extras mlflow and wandb)"
         )
     if "MNMT_JAX_TABLES" not in os.environ:
         terminalreporter.write_line(
