@@ -32,7 +32,8 @@ from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
 from mnmt_jax.training.reporter import Reporter
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.trackers import background, group
-from mnmt_jax.training.trackers.interface import Tracker
+from mnmt_jax.training.trackers.interface import TrackedRun, Tracker
+from mnmt_jax.training.trackers.mlflow import MLflowTracker
 from mnmt_jax.training.train import train
 from tests.made_trackers import PACKAGES, is_installed, read_mlflow, read_wandb, use_stand_ins
 from tests.run_commands import ROOT
@@ -149,6 +150,27 @@ def test_long_values_are_shortened_for_mlflow(monkeypatch, tmp_path):
     assert text.startswith("('task_0', ") and text.endswith("...") and len(text) == 6000
 
 
+def test_calls_of_mlflow_stay_within_its_limits(monkeypatch, tmp_path):
+    use_stand_ins(monkeypatch)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    tracker = MLflowTracker(tmp_path, "run", TrackedRun(tmp_path / "mlflow.json"))
+    tracker.start({f"Model.key{number}": number for number in range(250)})
+    tracker.write(2, dict.fromkeys(map(str, range(2500)), 1))
+    (tracked,) = read_mlflow("http://server")
+    assert len(tracked.config) == 250 and len(tracked.metrics) == 2500
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[]", '{"id": "run0"}', '{"id": "run0", "last_step": [1]}']
+)
+def test_a_damaged_record_starts_a_new_tracked_run(damaged, tmp_path):
+    file = tmp_path / "mlflow.json"
+    TrackedRun(file, "run0", 4).save()
+    assert TrackedRun.open(file, is_resumed=True) == TrackedRun(file, "run0", 4)
+    file.write_text(damaged)
+    assert TrackedRun.open(file, is_resumed=True) == TrackedRun(file)
+
+
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_package_is_one_line_before_anything_is_written(name, monkeypatch, tmp_path):
     use_stand_ins(monkeypatch)
@@ -231,7 +253,7 @@ def test_errors_are_printed_once_and_cost_nothing_else(fragile, tmp_path, capfd)
     assert logged_steps(tmp_path) == [2, 4, 6] and list((tmp_path / "tensorboard").iterdir())
     warnings = [line for line in capfd.readouterr().err.splitlines() if "warning" in line]
     assert warnings == [
-        "warning: mlflow: start is refused; training continues, and metrics.jsonl has all "
+        "warning: mlflow: start is refused; training is not affected, and metrics.jsonl has all "
         "metrics; see to the server of MLFLOW_TRACKING_URI and your rights there"
     ]
 

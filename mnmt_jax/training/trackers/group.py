@@ -143,8 +143,8 @@ class TrackerGroup:
     def _warn(self, name: str, error: Exception) -> None:
         self._warn_once(
             {
-                f"tracker {name}": f"{name}: {one_line(error)}; training continues, and "
-                f"metrics.jsonl has all metrics; {_REMEDIES[name]}"
+                f"tracker {name}": f"{name}: {one_line(error)}; training is not "
+                f"affected, and metrics.jsonl has all metrics; {_REMEDIES[name]}"
             }
         )
 
