@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.timing import Timing, read_timing
 from mnmt_jax.papers.cells import COMPARED_METRICS, Cell, make_cell, timed_cell
 from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
@@ -16,6 +17,7 @@ from mnmt_jax.papers.published_scores import scoring_notes, uses_procedure, with
 from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.tables import Column, Row, Table
 from mnmt_jax.papers.trials import Trial, stated_seeds
+from mnmt_jax.vocabulary.languages import Direction
 
 Key = tuple[str, str]
 """Name of a row, and corpus of its columns."""
@@ -145,9 +147,21 @@ class _Results:
         return (*data_notes(trained), *scoring_notes(used), *timings)
 
 
+def _grouped_as_before(result: RunResult, directions: Iterable[Direction]) -> RunResult:
+    """Return a result whose zero-shot directions are those before back-translation trained them."""
+    trained = set(directions)
+    regrouped = [
+        dataclasses.replace(item, supervised=item.direction in trained)
+        for item in result.directions
+    ]
+    return dataclasses.replace(result, directions=tuple(regrouped))
+
+
 def _read_evaluation(experiment: Experiment, folder: Path, output: Path) -> Evaluation:
     """Read an evaluation, with the scores of the authors' procedure if the table has them."""
     result = read_result(folder)
+    if experiment.back_translation_rounds:
+        result = _grouped_as_before(result, get_mixture(experiment.data.mixture).directions)
     if not uses_procedure(experiment):
         return Evaluation(result, folder)
     cache = result.config.get("data", {}).get("cache", "")

@@ -54,7 +54,8 @@ def plan_table(
         table: the table.
         scale: size of the reproduction.
         rows: numbers of rows; None for all that can be run, the analyses and the counts.
-        seeds: number of seeds; None for the paper's, or for one if the corpora are miniatures.
+        seeds: number of seeds; None for the paper's; if the corpora are miniatures, for one, or
+            two where a column is the variance over seeds.
         data: folder of the corpora; not looked into if they are miniatures.
         hypotheses: `ROW=FOLDER` of outside systems.
         metrics: flags of `mnmt evaluate` for scores that need a model, by metric.
@@ -68,7 +69,7 @@ def plan_table(
         paper,
         table,
         select_rows(paper, table, rows, folders),
-        seeds or (1 if scale.miniature else None),
+        seeds or (_tiny_seeds(table) if scale.miniature else None),
         folder,
         folders,
     )
@@ -80,3 +81,7 @@ def plan_table(
         targets += workflow.add_analysis(analysis)
     targets += [workflow.add_count(mixture, splits) for mixture, splits in counts.items()]
     return TablePlan(paper, table, selected, analysed, counts, workflow, tuple(targets))
+
+
+def _tiny_seeds(table: Table) -> int:
+    return 2 if any(column.metric == "variance" for column in table.columns) else 1

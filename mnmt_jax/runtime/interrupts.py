@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -43,7 +43,8 @@ class _Watcher:
                 continue
             time.sleep(_SOON)  # the hook has ended by then; if not, the interrupt is ignored again
             self._drop_more()
-            _thread.interrupt_main()
+            # A signal also ends a system call that waits, which _thread.interrupt_main does not.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _drop_more(self) -> None:
         """Discard interrupts that arrived meanwhile: they must not be raised again in cleanup."""

@@ -202,12 +202,14 @@ def test_configurations(root):
 
 def test_data(root):
     made_pages.own_text(root)
+    made_pages.bridge(root)
     made_pages.spm_model(root)
     made_pages.seqio_module(root)
     printed = run_page("docs/data.md", root)
     assert Vocabulary.load(root / "VOCABULARY").languages == ("en", "de", "fr", "cs")
     assert {code for _, code in Vocabulary.load(root / "SPLIT").copies} == {"en", "cs"}
     assert TokenCache.open(root / "CACHE").tasks_with("train") == ("cldr_quickstart_en_cs",)
+    assert len(TokenCache.open(root / "BRIDGED").tasks_with("train")) == 24
     figures = json.loads(next(text for one, text in printed.items() if "cldr_rendering" in one))
     assert figures["drawn_and_rendered_lines_per_second"] > 0
 
@@ -309,6 +311,15 @@ def test_recipes(root):
     trained = RunDirectory(root / "runs/iwslt17/fcll").config()
     assert trained.data.validation_examples == 10_000 and trained.train.best_by == "all"
     assert trained.model.methods[0].languages == cache.vocabulary.languages
+
+
+def test_scale(root):
+    printed = run_page("docs/scale.md", root)
+    assert (root / "histograms" / "de").read_text(encoding="utf-8").startswith(" \t")
+    (table,) = (text for command, text in printed.items() if "preparation_steps" in command)
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^(\| `.*\|) (?:over )?[\d,]+ \|$", table, re.MULTILINE)
+    assert len(steps) > 20 and all(step in page for step in steps)
 
 
 def test_tutorials_of_own_text(root):

@@ -9,7 +9,7 @@ import sys
 from tests.run_commands import ROOT
 
 # What a shell starts in the background ignores Ctrl-C, and so do the processes that it starts.
-_HEAD = """import atexit, gc, os, signal, sys, time
+_HEAD = """import atexit, gc, os, signal, sys, threading, time
 from mnmt_jax.runtime.run_command import run_command
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """
@@ -31,9 +31,10 @@ def test_printed_output_stays_and_no_code_runs_afterwards():
 
 
 def test_an_interrupt_swallowed_by_a_hook_is_raised_again():
-    """Like the hook of JAX, which runs at each garbage collection."""
+    """Like the hook of JAX, which runs at each garbage collection; a call that waits ends too."""
     interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
-    done = run(f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')")
+    limit = "threading.Timer(20, os._exit, (7,)).start()"
+    done = run(f"{limit}\n{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(60)")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "interrupted\n"
 
@@ -48,7 +49,8 @@ def test_repeated_interrupts_are_not_lost():
 
 def test_an_interrupt_in_a_forked_process_is_raised_again():
     interrupt = "gc.callbacks.append(lambda *_: os.kill(os.getpid(), signal.SIGINT))"
-    work = f"{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(5)\nprint('lost')"
+    limit = "threading.Timer(20, os._exit, (7,)).start()"
+    work = f"{limit}\n{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(60)"
     parent = "os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     done = run(f"child = os.fork()\nif child:\n    {parent}\n{work}")
     assert (done.returncode, done.stdout) == (130, "")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from mnmt_jax.data.miniature_text import LINES, phrases
+from mnmt_jax.data.mixtures import MIXTURES
+from mnmt_jax.data.parallel_corpora import get_corpus
+from mnmt_jax.data.published_corpora import DATA_VARIABLE, PUBLISHED
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.fairseq import open_fairseq
 from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.miniature_checkpoint import RELEASED, write_miniature_checkpoint
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES
 from mnmt_jax.papers.counts import counted_splits
-from mnmt_jax.papers.experiments import experiments
+from mnmt_jax.papers.experiments import corpus_settings, experiments
+from mnmt_jax.papers.miniature import write_miniature
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
@@ -50,6 +54,26 @@ def _has_results(name: str) -> bool:
     """Return whether a table has analyses or counts."""
     table = find_table(name)
     return bool(table.analyses or counted_splits(PAPERS[table.paper], table))
+
+
+def _best_by_validation(paper) -> set[str]:
+    """Return the corpora whose models are chosen by validation loss."""
+    settings = [corpus_settings(paper, name) for name in paper.corpora]
+    return {
+        MIXTURES[item.mixture].corpus
+        for item in settings
+        if item.step == "best" or "--best" in item.average
+    }
+
+
+def test_corpora_whose_models_are_chosen_by_validation_have_its_text(tmp_path, monkeypatch):
+    monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
+    names = set().union(*map(_best_by_validation, PAPERS.values()))
+    assert {"iwslt17", "ted30", "wmt14"} <= names and "newscrawl" not in names
+    for name in sorted(names.intersection(PUBLISHED)):
+        row = PUBLISHED[name]
+        write_miniature(row, tmp_path / (row.folder or row.name))
+        assert get_corpus(name).directions("validation"), name
 
 
 def test_every_import_has_a_miniature():

@@ -161,13 +161,13 @@ def test_calls_of_mlflow_stay_within_its_limits(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "[]", '{"id": "run0"}', '{"id": "run0", "last_step": [1]}']
+    "text", ["", "[]", '{"id": "run0"}', '{"id": "run0", "last_step": [1]}']
 )
-def test_a_damaged_record_starts_a_new_tracked_run(damaged, tmp_path):
+def test_a_damaged_record_starts_a_new_tracked_run(text, tmp_path):
     file = tmp_path / "mlflow.json"
     TrackedRun(file, "run0", 4).save()
     assert TrackedRun.open(file, is_resumed=True) == TrackedRun(file, "run0", 4)
-    file.write_text(damaged)
+    file.write_text(text)
     assert TrackedRun.open(file, is_resumed=True) == TrackedRun(file)
 
 
