@@ -160,9 +160,7 @@ def test_calls_of_mlflow_stay_within_its_limits(monkeypatch, tmp_path):
     assert len(tracked.config) == 250 and len(tracked.metrics) == 2500
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"id": "run0"}', '{"id": "run0", "last_step": [1]}']
-)
+@pytest.mark.parametrize("text", ["", "[]", '{"id": "run0"}', '{"id": "run0", "last_step": [1]}'])
 def test_a_damaged_record_starts_a_new_tracked_run(text, tmp_path):
     file = tmp_path / "mlflow.json"
     TrackedRun(file, "run0", 4).save()
