@@ -18,6 +18,7 @@ setup(
         "": ["*.gin"],
         "mnmt_jax": ["py.typed"],
         "mnmt_jax.papers": ["Snakefile", "*/*.toml"],
+        "mnmt_jax.vocabulary": ["*.toml"],
         "mnmt_jax.docs": ["*.md"],
     },
 )

@@ -20,6 +20,7 @@ from mnmt_jax.vocabulary.languages import LANGUAGES, MITRE_LANGUAGES
 from tests import made_foreign
 from tests.made_run import SUPERVISED, make_cache, make_config, one_device
 from tests.random_params import random_params
+from tests.run_commands import ROOT
 from tests.unit import made_text
 
 # The columns of the talks' tables as they come, in their order.
@@ -53,6 +54,16 @@ def own_text(root: Path) -> None:
         table = ["\t".join(row) for row in zip(*sides.values(), strict=True)]
         write_lines(root / "data" / f"{split}.tsv", ["\t".join(sides), *table])
         write_lines(root / "data" / f"{split}.tmx", [tmx(sides)])
+
+
+def bridge(root: Path) -> None:
+    """Write the strategy of docs/data.md, and text of its languages that `own_text` lacks."""
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    strategy = page.partition("```toml\n")[2].partition("```")[0]
+    (root / "bridge.toml").write_text(strategy, encoding="utf-8")
+    for split, (start, count) in {"train": (1, 60), "validation": (100, 6)}.items():
+        for code in ("nl", "sv", "es"):
+            write_lines(root / "data" / f"{split}.{code}", made_text.sentences("de", count, start))
 
 
 def text(root: Path) -> None:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
 from mnmt_jax.commands.common_flags import CommandParser, add_step
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import (
@@ -27,7 +28,7 @@ from mnmt_jax.vocabulary.language_codes import check_new_code, find_code
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", "directions", *FILE_FLAGS)
+_CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", *DIRECTION_FLAGS, *FILE_FLAGS)
 
 
 def make_parser() -> CommandParser:

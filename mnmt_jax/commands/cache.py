@@ -9,6 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
 from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_module_import,
@@ -197,7 +198,7 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         from mnmt_jax.data.mixtures import get_mixture
 
         get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
-    fixed = ("name", "directions", *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
+    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module sets it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
     from mnmt_jax.interop.seqio import tasks as seqio_tasks

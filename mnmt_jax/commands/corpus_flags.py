@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands import bridge_flags
 from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 FILE_FLAGS = ("languages", "splits", "on_bad_line")
 """Flags for reading user files."""
 
+_SHAPES = "; or write english_centric, many_to_many, bridge"
 _STANDARD_SPLITS = "train=train,validation=validation,test=test"
 
 
@@ -60,12 +62,7 @@ def add_corpus_flags(
     group.add_argument(
         "--name", metavar="NAME", help="corpus name, used in task names; default: corpus"
     )
-    group.add_argument(
-        "--directions",
-        metavar="LIST",
-        help="training directions: english_centric, many_to_many, or a list such as en-de,de-en; "
-        "default: those of the mixture, or all in your files",
-    )
+    bridge_flags.add_direction_flags(group)
     return which
 
 
@@ -156,17 +153,19 @@ def corpus_and_directions(
     """
     from mnmt_jax.data.mixtures import get_mixture, mixture_corpus
 
+    if not arguments.text:
+        bridge_flags.check_direction_flags(arguments)
     if arguments.mixture:
         mixture = get_mixture(arguments.mixture)
         refuse_flags(arguments, ("name", *FILE_FLAGS), f"the built-in mixture '{mixture.name}'")
         corpus = mixture_corpus(mixture)
-        directions = _directions(arguments.directions, corpus) or mixture.directions
+        directions = _directions(arguments, corpus) or mixture.directions
         return _by_language(arguments, corpus, directions)
     if arguments.text:
-        refuse_flags(arguments, ["directions"], "text of single languages (--text)")
+        refuse_flags(arguments, bridge_flags.DIRECTION_FLAGS, "text of single languages (--text)")
     name = "corpus" if arguments.name is None else check_name(arguments.name, "--name")
     corpus = file_corpus(arguments, name)
-    directions = _directions(arguments.directions, corpus) or corpus.directions("train")
+    directions = _directions(arguments, corpus) or corpus.directions("train")
     if not directions:
         raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
     return _by_language(arguments, corpus, directions)
@@ -387,15 +386,19 @@ def _with_all_languages(corpus: Corpus, name: str) -> Corpus:
     return corpus
 
 
-def _directions(text: str | None, corpus: Corpus) -> tuple[Direction, ...]:
+def _directions(arguments: argparse.Namespace, corpus: Corpus) -> tuple[Direction, ...]:
+    """Return the directions that the flags choose; empty without `--directions`."""
     from mnmt_jax.vocabulary.languages import english_centric_directions, many_to_many_directions
 
+    text = arguments.directions
     if not text:
         return ()
+    if text == bridge_flags.BRIDGE:
+        return bridge_flags.corpus_bridge_directions(arguments.bridge, corpus)
     if text in ("english_centric", "many_to_many"):
         make = english_centric_directions if text == "english_centric" else many_to_many_directions
         return make(corpus.languages)
-    return parse_directions(text, corpus.languages, "; or write english_centric, many_to_many")
+    return parse_directions(text, corpus.languages, _SHAPES)
 
 
 def parse_directions(

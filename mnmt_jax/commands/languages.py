@@ -1,4 +1,4 @@
-"""Print the built-in table of languages, or resolve language codes."""
+"""Print the built-in table of languages, resolve language codes, or list a bridge strategy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.bridge_flags import BRIDGE_HELP, read_bridge
 from mnmt_jax.commands.common_flags import CommandParser
-from mnmt_jax.errors import docs_page
+from mnmt_jax.errors import UserError, docs_page
 
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.languages import Language
@@ -29,13 +30,24 @@ def make_parser() -> CommandParser:
         metavar="CODE",
         help="codes in any form, e.g. zho_Hans pb EN; default: the built-in table",
     )
+    parser.add_argument(
+        "--bridge",
+        metavar="FILE",
+        help=f"{BRIDGE_HELP}: print the numbers of directions and the training directions, in the "
+        "form of a file for 'mnmt evaluate --trained_on'",
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     return parser
 
 
 def main() -> None:
-    """Print one language per row; for given codes, with the given code first."""
+    """Print one language per row, for given codes with the given code first; or directions."""
     flags = make_parser().parse_args()
+    if flags.bridge is not None:
+        if flags.codes:
+            raise UserError(f"--bridge lists directions; leave out {' '.join(flags.codes)}")
+        _print_bridge(flags.bridge, flags.format)
+        return
     from mnmt_jax.vocabulary.languages import LANGUAGES, get_language
 
     codes = flags.codes or list(LANGUAGES)
@@ -48,6 +60,24 @@ def main() -> None:
         print(json.dumps(rows, ensure_ascii=False, indent=2))
         return
     for line in _aligned([columns, *([_cell(row[name]) for name in columns] for row in rows)]):
+        print(line)
+
+
+def _print_bridge(name: str, output_format: str) -> None:
+    """Print the counts of a bridge strategy as comments, and one training direction per line."""
+    from mnmt_jax.vocabulary.bridge_strategy import direction_counts, directions_by_kind
+
+    strategy = read_bridge(name)
+    counts = direction_counts(strategy)
+    kinds = {"-".join(pair): kind for pair, kind in directions_by_kind(strategy).items()}
+    if output_format == "json":
+        facts = {"languages": strategy.languages, "counts": counts, "directions": kinds}
+        print(json.dumps(facts, ensure_ascii=False, indent=2))
+        return
+    print(f"# {len(strategy.languages)} languages: {' '.join(strategy.languages)}")
+    for line in _aligned([(kind, str(count)) for kind, count in counts.items()]):
+        print(f"# {line}")
+    for line in _aligned([(direction, f"# {kind}") for direction, kind in kinds.items()]):
         print(line)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.commands.corpus_flags import (
     FILE_FLAGS,
@@ -195,7 +196,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
 
     inapplicable = [flag for flag in FILE_FLAGS if flag != "languages"]
     training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
-    flags = ("name", "directions", *inapplicable, *training)
+    flags = ("name", *DIRECTION_FLAGS, *inapplicable, *training)
     refuse_flags(arguments, flags, "--sentencepiece")
     languages = canonical_codes(split_list(arguments.languages), "--languages")
     if not languages:

@@ -89,7 +89,7 @@ def check_training_text(corpus: Corpus, supervised: Sequence[Direction]) -> None
             f"corpus '{corpus.name}' has no training text for {'-'.join(missing[0])}"
             f"{f' (no file {join_names(files)})' if files else ''}; it has "
             f"{join_names(list(map('-'.join, present)))}; add the text, or leave the direction "
-            "out, with --directions"
+            "out, with --directions or left_out_pairs of a --bridge file"
         )
 
 

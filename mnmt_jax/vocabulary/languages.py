@@ -14,6 +14,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.bridge_strategy import (
+    PACKAGED,
+    bridge_directions,
+    read_bridge_strategy,
+    read_fields,
+)
 from mnmt_jax.vocabulary.language_codes import (
     canonical_codes,
     display_name,
@@ -200,31 +206,16 @@ def _read_table(table: str) -> dict[str, Language]:
 LANGUAGES: Mapping[str, Language] = MappingProxyType(_read_table(_TABLE))
 """The languages of the built-in table by code, in alphabetical order of the codes."""
 
-MITRE_LANGUAGES: tuple[str, ...] = tuple(
-    "en de nl sv da af fr es it pt ro ru cs pl bg uk id jv ms tl ja zh ko vi".split()
-)
-"""The 24 languages of MITRE in the order of its language tags."""
+# The codes in the file are canonical, so they are not parsed at import.
+_MITRE = read_fields(PACKAGED["mitre"])
 
 MITRE_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "Germanic": ("de", "nl", "sv", "da", "af"),
-        "Romance": ("fr", "es", "it", "pt", "ro"),
-        "Slavic": ("ru", "cs", "pl", "bg", "uk"),
-        "Malayo-Polynesian": ("id", "jv", "ms", "tl"),
-        "Asian": ("ja", "zh", "ko", "vi"),
-    }
+    {name: tuple(group["languages"]) for name, group in _MITRE["groups"].items()}
 )
 """MITRE's groups without English, bridge languages first."""
 
-MITRE_BRIDGES: tuple[str, ...] = ("de", "nl", "fr", "es", "ru", "cs", "id", "ja", "zh")
-"""Bridge languages of the groups: paired with each other and with their entire group."""
-
-# Pairs in the published list beyond the rule: Malay with five bridges, Vietnamese and Javanese;
-# Filipino with five bridges and Vietnamese.
-_MITRE_EXTRA_PAIRS: tuple[Direction, ...] = (
-    *((other, "ms") for other in ("de", "fr", "ru", "vi", "ja", "zh", "jv")),
-    *((other, "tl") for other in ("ja", "zh", "vi", "ru", "fr", "de")),
-)
+MITRE_LANGUAGES: tuple[str, ...] = (*_MITRE["hub"], *itertools.chain(*MITRE_GROUPS.values()))
+"""The 24 languages of MITRE in the order of its language tags."""
 
 _FINE_TUNING_DIRECTIONS = 100
 
@@ -386,20 +377,14 @@ def many_to_many_directions(languages: Iterable[str]) -> tuple[Direction, ...]:
 def mitre_directions() -> tuple[Direction, ...]:
     """List the 194 training directions of MITRE, in the order of its published list.
 
-    English with all (23 pairs), each bridge with the other members of its group (25), all bridges
-    with each other (36), and 13 further pairs; then the same pairs reversed.
+    They are the directions of `mitre.toml`: English with all (23 pairs), each bridge with the other
+    members of its group (25), all bridges with each other (36), and 13 further pairs; then the same
+    pairs reversed.
 
     Source: the rule is MITRE §4.1; the 13 pairs follow the authors' published list, which differs
     from the paper's table (there Malay is a full bridge and Filipino has no extra pairs).
     """
-    pairs: list[Direction] = [("en", code) for code in MITRE_LANGUAGES[1:]]
-    for group in MITRE_GROUPS.values():
-        bridges = [code for code in group if code in MITRE_BRIDGES]
-        members = [code for code in group if code not in MITRE_BRIDGES]
-        pairs += itertools.product(bridges, members)
-    pairs += itertools.combinations(MITRE_BRIDGES, 2)
-    pairs += _MITRE_EXTRA_PAIRS
-    return (*pairs, *((target, source) for source, target in pairs))
+    return bridge_directions(read_bridge_strategy(PACKAGED["mitre"]))
 
 
 def fine_tuning_directions(count: int) -> tuple[Direction, ...]:

@@ -202,12 +202,14 @@ def test_configurations(root):
 
 def test_data(root):
     made_pages.own_text(root)
+    made_pages.bridge(root)
     made_pages.spm_model(root)
     made_pages.seqio_module(root)
     printed = run_page("docs/data.md", root)
     assert Vocabulary.load(root / "VOCABULARY").languages == ("en", "de", "fr", "cs")
     assert {code for _, code in Vocabulary.load(root / "SPLIT").copies} == {"en", "cs"}
     assert TokenCache.open(root / "CACHE").tasks_with("train") == ("cldr_quickstart_en_cs",)
+    assert len(TokenCache.open(root / "BRIDGED").tasks_with("train")) == 24
     figures = json.loads(next(text for one, text in printed.items() if "cldr_rendering" in one))
     assert figures["drawn_and_rendered_lines_per_second"] > 0
 
