@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -64,15 +65,26 @@ def _steps_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows: steps, pairs that reached them, and what they dropped."""
     dropped = {item.label: item for item in _sums(steps, counts)}
-    rows = []
+    rows = [_reading_row([item for item in counts if item.group.split == "train"])]
     for label, step in steps.items():
         item = dropped.get(label)
-        share = f"{item.dropped / max(1, item.reached):.2%}" if item else "–"
-        numbers = [f"{item.reached:,}", f"{item.dropped:,}"] if item else ["–", "–"]
-        rows.append([label, step.title(), *numbers, share])
+        numbers = _numbers(item.reached, item.dropped) if item else ["–"] * 3
+        rows.append([label, step.title(), *numbers])
     kept = sum(item.kept for item in counts if item.group.split == "train")
     rows.append(["kept", "", f"{kept:,}", "", ""])
     return ["step", "", "pairs", "dropped", "share"], rows
+
+
+def _reading_row(counts: Sequence[GroupCounts]) -> list[str]:
+    """Return the row of the lines that are not pairs of clean sentences."""
+    unclean = sum((Counter(item.unclean) for item in counts), Counter())
+    lines = sum(item.read for item in counts) + unclean.total()
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in unclean.most_common())
+    return ["reading", reasons, *_numbers(lines, unclean.total())]
+
+
+def _numbers(reached: int, dropped: int) -> list[str]:
+    return [f"{reached:,}", f"{dropped:,}", f"{dropped / max(1, reached):.2%}"]
 
 
 def _examples(item: StepCounts, step: Step) -> Html:

@@ -19,11 +19,12 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
 from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.runners import LocalRunner
-from mnmt_jax.data.preparation.stages import make_stages
-from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PieceRule, Transform
+from mnmt_jax.data.preparation.stages import Counts, make_stages
+from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PairBatch, PieceRule, Transform
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock
 from tests.unit import made_text
@@ -280,3 +281,45 @@ def test_a_folder_has_one_preparation_at_a_time(corpus, vocabulary, tmp_path):
 def test_rules_of_pieces_come_last():
     with pytest.raises(UserError, match="step 2. lower: rules of pieces come last, but 1. even"):
         make_stages((Even(), Lower()))
+
+
+def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
+    work, tasks = tmp_path / "cache.unfinished", plan_tasks(corpus, DIRECTIONS)
+    options = {"vocabulary": vocabulary, "output": tmp_path / "cache", **SIZES}
+
+    def times() -> dict[Path, int]:
+        return {p: p.stat().st_mtime_ns for p in work.rglob("*") if p.suffix in (".json", ".text")}
+
+    def stop_before_writing(function, job, units):
+        if function is passes.write_task:
+            raise KeyboardInterrupt
+        LocalRunner(1)(function, job, units)
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus, tasks, Recipe("made", STEPS), runner=stop_before_writing, **options)
+    finished, seen = times(), []
+    assert len(finished) > 40
+
+    def look_before_writing(function, job, units):
+        if function is passes.write_task:
+            seen.append(times())
+        LocalRunner(1)(function, job, units)
+
+    prepare(corpus, tasks, Recipe("made", STEPS), runner=look_before_writing, **options)
+    assert seen == [finished]
+
+
+def test_keys_repeat_in_their_column_alone_and_the_first_pair_stays():
+    table = np.array([(7, 0, 0), (7, 1, 1), (7, 3, 0), (7, 2, 0), (8, 2, 0), (8, 2, 1)], KEY)
+    assert repeated(table).tolist() == [2, 3]
+    assert repeated(table[[2, 3, 0, 1]]).tolist() == [2, 3]
+
+
+def test_a_few_dropped_pairs_are_kept_as_examples():
+    counts, texts = Counts(), [str(n) for n in range(30)]
+    batch = PairBatch(texts, texts, ("de", "en"))
+    for _ in range(2):
+        batch = counts.keep("rule", batch, np.arange(len(batch.sources)) >= 6)
+    facts = counts.as_facts()
+    assert facts["dropped"] == {"rule": 12} and len(batch.sources) == 18
+    assert [one for one, _ in facts["examples"]["rule"]] == texts[:10]

@@ -121,15 +121,21 @@ def read_text(job: Job, group: Group) -> None:
         sources, targets = zip(*pairs, strict=True)
         write_chunk_text(_chunk_stem(folder, number).with_suffix(".text"), sources, targets)
         sizes.append(len(pairs))
-    write_facts(done, {"pairs": sizes})
+    report = job.corpus.reports.get((group.split, _direction_read(job.corpus, group)))
+    write_facts(done, {"pairs": sizes, "unclean": dict(report.dropped) if report else {}})
+
+
+def _direction_read(corpus: Corpus, group: Group) -> Direction:
+    """Return the direction whose text is read: that of the sorted codes, if it has text."""
+    is_sorted = group.languages in corpus.directions(group.split)
+    return group.languages if is_sorted else group.languages[::-1]
 
 
 def _pairs(corpus: Corpus, group: Group) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a group in the order of the sorted codes."""
-    if group.languages in corpus.directions(group.split):
-        return corpus.pairs(group.split, group.languages)
-    reverse = corpus.pairs(group.split, group.languages[::-1])
-    return ((second, first) for first, second in reverse)
+    direction = _direction_read(corpus, group)
+    pairs = corpus.pairs(group.split, direction)
+    return pairs if direction == group.languages else ((two, one) for one, two in pairs)
 
 
 def _chunks(pairs: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
@@ -140,6 +146,11 @@ def _chunks(pairs: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[
 def chunk_sizes(job: Job, group: Group) -> list[int]:
     """Return the numbers of pairs of a group's chunks as they were read."""
     return read_facts(raw_folder(job, group) / "chunks.json")["pairs"]
+
+
+def unclean_lines(job: Job, group: Group) -> dict[str, int]:
+    """Return the numbers of lines of a group that were not read as a pair, by reason."""
+    return read_facts(raw_folder(job, group) / "chunks.json")["unclean"]
 
 
 def filter_chunk(job: Job, group: Group, stage: int, number: int, partitions: int) -> None:

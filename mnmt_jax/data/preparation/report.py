@@ -16,6 +16,7 @@ class GroupCounts:
 
     Attributes:
         group: split and languages.
+        unclean: lines that were not read as a pair, by reason.
         read: clean pairs before the first step.
         kept: pairs after the last step.
         dropped: label of a step -> number of dropped pairs.
@@ -23,6 +24,7 @@ class GroupCounts:
     """
 
     group: Group
+    unclean: Mapping[str, int]
     read: int
     kept: int
     dropped: Mapping[str, int]
@@ -60,7 +62,8 @@ def sum_chunks(job: Job, group: Group) -> GroupCounts:
             for label, pairs in facts["examples"].items():
                 first = examples.setdefault(label, [])
                 first += [(one, other) for one, other in pairs][: EXAMPLES - len(first)]
-    return GroupCounts(group, sum(passes.chunk_sizes(job, group)), kept, dropped, examples)
+    unclean, read = passes.unclean_lines(job, group), sum(passes.chunk_sizes(job, group))
+    return GroupCounts(group, unclean, read, kept, dropped, examples)
 
 
 def sum_groups(labels: Iterable[str], counts: Iterable[GroupCounts]) -> list[StepCounts]:
