@@ -17,6 +17,7 @@ setup(
     package_data={
         "": ["*.gin"],
         "mnmt_jax": ["py.typed"],
+        "mnmt_jax.data.preparation": ["recipes/*.toml"],
         "mnmt_jax.papers": ["Snakefile", "*/*.toml"],
         "mnmt_jax.vocabulary": ["*.toml"],
         "mnmt_jax.docs": ["*.md"],

@@ -139,9 +139,9 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
-    from mnmt_jax.evaluation.language_detectors import find_detector
     from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
+    from mnmt_jax.vocabulary.language_detectors import find_detector
 
     work_shard = work_shard_of(flags)
     check_folder(flags.output)

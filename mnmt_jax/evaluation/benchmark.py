@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from mnmt_jax.data.mixtures import MIXTURES
 from mnmt_jax.data.parallel_corpora import CORPORA, CldrPhrases, Corpus, get_corpus
 from mnmt_jax.errors import UserError, join_names, suggest
-from mnmt_jax.evaluation.language_detectors import LanguageDetector, make_lid176
 from mnmt_jax.evaluation.off_target import NearestRendering
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector, make_lid176
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction, find_english
 
 SPLIT = "test"

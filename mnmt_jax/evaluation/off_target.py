@@ -1,8 +1,8 @@
 """Off-target ratio: the share of translations in a language other than the target.
 
-Language detectors (`language_detectors`) work on any text, but err on short phrases. If every item
-is available in all candidate languages (the CLDR corpus, multi-parallel test sets), the nearest
-rendering is far more accurate, and references never count as off-target.
+Language detectors (`mnmt_jax.vocabulary.language_detectors`) work on any text, but err on short
+phrases. If every item is available in all candidate languages (the CLDR corpus, multi-parallel test
+sets), the nearest rendering is far more accurate, and references never count as off-target.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters, make_lid176
 
 _GRAM_SIZES = (2, 3)
 _GRAM_CACHE_SIZE = 1 << 15  # number of cached n-gram tables, a few kilobytes each
@@ -127,9 +128,28 @@ def off_target_ratio(detected: Sequence[str], target_language: str) -> float:
     return 100.0 * sum(code not in ("", target_language) for code in detected) / len(detected)
 
 
-def has_letters(text: str) -> bool:
-    """Return whether a text has a letter of any script; other texts have no language."""
-    return any(character.isalpha() for character in text)
+def detect_off_target(
+    detector: LanguageDetector, hypotheses: Sequence[str], target_language: str
+) -> OffTargetResult:
+    """Detect the languages of one direction's translations.
+
+    Args:
+        detector: language detector.
+        hypotheses: output texts, at least one.
+        target_language: code of the target language.
+    """
+    expected = detector.expected(target_language)
+    labels = [detector.label(text) if has_letters(text) else "" for text in hypotheses]
+    detected = tuple(target_language if label == expected else label for label in labels)
+    if expected is None:
+        note = f"{detector.name} does not know {target_language}: no ratio"
+        return OffTargetResult(None, detected, note)
+    return OffTargetResult(off_target_ratio(detected, target_language), detected)
+
+
+def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
+    """Detect languages with lid.176; see `detect_off_target`."""
+    return detect_off_target(make_lid176(), hypotheses, target_language)
 
 
 def _words(text: str) -> list[str]:

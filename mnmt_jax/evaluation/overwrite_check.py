@@ -9,9 +9,9 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
-from mnmt_jax.evaluation.language_detectors import detector_name
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.vocabulary.language_detectors import detector_name
 from mnmt_jax.vocabulary.languages import Direction
 
 _OPTIONAL = {"spbleu": "spBLEU", "comet": "COMET", "bert_score": "BERTScore"}

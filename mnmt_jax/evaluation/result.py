@@ -12,10 +12,10 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.averages import Averages, average_groups
-from mnmt_jax.evaluation.language_detectors import LID176, detector_name
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import is_object_with, read_object
 from mnmt_jax.files.storage_errors import one_line
+from mnmt_jax.vocabulary.language_detectors import LID176, detector_name
 from mnmt_jax.vocabulary.languages import Direction
 
 FORMAT = 1

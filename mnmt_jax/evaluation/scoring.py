@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores
+from mnmt_jax.evaluation.off_target import detect_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.vocabulary.languages import Direction
@@ -55,7 +56,7 @@ def score_direction(
     source, target = direction
     hypotheses = [output.text for output in outputs]
     scores = corpus_scores(hypotheses, texts.references, target)
-    lid = benchmark.detector.off_target(hypotheses, target)
+    lid = detect_off_target(benchmark.detector, hypotheses, target)
     nearest = benchmark.nearest.off_target(hypotheses, target) if benchmark.nearest else None
     detected = (nearest or lid).detected
     unknown = Counter("".join(output.unknown_characters for output in outputs))
@@ -70,7 +71,9 @@ def score_direction(
         exact_match=scores.exact_match,
         off_target_nearest=nearest.ratio if nearest else None,
         off_target_lid=lid.ratio,
-        off_target_lid_reference=benchmark.detector.off_target(texts.references, target).ratio,
+        off_target_lid_reference=detect_off_target(
+            benchmark.detector, texts.references, target
+        ).ratio,
         empty=sum(not text.strip() for text in hypotheses),
         unknown_characters=unknown.total(),
         detected=dict(Counter(detected).most_common()),

@@ -313,6 +313,15 @@ def test_recipes(root):
     assert trained.model.methods[0].languages == cache.vocabulary.languages
 
 
+def test_scale(root):
+    printed = run_page("docs/scale.md", root)
+    assert (root / "histograms" / "de").read_text(encoding="utf-8").startswith(" \t")
+    (table,) = (text for command, text in printed.items() if "preparation_steps" in command)
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^(\| `.*\|) (?:over )?[\d,]+ \|$", table, re.MULTILINE)
+    assert len(steps) > 20 and all(step in page for step in steps)
+
+
 def test_tutorials_of_own_text(root):
     """The second page uses the run of the first."""
     printed = run_page("docs/tutorials/own_text.md", root)

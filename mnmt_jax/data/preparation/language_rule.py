@@ -1,0 +1,57 @@
+"""The rule on the detected language of sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from mnmt_jax.data.preparation.steps import Side, SideRule
+from mnmt_jax.vocabulary.language_detectors import (
+    LID176,
+    LanguageDetector,
+    find_detector,
+    has_letters,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DetectedLanguage(SideRule):
+    """Another language by automatic detection.
+
+    Sentences without letters pass, and all sentences of a language that the detector does not know.
+
+    Attributes:
+        lid_model: `lid.176`, `langdetect`, or the path of a fastText model with the labels of
+            lid.176.
+    """
+
+    name = "language"
+    lid_model: str = LID176
+
+    def __post_init__(self) -> None:
+        """Check that a model is named."""
+        self.require("lid_model", bool(self.lid_model), expected=f"a detector, such as {LID176}")
+
+    def check_languages(self, languages: Sequence[str]) -> None:
+        """Check that the model can be read."""
+        _detector(self.lid_model)
+
+    def accepts_side(self, side: Side) -> np.ndarray:
+        """Return which sentences pass, bool `[n]`."""
+        detector = _detector(self.lid_model)
+        accepted = {detector.expected(side.language), ""}
+        if None in accepted:
+            return np.ones(len(side.sentences), bool)
+        is_accepted = (
+            not has_letters(sentence) or detector.label(sentence) in accepted
+            for sentence in side.sentences
+        )
+        return np.fromiter(is_accepted, bool, len(side.sentences))
+
+
+@functools.cache
+def _detector(model: str) -> LanguageDetector:
+    return find_detector(model, setting="language: lid_model = ")
