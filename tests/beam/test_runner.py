@@ -6,7 +6,6 @@ import pytest
 
 from mnmt_jax.data.mixtures import plan_tasks
 from mnmt_jax.data.preparation.prepare import prepare
-from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.runners import BeamRunner
 from mnmt_jax.errors import UserError
 from tests.unit.test_preparation import (
@@ -15,6 +14,7 @@ from tests.unit.test_preparation import (
     STEPS,
     content,
     corpus,
+    made_recipe,
     run,
     vocabulary,
 )
@@ -25,7 +25,7 @@ __all__ = ["corpus", "vocabulary"]  # fixtures
 
 
 def run_on_beam(corpus, vocabulary, output, *flags):
-    recipe = Recipe("made", STEPS)
+    recipe = made_recipe(STEPS)
     options = {"vocabulary": vocabulary, "output": output, "runner": BeamRunner(flags), **SIZES}
     return prepare(corpus, plan_tasks(corpus, DIRECTIONS), recipe, **options)
 

@@ -19,6 +19,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
 from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.recipes import Recipe
@@ -107,6 +108,10 @@ class Nothing(OnePairRule):
 STEPS = (Lower(), Differ(), Sources(), Starts(), Differ(), Even())
 
 
+def made_recipe(steps) -> Recipe:
+    return Recipe("made", "made", "", "", tuple(steps))
+
+
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Aligned lines in three languages, of which many repeat others but for case."""
@@ -141,7 +146,7 @@ def run(corpus, vocabulary, output, steps=STEPS, *, processes=1, **changes):
         return prepare(
             corpus,
             tasks,
-            Recipe("made", tuple(steps)),
+            made_recipe(steps),
             vocabulary=vocabulary,
             output=output,
             runner=runner,
@@ -296,7 +301,7 @@ def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
         LocalRunner(1)(function, job, units)
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(corpus, tasks, Recipe("made", STEPS), runner=stop_before_writing, **options)
+        prepare(corpus, tasks, made_recipe(STEPS), runner=stop_before_writing, **options)
     finished, seen = times(), []
     assert len(finished) > 40
 
@@ -305,7 +310,7 @@ def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
             seen.append(times())
         LocalRunner(1)(function, job, units)
 
-    prepare(corpus, tasks, Recipe("made", STEPS), runner=look_before_writing, **options)
+    prepare(corpus, tasks, made_recipe(STEPS), runner=look_before_writing, **options)
     assert seen == [finished]
 
 

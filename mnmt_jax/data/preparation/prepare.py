@@ -78,6 +78,7 @@ def prepare(
             another preparation or in use.
     """
     check_cache_directory(output, overwrite)
+    recipe.check_languages(list(dict.fromkeys(code for task in tasks for code in task.direction)))
     work = output.with_name(f"{output.name}.unfinished")
     job = Job(work, corpus, vocabulary, make_stages(recipe.steps), chunk_pairs, shard_examples)
     with _locked_work(work, _identity(job, tasks, recipe, partition_keys)):
