@@ -69,10 +69,10 @@ def _steps_table(
     for label, step in steps.items():
         item = dropped.get(label)
         numbers = _numbers(item.reached, item.dropped) if item else ["–"] * 3
-        rows.append([label, step.title(), *numbers])
+        rows.append([f"{label}: {step.title()}", *numbers])
     kept = sum(item.kept for item in counts if item.group.split == "train")
-    rows.append(["kept", "", f"{kept:,}", "", ""])
-    return ["step", "", "pairs", "dropped", "share"], rows
+    rows.append(["kept", f"{kept:,}", "", ""])
+    return ["step", "pairs", "dropped", "share"], rows
 
 
 def _reading_row(counts: Sequence[GroupCounts]) -> list[str]:
@@ -80,7 +80,8 @@ def _reading_row(counts: Sequence[GroupCounts]) -> list[str]:
     unclean = sum((Counter(item.unclean) for item in counts), Counter())
     lines = sum(item.read for item in counts) + unclean.total()
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in unclean.most_common())
-    return ["reading", reasons, *_numbers(lines, unclean.total())]
+    label = f"reading: {reasons}" if reasons else "reading"
+    return [label, *_numbers(lines, unclean.total())]
 
 
 def _numbers(reached: int, dropped: int) -> list[str]:
@@ -90,11 +91,11 @@ def _numbers(reached: int, dropped: int) -> list[str]:
 def _examples(item: StepCounts, step: Step) -> Html:
     """Return the first dropped pairs of a step, folded."""
     summary = tag("summary", f"{item.label}: {step.title()}, {item.dropped:,} pairs")
-    rows = [
-        tag("tr", tag("td", languages), *(tag("td", *text_in(code, text)) for code, text in sides))
-        for languages, *texts in item.examples
-        for sides in [zip(languages.split("-"), texts, strict=True)]
-    ]
+    rows = []
+    for languages, *texts in item.examples:
+        sides = zip(languages.split("-"), texts, strict=True)
+        cells = [tag("td", text_in(code, text)) for code, text in sides]
+        rows.append(tag("tr", tag("td", languages), cells))
     return collapsible(summary, tag("div", tag("table", rows), class_="scroll"), unfolded=False)
 
 
