@@ -122,6 +122,18 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             "JAX for GPUs is not there: tests/gpu did not run (scripts/test_gpu.sh; docs/gpu.md)"
         )
+    from tests.made_trackers import PACKAGES, is_installed
+
+    if not all(map(is_installed, PACKAGES)):
+        terminalreporter.write_line(
+            "mlflow or wandb is not installed: tests/unit/test_trackers.py ran with stand-ins "
+            "alone (the extras mlflow and wandb)"
+        )
+    if importlib.util.find_spec("apache_beam") is None:
+        terminalreporter.write_line(
+            "Apache Beam is not installed: tests/beam did not run (scripts/test_beam.sh; "
+            "docs/scale.md)"
+        )
     if "MNMT_JAX_TABLES" not in os.environ:
         terminalreporter.write_line(
             "tests/tables, a row of each published table, did not run (scripts/test_tables.sh; "

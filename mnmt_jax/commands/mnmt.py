@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": "compare evaluations of several runs",
     "back-translate": "back-translate training data, and optionally train on it in rounds",
     "cache": "tokenize a corpus into the token cache used for training",
+    "prepare": "clean, filter and deduplicate text by a recipe into a token cache",
     "vocabulary": "train or adopt a SentencePiece vocabulary, or split shared pieces",
     "languages": "list known languages, or resolve language codes",
     "count": "count the sentence pairs of a corpus by split and direction",

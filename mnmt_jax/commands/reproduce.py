@@ -7,11 +7,11 @@ continues. Arguments after `--` go to Snakemake, e.g. `-- --executor slurm --job
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.commands.common_flags import positive_int
+from mnmt_jax.commands.passed_on_words import ParserWithPassedOnWords
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers.score_models import SCORE_MODELS
 
@@ -21,27 +21,11 @@ if TYPE_CHECKING:
     from mnmt_jax.papers.tables import Table
 
 
-class _Parser(CommandParser):
-    """A parser that leaves the words after `--` to Snakemake, also if flags precede them."""
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments as in the base class.
-
-        Raises:
-            UserError: for a mistake.
-        """
-        words = [*(sys.argv[1:] if args is None else args), "--"]
-        end = words.index("--")
-        parsed = super().parse_args(words[:end], namespace)
-        if parsed.snakemake:
-            self.error(f"arguments of Snakemake follow '--', as in '-- {parsed.snakemake[0]}'")
-        parsed.snakemake = words[end + 1 : -1]
-        return parsed
-
-
-def make_parser() -> CommandParser:
+def make_parser() -> ParserWithPassedOnWords:
     """Make the parser of the command line."""
-    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ParserWithPassedOnWords(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", metavar="PAPER/TABLE", help="'mnmt papers' lists them")
     parser.add_argument(
         "--data", type=Path, default=Path("data"), metavar="DIR", help="corpora; default: data"
@@ -89,9 +73,7 @@ def make_parser() -> CommandParser:
             metavar=model.kind,
             help=f"fill the columns of {model.title} with this model",
         )
-    parser.add_argument(
-        "snakemake", nargs="*", default=[], metavar="-- ARG", help="arguments of Snakemake"
-    )
+    parser.pass_words_on("snakemake")
     return parser
 
 

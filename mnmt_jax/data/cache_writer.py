@@ -25,6 +25,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 DEFAULT_SHARD_EXAMPLES = 1_000_000
 _ENCODE_LINES = 1024
+_LENGTHS_BUFFER = 2**20  # numbers that are written at a time
 # One record per group, so that a single example can be read; small records do not compress.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
@@ -60,7 +61,7 @@ class TaskSource:
             UserError: if there is no example.
         """
         splits = {
-            split: _write_split(directory, self.name, split, pairs(), shard_examples)
+            split: write_split(directory, self.name, split, pairs(), shard_examples)
             for split, pairs in self.splits.items()
         }
         non_empty = {name: split for name, split in splits.items() if split.examples}
@@ -102,13 +103,17 @@ class ReusedTask:
         """
         del shard_examples
         for file in self.cache.files(self.name):
-            source, target = self.cache.directory / file, directory / file
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source, target)
-            except OSError:
-                shutil.copyfile(source, target)
+            link_or_copy(self.cache.directory / file, directory / file)
         return self.cache.tasks[self.name]
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Hard-link a file; copy it where the file system refuses links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTask]:
@@ -197,14 +202,19 @@ def write_cache(
             report(_task_line(written[task.name]))
         if not written:
             raise UserError("no tasks to write; name a mixture or directions")
-        vocabulary.save(partial / "vocabulary")
-        facts = {
-            "format": FORMAT,
-            "vocabulary": vocabulary.fingerprint,
-            "tasks": [dataclasses.asdict(task) for task in written.values()],
-        }
-        (partial / "cache.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        write_facts(partial, written.values(), vocabulary)
     return TokenCache.open(directory)
+
+
+def write_facts(directory: Path, tasks: Iterable[CachedTask], vocabulary: Vocabulary) -> None:
+    """Write the vocabulary of a cache, and `cache.json`, which describes its tasks."""
+    vocabulary.save(directory / "vocabulary")
+    facts = {
+        "format": FORMAT,
+        "vocabulary": vocabulary.fingerprint,
+        "tasks": [dataclasses.asdict(task) for task in tasks],
+    }
+    (directory / "cache.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def check_cache_directory(directory: str | Path, overwrite: bool) -> None:
@@ -224,13 +234,25 @@ def check_cache_directory(directory: str | Path, overwrite: bool) -> None:
         raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
 
 
-def _write_split(
+def write_split(
     directory: Path, task: str, split: str, pairs: Iterable[TokenPair], shard_examples: int
 ) -> Split:
-    lengths = array.array("i")
+    """Write the shards and lengths of a split of a task, in constant memory.
+
+    Args:
+        directory: folder of the cache.
+        task: name of the task.
+        split: name of the split.
+        pairs: piece ids of source and target.
+        shard_examples: most examples per shard file.
+
+    Returns:
+        Its size; without examples nothing is written.
+    """
     shards: list[int] = []
     content = hashlib.sha256()
     writer = None
+    lengths = _LengthsFile(lengths_path(directory, task, split))
     for source, target in pairs:
         if writer is None or shards[-1] == shard_examples:
             if writer is not None:
@@ -240,17 +262,53 @@ def _write_split(
         record = np.array([len(source), *source, *target], "<i4").tobytes()
         writer.write(record)
         content.update(len(record).to_bytes(4, "little") + record)
-        lengths.extend((len(source), len(target)))
+        lengths.add(len(source), len(target))
         shards[-1] += 1
-    if writer is None:
-        return Split(0, 0, 0, (), content.hexdigest())
-    writer.close()
-    table = np.array(lengths, np.int32).reshape(-1, 2)
-    buffer = io.BytesIO()  # np.save to a path hides the operating system's error message
-    np.save(buffer, table)
-    lengths_path(directory, task, split).write_bytes(buffer.getbuffer())
-    totals = table.sum(axis=0, dtype=np.int64)
-    return Split(len(table), int(totals[0]), int(totals[1]), tuple(shards), content.hexdigest())
+    if writer is not None:
+        writer.close()
+    return Split(*lengths.close(), tuple(shards), content.hexdigest())
+
+
+class _LengthsFile:
+    """A file of lengths in NumPy's format that grows; its first bytes are written last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._buffer = array.array("i")
+        self._totals = np.zeros(2, np.int64)
+        self._examples = 0
+
+    def add(self, source: int, target: int) -> None:
+        """Add the lengths of an example."""
+        self._buffer.extend((source, target))
+        if len(self._buffer) == _LENGTHS_BUFFER:
+            self._flush()
+
+    def close(self) -> tuple[int, int, int]:
+        """Write the rest; return the numbers of examples, source pieces and target pieces."""
+        self._flush()
+        if self._examples:
+            with open(self._path, "r+b") as file:
+                file.write(self._header())
+        return self._examples, int(self._totals[0]), int(self._totals[1])
+
+    def _flush(self) -> None:
+        table = np.array(self._buffer, np.int32).reshape(-1, 2)
+        if not len(table):
+            return
+        with open(self._path, "ab" if self._examples else "wb") as file:
+            if not self._examples:
+                file.write(self._header())  # of this size, whatever the number of examples
+            file.write(table.tobytes())
+        self._examples += len(table)
+        self._totals += table.sum(axis=0, dtype=np.int64)
+        self._buffer = array.array("i")
+
+    def _header(self) -> bytes:
+        buffer = io.BytesIO()
+        facts = {"descr": "<i4", "fortran_order": False, "shape": (self._examples, 2)}
+        np.lib.format.write_array_header_1_0(buffer, facts)
+        return buffer.getvalue()
 
 
 def _open_writer(path: Path) -> Any:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from mnmt_jax.data.cache_writer import TaskSource, encode_pairs
 from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, get_corpus, register_corpus
@@ -105,7 +106,53 @@ def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
             # Opposite directions have the same lines.
             is_duplicate = direction[::-1] in present and direction > direction[::-1]
             if not is_duplicate and not corpus.size(split, direction):
-                raise _no_text(corpus, split, direction)
+                raise no_text(corpus, split, direction)
+
+
+class PlannedTask(NamedTuple):
+    """A task of a cache before its text is read.
+
+    Attributes:
+        name: name of the task.
+        direction: source and target language.
+        splits: splits that it has.
+    """
+
+    name: str
+    direction: Direction
+    splits: tuple[str, ...]
+
+
+def plan_tasks(
+    corpus: Corpus,
+    supervised: Sequence[Direction],
+    *,
+    zero_shot: Sequence[Direction] | None = None,
+) -> list[PlannedTask]:
+    """Return the tasks of a cache: supervised tasks, then zero-shot ones.
+
+    Args:
+        corpus: corpus with the text.
+        supervised: directions that get a training split.
+        zero_shot: directions that get a validation split only, if the corpus has one for them; None
+            for all other directions between the supervised languages.
+
+    Raises:
+        UserError: if the corpus has no training text for a supervised direction.
+    """
+    check_training_text(corpus, supervised)
+    present = {split: set(corpus.directions(split)) for split in CACHED_SPLITS}
+    if zero_shot is None:
+        zero_shot = zero_shot_directions(corpus, supervised)
+    trained = [
+        (pair, tuple(split for split in CACHED_SPLITS if pair in present[split]))
+        for pair in supervised
+    ]
+    held_out = [(pair, CACHED_SPLITS[1:]) for pair in zero_shot if pair in present["validation"]]
+    return [
+        PlannedTask(task_name(corpus.name, pair), pair, splits)
+        for pair, splits in (*trained, *held_out)
+    ]
 
 
 def cache_task_sources(
@@ -115,29 +162,19 @@ def cache_task_sources(
     *,
     zero_shot: Sequence[Direction] | None = None,
 ) -> Iterator[TaskSource]:
-    """Yield the tasks for `write_cache`: supervised tasks, then zero-shot ones.
+    """Yield the tasks of `plan_tasks` with their text, for `write_cache`.
 
     Args:
-        corpus: corpus with the text.
-        supervised: directions that get a training split.
+        corpus: as in `plan_tasks`.
+        supervised: as in `plan_tasks`.
         vocabulary: encodes text as ids.
-        zero_shot: directions that get a validation split only, if the corpus has one for them; None
-            for all other directions between the supervised languages.
+        zero_shot: as in `plan_tasks`.
 
     Raises:
-        UserError: if the corpus has no training text for a supervised direction.
+        UserError: as `plan_tasks`.
     """
-    check_training_text(corpus, supervised)
-    present = {split: dict.fromkeys(corpus.directions(split)) for split in CACHED_SPLITS}
-    for direction in supervised:
-        splits = [split for split in CACHED_SPLITS if direction in present[split]]
-        yield _task_source(corpus, direction, splits, vocabulary)
-    if zero_shot is None:
-        zero_shot = zero_shot_directions(corpus, supervised)
-    for direction in zero_shot:
-        if direction not in present["validation"]:
-            continue
-        yield _task_source(corpus, direction, CACHED_SPLITS[1:], vocabulary)
+    for task in plan_tasks(corpus, supervised, zero_shot=zero_shot):
+        yield _task_source(corpus, task, vocabulary)
 
 
 def language_text(
@@ -220,15 +257,13 @@ def mixture_corpus(mixture: Mixture) -> Corpus:
     return get_corpus(mixture.corpus)
 
 
-def _task_source(
-    corpus: Corpus, direction: Direction, splits: Sequence[str], vocabulary: Vocabulary
-) -> TaskSource:
+def _task_source(corpus: Corpus, task: PlannedTask, vocabulary: Vocabulary) -> TaskSource:
     pair_readers = {
-        split: functools.partial(_encoded, vocabulary, corpus, (split, direction))
-        for split in splits
+        split: functools.partial(_encoded, vocabulary, corpus, (split, task.direction))
+        for split in task.splits
     }
-    share = corpus.share if "train" in splits else None
-    return TaskSource(task_name(corpus.name, direction), *direction, pair_readers, share)
+    share = corpus.share if "train" in task.splits else None
+    return TaskSource(task.name, *task.direction, pair_readers, share)
 
 
 def _encoded(
@@ -242,13 +277,13 @@ def _encoded(
     pairs = encode_pairs(vocabulary, corpus.pairs(*split_direction), split_direction[1])
     first_pair = list(itertools.islice(pairs, 1))
     if not first_pair and split_direction[0] == "train":
-        raise _no_text(corpus, *split_direction)
+        raise no_text(corpus, *split_direction)
     yield from first_pair
     yield from pairs
 
 
-def _no_text(corpus: Corpus, split: str, direction: Direction) -> UserError:
-    """Return the error for files without a sentence."""
+def no_text(corpus: Corpus, split: str, direction: Direction) -> UserError:
+    """Return the error of files without a sentence."""
     files = join_names(corpus.files(split, direction)) or f"{split} {'-'.join(direction)}"
     unit = "sentence" if direction[0] == direction[1] else "sentence pair"
     return UserError(f"corpus '{corpus.name}': {files}: no {unit}; add text, or remove the files")

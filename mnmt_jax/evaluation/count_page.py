@@ -24,11 +24,12 @@ def count_page(corpus: str, counts: Mapping[str, Mapping[str, int]]) -> str:
         counts: sentences by split and direction, such as `de-en`.
     """
     title = f"Sentences of {corpus}"
-    sections = [_section(split, by_direction) for split, by_direction in counts.items()]
+    sections = [counts_section(split, by_direction) for split, by_direction in counts.items()]
     return html_page(title, [tag("h1", title), *sections], generator=GENERATOR)
 
 
-def _section(split: str, counts: Mapping[str, int]) -> Html:
+def counts_section(split: str, counts: Mapping[str, int]) -> Html:
+    """Return a section with the heat map of the sentences of a split, by direction."""
     total = f"{split}: {sum(counts.values()):,} in all"
     return section(total, tag("p", _LEGEND), _map(split, counts))
 

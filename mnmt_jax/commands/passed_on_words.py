@@ -1,0 +1,42 @@
+"""Parser of commands that pass the words after `--` to an engine."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mnmt_jax.commands.common_flags import CommandParser
+
+
+class ParserWithPassedOnWords(CommandParser):
+    """A parser that leaves the words after `--` to an engine, also if flags precede them."""
+
+    _engine = ""
+
+    def pass_words_on(self, engine: str) -> None:
+        """Add the words after `--`, as the last argument.
+
+        Args:
+            engine: name of the engine, lower case; the parsed flags have the words under it.
+        """
+        self._engine = engine
+        title = engine.capitalize()
+        self.add_argument(
+            engine, nargs="*", default=[], metavar="-- ARG", help=f"arguments of {title}"
+        )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments as in the base class.
+
+        Raises:
+            UserError: for a mistake.
+        """
+        words = [*(sys.argv[1:] if args is None else args), "--"]
+        end = words.index("--")
+        parsed = super().parse_args(words[:end], namespace)
+        if misplaced := getattr(parsed, self._engine):
+            self.error(
+                f"arguments of {self._engine.capitalize()} follow '--', as in '-- {misplaced[0]}'"
+            )
+        setattr(parsed, self._engine, words[end + 1 : -1])
+        return parsed

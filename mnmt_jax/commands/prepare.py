@@ -1,0 +1,105 @@
+"""Clean, filter, deduplicate and tokenize text by a recipe into the token cache of a training.
+
+The work is divided into chunks, which several processes of this machine share, or the workers of
+Apache Beam; the cache is the same. After any stop the same command continues. Arguments after `--`
+go to Beam, e.g. `-- --runner=FlinkRunner`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mnmt_jax.commands.common_flags import positive_int
+from mnmt_jax.commands.corpus_flags import add_corpus_flags
+from mnmt_jax.commands.passed_on_words import ParserWithPassedOnWords
+from mnmt_jax.errors import UserError, pluralize
+
+if TYPE_CHECKING:
+    from mnmt_jax.data.preparation.runners import Runner
+
+
+def make_parser() -> ParserWithPassedOnWords:
+    """Make the parser of the command line."""
+    parser = ParserWithPassedOnWords(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_corpus_flags(parser)
+    parser.add_argument(
+        "--recipe",
+        required=True,
+        metavar="NAME|FILE",
+        help="recipe: one of this project, or a TOML file (docs/scale.md)",
+    )
+    parser.add_argument("--vocabulary", required=True, metavar="DIR", help="vocabulary folder")
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="CACHE", help="token cache to write"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing cache")
+    parser.add_argument(
+        "--runner",
+        choices=("local", "beam"),
+        default="local",
+        help="local: processes of this machine; beam: Apache Beam; default: local",
+    )
+    parser.add_argument(
+        "--processes",
+        type=positive_int,
+        metavar="N",
+        help="processes of this machine; default: one for each processor",
+    )
+    parser.pass_words_on("beam")
+    return parser
+
+
+def main() -> None:
+    """Run the command."""
+    flags = make_parser().parse_args()
+    from mnmt_jax.commands.corpus_flags import corpus_and_directions, zero_shot_directions
+    from mnmt_jax.data.mixtures import plan_tasks
+    from mnmt_jax.data.preparation.prepare import prepare
+    from mnmt_jax.data.preparation.recipes import read_recipe
+    from mnmt_jax.evaluation.preparation_page import steps_table, write_page
+
+    recipe = read_recipe(flags.recipe)
+    corpus, directions = corpus_and_directions(flags)
+    tasks = plan_tasks(corpus, directions, zero_shot=zero_shot_directions(flags))
+    with contextlib.ExitStack() as stack:
+        cache, counts = prepare(
+            corpus,
+            tasks,
+            recipe,
+            vocabulary=Path(flags.vocabulary),
+            output=flags.output,
+            runner=_make_runner(flags, stack),
+            overwrite=flags.overwrite,
+            report=lambda line: print(line, file=sys.stderr),
+        )
+    page = write_page(flags.output, recipe, counts)
+    print(steps_table(recipe, counts))
+    print(f"Cache: {flags.output}, {pluralize(len(cache.tasks), 'task')}", file=sys.stderr)
+    print(f"Report: {page}", file=sys.stderr)
+
+
+def _make_runner(flags: argparse.Namespace, stack: contextlib.ExitStack) -> Runner:
+    """Return the runner of the flags.
+
+    Raises:
+        UserError: if a flag is of the other runner, or Beam is not installed.
+    """
+    from mnmt_jax.data.preparation.runners import BeamRunner, LocalRunner
+
+    if flags.runner == "beam":
+        if flags.processes:
+            raise UserError(
+                "--processes is of --runner=local; give Beam its own flags after '--', e.g. "
+                "-- --direct_num_workers=4 --direct_running_mode=multi_processing"
+            )
+        return BeamRunner(flags.beam)
+    if flags.beam:
+        raise UserError(f"{flags.beam[0]}: flags after '--' are Beam's; add --runner=beam")
+    return stack.enter_context(LocalRunner(flags.processes or len(os.sched_getaffinity(0))))

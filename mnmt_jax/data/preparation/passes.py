@@ -1,0 +1,282 @@
+"""Passes of a preparation: pure functions that read and write files of a work folder.
+
+Each pass is a list of units that depend on the pass before alone, so they may run in any order and
+on any machine that shares the folder. A unit that is done is not repeated.
+
+read     a split of a pair of languages: clean text in chunks
+filter   a chunk: transforms and rules of a stage, then keys for deduplication or pieces
+repeats  a partition of the keys of a pair of languages: indices of pairs that repeat earlier ones
+write    a split of a task: shards of the token cache
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mnmt_jax.data.cache_writer import write_split
+from mnmt_jax.data.corpus import Corpus
+from mnmt_jax.data.preparation.chunk_files import (
+    EncodedChunk,
+    read_chunk_text,
+    read_encoded,
+    read_facts,
+    repeated,
+    rows_of_chunk,
+    save,
+    write_chunk_text,
+    write_encoded,
+    write_facts,
+    write_keys,
+)
+from mnmt_jax.data.preparation.stages import Counts, Stage
+from mnmt_jax.data.preparation.steps import PairBatch
+from mnmt_jax.files.atomic_write import new_folder
+from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+SPLIT_FACTS = "split.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What all units of a preparation share; picklable.
+
+    Attributes:
+        work: the work folder, which all processes see.
+        corpus: the text.
+        vocabulary: folder of the vocabulary.
+        stages: stages of training text; text of other splits has their transforms alone.
+        chunk_pairs: pairs of a chunk before any is dropped.
+        shard_examples: most examples of a shard of the cache.
+    """
+
+    work: Path
+    corpus: Corpus
+    vocabulary: Path
+    stages: tuple[Stage, ...]
+    chunk_pairs: int
+    shard_examples: int
+
+    def stages_of(self, split: str) -> tuple[Stage, ...]:
+        """Return the stages of a split's text."""
+        if split == "train":
+            return self.stages
+        return (Stage(tuple(step for stage in self.stages for step in stage.transforms)),)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Group:
+    """A split of a pair of languages, whose text both directions share.
+
+    Attributes:
+        split: `train` or `validation`.
+        languages: the sorted codes.
+    """
+
+    split: str
+    languages: Direction
+
+    @property
+    def name(self) -> str:
+        """Name of its folders."""
+        return f"{self.split}.{'-'.join(self.languages)}"
+
+    @classmethod
+    def of(cls, split: str, direction: Direction) -> Group:
+        """Return the group that has a direction's text."""
+        first, second = sorted(direction)
+        return cls(split, (first, second))
+
+
+def raw_folder(job: Job, group: Group) -> Path:
+    """Return the folder of a group's clean text."""
+    return job.work / "text" / group.name
+
+
+def stage_folder(job: Job, group: Group, stage: int) -> Path:
+    """Return the folder of a group's chunks after a stage."""
+    return job.work / f"stage_{stage}" / group.name
+
+
+def read_text(job: Job, group: Group) -> None:
+    """Write the clean text of a group in chunks, and how many there are.
+
+    Raises:
+        UserError: as `Corpus.pairs`.
+    """
+    folder = raw_folder(job, group)
+    done = folder / "chunks.json"
+    if done.is_file():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = []
+    for number, pairs in enumerate(_chunks(_pairs(job.corpus, group), job.chunk_pairs)):
+        sources, targets = zip(*pairs, strict=True)
+        write_chunk_text(_chunk_stem(folder, number).with_suffix(".text"), sources, targets)
+        sizes.append(len(pairs))
+    report = job.corpus.reports.get((group.split, _direction_read(job.corpus, group)))
+    write_facts(done, {"pairs": sizes, "unclean": dict(report.dropped) if report else {}})
+
+
+def _direction_read(corpus: Corpus, group: Group) -> Direction:
+    """Return the direction whose text is read: that of the sorted codes, if it has text."""
+    is_sorted = group.languages in corpus.directions(group.split)
+    return group.languages if is_sorted else group.languages[::-1]
+
+
+def _pairs(corpus: Corpus, group: Group) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of a group in the order of the sorted codes."""
+    direction = _direction_read(corpus, group)
+    pairs = corpus.pairs(group.split, direction)
+    return pairs if direction == group.languages else ((two, one) for one, two in pairs)
+
+
+def _chunks(pairs: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
+    while chunk := list(itertools.islice(pairs, size)):
+        yield chunk
+
+
+def chunk_sizes(job: Job, group: Group) -> list[int]:
+    """Return the numbers of pairs of a group's chunks as they were read."""
+    return read_facts(raw_folder(job, group) / "chunks.json")["pairs"]
+
+
+def unclean_lines(job: Job, group: Group) -> dict[str, int]:
+    """Return the numbers of lines of a group that were not read as a pair, by reason."""
+    return read_facts(raw_folder(job, group) / "chunks.json")["unclean"]
+
+
+def filter_chunk(job: Job, group: Group, stage: int, number: int, partitions: int) -> None:
+    """Apply a stage to a chunk; write its text and keys, or after the last stage its pieces.
+
+    Args:
+        job: the preparation.
+        group: whose chunk.
+        stage: number of the stage.
+        number: number of the chunk.
+        partitions: number of partitions of the keys.
+    """
+    stem = _chunk_stem(stage_folder(job, group, stage), number)
+    done = stem.with_suffix(".json")
+    if done.is_file():
+        return
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stages, counts = job.stages_of(group.split), Counts()
+    batch = _input_of_stage(job, group, stage, number)
+    if stage:
+        kept = np.ones(len(batch.sources), bool)
+        kept[rows_of_chunk(_repeat_files(job, group, stage - 1), number)] = False
+        batch = counts.keep(stages[stage - 1].repeats_label, batch, kept)
+    batch = stages[stage].apply(batch, counts)
+    facts: dict[str, Any] = {"pairs": len(batch.sources)}
+    key_rule = stages[stage].repeats
+    if key_rule is None:
+        facts["pairs"] = _encode(job, group, stem, stages[stage], batch, counts)
+    else:
+        write_chunk_text(stem.with_suffix(".text"), batch.sources, batch.targets)
+        keys = key_rule.keys(batch)
+        facts["keys"] = write_keys(stem.with_suffix(".keys.npy"), number, keys, partitions)
+    write_facts(done, {**facts, **counts.as_facts()})
+
+
+def _input_of_stage(job: Job, group: Group, stage: int, number: int) -> PairBatch:
+    if stage:
+        stem = _chunk_stem(stage_folder(job, group, stage - 1), number)
+        pairs = read_facts(stem.with_suffix(".json"))["pairs"]
+    else:
+        stem = _chunk_stem(raw_folder(job, group), number)
+        pairs = chunk_sizes(job, group)[number]
+    sources, targets = read_chunk_text(stem.with_suffix(".text"), pairs)
+    return PairBatch(sources, targets, group.languages)
+
+
+def _encode(
+    job: Job, group: Group, stem: Path, stage: Stage, batch: PairBatch, counts: Counts
+) -> int:
+    """Write the pieces of a chunk; return the number of pairs that the piece rules keep."""
+    vocabulary = _load_vocabulary(job.vocabulary)
+    sides = [
+        vocabulary.encode_lines(lines, code)
+        for lines, code in zip((batch.sources, batch.targets), group.languages, strict=True)
+    ]
+    lengths = np.array([[len(ids) for ids in side] for side in sides], np.int32)
+    lengths = lengths.reshape(2, -1).T
+    kept = stage.kept_pieces(batch, lengths, counts)
+    rows = np.flatnonzero(kept).tolist()
+    sources, targets = ([side[row] for row in rows] for side in sides)
+    write_encoded(stem, sources, targets)
+    return len(rows)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_vocabulary(folder: Path) -> Vocabulary:
+    return Vocabulary.load(folder)
+
+
+def find_repeats(job: Job, group: Group, stage: int, partition: int) -> None:
+    """Write the indices of a group's pairs that repeat earlier ones by a key of one partition."""
+    path = stage_folder(job, group, stage) / f"repeats-{partition:05d}.npy"
+    if path.is_file():
+        return
+    tables = []
+    for number in range(len(chunk_sizes(job, group))):
+        stem = _chunk_stem(stage_folder(job, group, stage), number)
+        first, last = read_facts(stem.with_suffix(".json"))["keys"][partition : partition + 2]
+        tables.append(np.array(np.load(stem.with_suffix(".keys.npy"), mmap_mode="r")[first:last]))
+    save(path, repeated(np.concatenate(tables)))
+
+
+def _repeat_files(job: Job, group: Group, stage: int) -> list[Path]:
+    return sorted(stage_folder(job, group, stage).glob("repeats-*.npy"))
+
+
+def write_task(job: Job, name: str, direction: Direction, split: str, stage: int) -> None:
+    """Write the shards and lengths of a split of a task, and what cache.json says of it.
+
+    Args:
+        job: the preparation.
+        name: name of the task.
+        direction: its languages.
+        split: the split.
+        stage: number of the last stage of the split.
+    """
+    folder = split_folder(job, name, split)
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    group = Group.of(split, direction)
+    chunks = _encoded_chunks(job, group, stage)
+    pairs = (pair for chunk in chunks for pair in chunk.pairs(reverse=direction != group.languages))
+    with new_folder(folder, overwrite=True, flag="") as partial:
+        written = write_split(partial, name, split, pairs, job.shard_examples)
+        write_facts(partial / SPLIT_FACTS, dataclasses.asdict(written))
+
+
+def split_folder(job: Job, name: str, split: str) -> Path:
+    """Return the folder of the finished files of a split of a task."""
+    return job.work / "splits" / f"{name}.{split}"
+
+
+def _encoded_chunks(job: Job, group: Group, stage: int) -> Iterator[EncodedChunk]:
+    for number in range(len(chunk_sizes(job, group))):
+        yield read_encoded(_chunk_stem(stage_folder(job, group, stage), number))
+
+
+def chunk_facts(job: Job, group: Group, stage: int) -> Sequence[dict[str, Any]]:
+    """Return the facts of a group's chunks after a stage, in order."""
+    folder = stage_folder(job, group, stage)
+    return [
+        read_facts(_chunk_stem(folder, number).with_suffix(".json"))
+        for number in range(len(chunk_sizes(job, group)))
+    ]
+
+
+def _chunk_stem(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}"

@@ -1,0 +1,230 @@
+"""Preparation of a token cache: clean, filter, deduplicate and encode text in passes over chunks.
+
+The result is the same bytes from one process, several, and Apache Beam. The work folder,
+`OUTPUT.unfinished`, has what is done; the same call continues after any stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mnmt_jax.data.cache import CachedTask, Split, TokenCache
+from mnmt_jax.data.cache_writer import (
+    DEFAULT_SHARD_EXAMPLES,
+    check_cache_directory,
+    link_or_copy,
+    write_facts,
+)
+from mnmt_jax.data.corpus import Corpus
+from mnmt_jax.data.mixtures import CACHED_SPLITS, PlannedTask, no_text
+from mnmt_jax.data.preparation import passes
+from mnmt_jax.data.preparation.chunk_files import read_facts
+from mnmt_jax.data.preparation.passes import Group, Job
+from mnmt_jax.data.preparation.recipes import Recipe
+from mnmt_jax.data.preparation.report import GroupCounts, sum_chunks
+from mnmt_jax.data.preparation.runners import Runner, Unit
+from mnmt_jax.data.preparation.stages import make_stages
+from mnmt_jax.data.preparation.steps import PairBatch
+from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.files.atomic_write import lock, new_folder, write_text
+from mnmt_jax.files.json_objects import differing_keys
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+CHUNK_PAIRS = 50_000
+PARTITION_KEYS = 4_000_000  # at most, on average; each takes 17 bytes
+_PLAN = "plan.json"
+
+
+def prepare(
+    corpus: Corpus,
+    tasks: Sequence[PlannedTask],
+    recipe: Recipe,
+    *,
+    vocabulary: Path,
+    output: Path,
+    runner: Runner,
+    overwrite: bool = False,
+    chunk_pairs: int = CHUNK_PAIRS,
+    partition_keys: int = PARTITION_KEYS,
+    shard_examples: int = DEFAULT_SHARD_EXAMPLES,
+    report: Callable[[str], None] = lambda line: None,
+) -> tuple[TokenCache, list[GroupCounts]]:
+    """Write a token cache of the pairs that a recipe keeps.
+
+    Args:
+        corpus: the text; picklable.
+        tasks: tasks of the cache.
+        recipe: what is done to training text; of other text, the transforms alone.
+        vocabulary: folder of the vocabulary.
+        output: folder of the cache.
+        runner: runs the units of a pass.
+        overwrite: replace an existing cache.
+        chunk_pairs: pairs of a chunk of text.
+        partition_keys: keys of a partition in a deduplication.
+        shard_examples: most examples of a shard file.
+        report: called with one line per pass.
+
+    Returns:
+        The cache, and what each step dropped.
+
+    Raises:
+        UserError: if the text or the recipe is wrong, the output exists, or the work folder is of
+            another preparation or in use.
+    """
+    check_cache_directory(output, overwrite)
+    recipe.check_languages(list(dict.fromkeys(code for task in tasks for code in task.direction)))
+    work = output.with_name(f"{output.name}.unfinished")
+    job = Job(work, corpus, vocabulary, make_stages(recipe.steps), chunk_pairs, shard_examples)
+    with _locked_work(work, _identity(job, tasks, recipe, partition_keys)):
+        groups = _run_passes(job, tasks, runner, partition_keys, report)
+        counts = [sum_chunks(job, group) for group in groups]
+        cache = _assemble(job, tasks, output, overwrite)
+    shutil.rmtree(work)
+    return cache, counts
+
+
+def _identity(
+    job: Job, tasks: Sequence[PlannedTask], recipe: Recipe, partition_keys: int
+) -> dict[str, Any]:
+    """Return what must be equal to continue: the recipe, sizes, vocabulary, tasks and files."""
+    paths = {
+        path
+        for task in tasks
+        for split in task.splits
+        for path in job.corpus.files(split, task.direction)
+    }
+    files = {path: [Path(path).stat().st_size, Path(path).stat().st_mtime_ns] for path in paths}
+    return {
+        "recipe": [f"{step!r}" for step in recipe.steps],
+        "vocabulary": Vocabulary.load(job.vocabulary).fingerprint,
+        "corpus": job.corpus.name,
+        "tasks": [[task.name, *task.direction, *task.splits] for task in tasks],
+        "files": {path: files[path] for path in sorted(files)},
+        "sizes": [job.chunk_pairs, partition_keys, job.shard_examples],
+    }
+
+
+@contextlib.contextmanager
+def _locked_work(work: Path, identity: Mapping[str, Any]) -> Iterator[None]:
+    """Create or continue the work folder, in one process at a time.
+
+    Raises:
+        UserError: if it is of another preparation, or another process works in it.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    with open(work / "lock", "a", encoding="utf-8") as file:
+        if not lock(file):
+            raise UserError(f"{work}: another process prepares this text; wait for its end")
+        plan = work / _PLAN
+        if plan.is_file():
+            before = read_facts(plan)
+            if changes := differing_keys(before, dict(identity)):
+                raise UserError(
+                    f"{work}: is of another preparation ({join_names(changes)} differ); remove "
+                    "the folder, or choose another --output"
+                )
+        else:
+            write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
+        yield
+
+
+def _run_passes(
+    job: Job,
+    tasks: Sequence[PlannedTask],
+    runner: Runner,
+    partition_keys: int,
+    report: Callable[[str], None],
+) -> list[Group]:
+    """Run all passes; return the groups, in order."""
+    groups = list(
+        dict.fromkeys(
+            Group.of(split, task.direction)
+            for split in CACHED_SPLITS
+            for task in tasks
+            if split in task.splits
+        )
+    )
+    _run("read", runner, passes.read_text, job, [(group,) for group in groups], report)
+    for group in groups:
+        if not passes.chunk_sizes(job, group) and group.split == "train":
+            raise no_text(job.corpus, group.split, group.languages)
+    for stage in range(len(job.stages)):
+        present = [group for group in groups if stage < len(job.stages_of(group.split))]
+        parts = {group: _partitions(job, group, stage, partition_keys) for group in present}
+        units: list[Unit] = [
+            (group, stage, number, parts[group])
+            for group in present
+            for number in range(len(passes.chunk_sizes(job, group)))
+        ]
+        _run(f"filter, stage {stage + 1}", runner, passes.filter_chunk, job, units, report)
+        if job.stages[stage].repeats is not None:
+            units = [
+                (group, stage, partition)
+                for group in present
+                if len(job.stages_of(group.split)) > 1
+                for partition in range(parts[group])
+            ]
+            _run("find repeats", runner, passes.find_repeats, job, units, report)
+    units = [
+        (task.name, task.direction, split, len(job.stages_of(split)) - 1)
+        for task in tasks
+        for split in task.splits
+    ]
+    _run("write", runner, passes.write_task, job, units, report)
+    return groups
+
+
+def _run(
+    name: str,
+    runner: Runner,
+    function: Callable[..., None],
+    job: Job,
+    units: Sequence[Unit],
+    report: Callable[[str], None],
+) -> None:
+    report(f"{name}: {len(units)} units")
+    runner(function, job, units)
+
+
+def _partitions(job: Job, group: Group, stage: int, partition_keys: int) -> int:
+    """Return the number of partitions of a group's keys, by the number of pairs that were read."""
+    rule = job.stages_of(group.split)[stage].repeats
+    if rule is None:
+        return 1
+    columns = rule.keys(PairBatch([], [], group.languages)).shape[1]
+    return max(1, math.ceil(sum(passes.chunk_sizes(job, group)) * columns / partition_keys))
+
+
+def _assemble(job: Job, tasks: Sequence[PlannedTask], output: Path, overwrite: bool) -> TokenCache:
+    """Make the cache of the finished splits.
+
+    Raises:
+        UserError: if the recipe leaves a task without a training pair.
+    """
+    with new_folder(output, overwrite=overwrite) as partial:
+        cached = []
+        for task in tasks:
+            splits = {}
+            for split in task.splits:
+                folder = passes.split_folder(job, task.name, split)
+                facts = read_facts(folder / passes.SPLIT_FACTS)
+                splits[split] = Split(**{**facts, "shards": tuple(facts["shards"])})
+                for path in (folder / "tasks").rglob("*"):
+                    if path.is_file():
+                        link_or_copy(path, partial / path.relative_to(folder))
+            if "train" in splits and not splits["train"].examples:
+                raise UserError(
+                    f"{'-'.join(task.direction)}: the recipe keeps no training pair; see the "
+                    f"counts in {job.work}, and change the recipe or the directions"
+                )
+            kept = {name: split for name, split in splits.items() if split.examples}
+            if kept:
+                cached.append(CachedTask(task.name, *task.direction, kept))
+        write_facts(partial, cached, Vocabulary.load(job.vocabulary))
+    return TokenCache.open(output)

@@ -1,0 +1,119 @@
+"""Runners of the units of a pass: processes of this machine, or Apache Beam."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import multiprocessing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from mnmt_jax.data.preparation.passes import Job
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import write_text
+
+Unit = tuple[Any, ...]
+"""Arguments of a pass's function after the job."""
+
+
+class Runner(Protocol):
+    """Runs the units of a pass; returns when all are done."""
+
+    def __call__(self, function: Callable[..., None], job: Job, units: Sequence[Unit]) -> None:
+        """Call `function(job, *unit)` for each unit, in any order.
+
+        Raises:
+            UserError: if a unit does.
+        """
+
+
+class LocalRunner:
+    """Processes of this machine.
+
+    Args:
+        processes: number of processes; one runs the units in the process of the caller.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> LocalRunner:
+        """Start the processes, which import again: forks of one with threads may hang."""
+        if self._processes > 1:
+            context = multiprocessing.get_context("spawn")
+            self._pool = concurrent.futures.ProcessPoolExecutor(self._processes, context)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the processes; units that have not started are dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def __call__(self, function: Callable[..., None], job: Job, units: Sequence[Unit]) -> None:
+        """Run the units; see `Runner`."""
+        if self._pool is None:
+            for unit in units:
+                function(job, *unit)
+            return
+        futures = [self._pool.submit(function, job, *unit) for unit in units]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise UserError(
+                "a process of the preparation ended (out of memory?); the same command continues, "
+                "with fewer --processes if memory was short"
+            ) from error
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+class BeamRunner:
+    """Apache Beam: each pass is a pipeline whose elements are units.
+
+    Text and results are files of the work folder, which all workers must see.
+
+    Args:
+        arguments: flags of Beam; without `--runner`, Beam's runner in this process.
+
+    Raises:
+        UserError: if Beam is not installed.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        try:
+            from apache_beam.options.pipeline_options import PipelineOptions
+        except ImportError:
+            raise UserError("Apache Beam is not installed: pip install 'mnmt-jax[beam]'") from None
+        self._has_runner = any(word.partition("=")[0] == "--runner" for word in arguments)
+        self._options = PipelineOptions(list(arguments), save_main_session=False)
+
+    def __call__(self, function: Callable[..., None], job: Job, units: Sequence[Unit]) -> None:
+        """Run the units; see `Runner`."""
+        import apache_beam as beam
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        refusal = job.work / "refusal.txt"
+        refusal.unlink(missing_ok=True)
+        # Beam's default runner may download a program.
+        runner = None if self._has_runner else FnApiRunner()
+        try:
+            with beam.Pipeline(runner=runner, options=self._options) as pipeline:
+                elements = pipeline | beam.Create(list(units)) | beam.Reshuffle()
+                elements | beam.Map(functools.partial(_run_unit, function, job, refusal))
+        except Exception as error:  # Beam's errors wrap those of a unit in text
+            if refusal.is_file():
+                raise UserError(refusal.read_text(encoding="utf-8")) from error
+            raise
+
+
+def _run_unit(function: Callable[..., None], job: Job, refusal: Path, unit: Unit) -> None:
+    """Run a unit; a refusal is written to a file, since Beam would turn it into other text."""
+    try:
+        function(job, *unit)
+    except UserError as error:
+        write_text(refusal, str(error))
+        raise

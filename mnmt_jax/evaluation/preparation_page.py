@@ -1,0 +1,108 @@
+"""Page of a preparation: what each step dropped, examples, and the sentences of each direction."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.data.preparation.recipes import Recipe
+from mnmt_jax.data.preparation.report import GroupCounts, StepCounts, sum_groups
+from mnmt_jax.data.preparation.stages import label_steps
+from mnmt_jax.data.preparation.steps import Step, Transform
+from mnmt_jax.evaluation.count_page import counts_section
+from mnmt_jax.evaluation.html_elements import Html, tag, text_in
+from mnmt_jax.evaluation.html_page import (
+    collapsible,
+    generator_mark,
+    html_page,
+    section,
+    text_table,
+)
+from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.files.atomic_write import write_text
+
+PAGE = "preparation.html"
+_GENERATOR = generator_mark("mnmt prepare")
+
+
+def write_page(folder: Path, recipe: Recipe, counts: Sequence[GroupCounts]) -> Path:
+    """Write the page into the folder of the cache; return its path."""
+    path = folder / PAGE
+    write_text(path, preparation_page(recipe, counts))
+    return path
+
+
+def preparation_page(recipe: Recipe, counts: Sequence[GroupCounts]) -> str:
+    """Return the page as HTML."""
+    title = f"Preparation: {recipe.title}"
+    notes = [tag("p", text, class_="muted") for text in (recipe.source, recipe.note) if text]
+    steps = dict(label_steps(recipe.steps))
+    sections = [
+        tag("header", tag("h1", title), notes),
+        section("Steps", text_table(*_steps_table(steps, counts))),
+        section(
+            "Dropped pairs", [_examples(item, steps[item.label]) for item in _sums(steps, counts)]
+        ),
+        *(counts_section(split, kept) for split, kept in _kept_by_direction(counts).items()),
+    ]
+    return html_page(title, sections, generator=_GENERATOR)
+
+
+def steps_table(recipe: Recipe, counts: Sequence[GroupCounts]) -> str:
+    """Return what each step dropped as a Markdown table."""
+    header, rows = _steps_table(dict(label_steps(recipe.steps)), counts)
+    return markdown_table(header, rows)
+
+
+def _sums(steps: Mapping[str, Step], counts: Sequence[GroupCounts]) -> list[StepCounts]:
+    labels = [label for label, step in steps.items() if not isinstance(step, Transform)]
+    return sum_groups(labels, counts)
+
+
+def _steps_table(
+    steps: Mapping[str, Step], counts: Sequence[GroupCounts]
+) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows: steps, pairs that reached them, and what they dropped."""
+    dropped = {item.label: item for item in _sums(steps, counts)}
+    rows = [_reading_row([item for item in counts if item.group.split == "train"])]
+    for label, step in steps.items():
+        item = dropped.get(label)
+        numbers = _numbers(item.reached, item.dropped) if item else ["–"] * 3
+        rows.append([f"{label}: {step.title()}", *numbers])
+    kept = sum(item.kept for item in counts if item.group.split == "train")
+    rows.append(["kept", f"{kept:,}", "", ""])
+    return ["step", "pairs", "dropped", "share"], rows
+
+
+def _reading_row(counts: Sequence[GroupCounts]) -> list[str]:
+    """Return the row of the lines that are not pairs of clean sentences."""
+    unclean = sum((Counter(item.unclean) for item in counts), Counter())
+    lines = sum(item.read for item in counts) + unclean.total()
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in unclean.most_common())
+    label = f"reading: {reasons}" if reasons else "reading"
+    return [label, *_numbers(lines, unclean.total())]
+
+
+def _numbers(reached: int, dropped: int) -> list[str]:
+    return [f"{reached:,}", f"{dropped:,}", f"{dropped / max(1, reached):.2%}"]
+
+
+def _examples(item: StepCounts, step: Step) -> Html:
+    """Return the first dropped pairs of a step, folded."""
+    summary = tag("summary", f"{item.label}: {step.title()}, {item.dropped:,} pairs")
+    rows = []
+    for languages, *texts in item.examples:
+        sides = zip(languages.split("-"), texts, strict=True)
+        cells = [tag("td", text_in(code, text)) for code, text in sides]
+        rows.append(tag("tr", tag("td", languages), cells))
+    return collapsible(summary, tag("div", tag("table", rows), class_="scroll"), unfolded=False)
+
+
+def _kept_by_direction(counts: Sequence[GroupCounts]) -> dict[str, dict[str, int]]:
+    """Return the kept pairs by split and direction; both directions have the same."""
+    kept: dict[str, dict[str, int]] = {}
+    for item in counts:
+        for pair in dict.fromkeys((item.group.languages, item.group.languages[::-1])):
+            kept.setdefault(item.group.split, {})["-".join(pair)] = item.kept
+    return kept

@@ -1,0 +1,330 @@
+"""Preparation in passes: the same bytes from any number of processes, and what is dropped."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import multiprocessing
+import random
+import re
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_writer import write_cache
+from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
+from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.data.preparation import passes
+from mnmt_jax.data.preparation.chunk_files import KEY, repeated
+from mnmt_jax.data.preparation.prepare import prepare
+from mnmt_jax.data.preparation.recipes import Recipe
+from mnmt_jax.data.preparation.runners import LocalRunner
+from mnmt_jax.data.preparation.stages import Counts, make_stages
+from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PairBatch, PieceRule, Transform
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import lock
+from tests.unit import made_text
+
+LANGUAGES = ("de", "en", "fr")
+DIRECTIONS = (("en", "de"), ("de", "en"), ("fr", "en"), ("en", "fr"))
+SIZES = {"chunk_pairs": 40, "partition_keys": 50, "shard_examples": 70}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lower(Transform):
+    """Lower case."""
+
+    name: ClassVar[str] = "lower"
+
+    def apply(self, sentences, language):
+        return [sentence.lower() for sentence in sentences]
+
+
+@dataclasses.dataclass(frozen=True)
+class Differ(OnePairRule):
+    """Sides that differ."""
+
+    name: ClassVar[str] = "differ"
+
+    def accepts(self, source, target, direction):
+        return source != target
+
+
+def key_of(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def start_of(sentence: str) -> str:
+    return sentence[:12]
+
+
+@dataclasses.dataclass(frozen=True)
+class Starts(KeyRule):
+    """The starts of both sides, as two columns."""
+
+    name: ClassVar[str] = "starts"
+
+    def keys(self, batch):
+        pairs = zip(batch.sources, batch.targets, strict=True)
+        rows = [[key_of(start_of(side)) for side in pair] for pair in pairs]
+        return np.array(rows, np.uint64).reshape(-1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources(KeyRule):
+    """The source."""
+
+    name: ClassVar[str] = "sources"
+
+    def keys(self, batch):
+        return np.array([[key_of(text)] for text in batch.sources], np.uint64).reshape(-1, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Even(PieceRule):
+    """Even numbers of pieces on the first side."""
+
+    name: ClassVar[str] = "even"
+
+    def keeps(self, lengths):
+        return lengths[:, 0] % 2 == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing(OnePairRule):
+    """Nothing."""
+
+    name: ClassVar[str] = "nothing"
+
+    def accepts(self, source, target, direction):
+        return False
+
+
+STEPS = (Lower(), Differ(), Sources(), Starts(), Differ(), Even())
+
+
+def made_recipe(steps) -> Recipe:
+    return Recipe("made", "made", "", "", tuple(steps))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Aligned lines in three languages, of which many repeat others but for case."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = random.Random(0)
+    for split, count in (("train", 250), ("validation", 30)):
+        numbers = [draw.randrange(1, 150) for _ in range(count)]
+        for language in LANGUAGES:
+            lines = [made_text.sentence(number, language) for number in numbers]
+            lines = [line.title() if draw.random() < 0.3 else line for line in lines]
+            if language == "de":  # some sentences are English
+                english = [made_text.sentence(number, "en").lower() for number in numbers]
+                lines = [
+                    e if n % 17 == 0 else t for n, t, e in zip(numbers, lines, english, strict=True)
+                ]
+            path = folder / f"{split}.{language}"
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return ParallelFiles("made", str(folder / "{split}.{language}"), LANGUAGES)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    made_text.vocabulary().save(folder)
+    return folder
+
+
+def run(corpus, vocabulary, output, steps=STEPS, *, processes=1, **changes):
+    """Prepare the made text; return the cache and the counts."""
+    tasks = plan_tasks(corpus, DIRECTIONS)
+    with LocalRunner(processes) as runner:
+        return prepare(
+            corpus,
+            tasks,
+            made_recipe(steps),
+            vocabulary=vocabulary,
+            output=output,
+            runner=runner,
+            **SIZES | changes,
+        )
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file of a cache."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_without_steps_it_is_the_cache_of_the_same_text(corpus, vocabulary, tmp_path):
+    encoder = made_text.vocabulary()
+    write_cache(
+        tmp_path / "plain",
+        cache_task_sources(corpus, DIRECTIONS, encoder),
+        vocabulary=encoder,
+        shard_examples=SIZES["shard_examples"],
+    )
+    run(corpus, vocabulary, tmp_path / "prepared", ())
+    expected = content(tmp_path / "plain")
+    assert content(tmp_path / "prepared") == expected and len(expected) > 25
+    assert not (tmp_path / "prepared.unfinished").exists()
+
+
+def slowly(corpus, languages) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """Return the kept pairs, and the number that each step drops."""
+    encoder = made_text.vocabulary()
+    dropped: collections.Counter[str] = collections.Counter()
+    sources, starts, kept = set(), (set(), set()), []
+    for pair in corpus.pairs("train", languages):
+        one, other = (side.lower() for side in pair)
+        if one == other:
+            dropped["2. differ"] += 1
+            continue
+        if one in sources:
+            dropped["3. sources"] += 1
+            continue
+        sources.add(one)
+        pair_starts = start_of(one), start_of(other)
+        repeats = any(start in seen for start, seen in zip(pair_starts, starts, strict=True))
+        for start, seen in zip(pair_starts, starts, strict=True):
+            seen.add(start)  # a dropped pair counts too
+        if repeats:
+            dropped["4. starts"] += 1
+        elif len(encoder.encode(one)) % 2:
+            dropped["6. even"] += 1
+        else:
+            kept.append((one, other))
+    return kept, dropped
+
+
+@pytest.mark.parametrize("direction", [("en", "de"), ("fr", "en")])
+def test_what_is_kept_equals_a_loop_over_all_pairs(corpus, vocabulary, tmp_path, direction):
+    cache, counts = run(corpus, vocabulary, tmp_path / "cache")
+    languages = tuple(sorted(direction))
+    kept, dropped = slowly(corpus, languages)
+    if direction != languages:
+        kept = [pair[::-1] for pair in kept]
+    name = f"made_{direction[0]}_{direction[1]}"
+    found = [cache.pair(name, "train", i) for i in range(cache.split(name, "train").examples)]
+    decode = made_text.vocabulary().decode
+    assert [tuple(decode(side.tolist()) for side in pair) for pair in found] == kept and kept
+    (group,) = [c for c in counts if c.group.split == "train" and c.group.languages == languages]
+    assert {label: count for label, count in group.dropped.items() if count} == dropped
+    assert (group.read, group.kept) == (250, len(kept))
+    assert min(dropped[label] for label in ("3. sources", "4. starts", "6. even")) > 5, dropped
+    assert {label: len(pairs) for label, pairs in group.examples.items()} == {
+        label: min(10, count) for label, count in group.dropped.items()
+    }
+
+
+def test_held_out_text_is_changed_and_kept(corpus, vocabulary, tmp_path):
+    cache, _ = run(corpus, vocabulary, tmp_path / "cache")
+    assert cache.split("made_de_fr", "validation").examples == 30  # zero-shot, repeated pairs too
+    decode = made_text.vocabulary().decode
+    texts = [decode(cache.pair("made_en_de", "validation", i)[0].tolist()) for i in range(30)]
+    assert texts == [one.lower() for one, _ in corpus.pairs("validation", ("en", "de"))]
+
+
+def test_any_number_of_processes_and_any_chunks_make_the_same_bytes(corpus, vocabulary, tmp_path):
+    run(corpus, vocabulary, tmp_path / "one")
+    run(corpus, vocabulary, tmp_path / "two", processes=2)
+    run(corpus, vocabulary, tmp_path / "whole", chunk_pairs=10**6, partition_keys=10**6)
+    expected = content(tmp_path / "one")
+    assert content(tmp_path / "two") == expected == content(tmp_path / "whole")
+    assert TokenCache.open(tmp_path / "two").tasks
+
+
+def test_killed_at_ten_moments_it_continues(corpus, vocabulary, tmp_path):
+    """kill -9 after some files of the work folder; then the bytes are those of one go."""
+    run(corpus, vocabulary, tmp_path / "straight")
+    processes, draw = multiprocessing.get_context("forkserver"), random.Random(0)
+    output, work = tmp_path / "broken", tmp_path / "broken.unfinished"
+    files = []
+    for _ in range(10):
+        process = processes.Process(target=run, args=(corpus, vocabulary, output))
+        process.start()
+        limit = len(list(work.rglob("*"))) + draw.randrange(1, 25)
+        while process.is_alive() and len(list(work.rglob("*"))) < limit:
+            time.sleep(0.001)
+        process.kill()
+        process.join()
+        files.append(len(list(work.rglob("*"))))
+    assert len(set(files)) > 5 and not output.exists(), files
+    run(corpus, vocabulary, output)
+    assert content(output) == content(tmp_path / "straight")
+    assert not work.exists()
+
+
+def test_another_preparation_does_not_continue_it(corpus, vocabulary, tmp_path):
+    output = tmp_path / "cache"
+    with pytest.raises(UserError, match="keeps no training pair"):
+        run(corpus, vocabulary, output, (Nothing(),))
+    work = re.escape(f"{output}.unfinished")
+    with pytest.raises(UserError, match=f"^{work}: is of another preparation .recipe differ.; rem"):
+        run(corpus, vocabulary, output)
+    with pytest.raises(UserError, match="recipe, sizes differ"):
+        run(corpus, vocabulary, output, chunk_pairs=41)
+    assert not output.exists()
+
+
+def test_a_folder_has_one_preparation_at_a_time(corpus, vocabulary, tmp_path):
+    work = tmp_path / "cache.unfinished"
+    work.mkdir()
+    with open(work / "lock", "w", encoding="utf-8") as file:
+        assert lock(file)
+        with pytest.raises(UserError, match="another process prepares this text; wait"):
+            run(corpus, vocabulary, tmp_path / "cache")
+
+
+def test_rules_of_pieces_come_last():
+    with pytest.raises(UserError, match="step 2. lower: rules of pieces come last, but 1. even"):
+        make_stages((Even(), Lower()))
+
+
+def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
+    work, tasks = tmp_path / "cache.unfinished", plan_tasks(corpus, DIRECTIONS)
+    options = {"vocabulary": vocabulary, "output": tmp_path / "cache", **SIZES}
+
+    def times() -> dict[Path, int]:
+        return {p: p.stat().st_mtime_ns for p in work.rglob("*") if p.suffix in (".json", ".text")}
+
+    def stop_before_writing(function, job, units):
+        if function is passes.write_task:
+            raise KeyboardInterrupt
+        LocalRunner(1)(function, job, units)
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus, tasks, made_recipe(STEPS), runner=stop_before_writing, **options)
+    finished, seen = times(), []
+    assert len(finished) > 40
+
+    def look_before_writing(function, job, units):
+        if function is passes.write_task:
+            seen.append(times())
+        LocalRunner(1)(function, job, units)
+
+    prepare(corpus, tasks, made_recipe(STEPS), runner=look_before_writing, **options)
+    assert seen == [finished]
+
+
+def test_keys_repeat_in_their_column_alone_and_the_first_pair_stays():
+    table = np.array([(7, 0, 0), (7, 1, 1), (7, 3, 0), (7, 2, 0), (8, 2, 0), (8, 2, 1)], KEY)
+    assert repeated(table).tolist() == [2, 3]
+    assert repeated(table[[2, 3, 0, 1]]).tolist() == [2, 3]
+
+
+def test_a_few_dropped_pairs_are_kept_as_examples():
+    counts, texts = Counts(), [str(n) for n in range(30)]
+    batch = PairBatch(texts, texts, ("de", "en"))
+    for _ in range(2):
+        batch = counts.keep("rule", batch, np.arange(len(batch.sources)) >= 6)
+    facts = counts.as_facts()
+    assert facts["dropped"] == {"rule": 12} and len(batch.sources) == 18
+    assert [one for one, _ in facts["examples"]["rule"]] == texts[:10]
