@@ -190,6 +190,32 @@ def drops_of(values) -> list[bool]:
     return [value in seen or seen.add(value) is not None for value in values]
 
 
+class MinHash:
+    """The part of datasketch's MinHash that is used, from its definition."""
+
+    def __init__(self, hashvalues: np.ndarray) -> None:
+        self.hashvalues = hashvalues
+
+    @classmethod
+    def generator(cls, sets, num_perm, seed, scheme, hashfunc) -> Iterator[MinHash]:
+        """Yield the smallest value of each permutation `a * h + b mod 2**32` of each set."""
+        assert scheme == "affine32"
+        rng = np.random.RandomState(seed)
+        factors = rng.randint(0, 1 << 31, num_perm, dtype=np.uint32).astype(np.uint64) * 2 + 1
+        terms = rng.randint(0, 1 << 32, num_perm, dtype=np.uint32).astype(np.uint64)
+        for values in sets:
+            hashes = np.array([murmur(hashfunc(value)) for value in values], np.uint64)
+            permuted = (factors[:, None] * hashes + terms[:, None]) % (1 << 32)
+            yield cls(permuted.min(axis=1).astype(np.uint32))
+
+
+def murmur(value: int) -> int:
+    """Return MurmurHash3's finalizer of 32 bits."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        value = (value ^ (value >> shift)) * factor % (1 << 32)
+    return value
+
+
 def compare(pairs: int) -> Iterator[tuple[str, int, int, bool]]:
     """Yield the name of each rule, both counts of dropped pairs, and whether they are the same."""
     batch = made_batch(pairs)

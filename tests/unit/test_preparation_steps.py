@@ -225,8 +225,30 @@ def test_sides_of_a_pair_are_separate_in_its_key():
 TEXT = "The committee adopted the report on the situation of human rights in the region in 2019"
 
 
-def test_near_duplicates_share_a_key():
-    pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
+@pytest.fixture(params=["stand-in", "datasketch"])
+def minhash(request, monkeypatch):
+    """Take MinHash from datasketch, or from a stand-in."""
+    if request.param == "datasketch":
+        pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
+    else:
+        monkeypatch.setitem(sys.modules, "datasketch", SimpleNamespace(MinHash=slow_steps.MinHash))
+    duplicates._datasketch.cache_clear()
+    yield
+    duplicates._datasketch.cache_clear()
+
+
+def test_the_stand_in_is_datasketch():
+    package = pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
+    sets = [[3, 2**32 - 1, 7], [0], list(range(500))]
+    settings = {"num_perm": 50, "seed": 1, "scheme": "affine32", "hashfunc": int}
+    by_package, by_stand_in = (
+        [minhash.hashvalues.tolist() for minhash in cls.generator(sets, **settings)]
+        for cls in (package.MinHash, slow_steps.MinHash)
+    )
+    assert by_package == by_stand_in
+
+
+def test_near_duplicates_share_a_key(minhash):
     other = "Die Kinder spielten den ganzen Tag im Garten hinter dem Haus ihrer Grossmutter"
     pairs = batch(
         (TEXT, other),
@@ -250,9 +272,8 @@ def test_near_duplicates_share_a_key():
     assert rule.threshold == pytest.approx(0.719, abs=1e-3)
 
 
-def test_near_duplicates_follow_the_jaccard_similarity():
+def test_near_duplicates_follow_the_jaccard_similarity(minhash):
     """Bands agree about as often as `s**rows`."""
-    pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
     rng = random.Random(3)
     letters = [chr(0x4E00 + index) for index in range(4000)]
     rule = NearDuplicates(n=1, bands=200, rows=2)
@@ -317,6 +338,14 @@ def test_only_chinese_is_segmented(monkeypatch):
     assert Segment().apply(["我来到北京", "", "他 们"], "zh-Hant") == ["我来 到北 京", "", "他 们"]
     assert Segment().apply(["東京都"], "ja") == ["東京都"]
     transforms._jieba.cache_clear()
+
+
+def test_jieba_segments():
+    pytest.importorskip("jieba", reason='pip install "mnmt-jax[prepare]"')
+    transforms._jieba.cache_clear()
+    sentences = ["我来到北京清华大学，2019年。", "他 说 hello"]
+    expected = ["我 来到 北京 清华大学 ， 2019 年 。", "他 说 hello"]
+    assert Segment().apply(sentences, "zh") == expected
 
 
 def test_folding_keeps_marks_and_sentence_borders():

@@ -6,16 +6,18 @@ import re
 import runpy
 import string
 import types
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mnmt_jax.data.preparation import recipes
+from mnmt_jax.data.preparation import duplicates, recipes, transforms
 from mnmt_jax.data.preparation.histograms import write_histogram
 from mnmt_jax.data.preparation.recipes import STEPS, parse_step, read_recipe, recipe_names
 from mnmt_jax.data.preparation.steps import KeyRule, PairBatch, PairRule, PieceRule, Step, Transform
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_detectors import find_detector
 from tests.slow_steps import drops_of, made_batch
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +93,31 @@ def test_the_mitre_recipe_is_the_published_script(tmp_path, monkeypatch):
             expected.append(pair)
     assert apply(read_recipe("nllb_mitre"), BATCH) == expected
     assert 20 < len(expected) < len(lines)
+
+
+def test_results_depend_on_files_and_versions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("histograms").mkdir()
+    for code in ("de", "en"):
+        write_histogram(Path("histograms", code), ["ab"])
+    recipe = read_recipe("nllb_mitre")
+    before = recipe.dependencies(["de", "en"])
+    assert before.keys() == {"Unicode", "regex", "histograms/de", "histograms/en"}
+    assert before["Unicode"] == unicodedata.unidata_version
+    write_histogram(Path("histograms", "en"), ["ac"])
+    after = recipe.dependencies(["de", "en"])
+    assert [name for name in before if before[name] != after[name]] == ["histograms/en"]
+    entries = [{"step": name} for name in ("language", "moses", "segment", "near_duplicates")]
+    monkeypatch.setattr(duplicates, "version", lambda package: f"{package} 9")
+    monkeypatch.setattr(transforms, "version", lambda package: f"{package} 9")
+    steps = [parse_step(entry) for entry in entries]
+    assert [step.dependencies(["de", "zh"]) for step in steps] == [
+        {"language detector": find_detector("lid.176").signature},
+        {"sacremoses": "sacremoses 9"},
+        {"jieba": "jieba 9"},
+        {"datasketch": "datasketch 9"},
+    ]
+    assert steps[2].dependencies(["de"]) == {}
 
 
 def test_the_plain_recipe_by_hand():

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import string
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -174,6 +175,11 @@ class Histogram(SideRule):
         """Check that the languages have histograms."""
         for code in languages:
             self._table(code)
+
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return the digests of the histograms."""
+        paths = [Path(self.folder) / code for code in languages]
+        return {str(path): sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
     def accepts_side(self, side: Side) -> np.ndarray:
         """Return which sentences pass, bool `[n]`."""

@@ -7,7 +7,9 @@ import functools
 import tomllib
 import types
 import typing
+import unicodedata
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,20 @@ class Recipe:
         """
         for step in self.steps:
             step.check_languages(languages)
+
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return what the result depends on beside the text and the settings.
+
+        Args:
+            languages: codes of the languages of the text, which passed `check_languages`.
+
+        Returns:
+            The digests of files by their paths, the versions of Unicode and of packages by name.
+        """
+        by_name = {"Unicode": unicodedata.unidata_version, "regex": version("regex")}
+        for step in self.steps:
+            by_name |= step.dependencies(languages)
+        return by_name
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -86,6 +86,17 @@ class Step(abc.ABC):
             UserError: if a package or file is missing.
         """
 
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return what the result depends on beside text and settings.
+
+        Args:
+            languages: codes of the languages of the text.
+
+        Returns:
+            The digests of files by their paths, and the versions of packages by their names.
+        """
+        return {}
+
     def require(self, field: str, is_valid: bool, *, expected: str) -> None:
         """Check the value of a setting.
 
