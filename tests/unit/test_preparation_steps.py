@@ -25,6 +25,7 @@ from mnmt_jax.data.preparation.duplicates import (
 from mnmt_jax.data.preparation.histograms import read_histogram, write_histogram
 from mnmt_jax.data.preparation.language_rule import DetectedLanguage
 from mnmt_jax.data.preparation.length_rules import Length, LengthRatio, PieceLength, PieceRatio
+from mnmt_jax.data.preparation.ngram_hashes import ngram_hashes
 from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams, Score
 from mnmt_jax.data.preparation.steps import OnePairRule, PairBatch, SideRule
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
@@ -149,6 +150,21 @@ def test_repeated_ngrams_by_hand():
     assert kept(rule, ("a b a b a b", "x"), ("a b a b", "x"), ("a a a", "x")) == [0, 1, 1]
     assert kept(rule, ("a a a a", "x"), ("x", "ab a b a b")) == [0, 1]
     assert kept(RepeatedNgrams(1, 2, "characters"), ("哈哈", "x"), ("x", "哈哈哈")) == [1, 0]
+
+
+@pytest.mark.parametrize("n", range(1, 10))
+def test_hashes_of_n_grams_are_equal_for_equal_n_grams(n):
+    text = "abracadabra abracadabra, bracad"
+    hashes, sentences = ngram_hashes(CodePoints([text, "", "ab", text[3:]]), n, words=False)
+    ngrams = [
+        (index, x[start : start + n])
+        for index, x in enumerate([text, "", "ab", text[3:]])
+        for start in range(len(x) - n + 1)
+    ]
+    assert sentences.tolist() == [index for index, _ in ngrams]
+    by_ngram = {ngram: value for (_, ngram), value in zip(ngrams, hashes.tolist(), strict=True)}
+    assert [by_ngram[ngram] for _, ngram in ngrams] == hashes.tolist()
+    assert len({*by_ngram.values()}) == len(by_ngram)
 
 
 def test_n_grams_do_not_cross_sentences():

@@ -36,9 +36,8 @@ class _ExactDuplicates(KeyRule):
     ignore_case: bool = False
     ignore_punctuation: bool = False
 
-    def _encode(self, sentences: Sequence[str]) -> Iterable[bytes]:
-        folded = fold(sentences, case=self.ignore_case, punctuation=self.ignore_punctuation)
-        return (sentence.encode("utf-8", "surrogatepass") for sentence in folded)
+    def _fold(self, sentences: Sequence[str]) -> list[str]:
+        return fold(sentences, case=self.ignore_case, punctuation=self.ignore_punctuation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +48,8 @@ class PairDuplicates(_ExactDuplicates):
 
     def keys(self, batch: PairBatch) -> np.ndarray:
         """Return the keys of each pair, uint64 `[n, 1]`."""
-        sides = zip(self._encode(batch.sources), self._encode(batch.targets), strict=True)
-        return _hash(source + _SEPARATOR + target for source, target in sides)
+        sources, targets = self._fold(batch.sources), self._fold(batch.targets)
+        return pair_keys(sources, targets)[:, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +60,7 @@ class SourceDuplicates(_ExactDuplicates):
 
     def keys(self, batch: PairBatch) -> np.ndarray:
         """Return the keys of each pair, uint64 `[n, 1]`."""
-        return _hash(self._encode(batch.sources))
+        return _hash(_encode(self._fold(batch.sources)))[:, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +71,7 @@ class TargetDuplicates(_ExactDuplicates):
 
     def keys(self, batch: PairBatch) -> np.ndarray:
         """Return the keys of each pair, uint64 `[n, 1]`."""
-        return _hash(self._encode(batch.targets))
+        return _hash(_encode(self._fold(batch.targets)))[:, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,10 +153,20 @@ def _shingle_hashes(sentences: Sequence[str], n: int, salt: int) -> list[list[in
     return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def pair_keys(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+    """Return a hash of each pair of sentences, uint64 `[n]`."""
+    sides = zip(_encode(sources), _encode(targets), strict=True)
+    return _hash(source + _SEPARATOR + target for source, target in sides)
+
+
+def _encode(sentences: Sequence[str]) -> Iterable[bytes]:
+    return (sentence.encode("utf-8", "surrogatepass") for sentence in sentences)
+
+
 def _hash(texts: Iterable[bytes]) -> np.ndarray:
-    """Return the 64-bit hashes of texts, uint64 `[n, 1]`."""
+    """Return the 64-bit hashes of texts, uint64 `[n]`."""
     digests = b"".join(blake2b(text, digest_size=_KEY_BYTES).digest() for text in texts)
-    return np.frombuffer(digests, "<u8").astype(np.uint64)[:, None]
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
 
 
 def _identity(value: int) -> int:

@@ -10,7 +10,7 @@ from mnmt_jax.data.preparation.characters import CodePoints
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-_ODD = np.uint64(0xD6E8FEB86659FD93)
+_ODD = 0xD6E8FEB86659FD93
 _POSITION_BITS = np.uint64(32)
 _LOW_BITS = np.uint64((1 << 16) - 1)
 
@@ -47,11 +47,8 @@ def ngram_hashes(code_points: CodePoints, n: int, *, words: bool) -> tuple[np.nd
         64-bit hashes, uint64 `[n-grams]`, and the index of the sentence of each, `[n-grams]`.
     """
     tokens, sentences = word_hashes(code_points) if words else _character_hashes(code_points)
-    count = max(len(tokens) - n + 1, 0)
-    hashes = np.zeros(count, np.uint64)
-    for offset in range(n):
-        hashes *= _ODD
-        hashes += tokens[offset : offset + count]
+    hashes = _window_sums(tokens, n)
+    count = len(hashes)
     is_inside = sentences[:count] == sentences[n - 1 : n - 1 + count]
     return mix(hashes[is_inside]), sentences[:count][is_inside]
 
@@ -71,13 +68,29 @@ def word_hashes(code_points: CodePoints) -> tuple[np.ndarray, np.ndarray]:
     return np.add.reduceat(values, starts), sentences
 
 
+def _window_sums(tokens: np.ndarray, n: int) -> np.ndarray:
+    """Return sums over n successive tokens with rising powers of a factor, modulo 2**64."""
+    if n == 1:
+        return tokens
+    half = n // 2
+    sums = _window_sums(tokens, half)
+    count = max(len(tokens) - 2 * half + 1, 0)
+    sums = sums[:count] * np.uint64(pow(_ODD, half, 1 << 64)) + sums[half : half + count]
+    if n % 2:
+        count = max(count - 1, 0)
+        sums = sums[:count] * np.uint64(_ODD) + tokens[n - 1 : n - 1 + count]
+    return sums
+
+
 def mix(values: np.ndarray) -> np.ndarray:
     """Return well-mixed 64-bit hashes of numbers (SplitMix64), uint64 of the same shape."""
-    values = values.astype(np.uint64) + _GOLDEN
+    values = values.astype(np.uint64)
+    values += _GOLDEN
+    shifted = np.empty_like(values)
     for factor, shift in zip(_FACTORS, _SHIFTS[:2], strict=True):
-        values ^= values >> shift
+        values ^= np.right_shift(values, shift, out=shifted)
         values *= factor
-    values ^= values >> _SHIFTS[2]
+    values ^= np.right_shift(values, _SHIFTS[2], out=shifted)
     return values
 
 

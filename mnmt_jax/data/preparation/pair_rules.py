@@ -11,12 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from mnmt_jax.data.preparation.characters import character_table, fold
+from mnmt_jax.data.preparation.characters import CodePoints, character_table, fold
 from mnmt_jax.data.preparation.ngram_hashes import has_frequent_ngram
 from mnmt_jax.data.preparation.steps import PairBatch, PairRule, Side, SideRule
 from mnmt_jax.errors import UserError, join_names
 
 _MAX_N = 100
+_BLOCK = 500  # sentences whose n-grams fit the processor's cache
 _NUMBER = re.compile(r"\d+")
 
 
@@ -102,8 +103,13 @@ class RepeatedNgrams(SideRule):
 
     def accepts_side(self, side: Side) -> np.ndarray:
         """Return which sentences pass, bool `[n]`."""
+        starts = range(0, len(side.sentences), _BLOCK)
+        blocks = (CodePoints(side.sentences[start : start + _BLOCK]) for start in starts)
         is_words = self.unit == "words"
-        return ~has_frequent_ngram(side.code_points, self.n, self.max_count, words=is_words)
+        is_frequent = (
+            has_frequent_ngram(block, self.n, self.max_count, words=is_words) for block in blocks
+        )
+        return ~np.concatenate([np.zeros(0, bool), *is_frequent])
 
 
 @dataclasses.dataclass(frozen=True)
