@@ -55,6 +55,7 @@ class Script(SideRule):
     def __post_init__(self) -> None:
         """Check the share and the scripts."""
         self.require_share("min_share")
+        self.require_languages("scripts")
         for code, scripts in self.scripts.items():
             known = bool(scripts) and all(map(_is_script, scripts))
             self.require("scripts", known, expected=f"codes of ISO 15924, e.g. {code} = ['Latn']")

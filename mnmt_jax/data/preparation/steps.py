@@ -13,6 +13,7 @@ import numpy as np
 
 from mnmt_jax.data.preparation.characters import CodePoints
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import Direction
 
 
@@ -99,6 +100,12 @@ class Step(abc.ABC):
         """Check that the value of a setting is one of a few words."""
         is_known = getattr(self, field) in choices
         self.require(field, is_known, expected=f"one of {', '.join(choices)}")
+
+    def require_languages(self, field: str) -> None:
+        """Check that the value of a setting names languages by their canonical codes."""
+        codes = tuple(getattr(self, field))
+        expected = canonical_codes(codes, f"{self.name}: {field}")
+        self.require(field, codes == expected, expected=f"the codes {', '.join(expected)}")
 
     def require_share(self, field: str) -> None:
         """Check that the value of a setting is a number from 0 to 1."""

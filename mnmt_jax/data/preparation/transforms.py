@@ -60,6 +60,10 @@ class Moses(Transform):
     split_hyphens: bool = False
     languages: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Check the languages."""
+        self.require_languages("languages")
+
     def check_languages(self, languages: Sequence[str]) -> None:
         """Check that sacremoses is installed."""
         _import("sacremoses", self.name)
