@@ -1,4 +1,4 @@
-"""The trackers of a run: check, open, and isolate their errors from training."""
+"""All trackers of a run: checks, opening, and isolation of their errors from training."""
 
 from __future__ import annotations
 
