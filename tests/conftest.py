@@ -122,6 +122,18 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             "JAX for GPUs is not there: tests/gpu did not run (scripts/test_gpu.sh; docs/gpu.md)"
         )
+    from tests.made_trackers import PACKAGES, is_installed
+
+    if not all(map(is_installed, PACKAGES)):
+        terminalreporter.write_line(
+            "mlflow or wandb is not installed: tests/unit/test_trackers.py ran with stand-ins "
+            "alone (the extras mlflow and wandb)"
+        )
+    if not all(map(importlib.util.find_spec, ("datasketch", "jieba"))):
+        terminalreporter.write_line(
+            "datasketch or jieba is not installed: tests/unit/test_preparation_steps.py ran with "
+            "stand-ins alone (the extra prepare)"
+        )
     if importlib.util.find_spec("apache_beam") is None:
         terminalreporter.write_line(
             "Apache Beam is not installed: tests/beam did not run (scripts/test_beam.sh; "

@@ -105,6 +105,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),
     ("benchmarks/data_pipeline.py*", ("--batches=2", "--examples=40", "--rows=8", "--length=64")),
     ("benchmarks/preparation_steps.py*", ("--pairs=30",)),
+    ("-m tests.slow_steps *", ("--pairs=300",)),
     ("benchmarks/saves.py *", ("--saves=1", "--updates=1", *_UPDATES, *_ROWS)),
     ("benchmarks/saves.py *", (*_WIDTH, "--gin.Model.stage_layers=(1,)")),
     ("-m t5x.*", (*_WIDTH, "--gin.Model.stage_layers=(1,)", *_UPDATES, *_ROWS, *_SEARCH, *_T5X)),

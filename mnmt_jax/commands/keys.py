@@ -64,17 +64,9 @@ def _configured_values(gin_files: list[str], bindings: list[str]) -> Mapping[str
     """Return the values of a configuration by key; empty without gin files and bindings."""
     if not gin_files and not bindings:
         return {}
-    import dataclasses
+    from mnmt_jax.config.loading import key_values, load_config
 
-    from mnmt_jax.config.loading import load_config
-
-    config = load_config(gin_files, bindings)
-    core = [getattr(config, field.name) for field in dataclasses.fields(config)]
-    return {
-        f"{type(section).__name__}.{field.name}": getattr(section, field.name)
-        for section in (*core, *config.methods)
-        for field in dataclasses.fields(section)
-    }
+    return key_values(load_config(gin_files, bindings))
 
 
 def _describe(key: GinKey, values: Mapping[str, Any]) -> str:

@@ -246,13 +246,31 @@ def _read_binding(values: Bindings, text: str) -> None:
 def save_config(config: Config, path: str | Path) -> None:
     """Write every field, defaults included, as a gin file that `load_config` reads back."""
     lines = [_MARK]
-    for section in (*(getattr(config, name) for name in SECTIONS), *config.methods):
-        for field in dataclasses.fields(section):
-            value = getattr(section, field.name)
-            value = tuple(method.name for method in value) if field.name == "methods" else value
-            lines.append(f"{type(section).__name__}.{field.name} = {value!r}")
+    for section in _sections(config):
+        lines += [f"{key} = {value!r}" for key, value in _section_values(section).items()]
         lines.append("")
     write_text(Path(path), "\n".join(lines))
+
+
+def key_values(config: Config) -> dict[str, Any]:
+    """Return all values by gin key, such as `Model.embed`; methods are listed by name."""
+    values: dict[str, Any] = {}
+    for section in _sections(config):
+        values |= _section_values(section)
+    return values
+
+
+def _sections(config: Config) -> tuple[Any, ...]:
+    return (*(getattr(config, name) for name in SECTIONS), *config.methods)
+
+
+def _section_values(section: Any) -> dict[str, Any]:
+    title, values = type(section).__name__, {}
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        value = tuple(method.name for method in value) if field.name == "methods" else value
+        values[f"{title}.{field.name}"] = value
+    return values
 
 
 def is_saved_config(text: str) -> bool:

@@ -197,6 +197,9 @@ class Optimizer(Checked):
             )
 
 
+TrackerName = Literal["tensorboard", "mlflow", "wandb"]
+
+
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Train(Checked):
@@ -219,6 +222,9 @@ class Train(Checked):
             with validation text, which then also selects by zero-shot directions.
         patience: updates without a better loss by `best_by` after which the run stops early; 0
             disables early stopping.
+        trackers: experiment trackers that receive the metrics: `tensorboard`, `mlflow` (extra
+            `mlflow`) and `wandb` (Weights & Biases, extra `wandb`). `metrics.jsonl` is always
+            written.
         methods: methods that only affect training (`mnmt_jax.methods`), e.g. `('instructcl',)` in
             gin; methods that change the model are listed in `Model.methods`.
     """
@@ -234,12 +240,16 @@ class Train(Checked):
     keep_every: Amount = 0
     best_by: Literal["supervised", "all"] = "supervised"
     patience: Amount = 0
+    trackers: tuple[TrackerName, ...] = ("tensorboard",)
     methods: tuple[Method, ...] = ()
 
     def __post_init__(self) -> None:
         """Check every field, and that the best checkpoint can be determined."""
         super().__post_init__()
         check_once("Train", self.methods)
+        for name in self.trackers:
+            if self.trackers.count(name) > 1:
+                raise UserError(f"Train.trackers names '{name}' twice; leave one of them out")
         for method in self.methods:
             if method.edits() or method.players():
                 raise UserError(

@@ -33,6 +33,7 @@ _UNCOMPARED = frozenset(
         "train.save_every",
         "train.keep_last",
         "train.keep_every",
+        "train.trackers",
         "decode.batch",
         "decode.buckets",
     }

@@ -8,6 +8,7 @@ RUN/checkpoints/   Orbax, one folder per step
 RUN/average/       averaged parameters, written by mnmt average
 RUN/metrics.jsonl  one line per logged step
 RUN/tensorboard/   the same as events
+RUN/trackers/      identifiers and local files of other experiment trackers
 RUN/report/        evaluation
 RUN/.held          locked by the training process
 """
@@ -46,6 +47,7 @@ MAY_CHANGE = (
     "train.keep_best",
     "train.keep_every",
     "train.patience",
+    "train.trackers",
     "decode",
     "mesh",
 )
@@ -126,6 +128,11 @@ class RunDirectory:
     def tensorboard(self) -> Path:
         """The folder of TensorBoard events."""
         return self.path / "tensorboard"
+
+    @property
+    def trackers(self) -> Path:
+        """The folder of MLflow's and W&B's files."""
+        return self.path / "trackers"
 
     @property
     def report(self) -> Path:

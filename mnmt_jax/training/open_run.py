@@ -94,6 +94,7 @@ def _begin(
         step,
         built.config.train.steps,
         extra.get("seconds", 0.0),
+        config=built.config,
         terms=built.learner.sums[len(LossSums._fields) :],
         silent=not is_first(),
     )

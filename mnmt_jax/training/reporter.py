@@ -1,4 +1,4 @@
-"""Reports of a training run: metrics file, TensorBoard and progress bar."""
+"""Reports of a training run: metrics file, experiment trackers and progress bar."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any, TextIO
 
 import jax
 
+from mnmt_jax.config.sections import Config
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import read_records
 from mnmt_jax.files.storage_errors import write_refusal
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.trackers.group import TrackerGroup
+from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, ZERO_SHOT
 
 Record = dict[str, Any]
@@ -35,7 +38,7 @@ class MetricsFile:
             path: path of the file.
             after_step: last step whose lines stay; 0 empties the file.
         """
-        self._file = _open_truncated(path, after_step)
+        self._file = _open_with(path, [line for line, _ in _read_until(path, after_step)])
 
     def write(self, record: Record) -> None:
         """Append one object; non-finite numbers become null, which JSON allows."""
@@ -47,45 +50,8 @@ class MetricsFile:
         self._file.close()
 
 
-class TensorBoard:
-    """TensorBoard scalars: all numbers of a record, tagged by their paths."""
-
-    def __init__(self, directory: Path, *, after_step: int) -> None:
-        """Open a new event file.
-
-        Args:
-            directory: folder of event files.
-            after_step: viewers discard events of older files after this step.
-        """
-        self._writer = _summary_writer()(str(directory), purge_step=after_step + 1)
-
-    def write(self, record: Record) -> None:
-        """Add the scalars of one record."""
-        for tag, value in _flatten(record):
-            if tag != "step":
-                self._writer.add_scalar(tag, value, record["step"])
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the event file."""
-        self._writer.close()
-
-
-def _summary_writer() -> Any:
-    """Import tensorboardX without PyTorch, whose import takes seconds and is not needed here."""
-    hides_torch = "torch" not in sys.modules
-    if hides_torch:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # so that its import fails
-    try:
-        from tensorboardX import SummaryWriter
-    finally:
-        if hides_torch:
-            del sys.modules["torch"]
-    return SummaryWriter
-
-
 class Reporter:
-    """Output of a run: metrics file, TensorBoard, lines and a bar on stderr, speed.
+    """Output of a run: metrics file, trackers, lines and a bar on stderr, speed.
 
     Attributes:
         seconds: time spent in updates, validation and saving, including earlier starts.
@@ -98,6 +64,7 @@ class Reporter:
         total_steps: int,
         seconds: float = 0.0,
         *,
+        config: Config | None = None,
         terms: Sequence[str] = (),
         silent: bool = False,
     ) -> None:
@@ -108,22 +75,35 @@ class Reporter:
             first_step: updates done before; later lines of earlier starts are dropped.
             total_steps: updates of the full run.
             seconds: time spent in earlier starts.
+            config: configuration of the run, which names the trackers; None opens none.
             terms: names of further objectives, shown after the loss.
             silent: whether to write nothing, because another process does.
         """
         self._silent, self._folder = silent, run.path
         self._shown = ("loss", "nll", *terms)
-        self._files: tuple[MetricsFile | TensorBoard, ...] = ()
-        if not silent:
-            metrics = MetricsFile(run.metrics_file, after_step=first_step)
-            self._files = (metrics, TensorBoard(run.tensorboard, after_step=first_step))
         self._bar = _make_bar(first_step, total_steps, silent)
         self._warned: set[str] = set()
+        self._metrics = None if silent else MetricsFile(run.metrics_file, after_step=first_step)
+        self._trackers = self._open_trackers(run, config, first_step) if config else None
         self._total_steps = total_steps
         self._before, self._start = seconds, time.monotonic()
         self._mark: float | None = None  # start of the interval whose speed is measured
         self._steps = 0  # updates since then
         self._seconds_per_step: float | None = None
+
+    def _open_trackers(
+        self, run: RunDirectory, config: Config, first_step: int
+    ) -> TrackerGroup | None:
+        if self._metrics is None:
+            return None
+        return TrackerGroup(
+            run,
+            config,
+            [record for _, record in _read_until(run.metrics_file, first_step)],
+            after_step=first_step,
+            warn_once=self.warn_once,
+            say=self.say,
+        )
 
     @property
     def seconds(self) -> float:
@@ -183,15 +163,8 @@ class Reporter:
         }
 
     def write(self, record: Record) -> None:
-        """Write a record with its `step` to all files, and show its main numbers."""
-        # After a write error TensorBoard's writer would block forever.
-        if refusal := write_refusal(self._folder, _MIN_FREE_BYTES) if self._files else "":
-            self.say(
-                f"{self._folder}: the metrics of step {record['step']} are left out ({refusal})"
-            )
-        else:
-            for file in self._files:
-                file.write(record)
+        """Write a record with its `step` to all files and trackers, and show its main numbers."""
+        self._write_files(record)
         parts = [f"{name} {record[name]:.4f}" for name in self._shown if name in record]
         speed = (record.get("tokens_per_second") or {}).get("target")
         parts += [f"{speed:,.0f} target tokens/s"] if speed else []
@@ -209,6 +182,19 @@ class Reporter:
             parts.append(f"{_duration(remaining)} left")
         self.say(f"step {record['step']}/{self._total_steps}: {', '.join(parts)}")
 
+    def _write_files(self, record: Record) -> None:
+        if self._metrics is None:
+            return
+        # After a write error TensorBoard's writer would block forever.
+        if refusal := write_refusal(self._folder, _MIN_FREE_BYTES):
+            self.say(
+                f"{self._folder}: the metrics of step {record['step']} are left out ({refusal})"
+            )
+            return
+        self._metrics.write(record)
+        if self._trackers:
+            self._trackers.write(record)
+
     def say(self, line: str) -> None:
         """Print a line for the user without breaking the bar."""
         if not self._silent:
@@ -221,12 +207,18 @@ class Reporter:
             self._warned.add(name)
             self.say(f"warning: {lines[name]}")
 
-    def close(self) -> None:
-        """Close the files and the bar."""
+    def close(self, status: Status = "finished") -> None:
+        """Close the files and the bar.
+
+        Args:
+            status: how training ended, for the trackers.
+        """
         self._bar.close()
-        for file in self._files:
+        if self._metrics:
             with contextlib.suppress(OSError):  # storage is full: `write` has reported it
-                file.close()
+                self._metrics.close()
+        if self._trackers:
+            self._trackers.close(status)
 
 
 def _make_bar(first_step: int, total_steps: int, silent: bool) -> Any:
@@ -242,12 +234,19 @@ def _make_bar(first_step: int, total_steps: int, silent: bool) -> Any:
     )
 
 
-def _open_truncated(path: Path, after_step: int) -> TextIO:
-    lines = []
-    if path.is_file() and after_step > 0:
-        for line, record in read_records(path):
-            if record["step"] <= after_step:
-                lines.append(line.rstrip("\r\n") + "\n")
+def _read_until(path: Path, last_step: int) -> list[tuple[str, Record]]:
+    """Return the lines and records up to a step; none for step 0."""
+    if last_step <= 0 or not path.is_file():
+        return []
+    return [
+        (line.rstrip("\r\n") + "\n", record)
+        for line, record in read_records(path)
+        if record["step"] <= last_step
+    ]
+
+
+def _open_with(path: Path, lines: Sequence[str]) -> TextIO:
+    """Open a file that has some lines, to append others."""
     try:
         write_text(path, "".join(lines))
         return path.open("a", encoding="utf-8")
@@ -261,16 +260,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return None
     return value
-
-
-def _flatten(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    scalars = []
-    for name, value in record.items():
-        if isinstance(value, Mapping):
-            scalars += _flatten(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float):
-            scalars.append((prefix + name, value))
-    return scalars
 
 
 def _duration(seconds: float) -> str:

@@ -23,6 +23,7 @@ from mnmt_jax.training.build import Built, model_arrays
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.reporter import Record, Reporter
 from mnmt_jax.training.state import NEVER, TrainState, Window
+from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import ValidationHistory
 
 _STEPS_AHEAD = 2  # updates dispatched before the loop waits: hides the host's work
@@ -76,8 +77,18 @@ class Session:
                 stack.callback(self.lock.close)
             stack.callback(self.run.close)
             stack.callback(self.publish, raise_errors=error is None)
-            stack.callback(self.reporter.close)
+            stack.callback(self.reporter.close, self._status(error))
             stack.callback(self.checkpoints.close, raise_errors=error is None)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run has all its updates, or has stopped early by `Train.patience`."""
+        return self.step >= self.built.config.train.steps or bool(self.stalled)
+
+    def _status(self, error: BaseException | None) -> Status:
+        if error:
+            return "failed"
+        return "finished" if self.is_complete else "stopped"
 
     def loop(
         self, hooks: Sequence[Periodic], stop_signal: Callable[[], Signals | None]
@@ -94,7 +105,7 @@ class Session:
         """
         steps = self.built.config.train.steps
         signal = stop_signal()
-        while self.step < steps and not self.stalled and not signal:
+        while not self.is_complete and not signal:
             self.advance()
             record: Record = {}
             for hook in hooks:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.distributed.processes import Agreement
+from mnmt_jax.distributed.processes import Agreement, is_first
 from mnmt_jax.distributed.stopping import StopRequests
 from mnmt_jax.model.attention import fused
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -15,6 +15,7 @@ from mnmt_jax.training.hooks import training_hooks
 from mnmt_jax.training.open_run import open_session
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.source_runs import SourceRunSpec
+from mnmt_jax.training.trackers.group import check_trackers
 
 
 def train(
@@ -34,10 +35,11 @@ def train(
     Raises:
         UserError: if the configuration does not fit the data, the devices or the run, if the folder
             has foreign files under the names of a run's files, if LoRA has no source run, if a
-            source run does not fit, or if a loss is not finite.
+            source run does not fit, if a tracker's package is missing, or if a loss is not finite.
     """
     run = RunDirectory.open(workdir)
     run.check_folder()
+    check_trackers(config.train.trackers, is_writer=is_first())
     with (
         StopRequests() as stop,
         open_session(build(config), run, source_specs) as session,
@@ -50,8 +52,7 @@ def train(
         progress = f"step {session.step}{', beyond' if is_beyond else ' of'} {steps}"
         progress += session.stalled
     stopped = stop_signal.name if stop_signal else None
-    is_done = session.step >= steps or session.stalled
-    hint = "" if is_done else "; run the same command again to continue"
+    hint = "" if session.is_complete else "; run the same command again to continue"
     session.reporter.say(f"{stopped or 'complete'}: {run.location} is at {progress}{hint}")
     return stopped if hint else None
 

@@ -77,6 +77,12 @@ def test_patience_is_refused_under_t5x(parse):
         t5x_settings.eval_every()
 
 
+def test_other_trackers_are_refused_under_t5x(parse):
+    parse("Train.trackers = ('tensorboard', 'mlflow')")
+    with pytest.raises(UserError, match="t5x writes TensorBoard's events and not to mlflow"):
+        t5x_settings.log_every()
+
+
 def test_epochs_are_refused_under_t5x(parse):
     parse("Train.epochs = 3")
     with pytest.raises(UserError, match="Train.epochs=3: t5x trains to Train.steps"):

@@ -50,9 +50,11 @@ def test_the_package_itself_imports_nothing_heavy():
 def test_tensorboard_is_written_without_pytorch(tmp_path):
     """tensorboardX would import it where it is installed, as it is here."""
     actual = run(
-        "import sys\nfrom pathlib import Path\nfrom mnmt_jax.training.reporter import TensorBoard\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from mnmt_jax.training.trackers.tensorboard import TensorBoard\n"
         f"board = TensorBoard(Path({str(tmp_path)!r}), after_step=0)\n"
-        "board.write({'step': 1, 'loss': 2.5})\nboard.close()\nprint('torch' in sys.modules)"
+        "board.start({})\nboard.write(1, {'loss': 2.5})\nboard.end('finished')\n"
+        "print('torch' in sys.modules)"
     )
     assert actual.strip() == "False" and list(tmp_path.iterdir())
 

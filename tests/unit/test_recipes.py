@@ -2,22 +2,26 @@
 
 import dataclasses
 import math
+import re
 import runpy
 import string
 import types
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mnmt_jax.data.preparation import recipes
+from mnmt_jax.data.preparation import duplicates, recipes, transforms
 from mnmt_jax.data.preparation.histograms import write_histogram
 from mnmt_jax.data.preparation.recipes import STEPS, parse_step, read_recipe, recipe_names
 from mnmt_jax.data.preparation.steps import KeyRule, PairBatch, PairRule, PieceRule, Step, Transform
 from mnmt_jax.errors import UserError
-from tests.unit.test_preparation_steps import BATCH, drops_of
+from mnmt_jax.vocabulary.language_detectors import find_detector
+from tests.slow_steps import drops_of, made_batch
 
 ROOT = Path(__file__).parents[2]
+BATCH = made_batch(1500)
 PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
 
 
@@ -91,6 +95,31 @@ def test_the_mitre_recipe_is_the_published_script(tmp_path, monkeypatch):
     assert 20 < len(expected) < len(lines)
 
 
+def test_results_depend_on_files_and_versions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("histograms").mkdir()
+    for code in ("de", "en"):
+        write_histogram(Path("histograms", code), ["ab"])
+    recipe = read_recipe("nllb_mitre")
+    before = recipe.dependencies(["de", "en"])
+    assert before.keys() == {"Unicode", "regex", "histograms/de", "histograms/en"}
+    assert before["Unicode"] == unicodedata.unidata_version
+    write_histogram(Path("histograms", "en"), ["ac"])
+    after = recipe.dependencies(["de", "en"])
+    assert [name for name in before if before[name] != after[name]] == ["histograms/en"]
+    entries = [{"step": name} for name in ("language", "moses", "segment", "near_duplicates")]
+    monkeypatch.setattr(duplicates, "version", lambda package: f"{package} 9")
+    monkeypatch.setattr(transforms, "version", lambda package: f"{package} 9")
+    steps = [parse_step(entry) for entry in entries]
+    assert [step.dependencies(["de", "zh"]) for step in steps] == [
+        {"language detector": find_detector("lid.176").signature},
+        {"sacremoses": "sacremoses 9"},
+        {"jieba": "jieba 9"},
+        {"datasketch": "datasketch 9"},
+    ]
+    assert steps[2].dependencies(["de"]) == {}
+
+
 def test_the_plain_recipe_by_hand():
     pairs = {
         ("Two  days ago", "Vor zwei Tagen"): True,
@@ -137,6 +166,13 @@ def step(text: str) -> str:
     return f"[[steps]]\n{text}\n"
 
 
+def test_the_recipe_of_the_page(tmp_path):
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    recipe = read_recipe(written(tmp_path, text, ""))
+    names = [step.name for step in recipe.steps]
+    assert names == ["normalize", "script", "source_duplicates", "piece_length"]
+
+
 def test_a_recipe_of_a_file(tmp_path):
     entry = 'step = "script"\nmin_share = 1\nscripts = { sr = ["Latn", "Cyrl"] }'
     recipe = read_recipe(written(tmp_path, step(entry), 'title = "T"\nnote = """a\n  b"""\n'))
@@ -157,16 +193,22 @@ WRONG = {
     'step = "punctuation_only"\nx = 3': "step 1: punctuation_only: no setting 'x'; it has none",
     'step = "length_ratio"': "step 1: length_ratio: lacks max_ratio",
     'step = "length_ratio"\nmax_ratio = "3"': "length_ratio: max_ratio = '3' must be a number",
-    'step = "length_ratio"\nmax_ratio = nan': "length_ratio: max_ratio = nan must be a number",
-    'step = "length_ratio"\nmax_ratio = inf': "length_ratio: max_ratio = inf must be a number",
+    'step = "length_ratio"\nmax_ratio = nan': "length_ratio: max_ratio = nan must be a number, 1",
+    'step = "length_ratio"\nmax_ratio = inf': "length_ratio: max_ratio = inf must be a number, 1",
     'step = "length_ratio"\nmax_ratio = true': "length_ratio: max_ratio = True must be a number",
     'step = "length_ratio"\nmax_ratio = 0.5': "max_ratio = 0.5 must be a number, 1 or more",
     'step = "length_ratio"\nmax_ratio = 2\nunit = "x"': "unit = 'x' must be one of characters, wo",
     'step = "length"\nmax_words = 2.0': "length: max_words = 2.0 must be an integer",
+    'step = "length"\nmax_words = true': "length: max_words = True must be an integer",
+    f'step = "length"\nmax_words = {2**31}': "length: max_words = 2147483648 must be an integer of",
+    f'step = "length_ratio"\nmax_ratio = {10**400}': "max_ratio = 1.* must be a number of at most",
     'step = "length"\nmin_words = -1': "length: min_words = -1 must be 0 or more",
     'step = "length"\nmin_words = 5\nmax_words = 4': r"max_words = 4 must be min_words \(5\) or m",
     'step = "copies"\nignore_case = 1': "copies: ignore_case = 1 must be true or false",
     'step = "moses"\nlanguages = "en"': r"moses: languages = .en. must be a list of texts, such",
+    'step = "moses"\nlanguages = ["eng"]': r"moses: languages = .* must be the codes en$",
+    'step = "moses"\nlanguages = ["xx yy"]': "moses: languages: unknown language 'xx yy'",
+    'step = "script"\nscripts = { sr_Cyrl = ["Cyrl"] }': "scripts = .* must be the codes sr$",
     'step = "moses"\nlanguages = [1]': r"moses: languages = \[1\] must be a list of texts",
     'step = "script"\nscripts = ["Latn"]': r"scripts = \['Latn'\] must be a table of lists",
     'step = "script"\nscripts = { sr = "Latn" }': "scripts.sr = 'Latn' must be a list of texts",
@@ -211,6 +253,7 @@ def test_wrong_steps_are_one_line_with_file_step_and_field(tmp_path, entry):
         ('title = "T"\nsource = ["a"]\nsteps = []', "source = .* must be a text in quotes"),
         ('title = "T"\nsteps = []\nstep = 3', "unknown field 'step'; fields are title, source, n"),
         ("x = " + "[" * 100_000, "is not TOML"),
+        ("x = " + "1" * 10_000, "is not TOML"),
         ('title = "\\ud800"', "is not TOML"),
     ],
 )

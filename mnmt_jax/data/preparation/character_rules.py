@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import string
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +56,7 @@ class Script(SideRule):
     def __post_init__(self) -> None:
         """Check the share and the scripts."""
         self.require_share("min_share")
+        self.require_languages("scripts")
         for code, scripts in self.scripts.items():
             known = bool(scripts) and all(map(_is_script, scripts))
             self.require("scripts", known, expected=f"codes of ISO 15924, e.g. {code} = ['Latn']")
@@ -173,6 +175,11 @@ class Histogram(SideRule):
         """Check that the languages have histograms."""
         for code in languages:
             self._table(code)
+
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return the digests of the histograms."""
+        paths = [Path(self.folder) / code for code in languages]
+        return {str(path): sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
     def accepts_side(self, side: Side) -> np.ndarray:
         """Return which sentences pass, bool `[n]`."""

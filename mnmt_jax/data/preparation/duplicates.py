@@ -8,6 +8,7 @@ import importlib
 import itertools
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,10 @@ class NearDuplicates(KeyRule):
     def check_languages(self, languages: Sequence[str]) -> None:
         """Check that datasketch is installed."""
         _datasketch()
+
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return the version of datasketch."""
+        return {"datasketch": version("datasketch")}
 
     def keys(self, batch: PairBatch) -> np.ndarray:
         """Return the keys of each pair, uint64 `[n, bands]`."""

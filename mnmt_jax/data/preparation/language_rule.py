@@ -39,6 +39,10 @@ class DetectedLanguage(SideRule):
         """Check that the model can be read."""
         _detector(self.lid_model)
 
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return the signature of the detector."""
+        return {"language detector": _detector(self.lid_model).signature}
+
     def accepts_side(self, side: Side) -> np.ndarray:
         """Return which sentences pass, bool `[n]`."""
         detector = _detector(self.lid_model)

@@ -140,11 +140,11 @@ class Score(PairRule):
 
 
 def _numbers(sentence: str) -> list[str]:
-    """Return the groups of digits of a sentence, sorted, as ASCII."""
+    """Return the groups of digits of a sentence as ASCII."""
     numbers = _NUMBER.findall(sentence)
     if not sentence.isascii():
         numbers = [number if number.isascii() else _to_ascii(number) for number in numbers]
-    return sorted(numbers)
+    return numbers
 
 
 def _to_ascii(digits: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import tomllib
 import types
 import typing
+import unicodedata
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams
 from mnmt_jax.data.preparation.steps import PieceRule, Step
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError, docs_page, join_names, suggest
-from mnmt_jax.files.typed_fields import short_repr
+from mnmt_jax.files.typed_fields import LARGEST, short_repr
 
 FOLDER = Path(__file__).parent / "recipes"
 _TEXTS = ("title", "source", "note")
@@ -89,6 +90,20 @@ class Recipe:
         for step in self.steps:
             step.check_languages(languages)
 
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return what the result depends on beside the text and the settings.
+
+        Args:
+            languages: codes of the languages of the text, which passed `check_languages`.
+
+        Returns:
+            The digests of files by their paths, the versions of Unicode and of packages by name.
+        """
+        by_name = {"Unicode": unicodedata.unidata_version, "regex": version("regex")}
+        for step in self.steps:
+            by_name |= step.dependencies(languages)
+        return by_name
+
 
 def recipe_names() -> tuple[str, ...]:
     """Return the names of the packaged recipes."""
@@ -128,7 +143,7 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of encodings and numbers
         raise UserError(f"{path}: is not TOML ({error})") from error
 
 
@@ -206,9 +221,10 @@ def _convert(setting: str, value: Any, type_: Any) -> Any:
     if origin is Mapping and isinstance(value, dict):
         inner = typing.get_args(type_)[1]
         return {key: _convert(f"{setting}.{key}", item, inner) for key, item in value.items()}
-    if type_ is float and type(value) in (int, float) and math.isfinite(value):
+    is_large = type(value) is int and abs(value) > LARGEST
+    if type_ is float and type(value) in (int, float) and not is_large:
         return float(value)
-    if type_ in (int, bool, str) and type(value) is type_:
+    if type_ in (int, bool, str) and type(value) is type_ and not is_large:
         return value
     if origin is typing.Literal and isinstance(value, str):
         return value
@@ -217,8 +233,8 @@ def _convert(setting: str, value: Any, type_: Any) -> Any:
 
 _TYPE_NAMES: Mapping[Any, str] = types.MappingProxyType(
     {
-        int: "an integer",
-        float: "a number",
+        int: f"an integer of at most {LARGEST}",
+        float: f"a number of at most {LARGEST}",
         bool: "true or false",
         str: "a text in quotes",
         typing.Literal: "a text in quotes",

@@ -13,6 +13,7 @@ import numpy as np
 
 from mnmt_jax.data.preparation.characters import CodePoints
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import Direction
 
 
@@ -85,6 +86,17 @@ class Step(abc.ABC):
             UserError: if a package or file is missing.
         """
 
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return what the result depends on beside text and settings.
+
+        Args:
+            languages: codes of the languages of the text.
+
+        Returns:
+            The digests of files by their paths, and the versions of packages by their names.
+        """
+        return {}
+
     def require(self, field: str, is_valid: bool, *, expected: str) -> None:
         """Check the value of a setting.
 
@@ -99,6 +111,12 @@ class Step(abc.ABC):
         """Check that the value of a setting is one of a few words."""
         is_known = getattr(self, field) in choices
         self.require(field, is_known, expected=f"one of {', '.join(choices)}")
+
+    def require_languages(self, field: str) -> None:
+        """Check that the value of a setting names languages by their canonical codes."""
+        codes = tuple(getattr(self, field))
+        expected = canonical_codes(codes, f"{self.name}: {field}")
+        self.require(field, codes == expected, expected=f"the codes {', '.join(expected)}")
 
     def require_share(self, field: str) -> None:
         """Check that the value of a setting is a number from 0 to 1."""

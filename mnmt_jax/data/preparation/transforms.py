@@ -8,6 +8,7 @@ import importlib
 import logging
 import unicodedata
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any, Literal
 
 from mnmt_jax.data.preparation.steps import Transform
@@ -60,9 +61,17 @@ class Moses(Transform):
     split_hyphens: bool = False
     languages: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Check the languages."""
+        self.require_languages("languages")
+
     def check_languages(self, languages: Sequence[str]) -> None:
         """Check that sacremoses is installed."""
         _import("sacremoses", self.name)
+
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return the version of sacremoses."""
+        return {"sacremoses": version("sacremoses")}
 
     def apply(self, sentences: Sequence[str], language: str) -> list[str]:
         """Return the changed sentences."""
@@ -85,6 +94,10 @@ class Segment(Transform):
         """Check that Jieba is installed if a language is Chinese."""
         if any(map(_is_chinese, languages)):
             _jieba()
+
+    def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
+        """Return the version of Jieba if a language is Chinese."""
+        return {"jieba": version("jieba")} if any(map(_is_chinese, languages)) else {}
 
     def apply(self, sentences: Sequence[str], language: str) -> list[str]:
         """Return the sentences with spaces between words."""

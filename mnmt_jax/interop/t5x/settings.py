@@ -107,8 +107,18 @@ def seed() -> int:
 
 
 def log_every() -> int:
-    """Return the number of updates between summaries."""
-    return parsed_config().train.log_every
+    """Return the number of updates between summaries.
+
+    Raises:
+        UserError: if trackers other than TensorBoard are named, which t5x does not write.
+    """
+    train = parsed_config().train
+    if others := [name for name in train.trackers if name != "tensorboard"]:
+        raise UserError(
+            f"Train.trackers={train.trackers!r}: t5x writes TensorBoard's events and not to "
+            f"{join_names(others)}; set Train.trackers=('tensorboard',)"
+        )
+    return train.log_every
 
 
 def eval_every() -> int:

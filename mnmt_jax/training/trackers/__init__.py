@@ -1,0 +1,1 @@
+"""Experiment trackers of a training run: TensorBoard, MLflow, Weights & Biases."""
