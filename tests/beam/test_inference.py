@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from mnmt_jax.config.sections import Model
@@ -11,6 +14,7 @@ from tests.unit import made_text
 
 beam = pytest.importorskip("apache_beam", reason="Apache Beam is not installed: test_beam.sh")
 
+ROOT = Path(__file__).resolve().parents[2]
 RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 MODEL = Model("prefix", (2,), embed=32, mlp=64, heads=2, norm="pre")
 
@@ -36,3 +40,13 @@ def test_lines_are_translated_as_by_a_translator(tmp_path, max_batch):
             | beam.MapTuple(lambda number, translation: (number, translation.text))
         )
         assert_that(translated, equal_to(list(enumerate(expected))))
+
+
+def test_the_example_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_random_run(Path("runs/register"), MODEL, seed=3)
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    exec(re.search(r"```text\n(import apache_beam.*?)```", page, re.DOTALL)[1], {})
+    (written,) = tmp_path.glob("pairs-*")
+    german, english = written.read_text(encoding="utf-8").rstrip("\n").split("\t")
+    assert german == "vor zwei Tagen" and english
