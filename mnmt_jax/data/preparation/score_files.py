@@ -1,0 +1,89 @@
+"""Scores of sentence pairs from files, such as LASER's or those of a quality estimation model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mnmt_jax.data.corpus import FileCorpus
+from mnmt_jax.data.text_reader import Flaw, read_lines
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.languages import Direction
+
+ScoredPair = tuple[tuple[str, str], tuple[float, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreFiles:
+    """Files of one score: a number for each line of the text, also of lines that are dropped.
+
+    Attributes:
+        name: name of the score, the `column` of the step `score`.
+        pattern: path with `{split}` and `{pair}` (`de-en`; either order is tried); gzip if it ends
+            in `.gz`.
+    """
+
+    name: str
+    pattern: str
+
+    @classmethod
+    def parse(cls, text: str) -> ScoreFiles:
+        """Parse `NAME=PATTERN`.
+
+        Raises:
+            UserError: if it has another form.
+        """
+        name, separator, pattern = text.partition("=")
+        if not (name and separator and pattern):
+            raise UserError(f"--scores={text}: write NAME=PATTERN, e.g. laser=data/{{pair}}.laser")
+        return cls(name, pattern)
+
+    def path(self, split: str, direction: Direction) -> Path:
+        """Return the file of a direction.
+
+        Raises:
+            UserError: if there is none.
+        """
+        names = ["-".join(pair) for pair in (direction, direction[::-1])]
+        paths = [Path(self.pattern.replace("{split}", split).replace("{pair}", n)) for n in names]
+        for path in paths:
+            if path.is_file():
+                return path
+        raise UserError(f"{paths[0]}: no such file; each pair of languages needs --scores")
+
+    def read(self, split: str, direction: Direction) -> Iterator[float]:
+        """Yield the score of each line.
+
+        Raises:
+            UserError: if a line is not a number.
+        """
+        path = self.path(split, direction)
+        for number, line in enumerate(read_lines(str(path)), start=1):
+            text = "" if isinstance(line, Flaw) else line
+            try:
+                yield float(text)
+            except ValueError:
+                raise UserError(f"{path}:{number}: {text[:40]!r} is not a number") from None
+
+
+def scored_pairs(
+    corpus: FileCorpus, split: str, direction: Direction, files: Sequence[ScoreFiles]
+) -> Iterator[ScoredPair]:
+    """Yield the pairs of a direction with their scores.
+
+    Raises:
+        UserError: if a file of scores is missing, wrong or shorter than the text.
+    """
+    columns = zip(*(item.read(split, direction) for item in files), strict=False)
+    number, scores = 0, None
+    for pair in corpus.pairs(split, direction):
+        while number < corpus.line_number:
+            number, scores = number + 1, next(columns, None)
+        if scores is None:
+            paths = ", ".join(str(item.path(split, direction)) for item in files)
+            raise UserError(
+                f"{paths}: fewer lines than the text, which has {number} and more; write a score "
+                "for each line"
+            )
+        yield pair, scores
