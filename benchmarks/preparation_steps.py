@@ -35,7 +35,6 @@ from mnmt_jax.data.preparation.histograms import write_histogram
 from mnmt_jax.data.preparation.language_rule import DetectedLanguage
 from mnmt_jax.data.preparation.length_rules import Length, LengthRatio, PieceLength, PieceRatio
 from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams, Score
-from mnmt_jax.data.preparation.score_files import ScoreFile
 from mnmt_jax.data.preparation.steps import KeyRule, PairBatch, PairRule, PieceRule, Step, Transform
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError
@@ -62,7 +61,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for code, alphabet in _ALPHABETS.items():
             write_histogram(Path(folder) / code, [alphabet])
-        _write_scores(Path(folder) / "-".join(DIRECTION), batches)
         for step in _steps(folder):
             print(f"| {_describe(step)} | {_speed(step, batches, flags.pairs)} |", flush=True)
 
@@ -88,7 +86,6 @@ def _steps(folder: str) -> list[Step]:
         RepeatedNgrams(n=10, unit="characters"),
         Histogram(folder),
         Unreadable(),
-        ScoreFile(f"{folder}/{{first}}-{{second}}", 1.06),
         Score("laser", 1.06),
         PairDuplicates(),
         PairDuplicates(ignore_case=True, ignore_punctuation=True),
@@ -98,13 +95,6 @@ def _steps(folder: str) -> list[Step]:
         PieceLength(1, 250),
         PieceRatio(3),
     ]
-
-
-def _write_scores(path: Path, batches: list[PairBatch]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for batch in batches:
-            columns = zip(batch.scores["laser"], batch.sources, batch.targets, strict=True)
-            file.writelines(f"{score}\t{source}\t{target}\n" for score, source, target in columns)
 
 
 def _speed(step: Step, batches: list[PairBatch], pairs: int) -> str:
@@ -150,8 +140,7 @@ def _describe(step: Step) -> str:
     settings = (
         f"{field.name} = {getattr(step, field.name)!r}"
         for field in dataclasses.fields(step)
-        if field.name not in ("folder", "files", "scripts")
-        and getattr(step, field.name) != field.default
+        if field.name not in ("folder", "scripts") and getattr(step, field.name) != field.default
     )
     return f"`{step.name}` {', '.join(settings).replace(chr(39), '')}".strip()
 

@@ -151,6 +151,7 @@ LISTED: Mapping[str, str] = {
     "bash benchmarks/seeds.sh": "six trainings and evaluations",
     "bash scripts/docs.sh": "tests/system/test_site.py builds the site",
     "bash scripts/test.sh": "it is this suite",
+    "bash scripts/test_beam.sh": "it installs Apache Beam and runs tests/beam",
     "bash scripts/test_extras.sh": "it resolves every extra with a package index",
     "bash scripts/test_gpu.sh": "it installs JAX for GPUs and runs tests/gpu",
     "bash scripts/test_tables.sh": "it runs tests/tables, more than an hour",

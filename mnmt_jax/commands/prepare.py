@@ -35,6 +35,14 @@ def make_parser() -> ParserWithPassedOnWords:
         metavar="NAME|FILE",
         help="recipe: one of this project, or a TOML file (docs/scale.md)",
     )
+    parser.add_argument(
+        "--scores",
+        action="append",
+        default=[],
+        metavar="NAME=PATTERN",
+        help="files with a number for each line of training text, for the step 'score' of recipes, "
+        "e.g. laser='data/train.{pair}.laser'; repeatable",
+    )
     parser.add_argument("--vocabulary", required=True, metavar="DIR", help="vocabulary folder")
     parser.add_argument(
         "--output", required=True, type=Path, metavar="CACHE", help="token cache to write"
@@ -63,6 +71,7 @@ def main() -> None:
     from mnmt_jax.data.mixtures import plan_tasks
     from mnmt_jax.data.preparation.prepare import prepare
     from mnmt_jax.data.preparation.recipes import read_recipe
+    from mnmt_jax.data.preparation.score_files import ScoreFiles
     from mnmt_jax.evaluation.preparation_page import steps_table, write_page
 
     recipe = read_recipe(flags.recipe)
@@ -76,6 +85,7 @@ def main() -> None:
             vocabulary=Path(flags.vocabulary),
             output=flags.output,
             runner=_make_runner(flags, stack),
+            scores=[ScoreFiles.parse(text) for text in flags.scores],
             overwrite=flags.overwrite,
             report=lambda line: print(line, file=sys.stderr),
         )

@@ -198,7 +198,14 @@ class Selection:
 
 
 class FileCorpus(Corpus):
-    """Base class of corpora in files: cleans the sentence pairs that a subclass reads."""
+    """Base class of corpora in files: cleans the sentence pairs that a subclass reads.
+
+    Attributes:
+        line_number: line, from 1, of the training pair that `pairs` yielded last, counted in the
+            lines of the split.
+    """
+
+    line_number = 0
 
     def __init__(
         self,
@@ -318,6 +325,7 @@ class FileCorpus(Corpus):
             if flaw is None:
                 pair, last_good = line.sentences(), number
                 if seen is None or add_if_new(pair, seen):
+                    self.line_number = number
                     yield pair
                     continue
                 flaw = REPEATED

@@ -29,11 +29,7 @@ _MIN_FREE_BYTES = 1 << 20  # free space required to write a line of metrics
 
 
 class MetricsFile:
-    """RUN/metrics.jsonl: one JSON object per logged step, each complete on disk before the next.
-
-    Attributes:
-        kept: records of earlier starts, up to the step of the restored checkpoint.
-    """
+    """RUN/metrics.jsonl: one JSON object per logged step, each complete on disk before the next."""
 
     def __init__(self, path: Path, *, after_step: int) -> None:
         """Open the file and drop lines that a crashed run wrote after its last checkpoint.
@@ -42,9 +38,7 @@ class MetricsFile:
             path: path of the file.
             after_step: last step whose lines stay; 0 empties the file.
         """
-        kept = _read_until(path, after_step)
-        self.kept = [record for _, record in kept]
-        self._file = _open_with(path, [line for line, _ in kept])
+        self._file = _open_with(path, [line for line, _ in _read_until(path, after_step)])
 
     def write(self, record: Record) -> None:
         """Append one object; non-finite numbers become null, which JSON allows."""
@@ -105,7 +99,7 @@ class Reporter:
         return TrackerGroup(
             run,
             config,
-            self._metrics.kept,
+            [record for _, record in _read_until(run.metrics_file, first_step)],
             after_step=first_step,
             warn_once=self.warn_once,
             say=self.say,

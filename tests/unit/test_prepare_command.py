@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mnmt_jax.commands import prepare
+from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.errors import UserError
 from tests.unit import made_text
 
@@ -58,6 +61,68 @@ def test_it_prints_what_each_step_dropped_and_writes_a_page(flags, tmp_path, mon
     assert page.count(">same too<") == 2  # both sides of the dropped pair
     assert made_text.sentence(1, "en") in page and made_text.sentence(4, "en") not in page
     assert "train: 60 in all" in page  # both directions
+
+
+SCORED = """\
+title = "Scored"
+[[steps]]
+step = "score"
+column = "laser"
+minimum = 20
+"""
+
+
+@pytest.fixture
+def scored(flags, tmp_path):
+    """Text whose second line is bad, and the number of each line as its score."""
+    (tmp_path / "recipe.toml").write_text(SCORED, encoding="utf-8")
+    text = (tmp_path / "train.de").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "train.de").write_text("\n".join([text[0], "", *text[2:]]), encoding="utf-8")
+    scores = tmp_path / "train.en-de.laser"
+    scores.write_text("".join(f"{n}\n" for n in range(1, 37)), encoding="utf-8")
+    return [*flags, f"--scores=laser={tmp_path}/{{split}}.{{pair}}.laser"], scores
+
+
+def test_scores_belong_to_lines(scored, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *scored[0]])
+    prepare.main()
+    assert re.search(r"1. score: .* 34 .* 18 ", capsys.readouterr().out)  # lines 1, 3, ..., 19
+    cache = TokenCache.open(tmp_path / "cache")
+    source, _ = cache.pair("corpus_en_de", "train", 0)
+    assert made_text.vocabulary().decode(source.tolist()) == made_text.sentence(20, "en")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "1\n" * 30,
+            "train.en-de.laser: fewer lines than the text, which has 31 and more; write",
+        ),
+        ("1\ngood\n", "train.en-de.laser:2: 'good' is not a number"),
+        (None, "train.*laser: no such file; each pair of languages needs --scores"),
+    ],
+)
+def test_wrong_scores_are_refused(scored, monkeypatch, text, message):
+    flags, path = scored
+    path.write_text(text, encoding="utf-8") if text else path.unlink()
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    with pytest.raises(UserError, match=message):
+        prepare.main()
+
+
+def test_scores_and_recipes_fit_together(scored, tmp_path, monkeypatch):
+    flags, _ = scored
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags[:-1]])
+    with pytest.raises(UserError, match="needs the score 'laser'; add --scores laser=PATTERN"):
+        prepare.main()
+    (tmp_path / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    with pytest.raises(UserError, match="--scores=laser: no step of the recipe reads it; leave"):
+        prepare.main()
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--scores=laser"])
+    with pytest.raises(UserError, match="--scores=laser: write NAME=PATTERN, e.g. laser=data/"):
+        prepare.main()
 
 
 @pytest.mark.parametrize(

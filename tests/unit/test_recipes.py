@@ -167,12 +167,10 @@ def step(text: str) -> str:
 
 
 def test_the_recipe_of_the_page(tmp_path):
-    text, scores = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     recipe = read_recipe(written(tmp_path, text, ""))
     names = [step.name for step in recipe.steps]
     assert names == ["normalize", "script", "source_duplicates", "piece_length"]
-    (step,) = read_recipe(written(tmp_path, scores)).steps
-    assert step == STEPS["score_file"]("scores/{first}-{second}.tsv.gz", 1.06)
 
 
 def test_a_recipe_of_a_file(tmp_path):
@@ -187,7 +185,6 @@ def test_a_recipe_of_a_file(tmp_path):
         nllb.check_languages(["de"])
 
 
-FILES = 'files = "{first}{second}"'
 WRONG = {
     'step = "lenght"': r"step 1: step = 'lenght' must be the name .* did you mean 'length'\? ",
     "step = 3": "step 1: step = 3 must be the name of a step; .*scale.md lists them",
@@ -223,9 +220,6 @@ WRONG = {
     'step = "repeated_ngrams"\nn = 0': "n = 0 must be from 1 to 100",
     'step = "repeated_ngrams"\nmax_count = 0': "max_count = 0 must be 1 or more",
     'step = "score"\ncolumn = ""\nminimum = 1': "column = '' must be the name of a score",
-    'step = "score_file"\nfiles = "x.tsv"\nminimum = 1': "files = 'x.tsv' must be a name with {f",
-    f'step = "score_file"\n{FILES}\nminimum = 1\nscore_column = 4': "score_column = 4 must be from",
-    f'step = "score_file"\n{FILES}\nminimum = 1\nmissing = "x"': "missing = 'x' must be one of",
     'step = "histogram"\nfolder = ""': "folder = '' must be a folder of histograms",
     'step = "histogram"\nfolder = "x"\nfrequency_limit = "ab"': "frequency_limit = 'ab' must be o",
     'step = "language"\nlid_model = ""': "lid_model = '' must be a detector",

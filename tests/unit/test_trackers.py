@@ -191,12 +191,16 @@ def test_mlflow_without_a_server_needs_its_database(monkeypatch):
         group.check_trackers(("mlflow",), is_writer=True)
 
 
-def test_a_folder_called_wandb_is_not_the_package(monkeypatch, tmp_path):
+def test_a_folder_called_wandb_and_a_broken_package_are_refused(monkeypatch, tmp_path):
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     importlib.invalidate_caches()
-    with pytest.raises(UserError, match="needs the package wandb"):
+    with pytest.raises(UserError, match="needs the package wandb, which is not installed"):
+        group.check_trackers(("wandb",), is_writer=False)
+    (tmp_path / "wandb" / "__init__.py").write_text("import no_such_dependency")
+    importlib.invalidate_caches()
+    with pytest.raises(UserError, match="cannot be imported .No module named 'no_such_depend"):
         group.check_trackers(("wandb",), is_writer=False)
 
 

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.files.atomic_write import new_path, write_text
 from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.vocabulary.languages import Direction
 
 KEY = np.dtype([("key", "<u8"), ("index", "<u8"), ("column", "<u1")])
 """Key of a pair for deduplication, the pair's index and the column of the key."""
@@ -26,23 +28,31 @@ def pair_index(chunk: int, row: int | np.ndarray) -> Any:
     return np.uint64(chunk << 32) + np.asarray(row, np.uint64)
 
 
-def write_chunk_text(path: Path, sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Write sentences without NUL characters: all sources, then all targets."""
-    with new_path(path) as partial:
-        partial.write_bytes("\0".join((*sources, *targets)).encode())
+def write_batch(stem: Path, batch: PairBatch) -> None:
+    """Write pairs to `STEM.text`, and their scores, if any, to `STEM.scores.npy`.
+
+    Sentences have no NUL characters, which separate them: all sources, then all targets.
+    """
+    if batch.scores:
+        save(_with_suffix(stem, "scores"), np.stack([*batch.scores.values()]))
+    with new_path(stem.with_suffix(".text")) as partial:
+        partial.write_bytes("\0".join((*batch.sources, *batch.targets)).encode())
 
 
-def read_chunk_text(path: Path, pairs: int) -> tuple[list[str], list[str]]:
-    """Read what `write_chunk_text` wrote.
+def read_batch(stem: Path, pairs: int, direction: Direction, scores: Sequence[str]) -> PairBatch:
+    """Read what `write_batch` wrote.
 
     Args:
-        path: path of the file.
+        stem: path without suffix.
         pairs: number of pairs.
+        direction: their languages.
+        scores: names of their scores.
     """
-    if not pairs:
-        return [], []
-    lines = path.read_bytes().decode().split("\0")
-    return lines[:pairs], lines[pairs:]
+    text = stem.with_suffix(".text").read_bytes().decode()
+    lines = text.split("\0") if pairs else []
+    columns = np.load(_with_suffix(stem, "scores")) if scores else []
+    by_name = dict(zip(scores, columns, strict=True))
+    return PairBatch(lines[:pairs], lines[pairs:], direction, by_name)
 
 
 def write_keys(path: Path, chunk: int, keys: np.ndarray, partitions: int) -> list[int]:

@@ -21,20 +21,21 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.data.cache_writer import write_split
-from mnmt_jax.data.corpus import Corpus
+from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.preparation.chunk_files import (
     EncodedChunk,
-    read_chunk_text,
+    read_batch,
     read_encoded,
     read_facts,
     repeated,
     rows_of_chunk,
     save,
-    write_chunk_text,
+    write_batch,
     write_encoded,
     write_facts,
     write_keys,
 )
+from mnmt_jax.data.preparation.score_files import ScoredPair, ScoreFiles, scored_pairs
 from mnmt_jax.data.preparation.stages import Counts, Stage
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.files.atomic_write import new_folder
@@ -55,6 +56,7 @@ class Job:
         stages: stages of training text; text of other splits has their transforms alone.
         chunk_pairs: pairs of a chunk before any is dropped.
         shard_examples: most examples of a shard of the cache.
+        scores: files with scores of training pairs; the corpus is in files then.
     """
 
     work: Path
@@ -63,6 +65,7 @@ class Job:
     stages: tuple[Stage, ...]
     chunk_pairs: int
     shard_examples: int
+    scores: tuple[ScoreFiles, ...] = ()
 
     def stages_of(self, split: str) -> tuple[Stage, ...]:
         """Return the stages of a split's text."""
@@ -117,10 +120,12 @@ def read_text(job: Job, group: Group) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     sizes = []
-    for number, pairs in enumerate(_chunks(_pairs(job.corpus, group), job.chunk_pairs)):
+    for number, chunk in enumerate(_chunks(_scored_pairs(job, group), job.chunk_pairs)):
+        pairs, scores = zip(*chunk, strict=True)
         sources, targets = zip(*pairs, strict=True)
-        write_chunk_text(_chunk_stem(folder, number).with_suffix(".text"), sources, targets)
-        sizes.append(len(pairs))
+        batch = PairBatch(sources, targets, group.languages, _columns(job, group, scores))
+        write_batch(_chunk_stem(folder, number), batch)
+        sizes.append(len(batch))
     report = job.corpus.reports.get((group.split, _direction_read(job.corpus, group)))
     write_facts(done, {"pairs": sizes, "unclean": dict(report.dropped) if report else {}})
 
@@ -131,14 +136,30 @@ def _direction_read(corpus: Corpus, group: Group) -> Direction:
     return group.languages if is_sorted else group.languages[::-1]
 
 
-def _pairs(corpus: Corpus, group: Group) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a group in the order of the sorted codes."""
-    direction = _direction_read(corpus, group)
-    pairs = corpus.pairs(group.split, direction)
-    return pairs if direction == group.languages else ((two, one) for one, two in pairs)
+def _scored_pairs(job: Job, group: Group) -> Iterator[ScoredPair]:
+    """Yield the pairs of a group in the order of the sorted codes, with their scores."""
+    direction = _direction_read(job.corpus, group)
+    if _score_files(job, group):
+        assert isinstance(job.corpus, FileCorpus)
+        pairs = scored_pairs(job.corpus, group.split, direction, job.scores)
+    else:
+        pairs = ((pair, ()) for pair in job.corpus.pairs(group.split, direction))
+    for (source, target), scores in pairs:
+        yield (source, target) if direction == group.languages else (target, source), scores
 
 
-def _chunks(pairs: Iterator[tuple[str, str]], size: int) -> Iterator[list[tuple[str, str]]]:
+def _score_files(job: Job, group: Group) -> tuple[ScoreFiles, ...]:
+    return job.scores if group.split == "train" else ()
+
+
+def _columns(job: Job, group: Group, scores: Sequence[tuple[float, ...]]) -> dict[str, np.ndarray]:
+    """Return the scores of pairs by name, float32 `[pairs]` each."""
+    names = [item.name for item in _score_files(job, group)]
+    columns = np.array(scores, np.float32).reshape(len(scores), -1).T
+    return dict(zip(names, columns, strict=True))
+
+
+def _chunks(pairs: Iterator[ScoredPair], size: int) -> Iterator[list[ScoredPair]]:
     while chunk := list(itertools.islice(pairs, size)):
         yield chunk
 
@@ -180,7 +201,7 @@ def filter_chunk(job: Job, group: Group, stage: int, number: int, partitions: in
     if key_rule is None:
         facts["pairs"] = _encode(job, group, stem, stages[stage], batch, counts)
     else:
-        write_chunk_text(stem.with_suffix(".text"), batch.sources, batch.targets)
+        write_batch(stem, batch)
         keys = key_rule.keys(batch)
         facts["keys"] = write_keys(stem.with_suffix(".keys.npy"), number, keys, partitions)
     write_facts(done, {**facts, **counts.as_facts()})
@@ -193,8 +214,8 @@ def _input_of_stage(job: Job, group: Group, stage: int, number: int) -> PairBatc
     else:
         stem = _chunk_stem(raw_folder(job, group), number)
         pairs = chunk_sizes(job, group)[number]
-    sources, targets = read_chunk_text(stem.with_suffix(".text"), pairs)
-    return PairBatch(sources, targets, group.languages)
+    names = [item.name for item in _score_files(job, group)]
+    return read_batch(stem, pairs, group.languages, names)
 
 
 def _encode(

@@ -21,14 +21,16 @@ from mnmt_jax.data.cache_writer import (
     link_or_copy,
     write_facts,
 )
-from mnmt_jax.data.corpus import Corpus
+from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.mixtures import CACHED_SPLITS, PlannedTask, no_text
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
+from mnmt_jax.data.preparation.pair_rules import Score
 from mnmt_jax.data.preparation.passes import Group, Job
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, sum_chunks
 from mnmt_jax.data.preparation.runners import Runner, Unit
+from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import make_stages
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.errors import UserError, join_names
@@ -49,6 +51,7 @@ def prepare(
     vocabulary: Path,
     output: Path,
     runner: Runner,
+    scores: Sequence[ScoreFiles] = (),
     overwrite: bool = False,
     chunk_pairs: int = CHUNK_PAIRS,
     partition_keys: int = PARTITION_KEYS,
@@ -64,6 +67,7 @@ def prepare(
         vocabulary: folder of the vocabulary.
         output: folder of the cache.
         runner: runs the units of a pass.
+        scores: files with scores of the training pairs, for the step `score`.
         overwrite: replace an existing cache.
         chunk_pairs: pairs of a chunk of text.
         partition_keys: keys of a partition in a deduplication.
@@ -80,13 +84,38 @@ def prepare(
     check_cache_directory(output, overwrite)
     recipe.check_languages(list(dict.fromkeys(code for task in tasks for code in task.direction)))
     work = output.with_name(f"{output.name}.unfinished")
-    job = Job(work, corpus, vocabulary, make_stages(recipe.steps), chunk_pairs, shard_examples)
+    _check_scores(corpus, tasks, recipe, scores)
+    stages = make_stages(recipe.steps)
+    job = Job(work, corpus, vocabulary, stages, chunk_pairs, shard_examples, tuple(scores))
     with _locked_work(work, _identity(job, tasks, recipe, partition_keys)):
         groups = _run_passes(job, tasks, runner, partition_keys, report)
         counts = [sum_chunks(job, group) for group in groups]
         cache = _assemble(job, tasks, output, overwrite)
     shutil.rmtree(work)
     return cache, counts
+
+
+def _check_scores(
+    corpus: Corpus, tasks: Sequence[PlannedTask], recipe: Recipe, scores: Sequence[ScoreFiles]
+) -> None:
+    """Check that the recipe's scores, and no others, have files for all training text.
+
+    Raises:
+        UserError: if not.
+    """
+    needed = {step.column for step in recipe.steps if isinstance(step, Score)}
+    named = [item.name for item in scores]
+    if missing := sorted(needed.difference(named)):
+        name = missing[0]
+        raise UserError(f"the recipe needs the score '{name}'; add --scores {name}=PATTERN")
+    if unused := sorted(set(named) - needed):
+        raise UserError(f"--scores={unused[0]}: no step of the recipe reads it; leave it out")
+    if scores and not isinstance(corpus, FileCorpus):
+        raise UserError(f"--scores: corpus '{corpus.name}' is not in files; leave it out")
+    for item in scores:
+        for task in tasks:
+            if "train" in task.splits:
+                item.path("train", task.direction)
 
 
 def _identity(
@@ -98,6 +127,12 @@ def _identity(
         for task in tasks
         for split in task.splits
         for path in job.corpus.files(split, task.direction)
+    }
+    paths |= {
+        str(item.path("train", task.direction))
+        for item in job.scores
+        for task in tasks
+        if "train" in task.splits
     }
     files = {path: [Path(path).stat().st_size, Path(path).stat().st_mtime_ns] for path in paths}
     return {

@@ -29,7 +29,6 @@ from mnmt_jax.data.preparation.duplicates import (
 from mnmt_jax.data.preparation.language_rule import DetectedLanguage
 from mnmt_jax.data.preparation.length_rules import Length, LengthRatio, PieceLength, PieceRatio
 from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams, Score
-from mnmt_jax.data.preparation.score_files import ScoreFile
 from mnmt_jax.data.preparation.steps import PieceRule, Step
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError, docs_page, join_names, suggest
@@ -53,7 +52,6 @@ _STEPS: tuple[type[Step], ...] = (
     Histogram,
     Unreadable,
     Score,
-    ScoreFile,
     PairDuplicates,
     SourceDuplicates,
     TargetDuplicates,

@@ -1,4 +1,4 @@
-"""What each step of a preparation dropped: sums over chunks."""
+"""Counts of the pairs that the steps of a preparation dropped."""
 
 from __future__ import annotations
 

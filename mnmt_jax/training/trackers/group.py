@@ -1,8 +1,9 @@
-"""The trackers of a run: check, open, and isolate their errors from training."""
+"""All trackers of a run: checks, opening, and isolation of their errors from training."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,21 +38,23 @@ Record = Mapping[str, Any]
 
 
 def check_trackers(names: Sequence[str], *, is_writer: bool) -> None:
-    """Check that trackers can be used; W&B may ask for a key.
+    """Import the packages of trackers, and log in to W&B, which may ask for a key.
+
+    The threads of the trackers then import nothing, which is not safe in several threads at once.
 
     Args:
         names: names of trackers.
         is_writer: whether this process writes to them.
 
     Raises:
-        UserError: if a package is missing, or W&B has no key.
+        UserError: if a package cannot be imported, or W&B has no key.
     """
     for name in names:
         for package in _packages(name):
-            if not _is_installed(package):
+            if reason := _import_error(package):
                 raise UserError(
-                    f"Train.trackers: '{name}' needs the package {package}, which is not "
-                    f"installed; pip install 'mnmt-jax[{name}]', or leave '{name}' out"
+                    f"Train.trackers: '{name}' needs the package {package}, which {reason}; "
+                    f"pip install 'mnmt-jax[{name}]', or leave '{name}' out"
                 )
     if "wandb" in names and is_writer:
         check_login()
@@ -64,10 +67,16 @@ def _packages(name: str) -> tuple[str, ...]:
     return (name,) if name in OPTIONAL else ()
 
 
-def _is_installed(package: str) -> bool:
-    """Return whether a package can be imported; a folder of its name, as W&B makes, is none."""
+def _import_error(package: str) -> str:
+    """Import a package; return why it cannot be imported, empty if it can."""
     spec = importlib.util.find_spec(package)
-    return spec is not None and spec.origin is not None
+    if spec is None or spec.origin is None:  # a folder of its name, such as W&B makes
+        return "is not installed"
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        return f"cannot be imported ({one_line(error)})"
+    return ""
 
 
 class TrackerGroup:
