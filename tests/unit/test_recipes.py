@@ -180,6 +180,9 @@ def test_a_recipe_of_a_file(tmp_path):
     script = recipe.steps[0]
     assert script == STEPS["script"](1.0, {"sr": ("Latn", "Cyrl")})
     assert isinstance(script.min_share, float)
+    assert read_recipe(written(tmp_path, "steps = []", "")) == recipes.Recipe(
+        "mine", "mine", "", "", ()
+    )
     with pytest.raises(UserError, match="histograms/de: No such file"):
         nllb = read_recipe("nllb_mitre")
         nllb.check_languages(["de"])
@@ -248,7 +251,6 @@ def test_wrong_steps_are_one_line_with_file_step_and_field(tmp_path, entry):
         ('steps = "x"\ntitle = "T"', "lacks steps; write"),
         ('steps = ["x"]\ntitle = "T"', "lacks steps; write"),
         ('title = "T"', "lacks steps; write"),
-        ("steps = []", "lacks title"),
         ("title = 3\nsteps = []", "title = 3 must be a text in quotes"),
         ('title = "T"\nsource = ["a"]\nsteps = []', "source = .* must be a text in quotes"),
         ('title = "T"\nsteps = []\nstep = 3', "unknown field 'step'; fields are title, source, n"),

@@ -69,7 +69,7 @@ class Recipe:
 
     Attributes:
         name: name of the file without its ending.
-        title: title on the report page.
+        title: title on the report page; the name if the file has none.
         source: paper or program that it follows; empty if none.
         note: what differs from the source or is unknown about it; empty if nothing.
         steps: steps; rules on pieces come last.
@@ -130,8 +130,7 @@ def read_recipe(name_or_path: str | Path) -> Recipe:
         expected = join_names([*_TEXTS, "[[steps]]"])
         raise UserError(f"{path}: unknown field {short_repr(min(unknown))}; fields are {expected}")
     texts = {name: _text(path, fields, name) for name in _TEXTS}
-    if not texts["title"]:
-        raise UserError(f"{path}: lacks title, what the recipe is for")
+    texts["title"] = texts["title"] or path.stem
     steps = fields.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UserError(f'{path}: lacks steps; write [[steps]] and step = "NAME" for each')
