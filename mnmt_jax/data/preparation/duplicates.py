@@ -80,7 +80,7 @@ class NearDuplicates(KeyRule):
 
     A pair is a set of character n-grams of both sentences without case and punctuation. Two pairs
     whose sets have the Jaccard similarity s agree in all rows of some band with the probability
-    `1 - (1 - s**rows)**bands`, by default 0.5 at 0.69, 0.64 at the threshold of 0.72, 0.93 at 0.8.
+    `1 - (1 - s**rows)**bands`, by default 0.52 at 0.69, 0.65 at the threshold of 0.72, 0.92 at 0.8.
 
     Source: Broder 1997; bands and rows are by default those of FineWeb (arXiv 2406.17557).
 
