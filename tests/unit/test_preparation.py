@@ -267,11 +267,21 @@ def test_another_preparation_does_not_continue_it(corpus, vocabulary, tmp_path):
     with pytest.raises(UserError, match="keeps no training pair"):
         run(corpus, vocabulary, output, (Nothing(),))
     work = re.escape(f"{output}.unfinished")
-    with pytest.raises(UserError, match=f"^{work}: is of another preparation .recipe differ.; rem"):
+    with pytest.raises(
+        UserError, match=f"^{work}: is of another preparation .changed: recipe.; rem"
+    ):
         run(corpus, vocabulary, output)
-    with pytest.raises(UserError, match="recipe, sizes differ"):
+    with pytest.raises(UserError, match="changed: recipe, sizes"):
         run(corpus, vocabulary, output, chunk_pairs=41)
     assert not output.exists()
+
+
+def test_changed_files_of_a_recipe_are_noticed(corpus, vocabulary, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="keeps no training pair"):
+        run(corpus, vocabulary, tmp_path / "cache", (Nothing(),))
+    monkeypatch.setattr(Nothing, "dependencies", lambda self, languages: {"histogram": "new"})
+    with pytest.raises(UserError, match="another preparation .changed: dependencies"):
+        run(corpus, vocabulary, tmp_path / "cache", (Nothing(),))
 
 
 def test_a_folder_has_one_preparation_at_a_time(corpus, vocabulary, tmp_path):

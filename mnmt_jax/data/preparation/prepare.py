@@ -82,7 +82,7 @@ def prepare(
             another preparation or in use.
     """
     check_cache_directory(output, overwrite)
-    recipe.check_languages(list(dict.fromkeys(code for task in tasks for code in task.direction)))
+    recipe.check_languages(_languages(tasks))
     work = output.with_name(f"{output.name}.unfinished")
     _check_scores(corpus, tasks, recipe, scores)
     stages = make_stages(recipe.steps)
@@ -93,6 +93,10 @@ def prepare(
         cache = _assemble(job, tasks, output, overwrite)
     shutil.rmtree(work)
     return cache, counts
+
+
+def _languages(tasks: Sequence[PlannedTask]) -> list[str]:
+    return list(dict.fromkeys(code for task in tasks for code in task.direction))
 
 
 def _check_scores(
@@ -137,6 +141,7 @@ def _identity(
     files = {path: [Path(path).stat().st_size, Path(path).stat().st_mtime_ns] for path in paths}
     return {
         "recipe": [f"{step!r}" for step in recipe.steps],
+        "dependencies": recipe.dependencies(_languages(tasks)),
         "vocabulary": Vocabulary.load(job.vocabulary).fingerprint,
         "corpus": job.corpus.name,
         "tasks": [[task.name, *task.direction, *task.splits] for task in tasks],
@@ -161,7 +166,7 @@ def _locked_work(work: Path, identity: Mapping[str, Any]) -> Iterator[None]:
             before = read_facts(plan)
             if changes := differing_keys(before, dict(identity)):
                 raise UserError(
-                    f"{work}: is of another preparation ({join_names(changes)} differ); remove "
+                    f"{work}: is of another preparation (changed: {join_names(changes)}); remove "
                     "the folder, or choose another --output"
                 )
         else:
