@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--pairs", type=positive_int, default=1_000_000, metavar="N")
     parser.add_argument("--processes", default="1,2", metavar="LIST")
-    parser.add_argument("--recipe", default="nllb_mitre", metavar="NAME|FILE")
+    parser.add_argument("--recipe", default="plain", metavar="NAME|FILE")
     parser.add_argument("--beam", action="store_true", help="Apache Beam too, in one process")
     flags = parser.parse_args()
     text = flags.folder / f"text_{flags.pairs}"

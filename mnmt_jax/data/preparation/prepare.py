@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from mnmt_jax.data.preparation.runners import Runner, Unit
 from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import make_stages
 from mnmt_jax.data.preparation.steps import PairBatch
-from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.atomic_write import lock, new_folder, write_text
 from mnmt_jax.files.json_objects import differing_keys
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -72,7 +73,7 @@ def prepare(
         chunk_pairs: pairs of a chunk of text.
         partition_keys: keys of a partition in a deduplication.
         shard_examples: most examples of a shard file.
-        report: called with one line per pass.
+        report: called with a line at the start and the end of each pass.
 
     Returns:
         The cache, and what each step dropped.
@@ -228,8 +229,10 @@ def _run(
     units: Sequence[Unit],
     report: Callable[[str], None],
 ) -> None:
-    report(f"{name}: {len(units)} units")
+    report(f"{name}: {pluralize(len(units), 'unit')}")
+    start = time.monotonic()
     runner(function, job, units)
+    report(f"{name}: done in {time.monotonic() - start:.1f} s")
 
 
 def _partitions(job: Job, group: Group, stage: int, partition_keys: int) -> int:
