@@ -73,7 +73,7 @@ def fingerprint(folder: Path) -> str:
     """Return the start of a hash of all files of a cache but its page."""
     total = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".html":
+        if path.is_file() and path.stem != "preparation":
             total.update(str(path.relative_to(folder)).encode())
             with open(path, "rb") as file:
                 total.update(hashlib.file_digest(file, "sha256").digest())

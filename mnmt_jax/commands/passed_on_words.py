@@ -36,7 +36,8 @@ class ParserWithPassedOnWords(CommandParser):
         parsed = super().parse_args(words[:end], namespace)
         if misplaced := getattr(parsed, self._engine):
             self.error(
-                f"arguments of {self._engine.capitalize()} follow '--', as in '-- {misplaced[0]}'"
+                f"unexpected '{misplaced[0]}'; lists are written with commas, and arguments of "
+                f"{self._engine.capitalize()} follow '--'"
             )
         setattr(parsed, self._engine, words[end + 1 : -1])
         return parsed

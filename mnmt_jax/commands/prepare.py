@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mnmt_jax.commands.common_flags import positive_int
 from mnmt_jax.commands.corpus_flags import add_corpus_flags
 from mnmt_jax.commands.passed_on_words import ParserWithPassedOnWords
-from mnmt_jax.errors import UserError, pluralize
+from mnmt_jax.errors import UserError, docs_page, pluralize
 
 if TYPE_CHECKING:
     from mnmt_jax.data.preparation.runners import Runner
@@ -33,7 +33,8 @@ def make_parser() -> ParserWithPassedOnWords:
         "--recipe",
         required=True,
         metavar="NAME|FILE",
-        help="recipe: one of this project, or a TOML file (docs/scale.md)",
+        help="plain, nllb_mitre, opus100_two_stage, ec40, multiun, or a TOML file "
+        f"({docs_page('scale.md')})",
     )
     parser.add_argument(
         "--scores",
@@ -47,7 +48,11 @@ def make_parser() -> ParserWithPassedOnWords:
     parser.add_argument(
         "--output", required=True, type=Path, metavar="CACHE", help="token cache to write"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing cache")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace an existing cache, and what is left of another preparation",
+    )
     parser.add_argument(
         "--runner",
         choices=("local", "beam"),

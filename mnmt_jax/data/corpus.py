@@ -201,11 +201,15 @@ class FileCorpus(Corpus):
     """Base class of corpora in files: cleans the sentence pairs that a subclass reads.
 
     Attributes:
-        line_number: line, from 1, of the training pair that `pairs` yielded last, counted in the
-            lines of the split.
+        line_number: line, from 1, of the pair that `pairs` yielded last, counted in the lines of
+            the split.
+        line_count: number of lines of the split that `pairs` has read to the end; 0 before its end.
+        logs_reports: whether drops are logged.
     """
 
     line_number = 0
+    line_count = 0
+    logs_reports = True
 
     def __init__(
         self,
@@ -257,7 +261,7 @@ class FileCorpus(Corpus):
             report.kept += 1
             report.wordless += has_words_on_one_side(*pair)
             yield pair
-        if (split, direction) not in self.reports:
+        if self.logs_reports and (split, direction) not in self.reports:
             self._log_report(f"{self.name} {split} {'-'.join(direction)}", report)
         self.reports[split, direction] = report
 
@@ -319,7 +323,7 @@ class FileCorpus(Corpus):
     ) -> Iterator[tuple[str, str]]:
         """Yield the pairs without a flaw that are in no held-out split; count the dropped ones."""
         seen = self._held_out_digests(split, direction)
-        undecodable, number, last_good = EncodingCheck(), 0, 0
+        undecodable, number, last_good, self.line_count = EncodingCheck(), 0, 0, 0
         for number, line in enumerate(self._split_lines(split, direction), start=1):
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
@@ -346,6 +350,7 @@ class FileCorpus(Corpus):
             report.dropped[flaw.reason] += 1
             report.first = report.first or place
         undecodable.check(number)
+        self.line_count = number
 
     def _split_lines(self, split: str, direction: Direction) -> Iterator[Line]:
         """Yield the lines of the files that belong to the split.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from mnmt_jax import __version__
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, StepCounts, sum_groups
 from mnmt_jax.data.preparation.stages import label_steps
 from mnmt_jax.data.preparation.steps import Step, Transform
+from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.count_page import counts_section
-from mnmt_jax.evaluation.html_elements import Html, tag, text_in
+from mnmt_jax.evaluation.html_elements import Html, breakable, tag, text_in
 from mnmt_jax.evaluation.html_page import (
     collapsible,
     generator_mark,
@@ -22,21 +26,46 @@ from mnmt_jax.evaluation.html_page import (
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.files.atomic_write import write_text
 
-PAGE = "preparation.html"
+PAGE, JSON = "preparation.html", "preparation.json"
+_MAX_EXAMPLE = 300  # characters
 _GENERATOR = generator_mark("mnmt prepare")
 
 
 def write_page(folder: Path, recipe: Recipe, counts: Sequence[GroupCounts]) -> Path:
-    """Write the page into the folder of the cache; return its path."""
+    """Write the page, and the same as JSON, into the folder of a cache.
+
+    Returns:
+        The page.
+    """
+    facts = {
+        "recipe": recipe.name,
+        "version": __version__,
+        "steps": [f"{label} ({step.settings()})" for label, step in label_steps(recipe.steps)],
+        "text": [_group_facts(item) for item in counts],
+    }
+    write_text(folder / JSON, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
     path = folder / PAGE
     write_text(path, preparation_page(recipe, counts))
     return path
 
 
+def _group_facts(item: GroupCounts) -> dict[str, Any]:
+    """Return the counts of two languages as JSON values."""
+    return {
+        "split": item.group.split,
+        "languages": "-".join(item.group.languages),
+        "unclean": item.unclean,
+        "read": item.read,
+        "dropped": item.dropped,
+        "kept": item.kept,
+    }
+
+
 def preparation_page(recipe: Recipe, counts: Sequence[GroupCounts]) -> str:
     """Return the page as HTML."""
-    title = f"Preparation: {recipe.title}"
-    notes = [tag("p", text, class_="muted") for text in (recipe.source, recipe.note) if text]
+    title = f"Preparation: {recipe.title or recipe.name}"
+    texts = (f"Recipe {recipe.name}, mnmt-jax {__version__}.", recipe.source, recipe.note)
+    notes = [tag("p", text, class_="muted") for text in texts if text]
     steps = dict(label_steps(recipe.steps))
     sections = [
         tag("header", tag("h1", title), notes),
@@ -69,10 +98,21 @@ def _steps_table(
     for label, step in steps.items():
         item = dropped.get(label)
         numbers = _numbers(item.reached, item.dropped) if item else ["–"] * 3
-        rows.append([f"{label}: {step.title()}", *numbers])
+        rows.append([_step_text(label, step), *numbers])
     kept = sum(item.kept for item in counts if item.group.split == "train")
     rows.append(["kept", f"{kept:,}", "", ""])
     return ["step", "pairs", "dropped", "share"], rows
+
+
+def _step_text(label: str, step: Step) -> str:
+    """Return the label, title and settings of a step."""
+    settings = step.settings()
+    return f"{label}: {step.title()}" + (f" ({settings})" if settings else "")
+
+
+def _shorten(text: str) -> str:
+    """Return a text of at most some hundred characters."""
+    return text if len(text) <= _MAX_EXAMPLE else f"{text[:_MAX_EXAMPLE]}…"
 
 
 def _reading_row(counts: Sequence[GroupCounts]) -> list[str]:
@@ -90,13 +130,16 @@ def _numbers(reached: int, dropped: int) -> list[str]:
 
 def _examples(item: StepCounts, step: Step) -> Html:
     """Return the first dropped pairs of a step, folded."""
-    summary = tag("summary", f"{item.label}: {step.title()}, {item.dropped:,} pairs")
+    text = f"{_step_text(item.label, step)}: {pluralize(item.dropped, 'pair')}"
+    summary = tag("summary", breakable(text))
     rows = []
     for languages, *texts in item.examples:
         sides = zip(languages.split("-"), texts, strict=True)
-        cells = [tag("td", text_in(code, text)) for code, text in sides]
-        rows.append(tag("tr", tag("td", languages), cells))
-    return collapsible(summary, tag("div", tag("table", rows), class_="scroll"), unfolded=False)
+        cells = [tag("td", text_in(code, _shorten(text))) for code, text in sides]
+        rows.append(tag("tr", tag("th", languages, scope="row"), cells))
+    return collapsible(
+        summary, tag("div", tag("table", rows, class_="averages"), class_="scroll"), unfolded=False
+    )
 
 
 def _kept_by_direction(counts: Sequence[GroupCounts]) -> dict[str, dict[str, int]]:

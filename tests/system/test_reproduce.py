@@ -97,7 +97,7 @@ def test_words_after_two_dashes_go_to_snakemake():
     words = ["registers/table1", "--scale=tiny", "--", "--executor", "slurm", "--", "x"]
     assert parse(words).snakemake == ["--executor", "slurm", "--", "x"]
     assert parse(words[:3]).snakemake == parse(words[:1]).snakemake == []
-    with pytest.raises(UserError, match="follow '--', as in '-- slurm'"):
+    with pytest.raises(UserError, match="unexpected 'slurm'; .* of Snakemake follow '--'"):
         parse([words[0], "slurm"])
 
 

@@ -264,7 +264,7 @@ def test_killed_at_ten_moments_it_continues(corpus, vocabulary, tmp_path):
 
 def test_another_preparation_does_not_continue_it(corpus, vocabulary, tmp_path):
     output = tmp_path / "cache"
-    with pytest.raises(UserError, match="keeps no training pair"):
+    with pytest.raises(UserError, match="keeps none of 250 pairs; step 1. nothing drops 250"):
         run(corpus, vocabulary, output, (Nothing(),))
     work = re.escape(f"{output}.unfinished")
     with pytest.raises(
@@ -274,10 +274,26 @@ def test_another_preparation_does_not_continue_it(corpus, vocabulary, tmp_path):
     with pytest.raises(UserError, match="changed: recipe, sizes"):
         run(corpus, vocabulary, output, chunk_pairs=41)
     assert not output.exists()
+    run(corpus, vocabulary, output, overwrite=True)
+    assert output.exists() and not Path(f"{output}.unfinished").exists()
+
+
+def test_a_changed_file_is_named(vocabulary, tmp_path):
+    for code in ("de", "en"):
+        text = "\n".join(made_text.sentences(code, 20))
+        (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
+    files = ParallelFiles("made", str(tmp_path / "{split}.{language}"), ("de", "en"))
+    options = {"vocabulary": vocabulary, "output": tmp_path / "cache", "runner": LocalRunner(1)}
+    tasks = plan_tasks(files, (("de", "en"),))
+    with pytest.raises(UserError, match="keeps none"):
+        prepare(files, tasks, made_recipe((Nothing(),)), **options)
+    (tmp_path / "train.en").write_text("new\n" * 20, encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(f"(changed: {tmp_path / 'train.en'})")):
+        prepare(files, tasks, made_recipe((Nothing(),)), **options)
 
 
 def test_changed_files_of_a_recipe_are_noticed(corpus, vocabulary, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="keeps no training pair"):
+    with pytest.raises(UserError, match="keeps none of 250 pairs; step 1. nothing drops 250"):
         run(corpus, vocabulary, tmp_path / "cache", (Nothing(),))
     monkeypatch.setattr(Nothing, "dependencies", lambda self, languages: {"histogram": "new"})
     with pytest.raises(UserError, match="another preparation .changed: dependencies"):
@@ -303,7 +319,8 @@ def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
     options = {"vocabulary": vocabulary, "output": tmp_path / "cache", **SIZES}
 
     def times() -> dict[Path, int]:
-        return {p: p.stat().st_mtime_ns for p in work.rglob("*") if p.suffix in (".json", ".text")}
+        files = [*work.rglob("[0-9]*.json"), *work.rglob("*.text"), *work.rglob("chunks.json")]
+        return {path: path.stat().st_mtime_ns for path in files}
 
     def stop_before_writing(function, job, units):
         if function is passes.write_task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -11,6 +12,8 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.errors import UserError
 from tests.unit import made_text
 
+NORMAL = "form = 'NFC', spaces = True"
+IGNORED = "ignore_case = False, ignore_punctuation = False"
 RECIPE = """\
 title = "Made <text>"
 note = "Repeats & copies."
@@ -51,9 +54,14 @@ def test_it_prints_what_each_step_dropped_and_writes_a_page(flags, tmp_path, mon
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
     assert rows == [
         ["reading: blank 1", "36", "1", "2.78%"],
-        ["1. normalize: Unicode normalization and single spaces", "–", "–", "–"],
-        ["2. copies: Target equals source", "35", "2", "5.71%"],
-        ["3. pair_duplicates: Repeated pair", "33", "3", "9.09%"],
+        [
+            "1. normalize: Unicode normalization and single spaces (form = 'NFC', spaces = True)",
+            "–",
+            "–",
+            "–",
+        ],
+        [f"2. copies: Target equals source ({IGNORED})", "35", "2", "5.71%"],
+        [f"3. pair_duplicates: Repeated pair ({IGNORED})", "33", "3", "9.09%"],
         ["kept", "30", "", ""],
     ]
     page = (tmp_path / "cache" / "preparation.html").read_text(encoding="utf-8")
@@ -99,8 +107,9 @@ def test_scores_belong_to_lines(scored, tmp_path, monkeypatch, capsys):
             "1\n" * 30,
             "train.en-de.laser: fewer lines than the text, which has 31 and more; write",
         ),
+        ("1\n" * 37, "train.en-de.laser: 37 lines, but the text has 36; write a score for each"),
         ("1\ngood\n", "train.en-de.laser:2: 'good' is not a number"),
-        (None, "train.*laser: no such file; each pair of languages needs --scores"),
+        (None, "train.*laser: no such file; --scores needs one for each pair"),
     ],
 )
 def test_wrong_scores_are_refused(scored, monkeypatch, text, message):
@@ -109,6 +118,36 @@ def test_wrong_scores_are_refused(scored, monkeypatch, text, message):
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
     with pytest.raises(UserError, match=message):
         prepare.main()
+
+
+def test_scores_of_both_orders_are_refused(scored, monkeypatch):
+    flags, path = scored
+    path.with_name("train.de-en.laser").touch()
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    with pytest.raises(UserError, match="en-de.laser, .*de-en.laser: are of the same pair; remove"):
+        prepare.main()
+
+
+def test_languages_without_a_tag_are_refused_before_any_work(flags, tmp_path, monkeypatch):
+    (tmp_path / "train.it").write_text("uno\n" * 36, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--languages=en,it"])
+    with pytest.raises(UserError, match="language 'it' has no tag in this vocabulary"):
+        prepare.main()
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--monolingual"])
+    with pytest.raises(UserError, match="no pairs to prepare; use 'mnmt cache'"):
+        prepare.main()
+    assert not (tmp_path / "cache.unfinished").exists()
+
+
+def test_the_result_is_readable_by_programs(flags, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    prepare.main()
+    facts = json.loads((tmp_path / "cache" / "preparation.json").read_text(encoding="utf-8"))
+    assert (facts["recipe"], facts["steps"][1]) == ("recipe", f"2. copies ({IGNORED})")
+    (item,) = facts["text"]
+    assert item["dropped"] == {"2. copies": 2, "3. pair_duplicates": 3}
+    assert (item["languages"], item["read"], item["kept"]) == ("de-en", 35, 30)
+    assert item["unclean"] == {"blank": 1}
 
 
 def test_scores_and_recipes_fit_together(scored, tmp_path, monkeypatch):
@@ -120,6 +159,9 @@ def test_scores_and_recipes_fit_together(scored, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
     with pytest.raises(UserError, match="--scores=laser: no step of the recipe reads it; leave"):
         prepare.main()
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, flags[-1]])
+    with pytest.raises(UserError, match="--scores=laser: is named twice; leave one out"):
+        prepare.main()
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--scores=laser"])
     with pytest.raises(UserError, match="--scores=laser: write NAME=PATTERN, e.g. laser=data/"):
         prepare.main()
@@ -130,7 +172,7 @@ def test_scores_and_recipes_fit_together(scored, tmp_path, monkeypatch):
     [
         (["--runner=beam", "--processes=2"], "--processes is of --runner=local; give Beam its own"),
         (["--", "--runner=FlinkRunner"], "--runner=FlinkRunner: flags after '--' are Beam's; add"),
-        (["FlinkRunner"], "arguments of Beam follow '--', as in '-- FlinkRunner'"),
+        (["FlinkRunner"], "unexpected 'FlinkRunner'; lists are written with commas, and arg"),
     ],
 )
 def test_flags_of_the_other_runner_are_refused(flags, monkeypatch, more, message):

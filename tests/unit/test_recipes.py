@@ -191,7 +191,7 @@ def test_a_recipe_of_a_file(tmp_path):
 WRONG = {
     'step = "lenght"': r"step 1: step = 'lenght' must be the name .* did you mean 'length'\? ",
     "step = 3": "step 1: step = 3 must be the name of a step; .*scale.md lists them",
-    "": "step 1: step = None must be the name of a step",
+    "": "step 1: lacks step, its name; ",
     'step = "length"\nmax_word = 3': r"step 1: length: no setting 'max_word'; did you mean 'max_w",
     'step = "punctuation_only"\nx = 3': "step 1: punctuation_only: no setting 'x'; it has none",
     'step = "length_ratio"': "step 1: length_ratio: lacks max_ratio",
@@ -269,7 +269,7 @@ def test_wrong_files_are_one_line(tmp_path, text, message):
 def test_missing_recipes_are_one_line(tmp_path):
     with pytest.raises(UserError, match=r"no recipe 'plane'; did you mean 'plain'\? name one of"):
         read_recipe("plane")
-    with pytest.raises(UserError, match="no recipe '.*'; name one of"):
+    with pytest.raises(UserError, match=": no such file; name one of"):
         read_recipe(tmp_path)
     (tmp_path / "x.toml").write_bytes(b"\xff")
     with pytest.raises(UserError, match="is not TOML"):

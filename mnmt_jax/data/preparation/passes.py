@@ -139,6 +139,8 @@ def _direction_read(corpus: Corpus, group: Group) -> Direction:
 def _scored_pairs(job: Job, group: Group) -> Iterator[ScoredPair]:
     """Yield the pairs of a group in the order of the sorted codes, with their scores."""
     direction = _direction_read(job.corpus, group)
+    if isinstance(job.corpus, FileCorpus):
+        job.corpus.logs_reports = False  # the page has the counts
     if _score_files(job, group):
         assert isinstance(job.corpus, FileCorpus)
         pairs = scored_pairs(job.corpus, group.split, direction, job.scores)

@@ -83,12 +83,17 @@ def prepare(
             another preparation or in use.
     """
     check_cache_directory(output, overwrite)
+    encoder = Vocabulary.load(vocabulary)
+    for code in _languages(tasks):
+        encoder.tag_id(code)
+        if any(task.direction == (code, code) for task in tasks):
+            raise UserError("text of single languages has no pairs to prepare; use 'mnmt cache'")
     recipe.check_languages(_languages(tasks))
     work = output.with_name(f"{output.name}.unfinished")
     _check_scores(corpus, tasks, recipe, scores)
     stages = make_stages(recipe.steps)
     job = Job(work, corpus, vocabulary, stages, chunk_pairs, shard_examples, tuple(scores))
-    with _locked_work(work, _identity(job, tasks, recipe, partition_keys)):
+    with _locked_work(work, _identity(job, tasks, recipe, partition_keys), overwrite, report):
         groups = _run_passes(job, tasks, runner, partition_keys, report)
         counts = [sum_chunks(job, group) for group in groups]
         cache = _assemble(job, tasks, output, overwrite)
@@ -110,6 +115,8 @@ def _check_scores(
     """
     needed = {step.column for step in recipe.steps if isinstance(step, Score)}
     named = [item.name for item in scores]
+    if repeated := sorted(name for name in named if named.count(name) > 1):
+        raise UserError(f"--scores={repeated[0]}: is named twice; leave one out")
     if missing := sorted(needed.difference(named)):
         name = missing[0]
         raise UserError(f"the recipe needs the score '{name}'; add --scores {name}=PATTERN")
@@ -152,27 +159,50 @@ def _identity(
 
 
 @contextlib.contextmanager
-def _locked_work(work: Path, identity: Mapping[str, Any]) -> Iterator[None]:
+def _locked_work(
+    work: Path, identity: Mapping[str, Any], overwrite: bool, report: Callable[[str], None]
+) -> Iterator[None]:
     """Create or continue the work folder, in one process at a time.
 
     Raises:
-        UserError: if it is of another preparation, or another process works in it.
+        UserError: if it is of another preparation and `overwrite` is not set, or another process
+            works in it.
     """
     work.mkdir(parents=True, exist_ok=True)
     with open(work / "lock", "a", encoding="utf-8") as file:
         if not lock(file):
             raise UserError(f"{work}: another process prepares this text; wait for its end")
         plan = work / _PLAN
-        if plan.is_file():
-            before = read_facts(plan)
-            if changes := differing_keys(before, dict(identity)):
-                raise UserError(
-                    f"{work}: is of another preparation (changed: {join_names(changes)}); remove "
-                    "the folder, or choose another --output"
-                )
-        else:
-            write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
+        changes = _changes(read_facts(plan), identity) if plan.is_file() else []
+        if changes and not overwrite:
+            raise UserError(
+                f"{work}: is of another preparation (changed: {join_names(changes)}); remove the "
+                "folder, pass --overwrite, or choose another --output"
+            )
+        if changes:
+            _clear(work)
+        elif plan.is_file():
+            report(f"continues what is done in {work}")
+        write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
         yield
+
+
+def _changes(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
+    """Return the names of what has changed since a preparation began, and the first file."""
+    changes = differing_keys(dict(before), dict(identity))
+    if changes != ["files"]:
+        return changes
+    old, new = before["files"], identity["files"]
+    return [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)][:1]
+
+
+def _clear(work: Path) -> None:
+    """Remove everything from a work folder but its lock."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
 
 
 def _run_passes(
@@ -212,6 +242,8 @@ def _run_passes(
                 for partition in range(parts[group])
             ]
             _run("find repeats", runner, passes.find_repeats, job, units, report)
+    for group in groups:
+        _check_kept(sum_chunks(job, group))
     units = [
         (task.name, task.direction, split, len(job.stages_of(split)) - 1)
         for task in tasks
@@ -219,6 +251,20 @@ def _run_passes(
     ]
     _run("write", runner, passes.write_task, job, units, report)
     return groups
+
+
+def _check_kept(counts: GroupCounts) -> None:
+    """Check that the recipe keeps training text.
+
+    Raises:
+        UserError: if it keeps none of two languages; names the step that dropped most.
+    """
+    if counts.group.split == "train" and counts.read and not counts.kept:
+        label, dropped = max(counts.dropped.items(), key=lambda item: item[1])
+        raise UserError(
+            f"{'-'.join(counts.group.languages)}: the recipe keeps none of {counts.read:,} pairs; "
+            f"step {label} drops {dropped:,}; change it, or leave these languages out"
+        )
 
 
 def _run(
@@ -245,11 +291,7 @@ def _partitions(job: Job, group: Group, stage: int, partition_keys: int) -> int:
 
 
 def _assemble(job: Job, tasks: Sequence[PlannedTask], output: Path, overwrite: bool) -> TokenCache:
-    """Make the cache of the finished splits.
-
-    Raises:
-        UserError: if the recipe leaves a task without a training pair.
-    """
+    """Make the cache of the finished splits."""
     with new_folder(output, overwrite=overwrite) as partial:
         cached = []
         for task in tasks:
@@ -261,11 +303,6 @@ def _assemble(job: Job, tasks: Sequence[PlannedTask], output: Path, overwrite: b
                 for path in (folder / "tasks").rglob("*"):
                     if path.is_file():
                         link_or_copy(path, partial / path.relative_to(folder))
-            if "train" in splits and not splits["train"].examples:
-                raise UserError(
-                    f"{'-'.join(task.direction)}: the recipe keeps no training pair; see the "
-                    f"counts in {job.work}, and change the recipe or the directions"
-                )
             kept = {name: split for name, split in splits.items() if split.examples}
             if kept:
                 cached.append(CachedTask(task.name, *task.direction, kept))

@@ -124,7 +124,8 @@ def read_recipe(name_or_path: str | Path) -> Recipe:
         path = Path(name_or_path)
         if not path.is_file():
             hint, names = suggest(path.name, recipe_names()), join_names(recipe_names())
-            raise UserError(f"no recipe {str(path)!r}; {hint}name one of {names}, or a TOML file")
+            problem = f"no recipe '{path}'" if str(path) == path.stem else f"{path}: no such file"
+            raise UserError(f"{problem}; {hint}name one of {names}, or a TOML file")
     fields = _read(path)
     if unknown := fields.keys() - {*_TEXTS, "steps"}:
         expected = join_names([*_TEXTS, "[[steps]]"])
@@ -179,6 +180,8 @@ def parse_step(entry: Mapping[str, Any]) -> Step:
         UserError: naming the step and the field that is wrong.
     """
     name = entry.get("step")
+    if name is None:
+        raise UserError(f"lacks step, its name; {docs_page('scale.md')} lists them")
     if not isinstance(name, str) or name not in STEPS:
         hint = suggest(name, STEPS) if isinstance(name, str) else ""
         raise UserError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.passes import Group, Job
@@ -77,11 +78,17 @@ def sum_groups(labels: Iterable[str], counts: Iterable[GroupCounts]) -> list[Ste
     reached, sums = sum(item.read for item in training), []
     for label in labels:
         dropped = sum(item.dropped.get(label, 0) for item in training)
-        examples = [
-            ("-".join(item.group.languages), *pair)
-            for item in training
-            for pair in item.examples.get(label, ())
-        ]
-        sums.append(StepCounts(label, reached, dropped, tuple(examples[:EXAMPLES])))
+        examples = itertools.islice(_in_turn(training, label), EXAMPLES)
+        sums.append(StepCounts(label, reached, dropped, tuple(examples)))
         reached -= dropped
     return sums
+
+
+def _in_turn(counts: Iterable[GroupCounts], label: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the first dropped pair of a step in each group, then the second, ..."""
+    columns = [
+        [("-".join(item.group.languages), *pair) for pair in item.examples.get(label, ())]
+        for item in counts
+    ]
+    for examples in itertools.zip_longest(*columns):
+        yield from (example for example in examples if example)

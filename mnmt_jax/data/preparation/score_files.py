@@ -47,10 +47,15 @@ class ScoreFiles:
         """
         names = ["-".join(pair) for pair in (direction, direction[::-1])]
         paths = [Path(self.pattern.replace("{split}", split).replace("{pair}", n)) for n in names]
-        for path in paths:
-            if path.is_file():
-                return path
-        raise UserError(f"{paths[0]}: no such file; each pair of languages needs --scores")
+        present = [path for path in dict.fromkeys(paths) if path.is_file()]
+        if len(present) > 1:
+            raise UserError(f"{present[0]}, {present[1]}: are of the same pair; remove one")
+        if not present:
+            raise UserError(
+                f"{paths[0]}: no such file; --scores needs one for each pair of languages, whose "
+                "place in its name is {pair}"
+            )
+        return present[0]
 
     def read(self, split: str, direction: Direction) -> Iterator[float]:
         """Yield the score of each line.
@@ -76,14 +81,20 @@ def scored_pairs(
         UserError: if a file of scores is missing, wrong or shorter than the text.
     """
     columns = zip(*(item.read(split, direction) for item in files), strict=False)
+    paths = ", ".join(str(item.path(split, direction)) for item in files)
     number, scores = 0, None
     for pair in corpus.pairs(split, direction):
         while number < corpus.line_number:
             number, scores = number + 1, next(columns, None)
         if scores is None:
-            paths = ", ".join(str(item.path(split, direction)) for item in files)
             raise UserError(
                 f"{paths}: fewer lines than the text, which has {number} and more; write a score "
                 "for each line"
             )
         yield pair, scores
+    more = sum(1 for _ in columns)
+    if corpus.line_count and number + more != corpus.line_count:
+        raise UserError(
+            f"{paths}: {number + more} lines, but the text has {corpus.line_count}; write a score "
+            "for each line"
+        )

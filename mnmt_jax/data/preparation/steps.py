@@ -79,6 +79,11 @@ class Step(abc.ABC):
         """Return the first line of the docstring without its full stop."""
         return (cls.__doc__ or "").partition("\n")[0].rstrip(".")
 
+    def settings(self) -> str:
+        """Return the settings as in a recipe; empty if there are none."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return ", ".join(f"{name} = {value!r}" for name, value in values.items())
+
     def check_languages(self, languages: Sequence[str]) -> None:  # noqa: B027
         """Check, before any text is read, that the step can process these languages.
 
