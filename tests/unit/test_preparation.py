@@ -21,8 +21,10 @@ from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
+from mnmt_jax.data.preparation.passes import Group
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.recipes import Recipe
+from mnmt_jax.data.preparation.report import GroupCounts, sum_groups
 from mnmt_jax.data.preparation.runners import LocalRunner
 from mnmt_jax.data.preparation.stages import Counts, make_stages
 from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PairBatch, PieceRule, Transform
@@ -355,3 +357,27 @@ def test_a_few_dropped_pairs_are_kept_as_examples():
     facts = counts.as_facts()
     assert facts["dropped"] == {"rule": 12} and len(batch.sources) == 18
     assert [one for one, _ in facts["examples"]["rule"]] == texts[:10]
+
+
+def test_examples_are_of_all_languages_in_turn():
+    counts = [
+        GroupCounts(Group("train", pair), {}, 9, 4, {"rule": 5}, {"rule": [("a", pair[1])] * 5})
+        for pair in (("de", "en"), ("en", "fr"), ("en", "it"))
+    ]
+    (step,) = sum_groups(["rule"], counts)
+    assert (step.reached, step.dropped, len(step.examples)) == (27, 15, 10)
+    assert [languages for languages, *_ in step.examples[:4]] == [
+        "de-en",
+        "en-fr",
+        "en-it",
+        "de-en",
+    ]
+
+
+def test_it_says_that_it_continues(corpus, vocabulary, tmp_path):
+    for expected in (False, True):
+        lines: list[str] = []
+        with pytest.raises(UserError, match="keeps none"):
+            run(corpus, vocabulary, tmp_path / "cache", (Nothing(),), report=lines.append)
+        assert (f"continues what is done in {tmp_path / 'cache'}.unfinished" in lines) is expected
+    assert any(line.startswith("read: done in ") for line in lines)
