@@ -28,8 +28,9 @@ def run(code: str) -> str:
 
 def core_modules() -> list[str]:
     package = ROOT / "mnmt_jax"
-    apart = {package / "interop" / room for room in ("seqio", "t5x", "tasks")}
-    paths = [path for path in package.rglob("*.py") if not apart & set(path.parents)]
+    interop = package / "interop"
+    apart = {interop / name for name in ("seqio", "t5x", "tasks", "beam_inference.py")}
+    paths = [path for path in package.rglob("*.py") if not apart & {path, *path.parents}]
     names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
     return sorted(name.removesuffix(".__init__") for name in names)
 
