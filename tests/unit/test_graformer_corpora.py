@@ -108,7 +108,7 @@ def test_newscrawl_is_monolingual_text_of_several_years(data, folders):
         ("", "Neues von 2020."),
     ]
     file = r"newscrawl/\*\*/news\.\*\.am\.shuffled\.deduped or \.gz"
-    message = rf"for am-am \(no file .*{file}\); it has de-de, iu-iu; .*with --directions or left_out_"
+    message = rf"for am-am \(no file .*{file}\); it has de-de, iu-iu; .*with --directions or left_"
     with pytest.raises(UserError, match=message):
         check_training_text(corpus, mixture.directions)
     assert corpus.missing_files("train", ("de", "de")) == ()
