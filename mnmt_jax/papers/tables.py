@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tomllib
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mnmt_jax.errors import UserError, join_names, suggest
+from mnmt_jax.files.toml_files import read_toml
 
 FOLDER = Path(__file__).parent
 KINDS = ("results", "ablation", "sweep", "fine_tuning", "cost", "data", "analysis")
@@ -242,7 +242,7 @@ def number_text(value: Number | None) -> str:
 
 
 def _load_paper(path: Path) -> Paper:
-    fields = _read(path)
+    fields = read_toml(path, parse_float=Decimal)
     tables = [load_table(file) for file in path.parent.glob("*.toml") if file != path]
     ordered = sorted(tables, key=_order)
     return Paper(
@@ -266,7 +266,7 @@ def load_table(path: Path) -> Table:
     Raises:
         UserError: naming the file and field that is wrong.
     """
-    fields = _read(path)
+    fields = read_toml(path, parse_float=Decimal)
     kind = _text(path, fields, "kind")
     if kind not in KINDS:
         raise UserError(f"{path}: kind '{kind}'; choose one of {join_names(KINDS)}")
@@ -326,13 +326,6 @@ def _row(path: Path, fields: dict[str, Any], keys: Sequence[str]) -> Row:
             raise UserError(f"{path}: row '{name}', column '{key}': {cell!r} is not a number")
     facts = {key: value for key, value in fields.items() if key not in ("name", "unavailable")}
     return Row(name, published, fields.get("unavailable", ""), facts)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: is not TOML ({error})") from error
 
 
 def _text(path: Path, fields: Mapping[str, Any], name: str) -> str:

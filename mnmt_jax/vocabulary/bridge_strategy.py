@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.errors import UserError, join_names, suggest
+from mnmt_jax.files.toml_files import read_toml
 from mnmt_jax.vocabulary.language_codes import canonical_codes, find_code
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def read_bridge_strategy(path: Path) -> BridgeStrategy:
             language is unknown, in two groups or without a direction, a bridge is not in its group,
             an extra pair exists already, or a left-out pair does not exist.
     """
-    fields = read_fields(path)
+    fields = read_toml(path)
     _check_keys(f"{path}: ", fields, _KEYS, required=("hub", "groups"))
     hub = _codes(path, "hub", fields["hub"])
     groups = _groups(path, fields["groups"])
@@ -128,18 +128,6 @@ def read_bridge_strategy(path: Path) -> BridgeStrategy:
     strategy = dataclasses.replace(strategy, extra_pairs=extra, left_out_pairs=left_out)
     _check_directions(path, strategy)
     return strategy
-
-
-def read_fields(path: Path) -> dict[str, Any]:
-    """Read the fields of a TOML file without checking them.
-
-    Raises:
-        UserError: if it is not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: is not TOML ({error})") from error
 
 
 def _rule_pairs(strategy: BridgeStrategy) -> dict[str, tuple[Direction, ...]]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.toml_files import read_toml
 from mnmt_jax.vocabulary.bridge_strategy import (
     PACKAGED,
     bridge_directions,
     read_bridge_strategy,
-    read_fields,
 )
 from mnmt_jax.vocabulary.language_codes import (
     canonical_codes,
@@ -207,7 +207,7 @@ LANGUAGES: Mapping[str, Language] = MappingProxyType(_read_table(_TABLE))
 """The languages of the built-in table by code, in alphabetical order of the codes."""
 
 # The codes in the file are canonical, so they are not parsed at import.
-_MITRE = read_fields(PACKAGED["mitre"])
+_MITRE = read_toml(PACKAGED["mitre"])
 
 MITRE_GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(group["languages"]) for name, group in _MITRE["groups"].items()}

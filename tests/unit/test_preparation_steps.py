@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mnmt_jax.data.preparation import duplicates, transforms
+from mnmt_jax.data.preparation import transforms
 from mnmt_jax.data.preparation.character_rules import (
     Histogram,
     PunctuationOnly,
@@ -248,9 +248,6 @@ def minhash(request, monkeypatch):
         pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
     else:
         monkeypatch.setitem(sys.modules, "datasketch", SimpleNamespace(MinHash=slow_steps.MinHash))
-    duplicates._datasketch.cache_clear()
-    yield
-    duplicates._datasketch.cache_clear()
 
 
 def test_the_stand_in_is_datasketch():
@@ -309,7 +306,7 @@ def test_near_duplicates_follow_the_jaccard_similarity(minhash):
 def test_missing_packages_are_one_line(monkeypatch):
     for name in ("datasketch", "sacremoses", "jieba"):
         monkeypatch.setitem(sys.modules, name, None)
-    for cached in (duplicates._datasketch, transforms._jieba, transforms._tokenizer):
+    for cached in (transforms._jieba, transforms._tokenizer):
         cached.cache_clear()
     for step in (NearDuplicates(), Moses(), Segment()):
         with pytest.raises(UserError, match=rf'^{step.name} needs .*pip install "mnmt-jax\[prep'):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib
 import itertools
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 
 from mnmt_jax.data.preparation.characters import CodePoints, fold
-from mnmt_jax.data.preparation.ngram_hashes import mix, ngram_hashes
-from mnmt_jax.data.preparation.steps import KeyRule, PairBatch
-from mnmt_jax.errors import UserError
+from mnmt_jax.data.preparation.ngram_hashes import ngram_hashes
+from mnmt_jax.data.preparation.steps import KeyRule, PairBatch, import_package
+from mnmt_jax.vocabulary.seeded_permutation import hash64
 
 _SEPARATOR = b"\xff"  # no byte of UTF-8
 _KEY_BYTES = 8
@@ -111,7 +108,7 @@ class NearDuplicates(KeyRule):
 
     def check_languages(self, languages: Sequence[str]) -> None:
         """Check that datasketch is installed."""
-        _datasketch()
+        import_package("datasketch", self.name)
 
     def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
         """Return the version of datasketch."""
@@ -121,7 +118,7 @@ class NearDuplicates(KeyRule):
         """Return the keys of each pair, uint64 `[n, bands]`."""
         if not len(batch):
             return np.zeros((0, self.bands), np.uint64)
-        minhashes = _datasketch().MinHash.generator(
+        minhashes = import_package("datasketch", self.name).MinHash.generator(
             self._shingles(batch),
             num_perm=self.bands * self.rows,
             seed=_SEED,
@@ -132,7 +129,7 @@ class NearDuplicates(KeyRule):
         by_band = values.reshape(len(batch), self.bands, self.rows)
         keys = np.zeros(by_band.shape[:2], np.uint64)
         for row in range(self.rows):
-            keys = mix(keys + by_band[:, :, row])
+            keys = hash64(keys + by_band[:, :, row])
         return keys
 
     def _shingles(self, batch: PairBatch) -> Iterable[list[int]]:
@@ -148,7 +145,7 @@ def _shingle_hashes(sentences: Sequence[str], n: int, salt: int) -> list[list[in
     """Return the 32-bit hashes of the n-grams of each sentence; of a short one, as a whole."""
     padded = [sentence.ljust(n) for sentence in sentences]
     hashes, of_sentence = ngram_hashes(CodePoints(padded), n, words=False)
-    values = (mix(hashes + np.uint64(salt)) >> np.uint64(32)).tolist()
+    values = (hash64(hashes + np.uint64(salt)) >> np.uint64(32)).tolist()
     ends = np.cumsum(np.bincount(of_sentence, minlength=len(sentences))).tolist()
     return [values[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
@@ -171,13 +168,3 @@ def _hash(texts: Iterable[bytes]) -> np.ndarray:
 
 def _identity(value: int) -> int:
     return value
-
-
-@functools.cache
-def _datasketch() -> Any:
-    try:
-        return importlib.import_module("datasketch")
-    except ImportError as error:
-        raise UserError(
-            'near_duplicates needs datasketch; pip install "mnmt-jax[prepare]"'
-        ) from error

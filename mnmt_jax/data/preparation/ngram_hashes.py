@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mnmt_jax.data.preparation.characters import CodePoints
+from mnmt_jax.vocabulary.seeded_permutation import hash64
 
-# Constants of the generator SplitMix64, and an odd factor for sums over the words of an n-gram.
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
+# An odd factor for sums over the words of an n-gram.
 _ODD = 0xD6E8FEB86659FD93
 _POSITION_BITS = np.uint64(32)
 _LOW_BITS = np.uint64((1 << 16) - 1)
@@ -27,7 +25,7 @@ def has_frequent_ngram(
         words: whether tokens are words separated by white space, else characters.
     """
     hashes, sentences = ngram_hashes(code_points, n, words=words)
-    salted = hashes + mix(np.arange(len(code_points.lengths)))[sentences]
+    salted = hashes + hash64(np.arange(len(code_points.lengths)))[sentences]
     ordered = np.sort(salted)
     repeated = ordered[max_count:][ordered[max_count:] == ordered[:-max_count]]
     is_frequent = np.zeros(len(code_points.lengths), bool)
@@ -50,7 +48,7 @@ def ngram_hashes(code_points: CodePoints, n: int, *, words: bool) -> tuple[np.nd
     hashes = _window_sums(tokens, n)
     count = len(hashes)
     is_inside = sentences[:count] == sentences[n - 1 : n - 1 + count]
-    return mix(hashes[is_inside]), sentences[:count][is_inside]
+    return hash64(hashes[is_inside]), sentences[:count][is_inside]
 
 
 def word_hashes(code_points: CodePoints) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +61,7 @@ def word_hashes(code_points: CodePoints) -> tuple[np.ndarray, np.ndarray]:
         np.concatenate([[0], starts]),
         np.diff(np.concatenate([[0], starts, [len(code_points.values)]])),
     )
-    values = mix(code_points.values + (positions.astype(np.uint64) << _POSITION_BITS))
+    values = hash64(code_points.values + (positions.astype(np.uint64) << _POSITION_BITS))
     values[code_points.is_space()] = 0
     return np.add.reduceat(values, starts), sentences
 
@@ -82,18 +80,6 @@ def _window_sums(tokens: np.ndarray, n: int) -> np.ndarray:
     return sums
 
 
-def mix(values: np.ndarray) -> np.ndarray:
-    """Return well-mixed 64-bit hashes of numbers (SplitMix64), uint64 of the same shape."""
-    values = values.astype(np.uint64)
-    values += _GOLDEN
-    shifted = np.empty_like(values)
-    for factor, shift in zip(_FACTORS, _SHIFTS[:2], strict=True):
-        values ^= np.right_shift(values, shift, out=shifted)
-        values *= factor
-    values ^= np.right_shift(values, _SHIFTS[2], out=shifted)
-    return values
-
-
 def _are_in(hashes: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return the indices of the hashes that are among a few chosen ones."""
     has_low_bits = np.zeros(_LOW_BITS + 1, bool)
@@ -104,4 +90,4 @@ def _are_in(hashes: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 def _character_hashes(code_points: CodePoints) -> tuple[np.ndarray, np.ndarray]:
     sentences = np.repeat(np.arange(len(code_points.lengths), dtype=np.int32), code_points.lengths)
-    return mix(code_points.values), sentences
+    return hash64(code_points.values), sentences

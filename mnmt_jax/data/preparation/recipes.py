@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tomllib
 import types
 import typing
 import unicodedata
@@ -32,6 +31,7 @@ from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams
 from mnmt_jax.data.preparation.steps import PieceRule, Step
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError, docs_page, join_names, suggest
+from mnmt_jax.files.toml_files import read_toml
 from mnmt_jax.files.typed_fields import LARGEST, short_repr
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -126,7 +126,7 @@ def read_recipe(name_or_path: str | Path) -> Recipe:
             hint, names = suggest(path.name, recipe_names()), join_names(recipe_names())
             problem = f"no recipe '{path}'" if str(path) == path.stem else f"{path}: no such file"
             raise UserError(f"{problem}; {hint}name one of {names}, or a TOML file")
-    fields = _read(path)
+    fields = read_toml(path)
     if unknown := fields.keys() - {*_TEXTS, "steps"}:
         expected = join_names([*_TEXTS, "[[steps]]"])
         raise UserError(f"{path}: unknown field {short_repr(min(unknown))}; fields are {expected}")
@@ -136,15 +136,6 @@ def read_recipe(name_or_path: str | Path) -> Recipe:
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UserError(f'{path}: lacks steps; write [[steps]] and step = "NAME" for each')
     return Recipe(path.stem, **texts, steps=_parse_steps(path, steps))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # also of encodings and numbers
-        raise UserError(f"{path}: is not TOML ({error})") from error
 
 
 def _text(path: Path, fields: Mapping[str, Any], name: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import importlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -213,3 +214,15 @@ class PieceRule(Step):
             lengths: numbers of pieces of source and target, without tags and end of sentence,
                 int `[n, 2]`.
         """
+
+
+def import_package(package: str, step: str) -> Any:
+    """Import a package of the extra `prepare`.
+
+    Raises:
+        UserError: if it is not installed; names the step that needs it.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UserError(f'{step} needs {package}; pip install "mnmt-jax[prepare]"') from error

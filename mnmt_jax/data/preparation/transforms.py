@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import logging
 import unicodedata
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
-from mnmt_jax.data.preparation.steps import Transform
-from mnmt_jax.errors import UserError
+from mnmt_jax.data.preparation.steps import Transform, import_package
 from mnmt_jax.vocabulary.language_codes import parse_code
 
 FORMS = ("NFC", "NFKC", "none")
@@ -67,7 +65,7 @@ class Moses(Transform):
 
     def check_languages(self, languages: Sequence[str]) -> None:
         """Check that sacremoses is installed."""
-        _import("sacremoses", self.name)
+        import_package("sacremoses", self.name)
 
     def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
         """Return the version of sacremoses."""
@@ -113,14 +111,14 @@ def _is_chinese(code: str) -> bool:
 
 @functools.cache
 def _punctuation_normalizer(language: str) -> Callable[[str], str]:
-    package = _import("sacremoses", Moses.name)
+    package = import_package("sacremoses", Moses.name)
     normalize: Callable[[str], str] = package.MosesPunctNormalizer(lang=language).normalize
     return normalize
 
 
 @functools.cache
 def _tokenizer(language: str, split_hyphens: bool) -> Callable[[str], str]:
-    tokenizer = _import("sacremoses", Moses.name).MosesTokenizer(lang=language)
+    tokenizer = import_package("sacremoses", Moses.name).MosesTokenizer(lang=language)
     return functools.partial(
         tokenizer.tokenize, return_str=True, escape=False, aggressive_dash_splits=split_hyphens
     )
@@ -128,13 +126,6 @@ def _tokenizer(language: str, split_hyphens: bool) -> Callable[[str], str]:
 
 @functools.cache
 def _jieba() -> Any:
-    package = _import("jieba", Segment.name)
+    package = import_package("jieba", Segment.name)
     package.setLogLevel(logging.WARNING)
     return package
-
-
-def _import(package: str, step: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise UserError(f'{step} needs {package}; pip install "mnmt-jax[prepare]"') from error
