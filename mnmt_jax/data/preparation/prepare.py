@@ -84,25 +84,34 @@ def prepare(
     """
     check_cache_directory(output, overwrite)
     encoder = Vocabulary.load(vocabulary)
-    for code in _languages(tasks):
-        encoder.tag_id(code)
-        if any(task.direction == (code, code) for task in tasks):
-            raise UserError("text of single languages has no pairs to prepare; use 'mnmt cache'")
-    recipe.check_languages(_languages(tasks))
-    work = output.with_name(f"{output.name}.unfinished")
+    _check_languages(tasks, recipe, encoder)
     _check_scores(corpus, tasks, recipe, scores)
+    work = output.with_name(f"{output.name}.unfinished")
     stages = make_stages(recipe.steps)
     job = Job(work, corpus, vocabulary, stages, chunk_pairs, shard_examples, tuple(scores))
-    with _locked_work(work, _identity(job, tasks, recipe, partition_keys), overwrite, report):
-        groups = _run_passes(job, tasks, runner, partition_keys, report)
-        counts = [sum_chunks(job, group) for group in groups]
-        cache = _assemble(job, tasks, output, overwrite)
+    identity = _identity(job, tasks, recipe, partition_keys) | {"vocabulary": encoder.fingerprint}
+    with _locked_work(work, identity, overwrite, report):
+        counts = _run_passes(job, tasks, partition_keys, _Passes(job, runner, report))
+        cache = _assemble(job, tasks, encoder, output, overwrite)
     shutil.rmtree(work)
     return cache, counts
 
 
 def _languages(tasks: Sequence[PlannedTask]) -> list[str]:
     return list(dict.fromkeys(code for task in tasks for code in task.direction))
+
+
+def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, encoder: Vocabulary) -> None:
+    """Check that the vocabulary and the recipe have all languages, and that tasks have two.
+
+    Raises:
+        UserError: if not.
+    """
+    if any(source == target for source, target in (task.direction for task in tasks)):
+        raise UserError("text of single languages has no pairs to prepare; use 'mnmt cache'")
+    for code in _languages(tasks):
+        encoder.tag_id(code)
+    recipe.check_languages(_languages(tasks))
 
 
 def _check_scores(
@@ -124,33 +133,34 @@ def _check_scores(
         raise UserError(f"--scores={unused[0]}: no step of the recipe reads it; leave it out")
     if scores and not isinstance(corpus, FileCorpus):
         raise UserError(f"--scores: corpus '{corpus.name}' is not in files; leave it out")
-    for item in scores:
-        for task in tasks:
-            if "train" in task.splits:
-                item.path("train", task.direction)
+    _score_paths(tasks, scores)
+
+
+def _score_paths(tasks: Sequence[PlannedTask], scores: Sequence[ScoreFiles]) -> set[str]:
+    """Return the files with the scores of all training text.
+
+    Raises:
+        UserError: if one is missing.
+    """
+    trained = [task.direction for task in tasks if "train" in task.splits]
+    return {str(item.path("train", pair)) for item in scores for pair in trained}
 
 
 def _identity(
     job: Job, tasks: Sequence[PlannedTask], recipe: Recipe, partition_keys: int
 ) -> dict[str, Any]:
-    """Return what must be equal to continue: the recipe, sizes, vocabulary, tasks and files."""
+    """Return what must be equal to continue: the recipe, sizes, tasks and files."""
     paths = {
         path
         for task in tasks
         for split in task.splits
         for path in job.corpus.files(split, task.direction)
     }
-    paths |= {
-        str(item.path("train", task.direction))
-        for item in job.scores
-        for task in tasks
-        if "train" in task.splits
-    }
+    paths |= _score_paths(tasks, job.scores)
     files = {path: [Path(path).stat().st_size, Path(path).stat().st_mtime_ns] for path in paths}
     return {
         "recipe": [f"{step!r}" for step in recipe.steps],
         "dependencies": recipe.dependencies(_languages(tasks)),
-        "vocabulary": Vocabulary.load(job.vocabulary).fingerprint,
         "corpus": job.corpus.name,
         "tasks": [[task.name, *task.direction, *task.splits] for task in tasks],
         "files": {path: files[path] for path in sorted(files)},
@@ -205,52 +215,74 @@ def _clear(work: Path) -> None:
             path.unlink()
 
 
+class _Passes:
+    """Runs passes and reports them."""
+
+    def __init__(self, job: Job, runner: Runner, report: Callable[[str], None]) -> None:
+        self._job, self._runner, self._report = job, runner, report
+
+    def run(self, name: str, function: Callable[..., None], units: Sequence[Unit]) -> None:
+        """Run the units of a pass."""
+        self._report(f"{name}: {pluralize(len(units), 'unit')}")
+        start = time.monotonic()
+        self._runner(function, self._job, units)
+        self._report(f"{name}: done in {time.monotonic() - start:.1f} s")
+
+
 def _run_passes(
-    job: Job,
-    tasks: Sequence[PlannedTask],
-    runner: Runner,
-    partition_keys: int,
-    report: Callable[[str], None],
-) -> list[Group]:
-    """Run all passes; return the groups, in order."""
-    groups = list(
-        dict.fromkeys(
-            Group.of(split, task.direction)
-            for split in CACHED_SPLITS
-            for task in tasks
-            if split in task.splits
-        )
-    )
-    _run("read", runner, passes.read_text, job, [(group,) for group in groups], report)
+    job: Job, tasks: Sequence[PlannedTask], partition_keys: int, runs: _Passes
+) -> list[GroupCounts]:
+    """Run all passes; return what was dropped of each group, in order."""
+    groups = _groups_of(tasks)
+    runs.run("read", passes.read_text, [(group,) for group in groups])
     for group in groups:
         if not passes.chunk_sizes(job, group) and group.split == "train":
             raise no_text(job.corpus, group.split, group.languages)
     for stage in range(len(job.stages)):
-        present = [group for group in groups if stage < len(job.stages_of(group.split))]
-        parts = {group: _partitions(job, group, stage, partition_keys) for group in present}
-        units: list[Unit] = [
-            (group, stage, number, parts[group])
-            for group in present
-            for number in range(len(passes.chunk_sizes(job, group)))
-        ]
-        _run(f"filter, stage {stage + 1}", runner, passes.filter_chunk, job, units, report)
-        if job.stages[stage].repeats is not None:
-            units = [
-                (group, stage, partition)
-                for group in present
-                if len(job.stages_of(group.split)) > 1
-                for partition in range(parts[group])
-            ]
-            _run("find repeats", runner, passes.find_repeats, job, units, report)
-    for group in groups:
-        _check_kept(sum_chunks(job, group))
+        _run_stage(job, groups, stage, partition_keys, runs)
+    counts = [sum_chunks(job, group) for group in groups]
+    for item in counts:
+        _check_kept(item)
     units = [
         (task.name, task.direction, split, len(job.stages_of(split)) - 1)
         for task in tasks
         for split in task.splits
     ]
-    _run("write", runner, passes.write_task, job, units, report)
-    return groups
+    runs.run("write", passes.write_task, units)
+    return counts
+
+
+def _groups_of(tasks: Sequence[PlannedTask]) -> list[Group]:
+    """Return the groups of the tasks: training text first."""
+    groups = (
+        Group.of(split, task.direction)
+        for split in CACHED_SPLITS
+        for task in tasks
+        if split in task.splits
+    )
+    return list(dict.fromkeys(groups))
+
+
+def _run_stage(
+    job: Job, groups: Sequence[Group], stage: int, partition_keys: int, runs: _Passes
+) -> None:
+    """Filter the chunks of a stage, and find the pairs that its deduplication drops."""
+    present = [group for group in groups if stage < len(job.stages_of(group.split))]
+    parts = {group: _partitions(job, group, stage, partition_keys) for group in present}
+    units: list[Unit] = [
+        (group, stage, number, parts[group])
+        for group in present
+        for number in range(len(passes.chunk_sizes(job, group)))
+    ]
+    runs.run(f"filter, stage {stage + 1}", passes.filter_chunk, units)
+    if job.stages[stage].repeats is not None:
+        units = [
+            (group, stage, partition)
+            for group in present
+            if len(job.stages_of(group.split)) > 1
+            for partition in range(parts[group])
+        ]
+        runs.run("find repeats", passes.find_repeats, units)
 
 
 def _check_kept(counts: GroupCounts) -> None:
@@ -267,20 +299,6 @@ def _check_kept(counts: GroupCounts) -> None:
         )
 
 
-def _run(
-    name: str,
-    runner: Runner,
-    function: Callable[..., None],
-    job: Job,
-    units: Sequence[Unit],
-    report: Callable[[str], None],
-) -> None:
-    report(f"{name}: {pluralize(len(units), 'unit')}")
-    start = time.monotonic()
-    runner(function, job, units)
-    report(f"{name}: done in {time.monotonic() - start:.1f} s")
-
-
 def _partitions(job: Job, group: Group, stage: int, partition_keys: int) -> int:
     """Return the number of partitions of a group's keys, by the number of pairs that were read."""
     rule = job.stages_of(group.split)[stage].repeats
@@ -290,7 +308,9 @@ def _partitions(job: Job, group: Group, stage: int, partition_keys: int) -> int:
     return max(1, math.ceil(sum(passes.chunk_sizes(job, group)) * columns / partition_keys))
 
 
-def _assemble(job: Job, tasks: Sequence[PlannedTask], output: Path, overwrite: bool) -> TokenCache:
+def _assemble(
+    job: Job, tasks: Sequence[PlannedTask], encoder: Vocabulary, output: Path, overwrite: bool
+) -> TokenCache:
     """Make the cache of the finished splits."""
     with new_folder(output, overwrite=overwrite) as partial:
         cached = []
@@ -306,5 +326,5 @@ def _assemble(job: Job, tasks: Sequence[PlannedTask], output: Path, overwrite: b
             kept = {name: split for name, split in splits.items() if split.examples}
             if kept:
                 cached.append(CachedTask(task.name, *task.direction, kept))
-        write_facts(partial, cached, Vocabulary.load(job.vocabulary))
+        write_facts(partial, cached, encoder)
     return TokenCache.open(output)
