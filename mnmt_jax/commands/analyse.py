@@ -102,68 +102,8 @@ def make_parser() -> CommandParser:
         action="store_true",
         help="replace a finished analysis of another kind, run, task, sentences or settings",
     )
-    sentences = parser.add_argument_group("sentences")
-    sentences.add_argument(
-        "--task",
-        help="corpus or mixture whose test split is read; with files of your own, a name for them",
-    )
-    sentences.add_argument(
-        "--directions",
-        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
-    )
-    sentences.add_argument(
-        "--common_to",
-        metavar="LIST",
-        help="read the sentences that all these languages have with the same English, in all "
-        "directions between them, e.g. ar,he,zh; default: the sentences of each direction",
-    )
-    sentences.add_argument(
-        "--limit",
-        type=int,
-        help="sentences per direction; 0: all; default: "
-        + ", ".join(f"{limit} for {kind}" for kind, limit in _LIMITS.items() if limit)
-        + "; 0 for the others",
-    )
-    sentences.add_argument("--input", help="UTF-8 text file to read instead of --task")
-    sentences.add_argument("--source", help="source language of --input")
-    sentences.add_argument("--target", help="target language of --input")
-    sentences.add_argument(
-        "--targets",
-        choices=("reference", "output"),
-        help="target text for teacher forcing; default: reference, or the model's output with "
-        "--input",
-    )
-    drawn = parser.add_argument_group("layers and heads")
-    drawn.add_argument(
-        "--layers",
-        metavar="LIST",
-        help="layers, counted from 1, e.g. 8,9; for hidden states, 0 is the embeddings; default: "
-        "all",
-    )
-    drawn.add_argument(
-        "--nodes",
-        type=positive_int,
-        help="attribution: nodes of the Gauss-Legendre quadrature; default: 50, as in Captum",
-    )
-    drawn.add_argument(
-        "--by_head",
-        action="store_const",
-        const=True,
-        help="attention: show each head instead of the mean over heads",
-    )
-    drawn.add_argument(
-        "--top",
-        type=positive_int,
-        metavar="N",
-        help="attention: draw lines from each query to the N keys with the largest weights, "
-        "instead of heat maps; the papers draw 3",
-    )
-    drawn.add_argument(
-        "--supervised_targets",
-        metavar="LIST",
-        help="ablation: SOURCE-TARGET pairs; zero-shot output from SOURCE is also scored against "
-        "the references in TARGET, e.g. it-nl,nl-de; default: the supervised targets of the run",
-    )
+    _add_sentence_flags(parser)
+    _add_layer_flags(parser)
     _add_state_flags(parser)
     add_beam_size(parser)
     add_note(parser)
@@ -171,6 +111,76 @@ def make_parser() -> CommandParser:
     add_user_file_flags(parser)
     add_gin_flags(parser)
     return parser
+
+
+def _add_sentence_flags(parser: CommandParser) -> None:
+    """Add the flags that choose the sentences."""
+    group = parser.add_argument_group("sentences")
+    group.add_argument(
+        "--task",
+        help="corpus or mixture whose test split is read; with files of your own, a name for them",
+    )
+    group.add_argument(
+        "--directions",
+        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
+    )
+    group.add_argument(
+        "--common_to",
+        metavar="LIST",
+        help="read the sentences that all these languages have with the same English, in all "
+        "directions between them, e.g. ar,he,zh; default: the sentences of each direction",
+    )
+    group.add_argument(
+        "--limit",
+        type=int,
+        help="sentences per direction; 0: all; default: "
+        + ", ".join(f"{limit} for {kind}" for kind, limit in _LIMITS.items() if limit)
+        + "; 0 for the others",
+    )
+    group.add_argument("--input", help="UTF-8 text file to read instead of --task")
+    group.add_argument("--source", help="source language of --input")
+    group.add_argument("--target", help="target language of --input")
+    group.add_argument(
+        "--targets",
+        choices=("reference", "output"),
+        help="target text for teacher forcing; default: reference, or the model's output with "
+        "--input",
+    )
+
+
+def _add_layer_flags(parser: CommandParser) -> None:
+    """Add the flags of layers, heads and branches."""
+    group = parser.add_argument_group("layers and heads")
+    group.add_argument(
+        "--layers",
+        metavar="LIST",
+        help="layers, counted from 1, e.g. 8,9; for hidden states, 0 is the embeddings; default: "
+        "all",
+    )
+    group.add_argument(
+        "--nodes",
+        type=positive_int,
+        help="attribution: nodes of the Gauss-Legendre quadrature; default: 50, as in Captum",
+    )
+    group.add_argument(
+        "--by_head",
+        action="store_const",
+        const=True,
+        help="attention: show each head instead of the mean over heads",
+    )
+    group.add_argument(
+        "--top",
+        type=positive_int,
+        metavar="N",
+        help="attention: draw lines from each query to the N keys with the largest weights, "
+        "instead of heat maps; the papers draw 3",
+    )
+    group.add_argument(
+        "--supervised_targets",
+        metavar="LIST",
+        help="ablation: SOURCE-TARGET pairs; zero-shot output from SOURCE is also scored against "
+        "the references in TARGET, e.g. it-nl,nl-de; default: the supervised targets of the run",
+    )
 
 
 def _add_state_flags(parser: CommandParser) -> None:

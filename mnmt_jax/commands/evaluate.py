@@ -87,6 +87,15 @@ def make_parser() -> CommandParser:
     add_pivot(parser)
     add_step(parser)
     add_note(parser)
+    _add_score_flags(parser)
+    add_user_file_flags(parser)
+    add_work_shard_flags(parser, "directions")
+    add_gin_flags(parser)
+    return parser
+
+
+def _add_score_flags(parser: CommandParser) -> None:
+    """Add the flags of scores beyond the standard ones."""
     scores = parser.add_argument_group("optional scores")
     scores.add_argument(
         "--paper_compatible",
@@ -124,10 +133,6 @@ def make_parser() -> CommandParser:
         help="model of --bert_score for English: that of the published scripts (default), or that "
         "of the two-stage paper's text",
     )
-    add_user_file_flags(parser)
-    add_work_shard_flags(parser, "directions")
-    add_gin_flags(parser)
-    return parser
 
 
 def main() -> None:

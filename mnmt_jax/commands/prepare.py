@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from mnmt_jax.commands.common_flags import positive_int
 from mnmt_jax.commands.corpus_flags import add_corpus_flags
 from mnmt_jax.commands.passed_on_words import ParserWithPassedOnWords
+from mnmt_jax.data.preparation.recipe_files import recipe_names
 from mnmt_jax.errors import UserError, docs_page, pluralize
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def make_parser() -> ParserWithPassedOnWords:
         "--recipe",
         required=True,
         metavar="NAME|FILE",
-        help="plain, nllb_mitre, opus100_two_stage, ec40, multiun, or a TOML file "
-        f"({docs_page('scale.md')})",
+        help=f"{', '.join(recipe_names())}, or a TOML file ({docs_page('scale.md')})",
     )
     parser.add_argument(
         "--scores",

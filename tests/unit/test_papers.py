@@ -26,7 +26,6 @@ from mnmt_jax.papers.reproduction import Reproduction, collect
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.selection import select_rows
-from mnmt_jax.papers.table_plan import plan_table
 from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
 from mnmt_jax.papers.trials import trials
 from mnmt_jax.papers.workflow import Workflow
@@ -415,20 +414,6 @@ def test_cells_have_mean_range_and_difference(tmp_path):
     assert made.cells["SD", "zero_shot.bleu"].ours is None
     assert ("Residual without tags", "zero_shot.off_target") not in made.cells
     assert len(table.rows) == 6
-
-
-@pytest.mark.parametrize(("name", "seeds"), [("table5", 2), ("table7", 1)])
-def test_tiny_plans_have_the_seeds_that_columns_need(name, seeds):
-    plan = plan_table(
-        find_table(f"language_layers/{name}"),
-        TINY,
-        rows="1",
-        seeds=None,
-        data=Path("data"),
-        hypotheses=(),
-        metrics={},
-    )
-    assert len({trial.seed for trial in plan.trials}) == seeds
 
 
 def test_zero_shot_directions_are_those_before_back_translation(tmp_path):

@@ -14,7 +14,8 @@ import pytest
 
 from mnmt_jax.data.preparation import duplicates, recipes, transforms
 from mnmt_jax.data.preparation.histograms import write_histogram
-from mnmt_jax.data.preparation.recipes import STEPS, parse_step, read_recipe, recipe_names
+from mnmt_jax.data.preparation.recipe_files import FOLDER, recipe_names
+from mnmt_jax.data.preparation.recipes import STEPS, parse_step, read_recipe
 from mnmt_jax.data.preparation.steps import KeyRule, PairBatch, PairRule, PieceRule, Step, Transform
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_detectors import find_detector
@@ -56,7 +57,7 @@ def test_packaged_recipes_are_read():
         assert recipe.name == name and recipe.title and recipe.note and recipe.steps
         assert bool(recipe.source) == (name != "plain")
         assert f"| `{name}` |" in PAGE
-    assert read_recipe(recipes.FOLDER / "plain.toml") == read_recipe("plain")
+    assert read_recipe(FOLDER / "plain.toml") == read_recipe("plain")
 
 
 def test_recipes_are_packaged(monkeypatch):

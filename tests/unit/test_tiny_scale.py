@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mnmt_jax.data.corpus import NoFilesError
@@ -18,6 +20,7 @@ from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import corpus_settings, experiments
 from mnmt_jax.papers.scales import FULL, TINY
 from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.table_plan import plan_table
 from mnmt_jax.papers.tables import find_table, load_papers
 from mnmt_jax.papers.trials import trials
 from mnmt_jax.papers.workflow import Workflow
@@ -54,6 +57,20 @@ def _has_results(name: str) -> bool:
     """Return whether a table has analyses or counts."""
     table = find_table(name)
     return bool(table.analyses or counted_splits(PAPERS[table.paper], table))
+
+
+@pytest.mark.parametrize(("name", "seeds"), [("table5", 2), ("table7", 1)])
+def test_tiny_plans_have_the_seeds_that_columns_need(name, seeds):
+    plan = plan_table(
+        find_table(f"language_layers/{name}"),
+        TINY,
+        rows="1",
+        seeds=None,
+        data=Path("data"),
+        hypotheses=(),
+        metrics={},
+    )
+    assert len({trial.seed for trial in plan.trials}) == seeds
 
 
 def _best_by_validation(paper) -> set[str]:

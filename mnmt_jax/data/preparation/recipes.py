@@ -28,13 +28,13 @@ from mnmt_jax.data.preparation.duplicates import (
 from mnmt_jax.data.preparation.language_rule import DetectedLanguage
 from mnmt_jax.data.preparation.length_rules import Length, LengthRatio, PieceLength, PieceRatio
 from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams, Score
+from mnmt_jax.data.preparation.recipe_files import FOLDER, recipe_names
 from mnmt_jax.data.preparation.steps import PieceRule, Step
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError, docs_page, join_names, suggest
 from mnmt_jax.files.toml_files import read_toml
 from mnmt_jax.files.typed_fields import LARGEST, short_repr
 
-FOLDER = Path(__file__).parent / "recipes"
 _TEXTS = ("title", "source", "note")
 _STEPS: tuple[type[Step], ...] = (
     Normalize,
@@ -103,11 +103,6 @@ class Recipe:
         for step in self.steps:
             by_name |= step.dependencies(languages)
         return by_name
-
-
-def recipe_names() -> tuple[str, ...]:
-    """Return the names of the packaged recipes."""
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
 def read_recipe(name_or_path: str | Path) -> Recipe:
