@@ -51,12 +51,16 @@ class DropReport:
         dropped: number of dropped lines, by reason.
         first: place of the first dropped line, "FILE:LINE"; empty if there is none.
         wordless: number of yielded pairs with punctuation only on one side.
+        line: number, from 1, of the line of the pair yielded last.
+        lines: number of lines; 0 until all have been read.
     """
 
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     first: str = ""
     wordless: int = 0
+    line: int = 0
+    lines: int = 0
 
     def __str__(self) -> str:
         """Return a one-line summary."""
@@ -198,18 +202,7 @@ class Selection:
 
 
 class FileCorpus(Corpus):
-    """Base class of corpora in files: cleans the sentence pairs that a subclass reads.
-
-    Attributes:
-        line_number: line, from 1, of the pair that `pairs` yielded last, counted in the lines of
-            the split.
-        line_count: number of lines of the split that `pairs` has read to the end; 0 before its end.
-        logs_reports: whether drops are logged.
-    """
-
-    line_number = 0
-    line_count = 0
-    logs_reports = True
+    """Base class of corpora in files: cleans the sentence pairs that a subclass reads."""
 
     def __init__(
         self,
@@ -240,6 +233,31 @@ class FileCorpus(Corpus):
         A complete pass stores its `DropReport` in `reports`. Drops are logged as a warning, once
         per split and direction.
         """
+        self._check_text(split, direction)
+        return self._clean(split, direction)
+
+    def counted_pairs(
+        self, split: str, direction: Direction, report: DropReport
+    ) -> Iterator[tuple[str, str]]:
+        """Yield what `pairs` does; nothing is logged or stored.
+
+        Args:
+            split: name of the split.
+            direction: source and target language.
+            report: counts what the pass has read and dropped so far.
+
+        Raises:
+            UserError: as `pairs`.
+        """
+        self._check_text(split, direction)
+        return self._count(split, direction, report)
+
+    def _check_text(self, split: str, direction: Direction) -> None:
+        """Check that the direction has files.
+
+        Raises:
+            UserError: if not.
+        """
         self._check(split, direction)
         if direction not in self.directions(split):
             missing = self.missing_files(split, direction)
@@ -249,7 +267,6 @@ class FileCorpus(Corpus):
                 else f"files for {split} {'-'.join(direction)}"
             )
             raise UserError(f"corpus {self.name!r}: no {absent_files}")
-        return self._clean(split, direction)
 
     @abc.abstractmethod
     def _read(self, split: str, direction: Direction) -> Iterator[Line]:
@@ -257,13 +274,18 @@ class FileCorpus(Corpus):
 
     def _clean(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         report = DropReport()
+        yield from self._count(split, direction, report)
+        if (split, direction) not in self.reports:
+            self._log_report(f"{self.name} {split} {'-'.join(direction)}", report)
+        self.reports[split, direction] = report
+
+    def _count(
+        self, split: str, direction: Direction, report: DropReport
+    ) -> Iterator[tuple[str, str]]:
         for pair in self._select_pairs(split, direction, report):
             report.kept += 1
             report.wordless += has_words_on_one_side(*pair)
             yield pair
-        if self.logs_reports and (split, direction) not in self.reports:
-            self._log_report(f"{self.name} {split} {'-'.join(direction)}", report)
-        self.reports[split, direction] = report
 
     def _log_report(self, label: str, report: DropReport) -> None:
         """Log dropped lines and pairs without words on one side."""
@@ -323,13 +345,13 @@ class FileCorpus(Corpus):
     ) -> Iterator[tuple[str, str]]:
         """Yield the pairs without a flaw that are in no held-out split; count the dropped ones."""
         seen = self._held_out_digests(split, direction)
-        undecodable, number, last_good, self.line_count = EncodingCheck(), 0, 0, 0
+        undecodable, number, last_good = EncodingCheck(), 0, 0
         for number, line in enumerate(self._split_lines(split, direction), start=1):
             flaw, place = line.flaw(self._cleaning)
             if flaw is None:
                 pair, last_good = line.sentences(), number
                 if seen is None or add_if_new(pair, seen):
-                    self.line_number = number
+                    report.line = number
                     yield pair
                     continue
                 flaw = REPEATED
@@ -350,7 +372,7 @@ class FileCorpus(Corpus):
             report.dropped[flaw.reason] += 1
             report.first = report.first or place
         undecodable.check(number)
-        self.line_count = number
+        report.lines = number
 
     def _split_lines(self, split: str, direction: Direction) -> Iterator[Line]:
         """Yield the lines of the files that belong to the split.

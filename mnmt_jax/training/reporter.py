@@ -19,7 +19,7 @@ from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import read_records
 from mnmt_jax.files.storage_errors import write_refusal
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.trackers.group import TrackerGroup
+from mnmt_jax.training.trackers.group import TrackerGroup, needs_history
 from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, ZERO_SHOT
 
@@ -96,10 +96,11 @@ class Reporter:
     ) -> TrackerGroup | None:
         if self._metrics is None:
             return None
+        history = _read_until(run.metrics_file, first_step) if needs_history(config) else []
         return TrackerGroup(
             run,
             config,
-            [record for _, record in _read_until(run.metrics_file, first_step)],
+            [record for _, record in history],
             after_step=first_step,
             warn_once=self.warn_once,
             say=self.say,

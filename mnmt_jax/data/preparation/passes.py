@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.data.cache_writer import write_split
-from mnmt_jax.data.corpus import Corpus, FileCorpus
+from mnmt_jax.data.corpus import Corpus, DropReport, FileCorpus
 from mnmt_jax.data.preparation.chunk_files import (
     EncodedChunk,
     read_batch,
@@ -119,35 +119,28 @@ def read_text(job: Job, group: Group) -> None:
     if done.is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = []
-    for number, chunk in enumerate(_chunks(_scored_pairs(job, group), job.chunk_pairs)):
+    sizes, report = [], DropReport()
+    for number, chunk in enumerate(_chunks(_scored_pairs(job, group, report), job.chunk_pairs)):
         pairs, scores = zip(*chunk, strict=True)
         sources, targets = zip(*pairs, strict=True)
         batch = PairBatch(sources, targets, group.languages, _columns(job, group, scores))
         write_batch(_chunk_stem(folder, number), batch)
         sizes.append(len(batch))
-    report = job.corpus.reports.get((group.split, _direction_read(job.corpus, group)))
-    write_facts(done, {"pairs": sizes, "unclean": dict(report.dropped) if report else {}})
+    write_facts(done, {"pairs": sizes, "unclean": dict(report.dropped)})
 
 
-def _direction_read(corpus: Corpus, group: Group) -> Direction:
-    """Return the direction whose text is read: that of the sorted codes, if it has text."""
-    is_sorted = group.languages in corpus.directions(group.split)
-    return group.languages if is_sorted else group.languages[::-1]
-
-
-def _scored_pairs(job: Job, group: Group) -> Iterator[ScoredPair]:
+def _scored_pairs(job: Job, group: Group, report: DropReport) -> Iterator[ScoredPair]:
     """Yield the pairs of a group in the order of the sorted codes, with their scores."""
-    direction = _direction_read(job.corpus, group)
+    is_sorted = group.languages in job.corpus.directions(group.split)
+    direction = group.languages if is_sorted else group.languages[::-1]
+    pairs: Iterator[ScoredPair]
     if isinstance(job.corpus, FileCorpus):
-        job.corpus.logs_reports = False  # the page has the counts
-    if _score_files(job, group):
-        assert isinstance(job.corpus, FileCorpus)
-        pairs = scored_pairs(job.corpus, group.split, direction, job.scores)
+        files = _score_files(job, group)
+        pairs = scored_pairs(job.corpus, group.split, direction, files, report)
     else:
         pairs = ((pair, ()) for pair in job.corpus.pairs(group.split, direction))
     for (source, target), scores in pairs:
-        yield (source, target) if direction == group.languages else (target, source), scores
+        yield (source, target) if is_sorted else (target, source), scores
 
 
 def _score_files(job: Job, group: Group) -> tuple[ScoreFiles, ...]:

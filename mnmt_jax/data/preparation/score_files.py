@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mnmt_jax.data.corpus import FileCorpus
+from mnmt_jax.data.corpus import DropReport, FileCorpus
 from mnmt_jax.data.text_reader import Flaw, read_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import Direction
@@ -73,18 +73,33 @@ class ScoreFiles:
 
 
 def scored_pairs(
-    corpus: FileCorpus, split: str, direction: Direction, files: Sequence[ScoreFiles]
+    corpus: FileCorpus,
+    split: str,
+    direction: Direction,
+    files: Sequence[ScoreFiles],
+    report: DropReport,
 ) -> Iterator[ScoredPair]:
     """Yield the pairs of a direction with their scores.
 
+    Args:
+        corpus: the text.
+        split: name of the split.
+        direction: source and target language.
+        files: files of scores; there may be none.
+        report: counts what is read and dropped.
+
     Raises:
-        UserError: if a file of scores is missing, wrong or shorter than the text.
+        UserError: if a file of scores is missing, wrong, or shorter or longer than the text.
     """
+    pairs = corpus.counted_pairs(split, direction, report)
+    if not files:
+        yield from ((pair, ()) for pair in pairs)
+        return
     columns = zip(*(item.read(split, direction) for item in files), strict=False)
     paths = ", ".join(str(item.path(split, direction)) for item in files)
     number, scores = 0, None
-    for pair in corpus.pairs(split, direction):
-        while number < corpus.line_number:
+    for pair in pairs:
+        while number < report.line:
             number, scores = number + 1, next(columns, None)
         if scores is None:
             raise UserError(
@@ -92,9 +107,8 @@ def scored_pairs(
                 "for each line"
             )
         yield pair, scores
-    more = sum(1 for _ in columns)
-    if corpus.line_count and number + more != corpus.line_count:
+    number += sum(1 for _ in columns)
+    if report.lines and number != report.lines:
         raise UserError(
-            f"{paths}: {number + more} lines, but the text has {corpus.line_count}; write a score "
-            "for each line"
+            f"{paths}: {number} lines, but the text has {report.lines}; write a score for each line"
         )

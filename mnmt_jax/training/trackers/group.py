@@ -79,6 +79,11 @@ def _import_error(package: str) -> str:
     return ""
 
 
+def needs_history(config: Config) -> bool:
+    """Return whether a tracker may lack records of earlier starts."""
+    return any(name in OPTIONAL for name in config.train.trackers)
+
+
 class TrackerGroup:
     """All trackers of a run. Errors are printed once per tracker; training continues."""
 
