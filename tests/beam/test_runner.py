@@ -40,10 +40,10 @@ def test_beam_makes_the_bytes_of_one_process(corpus, vocabulary, tmp_path, flags
 
 
 def test_a_refusal_of_a_worker_is_one_line(corpus, vocabulary, tmp_path, monkeypatch):
-    monkeypatch.setattr(type(corpus), "pairs", refuse)
+    monkeypatch.setattr(type(corpus), "counted_pairs", refuse)
     with pytest.raises(UserError, match="^made: no good text; mend it$"):
         run_on_beam(corpus, vocabulary, tmp_path / "beam")
 
 
-def refuse(self, split, direction):
+def refuse(self, split, direction, report):
     raise UserError(f"{self.name}: no good text; mend it")
