@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import positive_int
 from mnmt_jax.commands.corpus_flags import add_corpus_flags
-from mnmt_jax.commands.passed_on_words import ParserWithPassedOnWords
+from mnmt_jax.commands.pass_through import PassThroughParser
 from mnmt_jax.data.preparation.recipe_files import recipe_names
 from mnmt_jax.errors import UserError, docs_page, pluralize
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mnmt_jax.data.preparation.runners import Runner
 
 
-def make_parser() -> ParserWithPassedOnWords:
+def make_parser() -> PassThroughParser:
     """Make the parser of the command line."""
-    parser = ParserWithPassedOnWords(
+    parser = PassThroughParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_corpus_flags(parser)
@@ -65,7 +65,7 @@ def make_parser() -> ParserWithPassedOnWords:
         metavar="N",
         help="processes of this machine; default: one for each processor",
     )
-    parser.pass_words_on("beam")
+    parser.add_pass_through("beam")
     return parser
 
 

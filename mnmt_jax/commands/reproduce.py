@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import positive_int
-from mnmt_jax.commands.passed_on_words import ParserWithPassedOnWords
+from mnmt_jax.commands.pass_through import PassThroughParser
 from mnmt_jax.errors import UserError
 from mnmt_jax.papers.score_models import SCORE_MODELS
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from mnmt_jax.papers.tables import Table
 
 
-def make_parser() -> ParserWithPassedOnWords:
+def make_parser() -> PassThroughParser:
     """Make the parser of the command line."""
-    parser = ParserWithPassedOnWords(
+    parser = PassThroughParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("table", metavar="PAPER/TABLE", help="'mnmt papers' lists them")
@@ -73,7 +73,7 @@ def make_parser() -> ParserWithPassedOnWords:
             metavar=model.kind,
             help=f"fill the columns of {model.title} with this model",
         )
-    parser.pass_words_on("snakemake")
+    parser.add_pass_through("snakemake")
     return parser
 
 

@@ -202,11 +202,11 @@ def write_cache(
             report(_task_line(written[task.name]))
         if not written:
             raise UserError("no tasks to write; name a mixture or directions")
-        write_facts(partial, written.values(), vocabulary)
+        write_cache_facts(partial, written.values(), vocabulary)
     return TokenCache.open(directory)
 
 
-def write_facts(directory: Path, tasks: Iterable[CachedTask], vocabulary: Vocabulary) -> None:
+def write_cache_facts(directory: Path, tasks: Iterable[CachedTask], vocabulary: Vocabulary) -> None:
     """Write the vocabulary of a cache, and `cache.json`, which describes its tasks."""
     vocabulary.save(directory / "vocabulary")
     facts = {

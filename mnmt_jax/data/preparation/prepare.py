@@ -20,7 +20,7 @@ from mnmt_jax.data.cache_writer import (
     DEFAULT_SHARD_EXAMPLES,
     check_cache_directory,
     link_or_copy,
-    write_facts,
+    write_cache_facts,
 )
 from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.mixtures import CACHED_SPLITS, PlannedTask, no_text
@@ -91,7 +91,7 @@ def prepare(
     job = Job(work, corpus, vocabulary, stages, chunk_pairs, shard_examples, tuple(scores))
     identity = _identity(job, tasks, recipe, partition_keys) | {"vocabulary": encoder.fingerprint}
     with _locked_work(work, identity, overwrite, report):
-        counts = _run_passes(job, tasks, partition_keys, _Passes(job, runner, report))
+        counts = _run_passes(job, tasks, partition_keys, _PassRunner(job, runner, report))
         cache = _assemble(job, tasks, encoder, output, overwrite)
     shutil.rmtree(work)
     return cache, counts
@@ -215,7 +215,7 @@ def _clear(work: Path) -> None:
             path.unlink()
 
 
-class _Passes:
+class _PassRunner:
     """Runs passes and reports them."""
 
     def __init__(self, job: Job, runner: Runner, report: Callable[[str], None]) -> None:
@@ -230,7 +230,7 @@ class _Passes:
 
 
 def _run_passes(
-    job: Job, tasks: Sequence[PlannedTask], partition_keys: int, runs: _Passes
+    job: Job, tasks: Sequence[PlannedTask], partition_keys: int, runs: _PassRunner
 ) -> list[GroupCounts]:
     """Run all passes; return what was dropped of each group, in order."""
     groups = _groups_of(tasks)
@@ -264,7 +264,7 @@ def _groups_of(tasks: Sequence[PlannedTask]) -> list[Group]:
 
 
 def _run_stage(
-    job: Job, groups: Sequence[Group], stage: int, partition_keys: int, runs: _Passes
+    job: Job, groups: Sequence[Group], stage: int, partition_keys: int, runs: _PassRunner
 ) -> None:
     """Filter the chunks of a stage, and find the pairs that its deduplication drops."""
     present = [group for group in groups if stage < len(job.stages_of(group.split))]
@@ -326,5 +326,5 @@ def _assemble(
             kept = {name: split for name, split in splits.items() if split.examples}
             if kept:
                 cached.append(CachedTask(task.name, *task.direction, kept))
-        write_facts(partial, cached, encoder)
+        write_cache_facts(partial, cached, encoder)
     return TokenCache.open(output)

@@ -1,4 +1,4 @@
-"""Parser of commands that pass the words after `--` to an engine."""
+"""Argument parser of commands that pass the arguments after `--` to an engine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from mnmt_jax.commands.common_flags import CommandParser
 
 
-class ParserWithPassedOnWords(CommandParser):
-    """A parser that leaves the words after `--` to an engine, also if flags precede them."""
+class PassThroughParser(CommandParser):
+    """A parser that leaves the arguments after `--` to an engine, also if flags precede them."""
 
     _engine = ""
 
-    def pass_words_on(self, engine: str) -> None:
-        """Add the words after `--`, as the last argument.
+    def add_pass_through(self, engine: str) -> None:
+        """Add the arguments after `--`, as the last argument.
 
         Args:
-            engine: name of the engine, lower case; the parsed flags have the words under it.
+            engine: name of the engine, lower case; the parsed flags have the arguments under it.
         """
         self._engine = engine
         title = engine.capitalize()
