@@ -93,7 +93,7 @@ def test_report_is_self_contained(runs, page):
 def test_notes_of_users_are_at_the_top_of_pages(runs):
     noted = [dataclasses.replace(run, note="<made> text") for run in runs]
     header = report_page(noted).partition("</header>")[0]
-    assert header.count("&lt;made&gt; text</p>") == 1
+    assert header.count('<p class="warning">&lt;made&gt; text</p>') == 1
     assert 'class="warning"' not in report_page(runs).partition("</header>")[0]
     lines = result_page(noted[0]).splitlines()
     assert lines[2] == "<made> text" and result_page(runs[0]).splitlines()[2].startswith("|")
