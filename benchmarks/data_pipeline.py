@@ -18,8 +18,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from mnmt_jax.config.sections import Data
+from mnmt_jax.data.batch_iterator import BatchIterator
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.data.input_pipeline import BatchIterator, Pipeline, padding_fraction
+from mnmt_jax.data.input_pipeline import Pipeline, padding_fraction
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, mitre_directions

@@ -12,12 +12,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from mnmt_jax.config.sections import Data
+from mnmt_jax.data.batch_iterator import BatchIterator
 from mnmt_jax.data.cache import TokenCache, decode_records
+from mnmt_jax.data.chunk_plan import ALL_ROWS, Plan, ProcessRows, assign_batches
 from mnmt_jax.data.converter import BatchExtras, HostBatch, Segments, make_converter
 from mnmt_jax.data.mixing_schedule import MixingSchedule
 from mnmt_jax.data.packing import first_fit
@@ -27,77 +29,7 @@ from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
 
 TRAIN, VALIDATION = "train", "validation"
 _log = logging.getLogger(__name__)
-_LAST_CHUNK = 2**40
-_MAX_EMPTY_CHUNKS = 100
 _MOST_PLANNED_CHUNKS = 64  # to count an epoch: a million pairs, seconds
-
-
-@dataclasses.dataclass(frozen=True)
-class ProcessRows:
-    """The rows of the global batch that a process reads.
-
-    The global batch is split into `num_shards` contiguous shards of equal size.
-
-    Attributes:
-        shards: numbers of the shards that the process reads, ascending.
-        num_shards: number of shards.
-    """
-
-    shards: tuple[int, ...] = (0,)
-    num_shards: int = 1
-
-    def local_rows(self, rows: int) -> np.ndarray:
-        """Return the local row number of each row of the global batch, or -1 if it is not local.
-
-        Args:
-            rows: rows of the global batch.
-
-        Raises:
-            UserError: if `rows` is not a multiple of `num_shards`.
-        """
-        if rows % self.num_shards:
-            raise UserError(
-                f"Data.rows={rows} must be a multiple of the {self.num_shards} parts (data x fsdp) "
-                "that the mesh splits a batch into"
-            )
-        shard_rows = rows // self.num_shards
-        local = np.full((self.num_shards, shard_rows), -1)
-        count = len(self.shards) * shard_rows
-        local[list(self.shards)] = np.arange(count).reshape(-1, shard_rows)
-        return local.reshape(-1)
-
-
-ALL_ROWS = ProcessRows()
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Plan:
-    """The packed pairs of one chunk, sorted by batch and row.
-
-    Attributes:
-        task: index of each pair's task in the list of task names, int `[n]`.
-        index: index of each pair in its task, int `[n]`.
-        epoch: number of completed passes over the pair's task, int `[n]`; -1 for validation.
-        batch: batch number of each pair in the chunk, int `[n]`.
-        row: row of each pair in the global batch, int `[n]`.
-        lengths: source and target pieces of each pair, int `[n, 2]`.
-        batches: number of batches of the chunk.
-        dropped: number of pairs dropped because they are longer than a row, int `[tasks]`.
-    """
-
-    task: np.ndarray
-    index: np.ndarray
-    epoch: np.ndarray
-    batch: np.ndarray
-    row: np.ndarray
-    lengths: np.ndarray
-    batches: int
-    dropped: np.ndarray
-
-    def select(self, pairs: np.ndarray) -> Plan:
-        """Return the plan restricted to the pairs of an index or boolean mask."""
-        names = ("task", "index", "epoch", "batch", "row", "lengths")
-        return dataclasses.replace(self, **{name: getattr(self, name)[pairs] for name in names})
 
 
 class Pipeline:
@@ -188,7 +120,7 @@ class Pipeline:
         plan, rows = self._pack([column[shuffled] for column in scheduled], self.task_names, TRAIN)
         row_count = int(rows.max(initial=-1)) + 1
         shuffled_row = np.argsort(np.argsort(hash64(self._seed, chunk, 2, np.arange(row_count))))
-        return _assign_batches(
+        return assign_batches(
             plan, shuffled_row[rows] if row_count else rows, (row_count, self._data.rows)
         )
 
@@ -278,7 +210,7 @@ class Pipeline:
         )
         examples = np.full(size, task_number), np.arange(size), np.full(size, -1)
         plan, rows = self._pack(examples, names, split)
-        return _assign_batches(plan, rows, (int(rows.max(initial=-1)) + 1, self._data.rows))
+        return assign_batches(plan, rows, (int(rows.max(initial=-1)) + 1, self._data.rows))
 
     def _pack(
         self, examples: Sequence[np.ndarray], names: Sequence[str], split: str
@@ -355,85 +287,6 @@ class Pipeline:
         return hash64(self._seed, name_hashes[plan.task], plan.epoch, plan.index)
 
 
-class BatchIterator:
-    """Endless training batches with a position that can be saved and restored.
-
-    A background thread (Grain) prepares the next chunk while the current one is consumed.
-    """
-
-    def __init__(self, pipeline: Pipeline, *, threads: int = 1) -> None:
-        """Start at the first batch.
-
-        Args:
-            pipeline: plans and loads chunks.
-            threads: number of chunks to prepare in parallel; 0 disables prefetching. It does not
-                affect the order of batches.
-        """
-        self.pipeline = pipeline
-        self._threads = threads
-        self._chunk, self._batch = 0, 0
-        self._chunks: Iterator[list[HostBatch]] | None = None
-        self._reversed_batches: list[HostBatch] = []
-
-    def __iter__(self) -> BatchIterator:
-        return self
-
-    def __next__(self) -> HostBatch:
-        if self._chunks is None:
-            self._chunks = self._open()
-            self._reversed_batches = next(self._chunks)[::-1]
-        for _ in range(_MAX_EMPTY_CHUNKS):
-            if self._reversed_batches:
-                self._batch += 1
-                return self._reversed_batches.pop()
-            self._reversed_batches = next(self._chunks)[::-1]
-            self._chunk, self._batch = self._chunk + 1, 0
-        raise UserError(
-            f"{_MAX_EMPTY_CHUNKS} consecutive chunks have no pair that fits into a row; raise "
-            "Data.source_length and Data.target_length"
-        )
-
-    def get_state(self) -> dict[str, int]:
-        """Return the position as integers for `set_state`, in this or another process."""
-        return {
-            "chunk": self._chunk,
-            "batch": self._batch,
-            "settings": self.pipeline.fingerprint(),
-        }
-
-    def set_state(self, state: Mapping[str, int], saved: str = "its run") -> None:
-        """Restore a position; the next batch is the one that followed it.
-
-        Args:
-            state: position from `get_state`.
-            saved: name of the run that holds the settings of the position, for errors.
-
-        Raises:
-            UserError: if the position was saved under settings that give a different order.
-        """
-        if int(state["settings"]) != self.pipeline.fingerprint():
-            raise UserError(
-                "the data position was saved under other Data settings, tasks, texts or "
-                f"vocabulary; restore the cache and the settings of {saved}, or start a new run"
-            )
-        self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
-        self._chunks, self._reversed_batches = None, []
-
-    def _open(self) -> Iterator[list[HostBatch]]:
-        import grain
-
-        chunk, batch, pipeline = self._chunk, self._batch, self.pipeline
-
-        def load(number: int) -> list[HostBatch]:
-            return pipeline.chunk_batches(number, batch if number == chunk else 0)
-
-        options = grain.ReadOptions(
-            num_threads=self._threads, prefetch_buffer_size=max(1, self._threads)
-        )
-        chunks = grain.MapDataset.range(chunk, _LAST_CHUNK).map(load)
-        return iter(chunks.to_iter_dataset(options))
-
-
 def batches(
     cache: TokenCache,
     layout: Layout,
@@ -457,18 +310,3 @@ def padding_fraction(batch: HostBatch) -> dict[str, float]:
         for name, ids in batch.items()
         if name.endswith(suffix)
     }
-
-
-def _assign_batches(plan: Plan, rows: np.ndarray, size: tuple[int, int]) -> Plan:
-    """Distribute `size[0]` rows evenly over batches of at most `size[1]` rows.
-
-    An even distribution avoids a nearly empty last batch.
-    """
-    row_count, rows_per_batch = size
-    batch_count = -(-row_count // rows_per_batch)
-    order = np.argsort(rows, kind="stable")
-    plan = plan.select(order)
-    rows = rows[order]
-    batch = rows * batch_count // max(1, row_count)
-    first_rows = -(-np.arange(batch_count) * row_count // max(1, batch_count))
-    return dataclasses.replace(plan, batch=batch, row=rows - first_rows[batch], batches=batch_count)

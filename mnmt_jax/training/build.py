@@ -13,8 +13,9 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.chunk_plan import ProcessRows
 from mnmt_jax.data.converter import BatchExtras, segments_from_rows
-from mnmt_jax.data.input_pipeline import TRAIN, Pipeline, ProcessRows
+from mnmt_jax.data.input_pipeline import TRAIN, Pipeline
 from mnmt_jax.design.layouts import check_tasks, get_layout
 from mnmt_jax.distributed.processes import check_same_on_all
 from mnmt_jax.distributed.sharding import (

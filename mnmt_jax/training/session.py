@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from mnmt_jax.data.input_pipeline import BatchIterator
+from mnmt_jax.data.batch_iterator import BatchIterator
 from mnmt_jax.distributed.processes import is_first
 from mnmt_jax.distributed.sharding import place_batch
 from mnmt_jax.errors import UserError, join_names

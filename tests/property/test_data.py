@@ -11,16 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnmt_jax.config.sections import Data
+from mnmt_jax.data.batch_iterator import BatchIterator
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
+from mnmt_jax.data.chunk_plan import ProcessRows
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
-from mnmt_jax.data.input_pipeline import (
-    BatchIterator,
-    Pipeline,
-    ProcessRows,
-    batches,
-    padding_fraction,
-)
+from mnmt_jax.data.input_pipeline import Pipeline, batches, padding_fraction
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.mixing_schedule import MixingSchedule, sampling_rates
 from mnmt_jax.data.packing import first_fit

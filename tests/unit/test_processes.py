@@ -14,7 +14,7 @@ import pytest
 
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.data.input_pipeline import ProcessRows
+from mnmt_jax.data.chunk_plan import ProcessRows
 from mnmt_jax.distributed.processes import add_process_flags, is_distributed
 from mnmt_jax.distributed.sharding import local_batch_shards, make_mesh
 from mnmt_jax.errors import UserError

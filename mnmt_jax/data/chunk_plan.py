@@ -1,0 +1,92 @@
+"""Plans of chunks: which pairs are in which row of which batch, and which rows a process reads."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from mnmt_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessRows:
+    """The rows of the global batch that a process reads.
+
+    The global batch is split into `num_shards` contiguous shards of equal size.
+
+    Attributes:
+        shards: numbers of the shards that the process reads, ascending.
+        num_shards: number of shards.
+    """
+
+    shards: tuple[int, ...] = (0,)
+    num_shards: int = 1
+
+    def local_rows(self, rows: int) -> np.ndarray:
+        """Return the local row number of each row of the global batch, or -1 if it is not local.
+
+        Args:
+            rows: rows of the global batch.
+
+        Raises:
+            UserError: if `rows` is not a multiple of `num_shards`.
+        """
+        if rows % self.num_shards:
+            raise UserError(
+                f"Data.rows={rows} must be a multiple of the {self.num_shards} parts (data x fsdp) "
+                "that the mesh splits a batch into"
+            )
+        shard_rows = rows // self.num_shards
+        local = np.full((self.num_shards, shard_rows), -1)
+        count = len(self.shards) * shard_rows
+        local[list(self.shards)] = np.arange(count).reshape(-1, shard_rows)
+        return local.reshape(-1)
+
+
+ALL_ROWS = ProcessRows()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """The packed pairs of one chunk, sorted by batch and row.
+
+    Attributes:
+        task: index of each pair's task in the list of task names, int `[n]`.
+        index: index of each pair in its task, int `[n]`.
+        epoch: number of completed passes over the pair's task, int `[n]`; -1 for validation.
+        batch: batch number of each pair in the chunk, int `[n]`.
+        row: row of each pair in the global batch, int `[n]`.
+        lengths: source and target pieces of each pair, int `[n, 2]`.
+        batches: number of batches of the chunk.
+        dropped: number of pairs dropped because they are longer than a row, int `[tasks]`.
+    """
+
+    task: np.ndarray
+    index: np.ndarray
+    epoch: np.ndarray
+    batch: np.ndarray
+    row: np.ndarray
+    lengths: np.ndarray
+    batches: int
+    dropped: np.ndarray
+
+    def select(self, pairs: np.ndarray) -> Plan:
+        """Return the plan restricted to the pairs of an index or boolean mask."""
+        names = ("task", "index", "epoch", "batch", "row", "lengths")
+        return dataclasses.replace(self, **{name: getattr(self, name)[pairs] for name in names})
+
+
+def assign_batches(plan: Plan, rows: np.ndarray, size: tuple[int, int]) -> Plan:
+    """Distribute `size[0]` rows evenly over batches of at most `size[1]` rows.
+
+    An even distribution avoids a nearly empty last batch.
+    """
+    row_count, rows_per_batch = size
+    batch_count = -(-row_count // rows_per_batch)
+    order = np.argsort(rows, kind="stable")
+    plan = plan.select(order)
+    rows = rows[order]
+    batch = rows * batch_count // max(1, row_count)
+    first_rows = -(-np.arange(batch_count) * row_count // max(1, batch_count))
+    return dataclasses.replace(plan, batch=batch, row=rows - first_rows[batch], batches=batch_count)
