@@ -121,7 +121,7 @@ class Noise:
         Args:
             kinds: as `kinds` returns them, int `[n]`.
             lengths: source and target pieces of each pair, int `[n, 2]`.
-            most: largest numbers of source and target pieces in a row.
+            most: largest numbers of source and target pieces in a row, at least those of each pair.
         """
         if not self.shares:
             return lengths
@@ -129,7 +129,7 @@ class Noise:
         growth = np.array([*(kind.growth for kind in types), (1.0, 1.0)])[kinds]
         extra = np.array([*(kind.extra for kind in types), (0, 0)])[kinds]
         planned = np.ceil(lengths * growth).astype(np.int64) + extra
-        return np.maximum(lengths, np.minimum(planned, most))
+        return np.minimum(planned, most)
 
     def change(self, pair: Pair, languages: Pair, kind: int, key: int) -> Pair:
         """Return a pair with noise.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -223,8 +224,8 @@ def test_a_run_trains_the_tasks_with_a_weight_and_continues(cache, tmp_path, one
     """The left out direction is zero-shot; a run with other weights is refused."""
     config = make_config(cache, train={"steps": 2}, data={"weights": (("*-en", 0),)})
     assert train(config, tmp_path / "run") is None
-    tasks = [line.split() for line in (tmp_path / "run" / "tasks.json").read_text().split(",")]
-    assert tasks and not any('_en"' in "".join(task).split(":")[0] for task in tasks)
+    tasks = json.loads((tmp_path / "run" / "tasks.json").read_text())
+    assert tasks and all(task["target_lang"] != "en" for task in tasks.values())
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=3))
     assert train(longer, tmp_path / "run") is None
     assert records(tmp_path / "run")[-1]["step"] == 3
