@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 FORMAT = 2
 _OPEN_FILES = 256  # many systems limit a process to 1024 open files
-_READER_OPTIONS = "readahead_buffer_size:0"
+_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
+_SERIAL_SECONDS = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +191,7 @@ class TokenCache:
             path = shard_path(self.directory, task, split, shard)
             try:
                 with self._lock:
-                    shard_records = self._reader(path).read(shard_indices)
+                    shard_records = _read_records(self._reader(path), shard_indices)
             except (OSError, RuntimeError, ValueError, IndexError) as error:
                 raise _unreadable(path, error) from error
             if not _match_lengths(shard_records, self.lengths(task, split)[indices[in_shard]]):
@@ -234,6 +236,22 @@ class TokenCache:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _read_records(reader: Any, indices: list[int]) -> list[bytes]:
+    """Read records one by one, and those that remain after a millisecond in parallel.
+
+    In memory, the threads of a parallel read cost more than the records; from a disk or a network
+    they hide its latency.
+    """
+    records: list[bytes] = []
+    deadline = time.perf_counter() + _SERIAL_SECONDS
+    while len(records) < len(indices) and time.perf_counter() < deadline:
+        reader.seek(indices[len(records)])
+        records.append(reader.read())
+    if len(records) < len(indices):
+        records += reader.read(indices[len(records) :])
+    return records
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
