@@ -4,7 +4,7 @@ The order of examples is split into chunks (`mixing_schedule.py`). For each chun
 the same rows from lengths alone (`packing.py`), shuffles them by the seed, and assigns them to
 batches. Each host then reads and converts only its local rows. A batch is a pure function of the
 settings, the chunk number, and the batch number in the chunk. These two numbers are the complete
-state; it does not depend on the number of hosts or threads.
+state; it does not depend on the number of hosts, threads or processes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Pipeline:
 
     def train(self) -> BatchIterator:
         """Return the endless training batches of this host, from the start."""
-        return BatchIterator(self)
+        return BatchIterator(self, workers=self._data.workers)
 
     def validation(
         self, tasks: Sequence[str] | None = None, split: str = VALIDATION
@@ -138,10 +138,10 @@ class Pipeline:
             plan, shuffled_row[rows] if row_count else rows, (row_count, self._data.rows)
         )
 
-    def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[HostBatch]:
-        """Return this host's batches of a training chunk, from `first_batch` on."""
-        batch_segments = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
-        return [self.converter.batch(segments, self._rows) for segments in batch_segments]
+    def iterate_chunk(self, chunk: int, first_batch: int = 0) -> Iterator[HostBatch]:
+        """Yield this host's batches of a training chunk, from `first_batch` on."""
+        for segments in self._load(self.plan(chunk), self.task_names, TRAIN, first_batch):
+            yield self.converter.batch(segments, self._rows)
 
     @property
     def new_weights(self) -> tuple[int, ...]:
