@@ -333,8 +333,17 @@ def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
             raise KeyboardInterrupt
         LocalRunner(1)(function, job, units)
 
+    lines = []
     with pytest.raises(KeyboardInterrupt):
-        prepare(corpus, tasks, made_recipe(STEPS), runner=stop_before_writing, **options)
+        prepare(
+            corpus,
+            tasks,
+            made_recipe(STEPS),
+            runner=stop_before_writing,
+            report=lines.append,
+            **options,
+        )
+    assert lines[-1] == f"finished units are kept in {work}: run the same command again to resume"
     finished, seen = times(), []
     assert len(finished) > 40
 

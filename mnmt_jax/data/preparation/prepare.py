@@ -192,7 +192,11 @@ def _locked_work(
         elif plan.is_file():
             report(f"continues what is done in {work}")
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
-        yield
+        try:
+            yield
+        except KeyboardInterrupt:
+            report(f"finished units are kept in {work}: run the same command again to resume")
+            raise
 
 
 def _changes(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
