@@ -217,11 +217,12 @@ def test_a_run_continues_with_another_number_of_workers(tmp_path, monkeypatch):
     """Each stop ends the workers; the parameters are those of a run without any."""
     cache, run = made_run.make_cache(tmp_path / "cache"), tmp_path / "run"
     assert train(made_run.make_config(cache), tmp_path / "plain") is None
-    advance, seen = Session.advance, []
+    advance, seen, kept = Session.advance, [], []
 
     def advance_and_stop(self):
         advance(self)
         seen.append(len(loader_processes()))
+        kept.append(self.batches)  # not ended by the garbage collector
         if self.step in (3, 6):
             signal.raise_signal(signal.SIGTERM)
 
