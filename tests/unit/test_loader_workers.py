@@ -88,6 +88,11 @@ def loader_processes() -> set[int]:
     return processes
 
 
+def mapped_chunks() -> int:
+    """Return the number of chunks in the shared memory of this process."""
+    return Path("/proc/self/maps").read_text().count("memfd:batches")
+
+
 def is_running(process: int) -> bool:
     """Return whether a process exists and has not ended."""
     try:
@@ -214,24 +219,29 @@ def test_signals_to_the_whole_group_do_not_reach_workers(start):
 
 @pytest.mark.usefixtures("one_device", "kept_programs")
 def test_a_run_continues_with_another_number_of_workers(tmp_path, monkeypatch):
-    """Each stop ends the workers; the parameters are those of a run without any."""
+    """Each stop ends the workers; the parameters are those of a run without any.
+
+    Nothing of a consumed chunk is kept until the next logged step.
+    """
     cache, run = made_run.make_cache(tmp_path / "cache"), tmp_path / "run"
-    assert train(made_run.make_config(cache), tmp_path / "plain") is None
+    settings = {"log_every": 8, "eval_every": 8, "save_every": 8}
+    assert train(made_run.make_config(cache, train=settings), tmp_path / "plain") is None
     advance, seen, kept = Session.advance, [], []
 
     def advance_and_stop(self):
         advance(self)
         seen.append(len(loader_processes()))
         kept.append(self.batches)  # not ended by the garbage collector
-        if self.step in (3, 6):
+        assert mapped_chunks() <= 1
+        if self.step in (5, 7):  # in the second chunk
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(Session, "advance", advance_and_stop)
     for workers, stopped in ((2, "SIGTERM"), (1, "SIGTERM"), (0, None)):
-        config = made_run.make_config(cache, data={"workers": workers})
+        config = made_run.make_config(cache, data={"workers": workers}, train=settings)
         assert train(config, run) == stopped
         assert not loader_processes()
-    assert seen == [2, 2, 2, 1, 1, 1, 0, 0]
+    assert seen == [2, 2, 2, 2, 2, 1, 1, 0]
     made_run.assert_same_training(run, tmp_path / "plain", 8)
 
 
@@ -275,18 +285,14 @@ def test_workers_end_with_a_script_that_has_no_main_guard(last_line, status, tmp
 
 def test_memory_is_free_when_the_batches_are(start):
     """The batches of a chunk share one mapping; no descriptor is left open."""
-
-    def mappings() -> int:
-        return Path("/proc/self/maps").read_text().count("memfd:batches")
-
     workers = start(CountingLoader(), 2)
     first = next(workers)
-    before, descriptors = mappings(), len(os.listdir("/proc/self/fd"))
+    before, descriptors = mapped_chunks(), len(os.listdir("/proc/self/fd"))
     assert before == 1
     chunks = list(itertools.islice(workers, 4))
-    assert mappings() == 5
+    assert mapped_chunks() == 5
     del chunks
-    assert (mappings(), len(os.listdir("/proc/self/fd"))) == (before, descriptors)
+    assert (mapped_chunks(), len(os.listdir("/proc/self/fd"))) == (before, descriptors)
     last = first.pop()["number"]
     del first
-    assert mappings() == 1 and last.tolist() == [0, 2]
+    assert mapped_chunks() == 1 and last.tolist() == [0, 2]
