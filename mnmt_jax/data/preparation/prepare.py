@@ -318,8 +318,7 @@ def _assemble(
             splits = {}
             for split in task.splits:
                 folder = passes.split_folder(job, task.name, split)
-                facts = read_facts(folder / passes.SPLIT_FACTS)
-                splits[split] = Split(**{**facts, "shards": tuple(facts["shards"])})
+                splits[split] = Split.from_json(read_facts(folder / passes.SPLIT_FACTS))
                 for path in (folder / "tasks").rglob("*"):
                     if path.is_file():
                         link_or_copy(path, partial / path.relative_to(folder))
