@@ -28,7 +28,7 @@ LEARNS = Model(embed=64, mlp=128, heads=4, dropout=0.0, positions=("sinusoidal",
 LEARNS_FAST = Optimizer(learning_rate=8e-3, schedule="cosine", warmup_steps=40, label_smoothing=0.0)
 # For commands started again and again: programs that are quicker to compile than to keep, kept too.
 KEEP_ALL_PROGRAMS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu")
+TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu", "batch_seconds")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests import fresh_process
@@ -24,23 +24,31 @@ class Processes:
         count: of processes.
         flags: those of each, by its number.
         devices: of each.
+        variables: of the environment of all.
 
     Attributes:
         children: as `fresh_process.start` gives them.
     """
 
     def __init__(
-        self, script: str, count: int, flags: Callable[[int], Sequence[object]], *, devices: int
+        self,
+        script: str,
+        count: int,
+        flags: Callable[[int], Sequence[object]],
+        *,
+        devices: int,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             address = f"localhost:{free.getsockname()[1]}"
-        variables = {"JAX_NUM_CPU_DEVICES": str(devices), **KEEP_ALL_PROGRAMS}
+        environment = {"JAX_NUM_CPU_DEVICES": str(devices), **KEEP_ALL_PROGRAMS}
+        environment |= variables or {}
         self.children = []
         for number in range(count):
             given = [f"--coordinator_address={address}", f"--num_processes={count}"]
             given += [f"--process_id={number}", f"--heartbeat_seconds={_HEARTBEAT}"]
-            child = fresh_process.start(script, *given, *flags(number), variables=variables)
+            child = fresh_process.start(script, *given, *flags(number), variables=environment)
             self.children.append(child)
 
     def __enter__(self) -> Processes:

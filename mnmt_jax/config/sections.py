@@ -19,10 +19,12 @@ from mnmt_jax.design.fields import (
     Count,
     Layers,
     Length,
+    NoiseShares,
     Positions,
     Range,
     Rate,
     Seed,
+    TaskWeights,
     Weight,
     Width,
 )
@@ -39,7 +41,12 @@ class Data(Checked):
     Attributes:
         cache: token cache directory (`mnmt cache` makes one), or `gs://bucket/folder`.
         tasks: names of the training tasks; empty means every task with a `train` split.
-        temperature: T of p_i ~ (n_i / N)^(1/T); 1 is proportional, larger is flatter.
+        temperature: T of p_i ~ w_i (n_i / N)^(1/T); 1 is proportional, larger is flatter.
+        weights: weights w_i of tasks by patterns of their names or directions, 1 if none matches,
+            the product if several match; 0 leaves tasks out. A third value is the number of drawn
+            pairs from which the weight replaces the one of the same pattern.
+        noise: shares of training pairs that get noise when they are read (`mnmt_jax.data.noise`):
+            `lower` and `typos` change the source, `upper`, `title` and `tags` both sentences.
         instruction: key of `mnmt_jax.data.instruction.INSTRUCTIONS`: position of the language tags.
         rows: rows of one global batch (of one micro-batch when accumulating).
         source_length: tokens of a row's source span.
@@ -53,6 +60,8 @@ class Data(Checked):
     cache: str = ""
     tasks: tuple[str, ...] = ()
     temperature: Annotated[float, Range(low=0.1, high=1e9)] = 5.0
+    weights: TaskWeights = ()
+    noise: NoiseShares = ()
     instruction: str = "1"
     rows: Width = 64
     source_length: Length = 128
@@ -60,6 +69,15 @@ class Data(Checked):
     max_segments: Length = 8
     chunk_examples: Count = 16384
     validation_examples: Amount = 200
+
+    def __post_init__(self) -> None:
+        """Check every field, and that the shares of noise fit together."""
+        super().__post_init__()
+        kinds = [kind for kind, _ in self.noise]
+        if len(set(kinds)) < len(kinds):
+            raise UserError(f"Data.noise={self.noise!r} must name each kind once")
+        if sum(share for _, share in self.noise) > 1:
+            raise UserError(f"Data.noise={self.noise!r} must have shares of at most 1 in all")
 
 
 @gin.register

@@ -1,10 +1,9 @@
 """Collectives of a compiled program, parsed from its HLO text.
 
 A collective inside a loop is executed in each iteration: its bytes are multiplied by the trip
-count,
-which the compiler states or the loop's condition shows. A loop with a dynamic condition, such as a
-search, has no trip count and counts once. libtpu may spread an exchange over several fusions to
-overlap it with them; it is then written in each of them and is counted once.
+count, which the compiler states or the loop's condition shows. A loop with a dynamic condition,
+such as a search, has no trip count and counts once. libtpu may spread an exchange over several
+fusions to overlap it with them; it is then written in each of them and is counted once.
 """
 
 from __future__ import annotations
@@ -35,6 +34,11 @@ _GROUPS = re.compile(
 _DEVICE_IDS = re.compile(r"device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\)")
 _MESH_AXIS = re.compile(r"('\w+')=(\d+)")
 _SPREAD = re.compile(r"channel_id=(?P<channel>\d+),.*\bchain_id=")
+# Between TPU slices libtpu sends arrays to the host's runtime, which exchanges them.
+_BETWEEN_SLICES = re.compile(
+    r"= \((?P<result>[^()]*\S*), u32\[\], token\[\]\) send\(.*"
+    r'_xla_megascale_transfer_type="(?P<kind>\w+)"'
+)
 _PAIRS = re.compile(r"source_target_pairs=\{(.*?\})\}")
 
 
@@ -47,49 +51,85 @@ class Collective:
         axes: mesh axes over which devices communicate, in the mesh's order.
         count: instructions executed per step, loop iterations included.
         bytes: bytes of their results on one device, per step.
+        between_slices: whether they connect TPU slices, over the data-centre network.
     """
 
     kind: str
     axes: tuple[str, ...]
     count: int
     bytes: int
+    between_slices: bool = False
 
 
-def find_collectives(program: str, mesh_shape: Mapping[str, int]) -> tuple[Collective, ...]:
-    """Return a compiled program's collectives, grouped by kind and axes.
+def find_collectives(
+    program: str, mesh_shape: Mapping[str, int], slices: int = 1
+) -> tuple[Collective, ...]:
+    """Return a compiled program's collectives, grouped by kind, axes and network.
 
     Args:
         program: HLO text for one device, `compiled.as_text()`.
         mesh_shape: size of each mesh axis, in the mesh's order.
+        slices: number of TPU slices, which the first axis joins.
 
     Returns:
         The collectives, sorted by bytes in descending order.
     """
     trip_counts = loop_trip_counts(program)
-    totals: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    seen_channels: set[str] = set()
-    for computation, line in instructions(program):
-        match = _COLLECTIVE.search(line)
-        if not match:
-            continue
-        if spread_match := _SPREAD.search(line):
-            if spread_match["channel"] in seen_channels:
-                continue
-            seen_channels.add(spread_match["channel"])
-        times = trip_counts.get(computation, 1)
-        axes = _axes(_group(match["rest"], math.prod(mesh_shape.values())), mesh_shape)
-        if not axes:
-            continue  # a group of one device: no communication
-        total = totals.setdefault((match["kind"], axes), [0, 0])
-        total[0] += times
-        total[1] += times * _bytes(match["result"], match["kind"], bool(match["start"]))
-    collectives = (Collective(*key, *total) for key, total in totals.items())
+    first, *others = mesh_shape
+    slice_shape = {first: mesh_shape[first] // slices} | {name: mesh_shape[name] for name in others}
+    totals: dict[tuple[str, tuple[str, ...], bool], list[int]] = {}
+    for computation, line in _exchanges(program):
+        exchange = _between_slices(line, first) or _within_slice(line, slice_shape)
+        if exchange:
+            key, size = exchange
+            times = trip_counts.get(computation, 1)
+            total = totals.setdefault(key, [0, 0])
+            total[0] += times
+            total[1] += times * size
+    collectives = (
+        Collective(kind, axes, count, size, between)
+        for (kind, axes, between), (count, size) in totals.items()
+    )
     return tuple(
         sorted(
             collectives,
             key=lambda collective: (-collective.bytes, collective.kind, collective.axes),
         )
     )
+
+
+_Exchange = tuple[tuple[str, tuple[str, ...], bool], int]
+"""Kind, axes and whether it is between slices; bytes."""
+
+
+def _exchanges(program: str) -> Iterator[tuple[str, str]]:
+    """Yield (name of the computation, line) of every exchange, once if it is spread over many."""
+    seen_channels: set[str] = set()
+    for computation, line in instructions(program):
+        if not (_COLLECTIVE.search(line) or _BETWEEN_SLICES.search(line)):
+            continue
+        if spread_match := _SPREAD.search(line):
+            if spread_match["channel"] in seen_channels:
+                continue
+            seen_channels.add(spread_match["channel"])
+        yield computation, line
+
+
+def _between_slices(line: str, axis: str) -> _Exchange | None:
+    match = _BETWEEN_SLICES.search(line)
+    if not match:
+        return None
+    kind = match["kind"].lower().replace("_", "-")
+    return (kind, (axis,), True), _bytes(match["result"], kind, started=False)
+
+
+def _within_slice(line: str, mesh_shape: Mapping[str, int]) -> _Exchange | None:
+    """Return the exchange of a line; None if its group is a single device."""
+    match = _COLLECTIVE.search(line)
+    assert match
+    axes = _axes(_group(match["rest"], math.prod(mesh_shape.values())), mesh_shape)
+    size = _bytes(match["result"], match["kind"], bool(match["start"]))
+    return ((match["kind"], axes, False), size) if axes else None
 
 
 def instructions(program: str) -> Iterator[tuple[str, str]]:

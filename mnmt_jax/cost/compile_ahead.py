@@ -36,6 +36,7 @@ from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.chips import Chip, chip_of
+from mnmt_jax.distributed.device_order import slices_of
 from mnmt_jax.distributed.sharding import (
     batch_sharding,
     batch_shards,
@@ -132,7 +133,8 @@ class AheadOfTimeCompilation:
                 return _does_not_fit(error)
         is_tpu = self.devices[0].platform == "tpu"
         used_bytes = _bytes(compiled.memory_analysis(), is_tpu=is_tpu)
-        facts = _facts(compiled, dict(self.mesh.shape), chip)
+        facts = _facts(compiled, chip)
+        facts["collectives"] = self._collectives(compiled.as_text())
         figures = {"fits": True, "bytes": used_bytes, **facts}
         if chip:
             figures["bytes"]["of_chip"] = chip.memory
@@ -147,6 +149,11 @@ class AheadOfTimeCompilation:
                 used = flops / (seconds * chip.peak_flops) if seconds else None
                 figures["model_flops_utilization"] = used
         return figures
+
+    def _collectives(self, program: str) -> list[dict[str, Any]]:
+        slices = len(slices_of(self.devices))
+        collectives = find_collectives(program, dict(self.mesh.shape), slices)
+        return [dataclasses.asdict(collective) for collective in collectives]
 
     def fits(self) -> bool:
         """Return whether the training step's rows can be sharded and its memory fits the chips."""
@@ -296,7 +303,7 @@ def memory_remedies(config: Config) -> Iterator[tuple[str, Config]]:
         yield " ".join([*flags, *batch_flags]), config
 
 
-def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict[str, Any]:
+def _facts(compiled: Any, chip: Chip | None) -> dict[str, Any]:
     costs, text = compiled.cost_analysis(), compiled.as_text()
     # XLA's totals count the body of a loop once.
     cycles = estimate_cycles(text)
@@ -309,9 +316,6 @@ def _facts(compiled: Any, mesh_shape: dict[str, int], chip: Chip | None) -> dict
         "kernels": {**cycles.kernels, "cycles": kernels},
         "random_bits_share": cycles.random / cycles.executed if cycles.executed else None,
         "without_estimate": cycles.without_cycles if cycles.executed else None,
-        "collectives": [
-            dataclasses.asdict(collective) for collective in find_collectives(text, mesh_shape)
-        ],
     }
 
 

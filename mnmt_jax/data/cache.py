@@ -17,6 +17,7 @@ import collections
 import dataclasses
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +38,8 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 FORMAT = 3
 _READABLE_FORMATS = (2, FORMAT)  # 2 has no digests of files
 _OPEN_FILES = 256  # many systems limit a process to 1024 open files
-_READER_OPTIONS = "readahead_buffer_size:0"
+_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
+_SERIAL_SECONDS = 1e-3
 _COPIES = 3  # of a file in a bucket, until it counts as damaged there
 
 Examples = tuple[str, str, np.ndarray]
@@ -248,7 +250,7 @@ class TokenCache:
 
     def _read_shard(
         self, name: str, indices: list[int], lengths: np.ndarray, path: Path
-    ) -> Sequence[bytes]:
+    ) -> list[bytes]:
         """Return records of a shard file.
 
         Raises:
@@ -257,7 +259,7 @@ class TokenCache:
         shown = self.directory / name
         try:
             with self._lock:
-                records: Sequence[bytes] = self._reader(path).read(indices)
+                records = _read_records(self._reader(path), indices)
         except (OSError, RuntimeError, ValueError, IndexError) as error:
             raise _unreadable(shown, path, error) from error
         if not _match_lengths(records, lengths):
@@ -341,6 +343,22 @@ class TokenCache:
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _read_records(reader: Any, indices: list[int]) -> list[bytes]:
+    """Read records one by one, and those that remain after a millisecond in parallel.
+
+    In memory, the threads of a parallel read cost more than the records; from a disk or a network
+    they hide its latency.
+    """
+    records: list[bytes] = []
+    deadline = time.perf_counter() + _SERIAL_SECONDS
+    while len(records) < len(indices) and time.perf_counter() < deadline:
+        reader.seek(indices[len(records)])
+        records.append(reader.read())
+    if len(records) < len(indices):
+        records += reader.read(indices[len(records) :])
+    return records
 
 
 def _unreadable(path: Path, opened: Path, error: Exception) -> UserError:

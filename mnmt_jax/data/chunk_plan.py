@@ -58,6 +58,7 @@ class Plan:
         batch: batch number of each pair in the chunk, int `[n]`.
         row: row of each pair in the global batch, int `[n]`.
         lengths: source and target pieces of each pair, int `[n, 2]`.
+        noise: kind of noise of each pair, -1 for none, int `[n]`.
         batches: number of batches of the chunk.
         dropped: number of pairs dropped because they are longer than a row, int `[tasks]`.
     """
@@ -68,12 +69,13 @@ class Plan:
     batch: np.ndarray
     row: np.ndarray
     lengths: np.ndarray
+    noise: np.ndarray
     batches: int
     dropped: np.ndarray
 
     def select(self, pairs: np.ndarray) -> Plan:
         """Return the plan restricted to the pairs of an index or boolean mask."""
-        names = ("task", "index", "epoch", "batch", "row", "lengths")
+        names = ("task", "index", "epoch", "batch", "row", "lengths", "noise")
         return dataclasses.replace(self, **{name: getattr(self, name)[pairs] for name in names})
 
 

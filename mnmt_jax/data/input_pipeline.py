@@ -22,13 +22,18 @@ from mnmt_jax.data.cache import Examples, TokenCache, decode_records
 from mnmt_jax.data.chunk_plan import ALL_ROWS, Plan, ProcessRows, assign_batches
 from mnmt_jax.data.converter import BatchExtras, HostBatch, Segments, make_converter
 from mnmt_jax.data.mixing_schedule import MixingSchedule
+from mnmt_jax.data.noise import Noise
+from mnmt_jax.data.noisy_segments import add_noise
 from mnmt_jax.data.packing import first_fit
+from mnmt_jax.data.task_weights import weigh_tasks
 from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.layouts import SOURCE, TARGET
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
 
 TRAIN, VALIDATION = "train", "validation"
 _log = logging.getLogger(__name__)
+_NOISE = 1  # a purpose of the keys of pairs
 _MOST_PLANNED_CHUNKS = 64  # to count an epoch: a million pairs, seconds
 
 
@@ -66,18 +71,27 @@ class Pipeline:
         """
         self._local_rows = process_rows.local_rows(data.rows)
         self.cache = cache
-        self.task_names = tuple(data.tasks) or cache.tasks_with(TRAIN)
-        if not self.task_names:
+        names = tuple(data.tasks) or cache.tasks_with(TRAIN)
+        if not names:
             raise UserError(f"{cache.directory}: no task has a '{TRAIN}' split to train on")
+        sizes = {name: cache.split(name, TRAIN).examples for name in names}
+        tasks = {name: cache.tasks[name] for name in sizes}
+        self.task_names, stages = weigh_tasks(data.weights, tasks, data.chunk_examples)
         self.converter = make_converter(cache.vocabulary, layout, data, extras)
-        self._data, self._seed = data, seed
+        if data.noise and not {SOURCE, TARGET}.issubset(layout.embedded_roles()):
+            raise UserError(
+                f"Data.noise={data.noise!r} is for pairs, but layout '{layout.name}' is trained on "
+                "single sentences; set Data.noise=()"
+            )
+        self._data, self._seed, self._noise = data, seed, Noise(data.noise)
         self._rows = int((self._local_rows >= 0).sum())
         self._schedule = MixingSchedule(
             self.task_names,
-            tuple(cache.split(name, TRAIN).examples for name in self.task_names),
+            tuple(sizes[name] for name in self.task_names),
             data.temperature,
             seed,
             data.chunk_examples,
+            stages,
         )
 
     def train(self) -> BatchIterator:
@@ -136,6 +150,12 @@ class Pipeline:
         plan = self.plan(chunk)
         is_local = self._local_rows[plan.row] >= 0
         yield from _examples(plan.select(is_local), self.task_names, TRAIN)
+
+    @property
+    def new_weights(self) -> tuple[int, ...]:
+        """Numbers of drawn pairs at which weights of tasks change, rounded up to chunks."""
+        stages = self._schedule.stages[1:]
+        return tuple(stage.first_chunk * self._data.chunk_examples for stage in stages)
 
     @property
     def epoch_examples(self) -> int:
@@ -207,7 +227,7 @@ class Pipeline:
             self.converter.instruction,
             self.converter.lengths,
             data.rows,
-            *filter(None, [self.converter.mask_shares]),
+            *filter(None, [self.converter.mask_shares, self._schedule.stages, data.noise]),
         )
         # Checkpoints hold the checksum, and the class was `Schedule` when the first were written.
         return zlib.crc32(repr(settings).replace("MixingSchedule(", "Schedule(").encode())
@@ -230,12 +250,23 @@ class Pipeline:
             task_rows = np.flatnonzero(task == task_number)
             lengths[task_rows] = self.cache.lengths(names[task_number], split)[index[task_rows]]
         fits = self._fits_row(lengths)
-        source, target = self.converter.spans(lengths[fits])
-        rows = first_fit(source, target, self.converter.lengths)
-        dropped = np.bincount(task[~fits], minlength=len(names))
-        zeros = np.zeros(len(rows), np.int64)
-        plan = Plan(task[fits], index[fits], epoch[fits], zeros, zeros, lengths[fits], 0, dropped)
-        return plan, rows
+        zeros = np.zeros(int(fits.sum()), np.int64)
+        plan = Plan(
+            *(task[fits], index[fits], epoch[fits], zeros, zeros, lengths[fits], zeros - 1),
+            batches=0,
+            dropped=np.bincount(task[~fits], minlength=len(names)),
+        )
+        if self._noise.shares:
+            kinds = self._noise.kinds(self._keys(plan, names, _NOISE))
+            plan = dataclasses.replace(plan, noise=np.where(plan.epoch < 0, -1, kinds))
+        source, target = self.converter.spans(self._planned_lengths(plan))
+        return plan, first_fit(source, target, self.converter.lengths)
+
+    def _planned_lengths(self, plan: Plan) -> np.ndarray:
+        """Return the pieces for which each pair has room in its row, int `[n, 2]`."""
+        lengths, instruction = self.converter.lengths, self.converter.instruction
+        most = lengths.source - instruction.source_extra, lengths.target - instruction.target_extra
+        return self._noise.planned_lengths(plan.noise, plan.lengths, most)
 
     def _fits_row(self, lengths: np.ndarray) -> np.ndarray:
         (source, target), limits = self.converter.spans(lengths), self.converter.lengths
@@ -278,22 +309,32 @@ class Pipeline:
             for pair, record in zip(task_pairs.tolist(), task_records, strict=True):
                 records[pair] = record
         source, target = decode_records(records, plan.lengths)
-        return Segments(
+        segments = Segments(
             row=plan.row,
             source=source,
             source_counts=plan.lengths[:, 0],
             target=target,
             target_counts=plan.lengths[:, 1],
             per_segment=np.concatenate([languages[plan.task].T, plan.task[None].astype(np.int32)]),
-            keys=self._keys(plan, names),
+            keys=np.zeros(len(plan.task), np.uint64)
+            if self.converter.mask_shares is None
+            else self._keys(plan, names),
+        )
+        if not (plan.noise >= 0).any():
+            return segments
+        return add_noise(
+            segments,
+            self._noise,
+            self.cache.vocabulary,
+            kinds=plan.noise,
+            keys=self._keys(plan, names, _NOISE),
+            planned=self._planned_lengths(plan),
         )
 
-    def _keys(self, plan: Plan, names: Sequence[str]) -> np.ndarray:
-        """Return the mask key of each pair, uint64 `[n]`; it differs from epoch to epoch."""
-        if self.converter.mask_shares is None:
-            return np.zeros(len(plan.task), np.uint64)
+    def _keys(self, plan: Plan, names: Sequence[str], *purpose: int) -> np.ndarray:
+        """Return a key of each pair and purpose, uint64 `[n]`; it differs from epoch to epoch."""
         name_hashes = np.array([text_hash64(name) for name in names], np.uint64)
-        return hash64(self._seed, name_hashes[plan.task], plan.epoch, plan.index)
+        return hash64(self._seed, name_hashes[plan.task], plan.epoch, plan.index, *purpose)
 
 
 def batches(

@@ -3,14 +3,17 @@
 Task i with rate p_i shows its k-th example (k = 0, 1, ...) at time (k + u_i) / p_i, where u_i in
 [0, 1) is drawn from the seed. A chunk consists of the examples of all tasks in a window of time. So
 a chunk depends only on its number, without replay of earlier ones; every task has its share of
-every chunk; and each example of a task occurs exactly once per epoch of the task.
+every chunk; and each example of a task occurs exactly once per epoch of the task. Where the weights
+of tasks change from a chunk on, each task continues with its next example at its new rate.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -21,12 +24,15 @@ _LARGEST_EPOCH = 1.5  # fairseq's default_virtual_size_func
 _RATE_UNITS = 2**32  # rates are integers, so that float rounding cannot affect the order
 
 
-def sampling_rates(sizes: Sequence[int], temperature: float) -> list[float]:
-    """Return the sampling rate of each task, p_i ~ (n_i / N)^(1 / T), summing to 1.
+def sampling_rates(
+    sizes: Sequence[int], temperature: float, weights: Sequence[float] = ()
+) -> list[float]:
+    """Return the sampling rate of each task, p_i ~ w_i (n_i / N)^(1 / T), summing to 1.
 
     Args:
         sizes: number of examples of each task.
         temperature: T; 1 is proportional to size, larger is flatter.
+        weights: w_i, not all 0; () is 1 for each task.
 
     Raises:
         UserError: if the temperature is not positive.
@@ -36,8 +42,23 @@ def sampling_rates(sizes: Sequence[int], temperature: float) -> list[float]:
     if temperature <= 0:
         raise UserError(f"temperature={temperature} must be positive; 1 is proportional to size")
     total = sum(sizes)
-    weights = [math.pow(size / total, 1 / temperature) for size in sizes]
-    return [weight / sum(weights) for weight in weights]
+    shares = [math.pow(size / total, 1 / temperature) for size in sizes]
+    if weights:
+        shares = [share * weight for share, weight in zip(shares, weights, strict=True)]
+    return [share / sum(shares) for share in shares]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Weights of the tasks from a chunk on.
+
+    Attributes:
+        first_chunk: number of its first chunk.
+        weights: weight of each task, at least one of them positive.
+    """
+
+    first_chunk: int
+    weights: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +71,7 @@ class MixingSchedule:
         temperature: T of the mixing rates.
         seed: seed of shuffling and mixing.
         chunk_examples: number of examples per chunk, up to rounding of the share of each task.
+        stages: weights of the tasks, ascending, the first one from chunk 0; () is 1 for all tasks.
     """
 
     names: tuple[str, ...]
@@ -57,17 +79,26 @@ class MixingSchedule:
     temperature: float
     seed: int
     chunk_examples: int
+    stages: tuple[Stage, ...] = dataclasses.field(default=(), repr=False)
 
     @property
     def epoch_examples(self) -> int:
-        """Number of draws in an epoch: fairseq's default virtual size.
+        """Number of draws in an epoch at the first weights: fairseq's default virtual size.
 
         They show each example of the largest task once, so smaller tasks more than once if
-        `temperature` is above 1; at most `_LARGEST_EPOCH` times the number of examples.
+        `temperature` is above 1; at most `_LARGEST_EPOCH` times the number of examples. An example
+        of a task of weight w counts as w examples.
         """
-        total, largest = sum(self.sizes), max(self.sizes)
-        rate = max(sampling_rates(self.sizes, self.temperature))
-        return int(min(largest / rate, _LARGEST_EPOCH * total))
+        weights = self.stages[0].weights if self.stages else (1.0,) * len(self.sizes)
+        counts = [size * weight for size, weight in zip(self.sizes, weights, strict=True)]
+        largest = max(range(len(counts)), key=counts.__getitem__)
+        rate = self.rates(0)[largest]
+        return int(min(counts[largest] / rate, _LARGEST_EPOCH * sum(counts)))
+
+    def rates(self, stage: int) -> list[float]:
+        """Return the share of each task in the draws of a stage, counted from 0."""
+        weights = self.stages[stage].weights if self.stages else ()
+        return sampling_rates(self.sizes, self.temperature, weights)
 
     def chunk(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the examples of a chunk, task by task.
@@ -91,12 +122,28 @@ class MixingSchedule:
 
     def _num_shown(self, chunks: int) -> list[int]:
         """Return the number of examples that each task has shown after `chunks` chunks."""
-        rates = sampling_rates(self.sizes, self.temperature)
-        units = [max(1, round(rate * _RATE_UNITS)) for rate in rates]
-        total_units = sum(units)
+        first_chunks = [stage.first_chunk for stage in self.stages[1:]]
+        ends = [min(chunks, end) for end in (*first_chunks, chunks)]
+        draws = [
+            max(0, end - start) * self.chunk_examples
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        ]
+        total_units = sum(self._units[0])
         counts = []
-        for name, unit in zip(self.names, units, strict=True):
+        for task, name in enumerate(self.names):
             offset = int(hash64(self.seed, text_hash64(name), -1)[0]) % total_units
-            # The number of integers k >= 0 with k * total_units + offset < unit * time.
-            counts.append(max(0, -((offset - unit * chunks * self.chunk_examples) // total_units)))
+            shown = sum(
+                Fraction(units[task] * count, sum(units))
+                for units, count in zip(self._units, draws, strict=True)
+            )
+            # The number of integers k >= 0 with k + offset / total_units < shown.
+            counts.append(max(0, math.ceil(shown - Fraction(offset, total_units))))
         return counts
+
+    @functools.cached_property
+    def _units(self) -> list[list[int]]:
+        """The rate of each task in each stage, as integers."""
+        return [
+            [max(1, round(rate * _RATE_UNITS)) if rate else 0 for rate in self.rates(stage)]
+            for stage in range(max(1, len(self.stages)))
+        ]

@@ -6,6 +6,8 @@ import numpy as np
 
 from mnmt_jax.data.converter import Lengths
 
+_SKIP_EVERY = 64  # placements between two searches for full rows
+
 
 def first_fit(source: np.ndarray, target: np.ndarray, lengths: Lengths) -> np.ndarray:
     """Pack pairs into rows: longest first, each into the first row with room in both spans.
@@ -40,39 +42,54 @@ def first_fit(source: np.ndarray, target: np.ndarray, lengths: Lengths) -> np.nd
 
 
 class _OpenRows:
-    """Free room of all rows used so far."""
+    """Free room of all rows used so far, and of the empty rows after them."""
 
     def __init__(self, capacity: int, lengths: Lengths) -> None:
-        self._lengths = lengths
-        self._source = np.full(capacity, lengths.source, np.int64)
-        self._target = np.full(capacity, lengths.target, np.int64)
-        self._segments = np.full(capacity, lengths.max_segments, np.int64)
+        self._source = np.full(capacity, lengths.source, np.int32)  # 0 in rows without free segment
+        self._target = np.full(capacity, lengths.target, np.int32)
+        self._segments = np.full(capacity, lengths.max_segments, np.int32)
         self._first_open = 0  # all earlier rows are full
         self._count = 0
+        self._placements = 0
 
     def place(self, source: int, target: int, number: int) -> np.ndarray:
         """Place `number` pairs of equal lengths; return their rows in order."""
-        lengths = self._lengths
-        per_empty_row = min(
-            lengths.source // source, lengths.target // target, lengths.max_segments
-        )
-        window = slice(self._first_open, self._count + -(-number // per_empty_row))
-        room = np.minimum(self._source[window] // source, self._target[window] // target)
-        np.minimum(room, self._segments[window], out=room)
-        room_before = np.cumsum(room) - room
-        placed = np.clip(number - room_before, 0, room)
-        self._source[window] -= placed * source
-        self._target[window] -= placed * target
-        self._segments[window] -= placed
-        used = np.flatnonzero(placed)
-        rows = np.repeat(used + self._first_open, placed[used])
+        window = slice(self._first_open, self._count + number)
+        has_room = self._source[window] >= source
+        has_room &= self._target[window] >= target
+        if number == 1:
+            rows = self._first_open + np.atleast_1d(has_room.argmax())
+            self._take(rows, source, target, 1)
+        else:
+            candidates = self._first_open + np.flatnonzero(has_room)[:number]
+            placed = self._fill(candidates, source, target, number)
+            self._take(candidates, placed * source, placed * target, placed)
+            rows = np.repeat(candidates, placed)
         self._count = max(self._count, int(rows[-1]) + 1)
-        self._skip_full()
+        self._placements += 1
+        if self._placements % _SKIP_EVERY == 0:
+            self._skip_full()
         return rows
+
+    def _fill(self, rows: np.ndarray, source: int, target: int, number: int) -> np.ndarray:
+        """Return how many of `number` equal pairs each of the rows takes, the first ones first."""
+        room = np.minimum(self._source[rows] // source, self._target[rows] // target)
+        np.minimum(room, self._segments[rows], out=room)
+        return np.clip(number - (np.cumsum(room) - room), 0, room)
+
+    def _take(
+        self,
+        rows: np.ndarray,
+        source: np.ndarray | int,
+        target: np.ndarray | int,
+        segments: np.ndarray | int,
+    ) -> None:
+        self._source[rows] -= source
+        self._target[rows] -= target
+        self._segments[rows] -= segments
+        self._source[rows[self._segments[rows] == 0]] = 0
 
     def _skip_full(self) -> None:
         window = slice(self._first_open, self._count)
-        full = (
-            (self._segments[window] == 0) | (self._source[window] < 1) | (self._target[window] < 1)
-        )
+        full = (self._source[window] < 1) | (self._target[window] < 1)
         self._first_open = self._count if full.all() else self._first_open + int(np.argmin(full))

@@ -77,6 +77,47 @@ class Named:
         return f"{', '.join(pairs)} or ()"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Records:
+    """A tuple of short tuples with typed columns.
+
+    Attributes:
+        columns: name and type of each column.
+        example: an allowed value, for messages.
+        default: value of the last column where it is absent; None if it is required.
+    """
+
+    columns: Mapping[str, Any]
+    example: str
+    default: Any = None
+
+    def checked(self, field: str, value: Any) -> tuple[Any, ...]:
+        """Return the records with all columns, converted to their types.
+
+        Raises:
+            UserError: if a record has another number of columns, or a value is not allowed.
+        """
+        records = value if isinstance(value, tuple | list) else (value,)
+        width = len(self.columns)
+        widths = {width} if self.default is None else {width - 1, width}
+        if any(not isinstance(row, tuple | list) or len(row) not in widths for row in records):
+            raise UserError(f"{field}={value!r} must be a {self}, such as {self.example}")
+        return tuple(
+            tuple(
+                _checked_entry(field, value, entry, kind)
+                for entry, kind in zip(
+                    (*row, self.default)[:width], self.columns.values(), strict=True
+                )
+            )
+            for row in records
+        )
+
+    def __str__(self) -> str:
+        names = list(self.columns)
+        last = names[-1] if self.default is None else f"[{names[-1]}]"
+        return f"tuple of ({', '.join([*names[:-1], last])})"
+
+
 # The type of a field defines its allowed values. All numbers of the configuration use these types.
 # The limits are those of int32 and, with room for powers and sums, of float32.
 _MOST = 2**31 - 1
@@ -91,6 +132,26 @@ Weight = Annotated[float, Range(low=0, high=_LARGE)]
 Positive = Annotated[float, Range(low=1e-6, high=_LARGE)]
 Rate = Annotated[float, Range(low=0, high=1, exclude_high=True)]  # of dropout or label smoothing
 Positions = Annotated[tuple[Any, ...], Named({"sinusoidal": Positive, "learned": Count})]
+TaskWeights = Annotated[
+    tuple[Any, ...],
+    Records(
+        {
+            "task or direction": str,
+            "weight": Weight,
+            "first pair": Annotated[int, Range(low=0, high=2**62)],
+        },
+        "(('*-en', 0.05), ('crawl_*', 0, 20000000))",
+        default=0,
+    ),
+]
+NoiseKind = Literal["lower", "upper", "title", "typos", "tags"]
+NoiseShares = Annotated[
+    tuple[Any, ...],
+    Records(
+        {"kind": NoiseKind, "share": Annotated[float, Range(low=0, high=1)]},
+        "(('typos', 0.05), ('upper', 0.02))",
+    ),
+]
 
 _LARGEST_INTEGER = 2**64
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a string in quotes"}
@@ -121,7 +182,7 @@ def field_types(section: type) -> Mapping[str, Any]:
 def _checked(field: str, value: Any, kind: Any) -> Any:
     """Return a value converted to its declared type: lists to tuples, integers to floats."""
     allowed = _allowed(kind)
-    if isinstance(allowed, Named):
+    if isinstance(allowed, Named | Records):
         return allowed.checked(field, value)
     if typing.get_origin(kind) is not tuple:
         return _checked_entry(field, value, value, kind)

@@ -19,6 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from mnmt_jax.distributed.chips import chip_of
+from mnmt_jax.distributed.device_order import arrange, slices_of
 from mnmt_jax.errors import UserError
 
 MESH_AXES = ("data", "fsdp", "tensor")
@@ -107,7 +108,7 @@ def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> 
     devices = list(jax.devices() if devices is None else devices)
     fsdp, tensor = sizes.fsdp, sizes.tensor
     if fsdp == -1 and tensor > 0:
-        fsdp = max(len(devices) // tensor, 1)
+        fsdp = max(len(slices_of(devices)[0]) // tensor, 1)
     if fsdp < 1 or tensor < 1 or len(devices) % (fsdp * tensor):
         raise UserError(
             f"Mesh.fsdp={sizes.fsdp} x Mesh.tensor={tensor} must divide the {len(devices)} "
@@ -115,13 +116,7 @@ def make_mesh(sizes: MeshSizes, devices: Sequence[jax.Device] | None = None) -> 
         )
     shape = (len(devices) // (fsdp * tensor), fsdp, tensor)
     auto = (AxisType.Auto,) * len(shape)
-    try:
-        return jax.make_mesh(shape, MESH_AXES, axis_types=auto, devices=devices)
-    except NotImplementedError as error:  # the topology is a torus that does not allow these sizes
-        raise UserError(
-            f"Mesh.fsdp={sizes.fsdp} x Mesh.tensor={tensor} does not follow the axes of the "
-            "chips' topology; choose products of its sizes, for instance of 4 x 4 x 4"
-        ) from error
+    return jax.sharding.Mesh(arrange(shape, devices), MESH_AXES, axis_types=auto)
 
 
 def partition_spec(

@@ -1,4 +1,4 @@
-"""Graceful stopping on SIGINT and SIGTERM: finish the step, save, exit."""
+"""Graceful stopping on SIGINT, SIGTERM or a preemption notice: finish the step, save, exit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import signal
 import threading
 from types import FrameType
 from typing import Any
+
+from mnmt_jax.errors import warn
 
 
 class StopRequests:
@@ -38,3 +40,12 @@ class StopRequests:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
+
+    def announce(self, notice: str) -> None:
+        """Record a preemption notice as SIGTERM, and print it.
+
+        Args:
+            notice: from `mnmt_jax.distributed.preemption`.
+        """
+        warn(f"{notice}: stopping as after SIGTERM")
+        self.received = self.received or signal.SIGTERM

@@ -16,6 +16,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.converter import BatchExtras
 from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import get_layout
+from mnmt_jax.errors import UserError, join_names
 
 
 def convert_epochs(config: Config, cache: TokenCache) -> Config:
@@ -40,8 +41,16 @@ def count_updates(config: Config, cache: TokenCache, epochs: float) -> int:
         config: configuration of the run; its tasks, packing and seed determine the batches.
         cache: its token cache.
         epochs: number of epochs.
+
+    Raises:
+        UserError: if the weights of tasks change during the training.
     """
     pipeline = _pipeline(config, cache)
+    if pipeline.new_weights:
+        raise UserError(
+            "Train.epochs: passes over the data have no length while Data.weights changes; set "
+            "Train.steps"
+        )
     batches = pipeline.count_batches(max(1, round(epochs * pipeline.epoch_examples)))
     return max(1, -(-batches // config.optimizer.accumulate))
 
@@ -55,6 +64,20 @@ def describe_epochs(epochs: float, draws: int, steps: int) -> str:
         steps: updates of all epochs.
     """
     return f"Train.epochs={epochs:g} of {draws:,} pairs: {steps:,} updates" if epochs else ""
+
+
+def describe_new_weights(pipeline: Pipeline, accumulate: int) -> str:
+    """Describe when the weights of tasks change; empty if they do not.
+
+    Args:
+        pipeline: pipeline of the run.
+        accumulate: micro-batches per update.
+    """
+    changes = [
+        f"pair {pairs:,} (about update {pipeline.count_batches(pairs) // accumulate:,})"
+        for pairs in pipeline.new_weights
+    ]
+    return f"Data.weights changes at {join_names(changes)}" if changes else ""
 
 
 def _pipeline(config: Config, cache: TokenCache) -> Pipeline:

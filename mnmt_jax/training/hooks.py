@@ -11,6 +11,7 @@ import numpy as np
 from mnmt_jax.config.sections import Train
 from mnmt_jax.design.layouts import SOURCE, TARGET
 from mnmt_jax.distributed.sharding import place_batch
+from mnmt_jax.distributed.stragglers import straggler_warnings
 from mnmt_jax.model.flops import Sentence
 from mnmt_jax.training.build import model_arrays
 from mnmt_jax.training.learner import Learner
@@ -58,13 +59,30 @@ def log_metrics(session: Session) -> Record:
     session.state = dataclasses.replace(session.state, window=built.programs.empty_window())
     tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
     flops = _update_flops(built.learner, tokens, float(window.examples) / int(window.updates))
+    speed = reporter.speed(tokens, flops, built.mesh.devices.flatten().tolist())
     return {
         **means,
         "learning_rate": float(latest["learning_rate"]),
         "gradient_norm": float(latest["gradient_norm"]),
         "padding_share": {role: 1 - n / built.positions[role] for role, n in tokens.items()},
-        **reporter.speed(tokens, flops, built.mesh.devices.flatten().tolist()),
+        **speed,
+        **_host_metrics(session, speed["steps_per_second"]),
     }
+
+
+def _host_metrics(session: Session, steps_per_second: float | None) -> Record:
+    """Return the seconds in which each process prepares batches; warn of stragglers.
+
+    With one process the record is empty.
+    """
+    if jax.process_count() == 1:
+        return {}
+    times = session.host_times
+    seconds = times.gather()
+    if steps_per_second:
+        session.reporter.warn_once(straggler_warnings(seconds, times.names, 1 / steps_per_second))
+    summary = {"median": float(np.median(seconds)), "slowest": max(seconds)}
+    return {"batch_seconds": {**summary, "by_process": seconds}}
 
 
 def _update_flops(learner: Learner, tokens: Mapping[str, float], examples: float) -> float:

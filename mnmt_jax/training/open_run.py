@@ -14,6 +14,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import Built
 from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.epochs import describe_new_weights
 from mnmt_jax.training.initialization import InitialParams, read_initial_params
 from mnmt_jax.training.language_check import describe_missing_target_language
 from mnmt_jax.training.losses import LossSums
@@ -138,7 +139,7 @@ def _read_initial_params(built: Built, sources: Sequence[SourceRunSpec]) -> Init
 def _write_run_files(built: Built, run: RunDirectory, continues: bool) -> None:
     """Write the configuration, the vocabulary and the tasks of a run."""
     run.prepare(built.config, built.cache.vocabulary, has_checkpoint=continues)
-    tasks = {name: built.cache.tasks[name] for name in built.config.data.tasks}
+    tasks = {name: built.cache.tasks[name] for name in built.pipeline.task_names}
     run.write_tasks({name: (task.source_lang, task.target_lang) for name, task in tasks.items()})
     run.publish()
 
@@ -163,10 +164,13 @@ def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[st
         else "no task has a validation split: training runs without validation"
     )
     no_target_language = describe_missing_target_language(
-        built.config.data, built.learner.model.plan, built.cache
+        dataclasses.replace(built.config.data, tasks=built.pipeline.task_names),
+        built.learner.model.plan,
+        built.cache,
     )
     lines = (
         built.length,
+        describe_new_weights(built.pipeline, built.config.optimizer.accumulate),
         built.pipeline.dropped_summary(),
         *source_lines,
         _trainable_summary(built, state),

@@ -17,6 +17,7 @@ from jaxtyping import Array
 from mnmt_jax.data.batch_iterator import BatchIterator
 from mnmt_jax.distributed.processes import is_first
 from mnmt_jax.distributed.sharding import place_batch
+from mnmt_jax.distributed.stragglers import HostTimes
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import Built, model_arrays
@@ -47,6 +48,7 @@ class Session:
         step: number of updates done, known without a transfer from the device.
         saved_step: step of the newest checkpoint, or `NEVER`.
         latest: metrics of the last update, on the device.
+        host_times: time in which this host prepares batches.
     """
 
     built: Built
@@ -60,6 +62,7 @@ class Session:
     step: int
     saved_step: int
     latest: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    host_times: HostTimes = dataclasses.field(default_factory=HostTimes)
     _dispatched: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
     _unchecked: dict[int, list[np.ndarray]] = dataclasses.field(default_factory=dict)
 
@@ -125,12 +128,13 @@ class Session:
     def advance(self) -> None:
         """Dispatch one update; return before the device has finished it."""
         accumulate = self.built.config.optimizer.accumulate
-        micro_batches = [next(self.batches) for _ in range(accumulate)]
-        batch = {
-            name: np.stack([micro_batch[name] for micro_batch in micro_batches])
-            for name in model_arrays(micro_batches[0])
-        }
-        placed = place_batch(batch, self.built.mesh, leading=1)
+        with self.host_times.preparing():
+            micro_batches = [next(self.batches) for _ in range(accumulate)]
+            batch = {
+                name: np.stack([micro_batch[name] for micro_batch in micro_batches])
+                for name in model_arrays(micro_batches[0])
+            }
+            placed = place_batch(batch, self.built.mesh, leading=1)
         self.state, self.latest = self.built.programs.train_step(self.state, placed)
         self.step += 1
         self._unchecked[self.step] = [micro_batch["task"] for micro_batch in micro_batches]

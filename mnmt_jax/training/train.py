@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnmt_jax.config.sections import Config
+from mnmt_jax.distributed.preemption import watch_for_preemption
 from mnmt_jax.distributed.processes import Agreement, is_first
 from mnmt_jax.distributed.stopping import StopRequests
 from mnmt_jax.model.attention import fused
@@ -42,6 +43,7 @@ def train(
     check_trackers(config.train.trackers, is_writer=is_first())
     with (
         StopRequests() as stop,
+        watch_for_preemption(stop.announce),
         open_session(build(config), run, source_specs) as session,
         Agreement(session.built.mesh, lambda: stop.received or 0) as agreement,
     ):

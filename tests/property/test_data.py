@@ -201,22 +201,41 @@ def test_no_packing_overflows_any_span(pairs, max_segments, factor):
 )
 @settings(SETTINGS, max_examples=80)
 def test_packing_is_first_fit_of_the_sorted_pairs(pairs, max_segments):
-    lengths = Lengths(24, 20, max_segments)
     source, target = np.array(pairs).T
+    lengths = Lengths(24, 20, max_segments)
+    assert first_fit(source, target, lengths).tolist() == first_fit_one_by_one(pairs, lengths)
+
+
+@pytest.mark.parametrize(("shortest", "longest"), [(1, 9), (20, 80), (60, 190)])
+def test_packing_of_many_different_lengths_is_first_fit(shortest, longest):
+    """Enough distinct pairs of lengths that full rows are passed over."""
+    pairs = np.random.default_rng(longest).integers(shortest, longest, (700, 2))
+    lengths = Lengths(200, 190, 4)
+    expected = first_fit_one_by_one(pairs.tolist(), lengths)
+    assert first_fit(*pairs.T, lengths).tolist() == expected
+
+
+def first_fit_one_by_one(pairs, lengths: Lengths) -> list[int]:
+    """Place pairs of span lengths in the documented order, each by a search from the first row."""
     ranked = sorted(
         range(len(pairs)),
-        key=lambda i: (-max(source[i] * 20, target[i] * 24), source[i], target[i], i),
+        key=lambda i: (
+            -max(pairs[i][0] * lengths.target, pairs[i][1] * lengths.source),
+            *pairs[i],
+            i,
+        ),
     )
-    room, expected = [], [0] * len(pairs)
+    room, rows = [], [0] * len(pairs)
     for i in ranked:
-        fitting = (r for r, (s, t, m) in enumerate(room) if s >= source[i] and t >= target[i] and m)
+        source, target = pairs[i]
+        fitting = (r for r, (s, t, m) in enumerate(room) if s >= source and t >= target and m)
         row = next(fitting, len(room))
         if row == len(room):
-            room.append((24, 20, max_segments))
+            room.append((lengths.source, lengths.target, lengths.max_segments))
         s, t, m = room[row]
-        room[row] = (s - source[i], t - target[i], m - 1)
-        expected[i] = row
-    assert first_fit(source, target, lengths).tolist() == expected
+        room[row] = (s - source, t - target, m - 1)
+        rows[i] = row
+    return rows
 
 
 @given(
@@ -457,7 +476,7 @@ def test_the_checksum_of_training_data_is_that_of_earlier_checkpoints():
     pipeline.cache = types.SimpleNamespace(
         vocabulary=types.SimpleNamespace(fingerprint="v"), split=lambda *_: split
     )
-    pipeline._data, pipeline.task_names = types.SimpleNamespace(rows=8), ("a", "b")
+    pipeline._data, pipeline.task_names = types.SimpleNamespace(rows=8, noise=()), ("a", "b")
     pipeline._schedule = MixingSchedule(("a", "b"), (3, 4), 5.0, 1, 100)
     pipeline.converter = types.SimpleNamespace(
         instruction=INSTRUCTIONS["2"], lengths=(8, 8), mask_shares=None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +15,14 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.loading import save_config
+from mnmt_jax.config.sections import Mesh
 from mnmt_jax.distributed.processes import LOST_STATUS
 from mnmt_jax.files.bucket import bucket_path
 from mnmt_jax.training.train import train
 from tests.made_bucket import download, serve
 from tests.made_run import make_cache, make_config, records, saved, steps_of
 from tests.processes import Processes, grandchild
+from tests.slow_loader import SECONDS
 
 STEPS = 12  # an update of two processes takes 0.4 processor seconds
 NOTICE = 90  # seconds within which the others must be gone; JAX by itself waits 100
@@ -150,3 +155,27 @@ def test_what_one_process_alone_does_not_find_is_told_by_it(gin_file, tmp_path):
         two.finish((0,), LOST_STATUS, NOTICE)
     assert f"error: {runs[1]} is not the folder that process 0 writes to" in said
     assert not (runs[1] / "config.gin").exists()
+
+
+def test_a_host_that_loads_slowly_is_named(config, tmp_path):
+    """All three have the same time per update; only the second waits for its loader."""
+    gin_file, run = tmp_path / "run.gin", tmp_path / "run"
+    changed = {"rows": 12}, {"steps": 9, "log_every": 3, "eval_every": 9, "save_every": 9}
+    data, training = (
+        dataclasses.replace(section, **changes)
+        for section, changes in zip((config.data, config.train), changed, strict=True)
+    )
+    save_config(dataclasses.replace(config, data=data, train=training, mesh=Mesh()), gin_file)
+    flags = (f"--gin_file={gin_file}", f"--workdir={run}", "--module_import=tests.slow_loader")
+    slow = {"SLOW_PROCESS": "1"}
+    with Processes("train.py", 3, lambda _: flags, devices=1, variables=slow) as three:
+        said = three.finish(range(3), 0)
+    expected = f"warning: process 1 on {socket.gethostname()} takes"
+    assert said[0].count(expected) == 1 and said[0].count("warning:") == 1
+    assert "warning:" not in said[1] + said[2]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
+    for line in lines[1:]:  # in the first, all wait for the first chunk
+        first, second, third = line["batch_seconds"]["by_process"]
+        assert second >= 2 * SECONDS > 2 * max(first, third)  # two micro-batches
+        assert line["batch_seconds"]["slowest"] == second

@@ -77,6 +77,13 @@ def test_patience_is_refused_under_t5x(parse):
         t5x_settings.eval_every()
 
 
+@pytest.mark.parametrize("binding", ["weights = (('*-en', 0.5),)", "noise = (('typos', 0.1),)"])
+def test_weights_and_noise_are_refused_under_t5x(parse, binding):
+    parse(f"Data.{binding}")
+    with pytest.raises(UserError, match="t5x reads the mixture's text in the mixture's order; set"):
+        t5x_settings.training_lengths()
+
+
 def test_other_trackers_are_refused_under_t5x(parse):
     parse("Train.trackers = ('tensorboard', 'mlflow')")
     with pytest.raises(UserError, match="t5x writes TensorBoard's events and not to mlflow"):

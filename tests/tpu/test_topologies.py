@@ -70,6 +70,27 @@ def test_sharded_parameters_are_gathered_and_use_less_memory():
     assert parts["bytes"]["arguments"] < whole["bytes"]["arguments"] / 8
 
 
+def test_only_the_gradient_is_exchanged_between_slices():
+    """Parameters are sharded within a slice; accumulating adds no exchange between slices."""
+    more = "--slices=2", "--programs=train_step", "--gin.Mesh.fsdp=-1"
+    rows = []
+    for accumulate in (1, 4):
+        actual = compile_ahead(
+            "v5e:2x2", "register_tiny", *more, f"--gin.Optimizer.accumulate={accumulate}"
+        )
+        assert (actual["chips"], actual["mesh"]) == (8, {"data": 2, "fsdp": 4, "tensor": 1})
+        collectives = actual["programs"]["train_step"]["collectives"]
+        (between,) = (one for one in collectives if one["between_slices"])
+        within = [one for one in collectives if not one["between_slices"]]
+        assert (between["kind"], between["axes"]) == ("all-reduce", ["data"])
+        assert within and all(one["axes"] == ["fsdp"] for one in within)
+        assert 985_856 < between["bytes"] < 2 * 985_856  # a quarter of the gradient, and padding
+        megabytes = sum(one["bytes"] for one in within) / 1e6
+        rows.append(f"| {accumulate} | {megabytes:.1f} MB | {between['bytes'] / 1e6:.1f} MB |")
+    page = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in page
+
+
 def test_a_layer_scan_gathers_each_parameter_once_for_all_roles():
     """Three passes (remat has two forward); the CPU compiler merges the roles by itself."""
     more = "--gin.Model.stage_layers=(12,)", "--gin.Model.remat=True", "--gin.Data.rows=16"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import shutil
+import types
 
 import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Data
-from mnmt_jax.data.cache import TokenCache, decode_records
+from mnmt_jax.data.cache import TokenCache, decode_records, shard_path
 from mnmt_jax.data.cache_writer import TaskSource, encode_pairs, write_cache
 from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import get_layout
@@ -70,6 +72,36 @@ def test_records_are_read_in_the_requested_order_across_shards(cache):
     expected = [cache.pair("made_en_de", "train", int(index)) for index in indices]
     assert source.tolist() == np.concatenate([pair[0] for pair in expected]).tolist()
     assert target.tolist() == np.concatenate([pair[1] for pair in expected]).tolist()
+
+
+@pytest.mark.parametrize(("seconds", "serial"), [(1e9, 5), (3.5, 3), (0.0, 0)])
+def test_the_remaining_records_of_a_slow_read_are_read_in_parallel(
+    cache, monkeypatch, seconds, serial
+):
+    """One by one in memory; in parallel after the deadline, on a clock that counts its readings."""
+    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr("mnmt_jax.data.cache.time", clock)
+    monkeypatch.setattr("mnmt_jax.data.cache._SERIAL_SECONDS", seconds)
+    expected = [cache.pair("made_en_de", "train", index) for index in (7, 2, 2, 9, 0)]
+    reader = cache._reader(shard_path(cache.directory, "made_en_de", "train", 0))
+    calls = []
+    monkeypatch.setattr(cache, "_reader", lambda path: _Spy(reader, calls))
+    records = cache.read("made_en_de", "train", np.array([7, 2, 2, 9, 0]))
+    assert [np.frombuffer(record, "<i4")[1:].tolist() for record in records] == [
+        np.concatenate(pair).tolist() for pair in expected
+    ]
+    assert calls == [()] * serial + ([([7, 2, 2, 9, 0][serial:],)] if serial < 5 else [])
+
+
+class _Spy:
+    """A reader of records that lists the arguments of its reads."""
+
+    def __init__(self, reader, calls):
+        self.seek, self._reader, self._calls = reader.seek, reader, calls
+
+    def read(self, *arguments):
+        self._calls.append(arguments)
+        return self._reader.read(*arguments)
 
 
 def test_a_cache_survives_pickling_and_reopening(cache):
@@ -179,6 +211,7 @@ def _other_total(path):
     np.save(path, np.load(path) + 1)
 
 
+@pytest.mark.parametrize("serial_seconds", [0.0, 1e9])
 @pytest.mark.parametrize("jumps", [0, 1])
 @pytest.mark.parametrize(
     ("file", "damage"),
@@ -196,8 +229,9 @@ def _other_total(path):
         ("train-lengths.npy", _other_lengths),
     ],
 )
-def test_damage_errors_name_the_file(cache, file, damage, jumps):
-    """Read directly, and through the pipeline's thread."""
+def test_damage_errors_name_the_file(cache, monkeypatch, file, damage, jumps, serial_seconds):
+    """Read directly, and through the pipeline's thread; one by one, and in parallel."""
+    monkeypatch.setattr("mnmt_jax.data.cache._SERIAL_SECONDS", serial_seconds)
     path = cache.directory / TASK / file
     damage(path)
     again = TokenCache.open(cache.directory)

@@ -132,6 +132,30 @@ def test_a_collective_spread_over_fusions_counts_once():
     assert (actual.count, actual.bytes) == (3 * 2, 3 * 2 * 64)
 
 
+def transfer(number: int, shape: str) -> str:
+    """Return an exchange between slices as libtpu 0.0.42.1 writes it."""
+    return (
+        f"  %send.{number} = (f32[{shape}]{{2,1,0:T(8,128)}}, u32[], token[]) send(%p, %t), "
+        f"channel_id={number}, is_host_transfer=true, frontend_attributes={{"
+        '_xla_host_transfer_handler_name="xla_megascale_runtime",'
+        f'_xla_host_transfer_rendezvous="all-reduce.{number}_0",'
+        '_xla_megascale_reduce_operation="SUM",_xla_megascale_target="{1,2}x{0:3}",'
+        '_xla_megascale_transfer_type="ALL_REDUCE"}, backend_config={"flag_configs":[]}\n'
+    )
+
+
+def test_exchanges_between_slices_are_apart_and_groups_count_within_a_slice():
+    within = "  %all = f32[8]{0} all-gather(%w), replica_groups={{0,1,2,3}}\n"
+    program = within + transfer(2, "2,8,128") + transfer(4, "1,8,128")
+    assert find_collectives(program, MESH, 2) == (
+        Collective("all-reduce", ("data",), 2, 3 * 8 * 128 * 4, between_slices=True),
+        Collective("all-gather", ("fsdp", "tensor"), 1, 32),
+    )
+    every = "  %all = f32[8]{0} all-gather(%w), replica_groups={}\n"
+    (actual,) = find_collectives(every, MESH, 2)
+    assert actual.axes == ("fsdp", "tensor")
+
+
 def test_a_loop_of_unknown_length_counts_one_iteration():
     """Its condition compares the number of finished rows with all rows."""
     counter = "%i = s32[] get-tuple-element(%state), index=0\n  ROOT %lt.2"

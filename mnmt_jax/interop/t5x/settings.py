@@ -179,8 +179,18 @@ def learning_rate() -> Callable[[Any], Any]:
 
 
 def training_lengths() -> dict[str, int]:
-    """Return t5x's task feature lengths for training: the span lengths of a row."""
+    """Return t5x's task feature lengths for training: the span lengths of a row.
+
+    Raises:
+        UserError: if weights of tasks or noise are set, which this project's pipeline applies.
+    """
     data = parsed_config().data
+    for field, value in (("weights", data.weights), ("noise", data.noise)):
+        if value:
+            raise UserError(
+                f"Data.{field}={value!r}: t5x reads the mixture's text in the mixture's order; set "
+                f"Data.{field}=()"
+            )
     return _feature_lengths(data.source_length, data.target_length)
 
 

@@ -1,0 +1,215 @@
+"""Data.noise: case, typing errors and tags in training pairs."""
+
+from __future__ import annotations
+
+import collections
+import random
+
+import numpy as np
+import pytest
+
+from mnmt_jax.config.sections import Data
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
+from mnmt_jax.data.input_pipeline import Pipeline
+from mnmt_jax.data.noise import NOISE_TYPES, Noise, lower, tags, title, typos, upper
+from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from tests.unit import made_text
+from tests.unpacked import unpack
+
+PAIRS = 400
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> TokenCache:
+    """Pairs of German and English with pieces for letters of both cases and for tags."""
+    folder = tmp_path_factory.mktemp("noise")
+    german, english = (made_text.sentences(code, PAIRS) for code in ("de", "en"))
+    marks = '<b> </b> [b] {name} ${VAR} %1$s <a href="#"> em g1 p i'
+    text = {
+        "de": [*german, *map(str.upper, german), *map(str.title, german)],
+        "en": [*english, *map(str.upper, english), *map(str.title, english), marks],
+    }
+    options = SentencePieceOptions(vocab_size=120, byte_fallback=False)
+    vocabulary = train_sentencepiece(text, folder / "vocabulary", options=options)
+    pairs = list(
+        zip(vocabulary.encode_lines(german), vocabulary.encode_lines(english), strict=True)
+    )
+    source = TaskSource(
+        "made_de_en",
+        "de",
+        "en",
+        {"train": lambda: iter(pairs), "validation": lambda: iter(pairs[:20])},
+    )
+    return write_cache(folder / "cache", [source], vocabulary=vocabulary)
+
+
+def data_of(**changes) -> Data:
+    defaults = dict(
+        instruction="1",
+        rows=8,
+        source_length=200,
+        target_length=200,
+        max_segments=4,
+        chunk_examples=PAIRS,
+        temperature=1.0,
+    )
+    return Data(**(defaults | changes))
+
+
+def texts_of(cache: TokenCache, data: Data, chunk: int = 0) -> list[tuple[str, str]]:
+    """Return the pairs of a chunk as text, sorted by the index of the pair in the corpus."""
+    pipeline = Pipeline(cache, LAYOUTS["prefix"], data)
+    plan = pipeline.plan(chunk)
+    pairs = [
+        tuple(cache.vocabulary.decode(ids) for ids in (example.source, example.target))
+        for batch in pipeline.chunk_batches(chunk)
+        for row in unpack(pipeline.converter, batch)
+        for example in row
+    ]
+    assert len(pairs) == len(plan.index) == PAIRS
+    return [pairs[number] for number in np.argsort(plan.index)]
+
+
+def test_text_of_each_kind():
+    pair, codes, rng = ("Die Straße in İzmir", "the Street"), ("de", "en"), random.Random(1)
+    assert lower(pair, codes, rng) == ("die straße in i̇zmir", "the Street")
+    assert upper(pair, codes, rng) == ("DIE STRASSE IN İZMIR", "THE STREET")
+    assert title(pair, codes, rng) == ("Die Straße In İzmir", "The Street")
+    assert upper(("istanbul ışık", "in"), ("tr", "en"), rng) == ("İSTANBUL IŞIK", "IN")
+    assert lower(("IŞIK İL", ""), ("az_Latn", "en"), rng)[0] == "ışık il"
+    assert upper(("今天 ไทย", "x"), ("zh", "en"), rng) == ("今天 ไทย", "X")
+    source, target = tags(pair, codes, rng)
+    assert source.replace(pair[0], "|") == target.replace(pair[1], "|") != "|"
+
+
+def test_typos_are_one_edit_each():
+    kinds = collections.Counter()
+    for seed in range(300):
+        text, target = typos(("abcdefgh", "x"), ("de", "en"), random.Random(seed))
+        assert target == "x"
+        kinds[len(text) - 8] += 1
+        if len(text) == 8:
+            at = next(i for i in range(8) if text[i] != "abcdefgh"[i])
+            swapped = "abcdefgh"[at + 1] + "abcdefgh"[at]
+            assert text == "abcdefgh"[:at] + swapped + "abcdefgh"[at + 2 :]
+    assert all(60 < kinds[change] < 140 for change in (-1, 0, 1)) and len(kinds) == 3
+    long = "abcdefghij" * 20
+    assert typos((long, ""), ("de", "en"), random.Random(3))[0] != long
+    assert typos(("a", ""), ("de", "en"), random.Random(3)) == ("a", "")
+
+
+def test_draws_are_the_same_everywhere():
+    """Values of the definition, written down: other versions must not change them unseen."""
+    noise = Noise((("typos", 0.4), ("tags", 0.3)))
+    assert noise.kinds(np.arange(12, dtype=np.uint64)).tolist() == [
+        1,
+        0,
+        0,
+        -1,
+        1,
+        -1,
+        -1,
+        -1,
+        0,
+        -1,
+        0,
+        1,
+    ]
+    pair = "vor zwei Tagen", "two days ago"
+    assert noise.change(pair, ("de", "en"), 0, 7) == ("or zwei Tagen", "two days ago")
+    assert noise.change(pair, ("de", "en"), 1, 7) == (
+        "<b>vor zwei Tagen</b>",
+        "<b>two days ago</b>",
+    )
+
+
+def test_shares_are_those_of_the_configuration():
+    noise = Noise((("lower", 0.1), ("upper", 0.0), ("tags", 0.25)))
+    kinds = np.bincount(noise.kinds(np.arange(100_000, dtype=np.uint64)) + 1)
+    assert kinds / 100_000 == pytest.approx([0.65, 0.1, 0, 0.25], abs=0.005)
+
+
+@pytest.mark.parametrize("kind", sorted(NOISE_TYPES))
+def test_batches_hold_the_text_with_its_noise(cache, kind):
+    """Each pair is the function's result for its text, the chosen ones alone; nothing is lost."""
+    plain = texts_of(cache, data_of())
+    noisy = texts_of(cache, data_of(noise=((kind, 0.5),)))
+    changed = [pair for pair, before in zip(noisy, plain, strict=True) if pair != before]
+    least = 0.1 if kind == "lower" else 0.3  # many sentences have no capital
+    assert least * PAIRS < len(changed) < 0.6 * PAIRS
+    for (source, target), (old_source, old_target) in zip(noisy, plain, strict=True):
+        if (source, target) == (old_source, old_target):
+            continue
+        if kind == "upper":
+            assert (source, target) == (old_source.upper(), old_target.upper())
+        elif kind == "lower":
+            assert (source, target) == (old_source.lower(), old_target)
+        elif kind == "tags":
+            assert old_source in source and old_target in target
+        elif kind == "typos":
+            assert target == old_target and abs(len(source) - len(old_source)) <= 4
+        else:
+            assert (source.lower(), target.lower()) == (old_source.lower(), old_target.lower())
+
+
+def test_each_epoch_has_other_noise(cache):
+    data = data_of(noise=(("upper", 0.5),))
+    first, second = texts_of(cache, data), texts_of(cache, data, chunk=1)
+    assert first == texts_of(cache, data)
+    assert 0.3 * PAIRS < sum(a != b for a, b in zip(first, second, strict=True)) < 0.7 * PAIRS
+
+
+def test_text_that_needs_too_much_room_stays(cache):
+    """Rows as long as the longest pair have no room for capitals, which are several pieces here."""
+    lengths = cache.lengths("made_de_en", "train").max(axis=0)
+    data = dict(
+        source_length=int(lengths[0]) + 2, target_length=int(lengths[1]) + 1, max_segments=1
+    )
+    pairs = texts_of(cache, data_of(noise=(("tags", 1.0),), **data))
+    plain = texts_of(cache, data_of(**data))
+    kept = [pair == before for pair, before in zip(pairs, plain, strict=True)]
+    assert 0 < sum(kept) < PAIRS
+    for (source, target), (old_source, old_target) in zip(pairs, plain, strict=True):
+        assert (source == old_source) == (target == old_target)
+
+
+def test_validation_has_no_noise(cache):
+    layout = LAYOUTS["prefix"]
+    plain, noisy = (
+        list(Pipeline(cache, layout, data_of(noise=noise)).validation())
+        for noise in ((), (("upper", 1.0),))
+    )
+    for (_, first), (_, second) in zip(plain, noisy, strict=True):
+        for name in first:
+            np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_a_position_of_other_noise_is_refused(cache):
+    state = Pipeline(cache, LAYOUTS["prefix"], data_of()).train().get_state()
+    noisy = Pipeline(cache, LAYOUTS["prefix"], data_of(noise=(("upper", 0.1),)))
+    with pytest.raises(UserError, match="other Data settings"):
+        noisy.train().set_state(state)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ((("caps", 0.1),), "must be one of lower, upper, title, typos, tags"),
+        ((("upper", 1.5),), "must be at least 0 and at most 1"),
+        ((("upper", 0.6), ("typos", 0.6)), "shares of at most 1 in all"),
+        ((("upper", 0.1), ("upper", 0.2)), "name each kind once"),
+        (("upper", 0.1), r"must be a tuple of \(kind, share\), such as"),
+    ],
+)
+def test_bad_noise_is_refused(value, reason):
+    with pytest.raises(UserError, match=reason):
+        Data(noise=value)
+
+
+def test_language_models_have_no_noise(cache):
+    layout = next(iter(LANGUAGE_MODELS.values()))
+    with pytest.raises(UserError, match="is for pairs, but layout"):
+        Pipeline(cache, layout, data_of(noise=(("upper", 0.1),)))
