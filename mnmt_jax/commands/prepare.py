@@ -1,7 +1,8 @@
 """Clean, filter, deduplicate and tokenize text by a recipe into the token cache of a training.
 
-The work is divided into chunks, which several processes of this machine share, or the workers of
-Apache Beam; the cache is the same. After any stop the same command continues. Arguments after `--`
+With --text_output, write text files instead, such as for a vocabulary or other programs. The work
+is divided into chunks, which several processes of this machine share, or the workers of Apache
+Beam; the result is the same. After any stop the same command continues. Arguments after `--`
 go to Beam, e.g. `-- --runner=FlinkRunner`.
 """
 
@@ -21,6 +22,7 @@ from mnmt_jax.data.preparation.recipe_files import recipe_names
 from mnmt_jax.errors import UserError, docs_page, pluralize
 
 if TYPE_CHECKING:
+    from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
     from mnmt_jax.data.preparation.runners import Runner
 
 
@@ -44,14 +46,23 @@ def make_parser() -> PassThroughParser:
         help="files with a number for each line of training text, for the step 'score' of recipes, "
         "e.g. laser='data/train.{pair}.laser'; repeatable",
     )
-    parser.add_argument("--vocabulary", required=True, metavar="DIR", help="vocabulary folder")
     parser.add_argument(
-        "--output", required=True, type=Path, metavar="CACHE", help="token cache to write"
+        "--vocabulary",
+        metavar="DIR",
+        help="vocabulary folder; --output needs it, and rules on pieces",
+    )
+    result = parser.add_mutually_exclusive_group(required=True)
+    result.add_argument("--output", type=Path, metavar="CACHE", help="token cache to write")
+    result.add_argument(
+        "--text_output",
+        type=Path,
+        metavar="DIR",
+        help="write text files SPLIT.FIRST-SECOND.LANGUAGE to this folder instead of a cache",
     )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace an existing cache, and what is left of another preparation",
+        help="replace an existing result, and what is left of another preparation",
     )
     parser.add_argument(
         "--runner",
@@ -80,24 +91,44 @@ def main() -> None:
     from mnmt_jax.evaluation.preparation_page import steps_table, write_page
 
     recipe = read_recipe(flags.recipe)
+    form, output = _output(flags)
     corpus, directions = corpus_and_directions(flags)
     tasks = plan_tasks(corpus, directions, zero_shot=zero_shot_directions(flags))
     with contextlib.ExitStack() as stack:
-        cache, counts = prepare(
+        counts = prepare(
             corpus,
             tasks,
             recipe,
-            vocabulary=Path(flags.vocabulary),
-            output=flags.output,
+            form=form,
+            output=output,
             runner=_make_runner(flags, stack),
             scores=[ScoreFiles.parse(text) for text in flags.scores],
             overwrite=flags.overwrite,
             report=lambda line: print(line, file=sys.stderr),
         )
-    page = write_page(flags.output, recipe, counts)
+    page = write_page(output, recipe, counts)
     print(steps_table(recipe, counts))
-    print(f"Cache: {flags.output}, {pluralize(len(cache.tasks), 'task')}", file=sys.stderr)
+    if flags.text_output:
+        print(f"Text: {output}, {pluralize(2 * len(counts), 'file')}", file=sys.stderr)
+    else:
+        print(f"Cache: {output}, {pluralize(len(tasks), 'task')}", file=sys.stderr)
     print(f"Report: {page}", file=sys.stderr)
+
+
+def _output(flags: argparse.Namespace) -> tuple[CacheOutput | TextOutput, Path]:
+    """Return what to write, and where.
+
+    Raises:
+        UserError: if a cache has no vocabulary.
+    """
+    from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
+
+    vocabulary = Path(flags.vocabulary) if flags.vocabulary else None
+    if flags.text_output:
+        return TextOutput(vocabulary), flags.text_output
+    if vocabulary is None:
+        raise UserError("--output needs --vocabulary; 'mnmt vocabulary' makes one")
+    return CacheOutput(vocabulary), flags.output
 
 
 def _make_runner(flags: argparse.Namespace, stack: contextlib.ExitStack) -> Runner:

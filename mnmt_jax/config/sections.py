@@ -42,6 +42,7 @@ class Data(Checked):
         cache: token cache directory (`mnmt cache` makes one), or `gs://bucket/folder`.
         tasks: names of the training tasks; empty means every task with a `train` split.
         temperature: T of p_i ~ w_i (n_i / N)^(1/T); 1 is proportional, larger is flatter.
+        min_pairs: tasks with fewer training pairs are drawn as if they had so many.
         weights: weights w_i of tasks by patterns of their names or directions, 1 if none matches,
             the product if several match; 0 leaves tasks out. A third value is the number of drawn
             pairs from which the weight replaces the one of the same pattern.
@@ -60,6 +61,7 @@ class Data(Checked):
     cache: str = ""
     tasks: tuple[str, ...] = ()
     temperature: Annotated[float, Range(low=0.1, high=1e9)] = 5.0
+    min_pairs: Amount = 0
     weights: TaskWeights = ()
     noise: NoiseShares = ()
     instruction: str = "1"

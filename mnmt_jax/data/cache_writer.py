@@ -227,12 +227,27 @@ def check_cache_directory(directory: str | Path, overwrite: bool) -> None:
             cache, or has a cache and `overwrite` is not set.
     """
     refuse_bucket(directory, "write the cache to a folder, and copy it with 'gcloud storage cp -r'")
-    directory = Path(directory)
+    check_output_directory(Path(directory), overwrite, mark="cache.json", kind="a cache")
+
+
+def check_output_directory(directory: Path, overwrite: bool, *, mark: str, kind: str) -> None:
+    """Check that a folder of a kind can be written.
+
+    Args:
+        directory: the folder.
+        overwrite: whether one of the same kind may be replaced.
+        mark: name of a file that all folders of the kind have.
+        kind: name of the kind in messages.
+
+    Raises:
+        UserError: if the directory cannot be written, has other content, or exists and `overwrite`
+            is not set.
+    """
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         check_writable(directory)
         return
-    if not (directory / "cache.json").is_file():
-        raise UserError(f"{directory}: exists and is not a cache; choose another directory")
+    if not (directory / mark).is_file():
+        raise UserError(f"{directory}: exists and is not {kind}; choose another directory")
     if not overwrite:
         raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
 

@@ -92,6 +92,7 @@ class Pipeline:
             seed,
             data.chunk_examples,
             stages,
+            data.min_pairs,
         )
 
     def train(self) -> BatchIterator:
@@ -227,7 +228,10 @@ class Pipeline:
             self.converter.instruction,
             self.converter.lengths,
             data.rows,
-            *filter(None, [self.converter.mask_shares, self._schedule.stages, data.noise]),
+            *filter(
+                None,
+                [self.converter.mask_shares, self._schedule.stages, data.noise, data.min_pairs],
+            ),
         )
         # Checkpoints hold the checksum, and the class was `Schedule` when the first were written.
         return zlib.crc32(repr(settings).replace("MixingSchedule(", "Schedule(").encode())

@@ -72,6 +72,7 @@ class MixingSchedule:
         seed: seed of shuffling and mixing.
         chunk_examples: number of examples per chunk, up to rounding of the share of each task.
         stages: weights of the tasks, ascending, the first one from chunk 0; () is 1 for all tasks.
+        min_examples: tasks with fewer examples have the rate of one with so many.
     """
 
     names: tuple[str, ...]
@@ -80,6 +81,7 @@ class MixingSchedule:
     seed: int
     chunk_examples: int
     stages: tuple[Stage, ...] = dataclasses.field(default=(), repr=False)
+    min_examples: int = dataclasses.field(default=0, repr=False)
 
     @property
     def epoch_examples(self) -> int:
@@ -87,10 +89,10 @@ class MixingSchedule:
 
         They show each example of the largest task once, so smaller tasks more than once if
         `temperature` is above 1; at most `_LARGEST_EPOCH` times the number of examples. An example
-        of a task of weight w counts as w examples.
+        of a task of weight w counts as w examples, and a task has at least `min_examples`.
         """
         weights = self.stages[0].weights if self.stages else (1.0,) * len(self.sizes)
-        counts = [size * weight for size, weight in zip(self.sizes, weights, strict=True)]
+        counts = [size * weight for size, weight in zip(self._counted, weights, strict=True)]
         largest = max(range(len(counts)), key=counts.__getitem__)
         rate = self.rates(0)[largest]
         return int(min(counts[largest] / rate, _LARGEST_EPOCH * sum(counts)))
@@ -98,7 +100,12 @@ class MixingSchedule:
     def rates(self, stage: int) -> list[float]:
         """Return the share of each task in the draws of a stage, counted from 0."""
         weights = self.stages[stage].weights if self.stages else ()
-        return sampling_rates(self.sizes, self.temperature, weights)
+        return sampling_rates(self._counted, self.temperature, weights)
+
+    @property
+    def _counted(self) -> list[int]:
+        """The number of examples that each task counts as."""
+        return [max(size, self.min_examples) for size in self.sizes]
 
     def chunk(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the examples of a chunk, task by task.

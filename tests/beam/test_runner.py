@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mnmt_jax.data.mixtures import plan_tasks
+from mnmt_jax.data.preparation.outputs import CacheOutput
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.runners import BeamRunner
 from mnmt_jax.errors import UserError
 from tests.unit.test_preparation import (
     DIRECTIONS,
+    SHARD_EXAMPLES,
     SIZES,
     STEPS,
     content,
@@ -26,7 +28,8 @@ __all__ = ["corpus", "vocabulary"]  # fixtures
 
 def run_on_beam(corpus, vocabulary, output, *flags):
     recipe = made_recipe(STEPS)
-    options = {"vocabulary": vocabulary, "output": output, "runner": BeamRunner(flags), **SIZES}
+    form = CacheOutput(vocabulary, SHARD_EXAMPLES)
+    options = {"form": form, "output": output, "runner": BeamRunner(flags), **SIZES}
     return prepare(corpus, plan_tasks(corpus, DIRECTIONS), recipe, **options)
 
 

@@ -476,7 +476,10 @@ def test_the_checksum_of_training_data_is_that_of_earlier_checkpoints():
     pipeline.cache = types.SimpleNamespace(
         vocabulary=types.SimpleNamespace(fingerprint="v"), split=lambda *_: split
     )
-    pipeline._data, pipeline.task_names = types.SimpleNamespace(rows=8, noise=()), ("a", "b")
+    pipeline._data, pipeline.task_names = (
+        types.SimpleNamespace(rows=8, noise=(), min_pairs=0),
+        ("a", "b"),
+    )
     pipeline._schedule = MixingSchedule(("a", "b"), (3, 4), 5.0, 1, 100)
     pipeline.converter = types.SimpleNamespace(
         instruction=INSTRUCTIONS["2"], lengths=(8, 8), mask_shares=None

@@ -61,7 +61,6 @@ def server(folder, monkeypatch, tmp_path):
     """A bucket with the cache; pauses are short, and copies are kept for the test alone."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "copies"))
     monkeypatch.setattr(bucket_reader, "_SHORTEST_PAUSE", 0.01)
-    monkeypatch.setattr(bucket_reader, "_TIMEOUT", (5.0, 0.3))
     with serve(objects=objects(folder)) as store:
         yield store
 
@@ -135,8 +134,10 @@ def test_each_file_is_copied_once_also_for_later_processes(server):
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_trouble_that_ends_changes_no_batch(folder, server, trouble, capfd):
-    """Every second request of every file."""
+def test_trouble_that_ends_changes_no_batch(folder, server, trouble, capfd, monkeypatch):
+    """With the first request of every file."""
+    if trouble == "stalled":
+        monkeypatch.setattr(bucket_reader, "_TIMEOUT", (30.0, 0.5))
     server.trouble = lambda name: trouble if server.read.count(name) == 1 else ""
     with warnings_as_lines():
         actual = batches(TokenCache.open(URL))
@@ -209,6 +210,36 @@ def test_wrong_lists_are_refused_at_the_start(server):
         TokenCache.open("gs://bucket/caches/none")
     with pytest.raises(UserError, match=r"gs://bucket/caches/cache\.json: no such file"):
         TokenCache.open("gs://bucket/caches")
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content[:300] + bytes([content[300] ^ 1]) + content[301:],
+        lambda content: content[:-4],
+        lambda content: content + b"0",
+    ],
+)
+def test_files_that_are_replaced_in_the_bucket_are_refused(server, change, is_old):
+    """Google's checksum is that of the new content."""
+    if is_old:
+        without_digests(server)
+    cache = TokenCache.open(URL)
+    server.write(SHARD, change(server.objects[SHARD][1]), None)
+    with pytest.raises(UserError, match=f"gs://bucket/{SHARD}: is damaged") as caught:
+        batches(cache)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_shard_with_other_padding_is_refused(server):
+    """ArrayRecord does not check it."""
+    content = server.objects[SHARD][1]
+    assert content[-200:-100] == bytes(100)
+    cache = TokenCache.open(URL)
+    server.write(SHARD, content[:-150] + b"0" + content[-149:], None)
+    with pytest.raises(UserError, match=f"{SHARD}: is damaged .other bytes were sent than were"):
+        batches(cache)
 
 
 def _flip(path: Path) -> None:

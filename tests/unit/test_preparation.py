@@ -21,6 +21,7 @@ from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
+from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
 from mnmt_jax.data.preparation.passes import Group
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.recipes import Recipe
@@ -34,7 +35,8 @@ from tests.unit import made_text
 
 LANGUAGES = ("de", "en", "fr")
 DIRECTIONS = (("en", "de"), ("de", "en"), ("fr", "en"), ("en", "fr"))
-SIZES = {"chunk_pairs": 40, "partition_keys": 50, "shard_examples": 70}
+SIZES = {"chunk_pairs": 40, "partition_keys": 50}
+SHARD_EXAMPLES = 70
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,17 +144,16 @@ def vocabulary(tmp_path_factory) -> Path:
 
 
 def run(corpus, vocabulary, output, steps=STEPS, *, processes=1, **changes):
-    """Prepare the made text; return the cache and the counts."""
+    """Prepare the made text as a cache; return what was dropped."""
     tasks = plan_tasks(corpus, DIRECTIONS)
     with LocalRunner(processes) as runner:
         return prepare(
             corpus,
             tasks,
             made_recipe(steps),
-            vocabulary=vocabulary,
             output=output,
             runner=runner,
-            **SIZES | changes,
+            **SIZES | {"form": CacheOutput(vocabulary, SHARD_EXAMPLES)} | changes,
         )
 
 
@@ -171,7 +172,7 @@ def test_without_steps_it_is_the_cache_of_the_same_text(corpus, vocabulary, tmp_
         tmp_path / "plain",
         cache_task_sources(corpus, DIRECTIONS, encoder),
         vocabulary=encoder,
-        shard_examples=SIZES["shard_examples"],
+        shard_examples=SHARD_EXAMPLES,
     )
     run(corpus, vocabulary, tmp_path / "prepared", ())
     expected = content(tmp_path / "plain")
@@ -208,7 +209,8 @@ def slowly(corpus, languages) -> tuple[list[tuple[str, str]], dict[str, int]]:
 
 @pytest.mark.parametrize("direction", [("en", "de"), ("fr", "en")])
 def test_what_is_kept_equals_a_loop_over_all_pairs(corpus, vocabulary, tmp_path, direction):
-    cache, counts = run(corpus, vocabulary, tmp_path / "cache")
+    counts = run(corpus, vocabulary, tmp_path / "cache")
+    cache = TokenCache.open(tmp_path / "cache")
     languages = tuple(sorted(direction))
     kept, dropped = slowly(corpus, languages)
     if direction != languages:
@@ -227,7 +229,8 @@ def test_what_is_kept_equals_a_loop_over_all_pairs(corpus, vocabulary, tmp_path,
 
 
 def test_held_out_text_is_changed_and_kept(corpus, vocabulary, tmp_path):
-    cache, _ = run(corpus, vocabulary, tmp_path / "cache")
+    run(corpus, vocabulary, tmp_path / "cache")
+    cache = TokenCache.open(tmp_path / "cache")
     assert cache.split("made_de_fr", "validation").examples == 30  # zero-shot, repeated pairs too
     decode = made_text.vocabulary().decode
     texts = [decode(cache.pair("made_en_de", "validation", i)[0].tolist()) for i in range(30)]
@@ -285,7 +288,8 @@ def test_a_changed_file_is_named(vocabulary, tmp_path):
         text = "\n".join(made_text.sentences(code, 20))
         (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
     files = ParallelFiles("made", str(tmp_path / "{split}.{language}"), ("de", "en"))
-    options = {"vocabulary": vocabulary, "output": tmp_path / "cache", "runner": LocalRunner(1)}
+    form = CacheOutput(vocabulary)
+    options = {"form": form, "output": tmp_path / "cache", "runner": LocalRunner(1)}
     tasks = plan_tasks(files, (("de", "en"),))
     with pytest.raises(UserError, match="keeps none"):
         prepare(files, tasks, made_recipe((Nothing(),)), **options)
@@ -318,24 +322,33 @@ def test_rules_of_pieces_come_last():
 
 def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
     work, tasks = tmp_path / "cache.unfinished", plan_tasks(corpus, DIRECTIONS)
-    options = {"vocabulary": vocabulary, "output": tmp_path / "cache", **SIZES}
+    options = {"form": CacheOutput(vocabulary), "output": tmp_path / "cache", **SIZES}
 
     def times() -> dict[Path, int]:
         files = [*work.rglob("[0-9]*.json"), *work.rglob("*.text"), *work.rglob("chunks.json")]
         return {path: path.stat().st_mtime_ns for path in files}
 
     def stop_before_writing(function, job, units):
-        if function is passes.write_task:
+        if function is passes.write_output:
             raise KeyboardInterrupt
         LocalRunner(1)(function, job, units)
 
+    lines = []
     with pytest.raises(KeyboardInterrupt):
-        prepare(corpus, tasks, made_recipe(STEPS), runner=stop_before_writing, **options)
+        prepare(
+            corpus,
+            tasks,
+            made_recipe(STEPS),
+            runner=stop_before_writing,
+            report=lines.append,
+            **options,
+        )
+    assert lines[-1] == f"finished units are kept in {work}: run the same command again to resume"
     finished, seen = times(), []
     assert len(finished) > 40
 
     def look_before_writing(function, job, units):
-        if function is passes.write_task:
+        if function is passes.write_output:
             seen.append(times())
         LocalRunner(1)(function, job, units)
 
@@ -381,3 +394,49 @@ def test_it_says_that_it_continues(corpus, vocabulary, tmp_path):
             run(corpus, vocabulary, tmp_path / "cache", (Nothing(),), report=lines.append)
         assert (f"continues what is done in {tmp_path / 'cache'}.unfinished" in lines) is expected
     assert any(line.startswith("read: done in ") for line in lines)
+
+
+# Text
+
+
+def text_of(output: Path) -> ParallelFiles:
+    return ParallelFiles("made", str(output / "{split}.{pair}.{language}"), LANGUAGES)
+
+
+@pytest.mark.parametrize("steps", [STEPS, STEPS[:-1], ()])
+def test_the_cache_of_the_text_is_the_cache_of_the_pairs(corpus, vocabulary, tmp_path, steps):
+    """Two paths: steps, text, `mnmt cache`; and steps, cache."""
+    counts = run(corpus, vocabulary, tmp_path / "cache", steps)
+    assert counts == run(
+        corpus, vocabulary, tmp_path / "text", steps, form=TextOutput(vocabulary), processes=2
+    )
+    encoder = made_text.vocabulary()
+    write_cache(
+        tmp_path / "again",
+        cache_task_sources(text_of(tmp_path / "text"), DIRECTIONS, encoder),
+        vocabulary=encoder,
+        shard_examples=SHARD_EXAMPLES,
+    )
+    assert content(tmp_path / "again") == content(tmp_path / "cache")
+
+
+def test_text_needs_no_vocabulary_without_rules_of_pieces(corpus, vocabulary, tmp_path):
+    without = [step for step in STEPS if not isinstance(step, PieceRule)]
+    assert len(without) < len(STEPS)
+    run(corpus, vocabulary, tmp_path / "with", without, form=TextOutput(vocabulary))
+    run(corpus, vocabulary, tmp_path / "without", without, form=TextOutput())
+    assert content(tmp_path / "with") == content(tmp_path / "without")
+    with pytest.raises(UserError, match="the recipe has rules on pieces; add --vocabulary"):
+        run(corpus, vocabulary, tmp_path / "pieces", form=TextOutput())
+
+
+def test_a_preparation_of_text_does_not_continue_as_one_of_a_cache(corpus, vocabulary, tmp_path):
+    with pytest.raises(UserError, match="keeps none"):
+        run(corpus, vocabulary, tmp_path / "output", (Nothing(),), form=TextOutput())
+    with pytest.raises(UserError, match=r"another preparation \(changed: .*text"):
+        run(corpus, vocabulary, tmp_path / "output", (Nothing(),))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").write_text("text")
+    with pytest.raises(UserError, match="exists and is not prepared text; choose another"):
+        run(corpus, vocabulary, other, (), form=TextOutput())

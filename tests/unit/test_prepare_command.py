@@ -179,3 +179,27 @@ def test_flags_of_the_other_runner_are_refused(flags, monkeypatch, more, message
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
     with pytest.raises(UserError, match=f"^{message}"):
         prepare.main()
+
+
+def test_text_is_written_without_a_vocabulary(flags, tmp_path, monkeypatch, capsys):
+    left_out = ("--vocabulary", "--output")
+    kept = [flag for flag in flags if not flag.startswith(left_out)]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *kept, f"--text_output={tmp_path / 'clean'}"])
+    prepare.main()
+    names = {path.name for path in (tmp_path / "clean").iterdir()}
+    assert names == {"train.de-en.de", "train.de-en.en", "preparation.html", "preparation.json"}
+    text = (tmp_path / "clean" / "train.de-en.en").read_text(encoding="utf-8")
+    assert text == "".join(f"{line}\n" for line in made_text.sentences("en", 30))
+    assert f"Text: {tmp_path / 'clean'}, 2 files" in capsys.readouterr().err
+    with pytest.raises(UserError, match="clean: exists; choose another directory or pass --overw"):
+        prepare.main()
+
+
+def test_a_cache_needs_a_vocabulary(flags, monkeypatch):
+    kept = [flag for flag in flags if not flag.startswith("--vocabulary")]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *kept])
+    with pytest.raises(UserError, match="--output needs --vocabulary; 'mnmt vocabulary' makes one"):
+        prepare.main()
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *kept, "--text_output=clean"])
+    with pytest.raises(UserError, match="--text_output: not allowed with argument --output"):
+        prepare.main()

@@ -153,6 +153,17 @@ def test_an_epoch_with_weights_counts_a_pair_by_its_weight():
     assert dataclasses.replace(schedule, stages=()).epoch_examples == 4000
 
 
+def test_small_tasks_count_as_the_least_number():
+    """MITRE's 100 shards have at least 50,000 lines a direction: n is at least 5 million."""
+    sizes = (100_000_000, 300_000, 5_000_000)
+    floor = MixingSchedule(("a", "b", "c"), sizes, 1.0, 1, 100, min_examples=5_000_000)
+    assert floor.rates(0) == pytest.approx([100 / 110, 5 / 110, 5 / 110])
+    assert floor.epoch_examples == pytest.approx(110_000_000, abs=1)
+    assert dataclasses.replace(floor, min_examples=0).rates(0)[1] == pytest.approx(0.3 / 105.3)
+    tasks = np.concatenate([floor.chunk(number)[0] for number in range(22)])
+    assert np.bincount(tasks).tolist() == pytest.approx([2000, 100, 100], abs=1)
+
+
 def test_weights_of_1_change_no_draw():
     plain = MixingSchedule(("a", "b"), (30, 50), 5.0, 1, 20)
     weighted = dataclasses.replace(plain, stages=(Stage(0, (1.0, 1.0)),))

@@ -6,43 +6,54 @@ on any machine that shares the folder. A unit that is done is not repeated.
 read     a split of a pair of languages: clean text in chunks
 filter   a chunk: transforms and rules of a stage, then keys for deduplication or pieces
 repeats  a partition of the keys of a pair of languages: indices of pairs that repeat earlier ones
-write    a split of a task: shards of the token cache
+write    a split of a task or of a pair of languages: files of the output
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from mnmt_jax.data.cache_writer import write_split
 from mnmt_jax.data.corpus import Corpus, DropReport, FileCorpus
 from mnmt_jax.data.preparation.chunk_files import (
-    EncodedChunk,
     read_batch,
-    read_encoded,
     read_facts,
     repeated,
     rows_of_chunk,
     save,
     write_batch,
-    write_encoded,
     write_facts,
     write_keys,
 )
 from mnmt_jax.data.preparation.score_files import ScoredPair, ScoreFiles, scored_pairs
 from mnmt_jax.data.preparation.stages import Counts, Stage
 from mnmt_jax.data.preparation.steps import PairBatch
-from mnmt_jax.files.atomic_write import new_folder
 from mnmt_jax.vocabulary.languages import Direction
-from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-SPLIT_FACTS = "split.json"
+
+class Output(Protocol):
+    """What a preparation makes of the pairs that a recipe keeps; picklable."""
+
+    def write_chunk(self, stem: Path, batch: PairBatch, stage: Stage, counts: Counts) -> int:
+        """Write the pairs of a chunk that the piece rules of the last stage keep.
+
+        Args:
+            stem: path of the chunk without suffix.
+            batch: pairs after the last stage.
+            stage: the last stage.
+            counts: counts what is dropped.
+
+        Returns:
+            The number of pairs written.
+        """
+
+    def write(self, job: Job, group: Group, *unit: Any) -> None:
+        """Write the files of a unit of `units` from the chunks of its group."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,19 +63,17 @@ class Job:
     Attributes:
         work: the work folder, which all processes see.
         corpus: the text.
-        vocabulary: folder of the vocabulary.
+        output: what is made of the pairs.
         stages: stages of training text; text of other splits has their transforms alone.
         chunk_pairs: pairs of a chunk before any is dropped.
-        shard_examples: most examples of a shard of the cache.
         scores: files with scores of training pairs; the corpus is in files then.
     """
 
     work: Path
     corpus: Corpus
-    vocabulary: Path
+    output: Output
     stages: tuple[Stage, ...]
     chunk_pairs: int
-    shard_examples: int
     scores: tuple[ScoreFiles, ...] = ()
 
     def stages_of(self, split: str) -> tuple[Stage, ...]:
@@ -170,7 +179,7 @@ def unclean_lines(job: Job, group: Group) -> dict[str, int]:
 
 
 def filter_chunk(job: Job, group: Group, stage: int, number: int, partitions: int) -> None:
-    """Apply a stage to a chunk; write its text and keys, or after the last stage its pieces.
+    """Apply a stage to a chunk; write its text and keys, or after the last stage the output.
 
     Args:
         job: the preparation.
@@ -194,7 +203,7 @@ def filter_chunk(job: Job, group: Group, stage: int, number: int, partitions: in
     facts: dict[str, Any] = {"pairs": len(batch.sources)}
     key_rule = stages[stage].repeats
     if key_rule is None:
-        facts["pairs"] = _encode(job, group, stem, stages[stage], batch, counts)
+        facts["pairs"] = job.output.write_chunk(stem, batch, stages[stage], counts)
     else:
         write_batch(stem, batch)
         keys = key_rule.keys(batch)
@@ -211,29 +220,6 @@ def _input_of_stage(job: Job, group: Group, stage: int, number: int) -> PairBatc
         pairs = chunk_sizes(job, group)[number]
     names = [item.name for item in _score_files(job, group)]
     return read_batch(stem, pairs, group.languages, names)
-
-
-def _encode(
-    job: Job, group: Group, stem: Path, stage: Stage, batch: PairBatch, counts: Counts
-) -> int:
-    """Write the pieces of a chunk; return the number of pairs that the piece rules keep."""
-    vocabulary = _load_vocabulary(job.vocabulary)
-    sides = [
-        vocabulary.encode_lines(lines, code)
-        for lines, code in zip((batch.sources, batch.targets), group.languages, strict=True)
-    ]
-    lengths = np.array([[len(ids) for ids in side] for side in sides], np.int32)
-    lengths = lengths.reshape(2, -1).T
-    kept = stage.kept_pieces(batch, lengths, counts)
-    rows = np.flatnonzero(kept).tolist()
-    sources, targets = ([side[row] for row in rows] for side in sides)
-    write_encoded(stem, sources, targets)
-    return len(rows)
-
-
-@functools.lru_cache(maxsize=1)
-def _load_vocabulary(folder: Path) -> Vocabulary:
-    return Vocabulary.load(folder)
 
 
 def find_repeats(job: Job, group: Group, stage: int, partition: int) -> None:
@@ -253,36 +239,15 @@ def _repeat_files(job: Job, group: Group, stage: int) -> list[Path]:
     return sorted(stage_folder(job, group, stage).glob("repeats-*.npy"))
 
 
-def write_task(job: Job, name: str, direction: Direction, split: str, stage: int) -> None:
-    """Write the shards and lengths of a split of a task, and what cache.json says of it.
-
-    Args:
-        job: the preparation.
-        name: name of the task.
-        direction: its languages.
-        split: the split.
-        stage: number of the last stage of the split.
-    """
-    folder = split_folder(job, name, split)
-    if folder.is_dir():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    group = Group.of(split, direction)
-    chunks = _encoded_chunks(job, group, stage)
-    pairs = (pair for chunk in chunks for pair in chunk.pairs(reverse=direction != group.languages))
-    with new_folder(folder, overwrite=True, flag="") as partial:
-        written = write_split(partial, name, split, pairs, job.shard_examples)
-        write_facts(partial / SPLIT_FACTS, dataclasses.asdict(written))
+def write_output(job: Job, *unit: Any) -> None:
+    """Write the files of a unit of the output."""
+    job.output.write(job, *unit)
 
 
-def split_folder(job: Job, name: str, split: str) -> Path:
-    """Return the folder of the finished files of a split of a task."""
-    return job.work / "splits" / f"{name}.{split}"
-
-
-def _encoded_chunks(job: Job, group: Group, stage: int) -> Iterator[EncodedChunk]:
-    for number in range(len(chunk_sizes(job, group))):
-        yield read_encoded(_chunk_stem(stage_folder(job, group, stage), number))
+def last_chunks(job: Job, group: Group) -> list[Path]:
+    """Return the paths, without suffixes, of a group's chunks after the last stage."""
+    folder = stage_folder(job, group, len(job.stages_of(group.split)) - 1)
+    return [_chunk_stem(folder, number) for number in range(len(chunk_sizes(job, group)))]
 
 
 def chunk_facts(job: Job, group: Group, stage: int) -> Sequence[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Preparation of a token cache: clean, filter, deduplicate and encode text in passes over chunks.
+"""Preparation of text: clean, filter, deduplicate and encode or write it in passes over chunks.
 
 The result is the same bytes from one process, several, and Apache Beam. The work folder,
 `OUTPUT.unfinished`, has what is done; the same call continues after any stop.
@@ -15,17 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnmt_jax.data.cache import CachedTask, Split, TokenCache
-from mnmt_jax.data.cache_writer import (
-    DEFAULT_SHARD_EXAMPLES,
-    check_cache_directory,
-    link_or_copy,
-    write_cache_facts,
-)
 from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.mixtures import CACHED_SPLITS, PlannedTask, no_text
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
+from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
 from mnmt_jax.data.preparation.pair_rules import Score
 from mnmt_jax.data.preparation.passes import Group, Job
 from mnmt_jax.data.preparation.recipes import Recipe
@@ -33,7 +27,7 @@ from mnmt_jax.data.preparation.report import GroupCounts, sum_chunks
 from mnmt_jax.data.preparation.runners import Runner, Unit
 from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import make_stages
-from mnmt_jax.data.preparation.steps import PairBatch
+from mnmt_jax.data.preparation.steps import PairBatch, PieceRule
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.atomic_write import lock, new_folder, write_text
 from mnmt_jax.files.json_objects import differing_keys
@@ -49,59 +43,59 @@ def prepare(
     tasks: Sequence[PlannedTask],
     recipe: Recipe,
     *,
-    vocabulary: Path,
+    form: CacheOutput | TextOutput,
     output: Path,
     runner: Runner,
     scores: Sequence[ScoreFiles] = (),
     overwrite: bool = False,
     chunk_pairs: int = CHUNK_PAIRS,
     partition_keys: int = PARTITION_KEYS,
-    shard_examples: int = DEFAULT_SHARD_EXAMPLES,
     report: Callable[[str], None] = lambda line: None,
-) -> tuple[TokenCache, list[GroupCounts]]:
-    """Write a token cache of the pairs that a recipe keeps.
+) -> list[GroupCounts]:
+    """Write the pairs that a recipe keeps.
 
     Args:
         corpus: the text; picklable.
-        tasks: tasks of the cache.
+        tasks: the directions and their splits.
         recipe: what is done to training text; of other text, the transforms alone.
-        vocabulary: folder of the vocabulary.
-        output: folder of the cache.
+        form: a token cache or text files.
+        output: folder of the result.
         runner: runs the units of a pass.
         scores: files with scores of the training pairs, for the step `score`.
-        overwrite: replace an existing cache.
+        overwrite: replace an existing result.
         chunk_pairs: pairs of a chunk of text.
         partition_keys: keys of a partition in a deduplication.
-        shard_examples: most examples of a shard file.
         report: called with a line at the start and the end of each pass.
 
     Returns:
-        The cache, and what each step dropped.
+        What each step dropped.
 
     Raises:
         UserError: if the text or the recipe is wrong, the output exists, or the work folder is of
             another preparation or in use.
     """
-    check_cache_directory(output, overwrite)
-    encoder = Vocabulary.load(vocabulary)
-    _check_languages(tasks, recipe, encoder)
+    form.check(output, overwrite)
+    _check_languages(tasks, recipe, form.vocabulary)
     _check_scores(corpus, tasks, recipe, scores)
     work = output.with_name(f"{output.name}.unfinished")
     stages = make_stages(recipe.steps)
-    job = Job(work, corpus, vocabulary, stages, chunk_pairs, shard_examples, tuple(scores))
-    identity = _identity(job, tasks, recipe, partition_keys) | {"vocabulary": encoder.fingerprint}
+    job = Job(work, corpus, form, stages, chunk_pairs, tuple(scores))
+    identity = _identity(job, tasks, recipe, partition_keys) | form.identity()
     with _locked_work(work, identity, overwrite, report):
-        counts = _run_passes(job, tasks, partition_keys, _PassRunner(job, runner, report))
-        cache = _assemble(job, tasks, encoder, output, overwrite)
+        runs = _PassRunner(job, runner, report)
+        counts = _run_passes(job, tasks, partition_keys, runs)
+        runs.run("write", passes.write_output, form.units(tasks, [c.group for c in counts]))
+        with new_folder(output, overwrite=overwrite) as partial:
+            form.assemble(job, tasks, partial)
     shutil.rmtree(work)
-    return cache, counts
+    return counts
 
 
 def _languages(tasks: Sequence[PlannedTask]) -> list[str]:
     return list(dict.fromkeys(code for task in tasks for code in task.direction))
 
 
-def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, encoder: Vocabulary) -> None:
+def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, vocabulary: Path | None) -> None:
     """Check that the vocabulary and the recipe have all languages, and that tasks have two.
 
     Raises:
@@ -109,8 +103,12 @@ def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, encoder: Voca
     """
     if any(source == target for source, target in (task.direction for task in tasks)):
         raise UserError("text of single languages has no pairs to prepare; use 'mnmt cache'")
-    for code in _languages(tasks):
-        encoder.tag_id(code)
+    if vocabulary is not None:
+        encoder = Vocabulary.load(vocabulary)
+        for code in _languages(tasks):
+            encoder.tag_id(code)
+    elif any(isinstance(step, PieceRule) for step in recipe.steps):
+        raise UserError("the recipe has rules on pieces; add --vocabulary")
     recipe.check_languages(_languages(tasks))
 
 
@@ -164,7 +162,7 @@ def _identity(
         "corpus": job.corpus.name,
         "tasks": [[task.name, *task.direction, *task.splits] for task in tasks],
         "files": {path: files[path] for path in sorted(files)},
-        "sizes": [job.chunk_pairs, partition_keys, job.shard_examples],
+        "sizes": [job.chunk_pairs, partition_keys],
     }
 
 
@@ -194,7 +192,11 @@ def _locked_work(
         elif plan.is_file():
             report(f"continues what is done in {work}")
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
-        yield
+        try:
+            yield
+        except KeyboardInterrupt:
+            report(f"finished units are kept in {work}: run the same command again to resume")
+            raise
 
 
 def _changes(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:
@@ -232,7 +234,7 @@ class _PassRunner:
 def _run_passes(
     job: Job, tasks: Sequence[PlannedTask], partition_keys: int, runs: _PassRunner
 ) -> list[GroupCounts]:
-    """Run all passes; return what was dropped of each group, in order."""
+    """Run all passes before the last; return what was dropped of each group, in order."""
     groups = _groups_of(tasks)
     runs.run("read", passes.read_text, [(group,) for group in groups])
     for group in groups:
@@ -243,12 +245,6 @@ def _run_passes(
     counts = [sum_chunks(job, group) for group in groups]
     for item in counts:
         _check_kept(item)
-    units = [
-        (task.name, task.direction, split, len(job.stages_of(split)) - 1)
-        for task in tasks
-        for split in task.splits
-    ]
-    runs.run("write", passes.write_task, units)
     return counts
 
 
@@ -306,24 +302,3 @@ def _partitions(job: Job, group: Group, stage: int, partition_keys: int) -> int:
         return 1
     columns = rule.keys(PairBatch([], [], group.languages)).shape[1]
     return max(1, math.ceil(sum(passes.chunk_sizes(job, group)) * columns / partition_keys))
-
-
-def _assemble(
-    job: Job, tasks: Sequence[PlannedTask], encoder: Vocabulary, output: Path, overwrite: bool
-) -> TokenCache:
-    """Make the cache of the finished splits."""
-    with new_folder(output, overwrite=overwrite) as partial:
-        cached = []
-        for task in tasks:
-            splits = {}
-            for split in task.splits:
-                folder = passes.split_folder(job, task.name, split)
-                splits[split] = Split.from_json(read_facts(folder / passes.SPLIT_FACTS))
-                for path in (folder / "tasks").rglob("*"):
-                    if path.is_file():
-                        link_or_copy(path, partial / path.relative_to(folder))
-            kept = {name: split for name, split in splits.items() if split.examples}
-            if kept:
-                cached.append(CachedTask(task.name, *task.direction, kept))
-        write_cache_facts(partial, cached, encoder)
-    return TokenCache.open(output)

@@ -185,8 +185,8 @@ def training_lengths() -> dict[str, int]:
         UserError: if weights of tasks or noise are set, which this project's pipeline applies.
     """
     data = parsed_config().data
-    for field, value in (("weights", data.weights), ("noise", data.noise)):
-        if value:
+    for field in ("weights", "noise"):
+        if value := getattr(data, field):
             raise UserError(
                 f"Data.{field}={value!r}: t5x reads the mixture's text in the mixture's order; set "
                 f"Data.{field}=()"
