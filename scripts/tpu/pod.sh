@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Train on a TPU slice: create it, set it up, train, and resume after preemptions.
+# Train on TPU slices: create them, set them up, train, and resume after preemptions.
 #
 #   export NAME=mine ZONE=us-west4-a TYPE=v5litepod-16 VERSION=v2-alpha-tpuv5-lite BUCKET=my-bucket
 #   scripts/tpu/pod.sh create                 # a spot slice; SPOT= for an on-demand slice
@@ -8,6 +8,9 @@
 #   scripts/tpu/pod.sh train --gin_file=... --gin.Data.cache="'/mnt/bucket/cache'" --workdir=gs://my-bucket/mine
 #   scripts/tpu/pod.sh loop  ...            # arguments of train: create, set up and train until complete
 #   scripts/tpu/pod.sh delete
+#
+# SLICES=N requests a queued resource of N slices instead, which waits for free chips; `loop` waits
+# with it. Several slices train one model: the batch is split over them, the rest within each.
 #
 # `train` stops processes of an earlier training and starts the same command on every host. SIGTERM to
 # the process on one host stops all hosts after a checkpoint. `loop` retries after a preemption (it
@@ -21,29 +24,49 @@ cd "$(dirname "$0")/../.."
 TYPE=${TYPE:-v5litepod-16}
 VERSION=${VERSION:-v2-alpha-tpuv5-lite}
 SPOT=${SPOT---spot}
+SLICES=${SLICES:-} # empty: a slice that is there at once or not at all
 FOLDER=mnmt-jax
 WAIT=${WAIT:-60} # seconds between tries
 
+if [ -n "$SLICES" ]; then
+    KIND=queued-resources
+    HOSTS=(--worker=all --node=all)
+    STATE='value(state.state)'
+else
+    KIND=tpu-vm
+    HOSTS=(--worker=all)
+    STATE='value(state)'
+fi
+
+tpus() {
+    gcloud compute tpus "$KIND" "$1" "$NAME" --zone="$ZONE" "${@:2}"
+}
+
 on_all_hosts() {
-    gcloud compute tpus tpu-vm ssh "$NAME" --zone="$ZONE" --worker=all --command="$1"
+    tpus ssh "${HOSTS[@]}" --command="$1"
 }
 
 state() {
-    gcloud compute tpus tpu-vm describe "$NAME" --zone="$ZONE" --format='value(state)' 2> /dev/null ||
-        echo ABSENT
+    tpus describe --format="$STATE" 2> /dev/null || echo ABSENT
 }
 
 create() {
-    gcloud compute tpus tpu-vm create "$NAME" --zone="$ZONE" --accelerator-type="$TYPE" \
-        --version="$VERSION" $SPOT
+    case $SLICES in
+        '') tpus create --accelerator-type="$TYPE" --version="$VERSION" $SPOT ;;
+        1) tpus create --accelerator-type="$TYPE" --runtime-version="$VERSION" --node-id="$NAME" $SPOT ;;
+        *)
+            tpus create --accelerator-type="$TYPE" --runtime-version="$VERSION" \
+                --node-count="$SLICES" --node-prefix="$NAME" $SPOT
+            ;;
+    esac
 }
 
 setup() {
     local archive
     archive=$(mktemp --suffix=.tar.gz)
     git archive --format=tar.gz --output="$archive" HEAD &&
-        gcloud compute tpus tpu-vm scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" \
-            --worker=all || return
+        gcloud compute tpus "$KIND" scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" \
+            "${HOSTS[@]}" || return
     rm "$archive"
     on_all_hosts "mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
         . scripts/environment.sh && prepare_environment '[tpu,gcs]'" || return
@@ -65,7 +88,7 @@ train() {
 }
 
 delete() {
-    gcloud compute tpus tpu-vm delete "$NAME" --zone="$ZONE" --quiet
+    tpus delete ${SLICES:+--force} --quiet
 }
 
 # Statuses after which the command is retried: 75 lost process, 137 killed, 143 SIGTERM, 255 ssh lost
@@ -74,9 +97,14 @@ loop() {
     local status ready='' tries=0
     while [ "$tries" -lt "${TRIES:-20}" ]; do
         case $(state) in
-            READY) ;;
-            ABSENT) create || { tries=$((tries + 1)); sleep "$WAIT"; continue; }; ready='' ;;
-            PREEMPTED | TERMINATED | FAILED) delete || sleep "$WAIT"; continue ;;
+            READY | ACTIVE) ;;
+            ABSENT)
+                create || { tries=$((tries + 1)); sleep "$WAIT"; continue; }
+                ready=''
+                [ -z "$SLICES" ] || continue # a request is granted later
+                ;;
+            PREEMPTED | TERMINATED | SUSPENDED) delete || sleep "$WAIT"; continue ;;
+            FAILED) tries=$((tries + 1)); delete || sleep "$WAIT"; continue ;;
             *) sleep "$WAIT"; continue ;;
         esac
         tries=$((tries + 1))

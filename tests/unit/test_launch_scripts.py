@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.fake_gcloud import write_command
+
 ROOT = Path(__file__).resolve().parents[2]
-# Keeps what the cloud would: the slice's state, and the training's statuses still to come.
-GCLOUD = """#!/usr/bin/env bash
-echo "$*" >> "$FAKE/calls"
-case "$*" in
-    *describe*) [ -e "$FAKE/state" ] && cat "$FAKE/state" || exit 1 ;;
-    *" create "*) echo READY > "$FAKE/state" ;;
-    *" delete "*) rm "$FAKE/state" ;;
-    *scripts/train.py*)
-        status=$(head -n 1 "$FAKE/statuses")
-        sed -i 1d "$FAKE/statuses"
-        [ "$status" = 255 ] && echo PREEMPTED > "$FAKE/state"
-        exit "$status" ;;
-esac
-"""
+PHASES = {"describe": "state", "create": "create", "delete": "delete", "scp": "setup"}
 
 
 @pytest.fixture
 def fake(tmp_path):
     """Make a folder of fake commands that record their calls."""
-    for name, text in {
-        "gcloud": GCLOUD,
-        "git": '#!/bin/sh\necho "git $*" >> "$FAKE/calls"\n',
-    }.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+    write_command(tmp_path)
+    (tmp_path / "git").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "git").chmod(0o755)
     return tmp_path
 
 
@@ -45,12 +32,24 @@ def run(fake: Path, *command: str, **variables: str) -> subprocess.CompletedProc
     )
 
 
+def calls(fake: Path) -> list[str]:
+    """Return the recorded calls, each with its lines joined."""
+    text = (fake / "calls").read_text()
+    return [
+        line.replace("\n", " ") for line in re.split(r"^(?=tpu-vm|queued-res)", text, flags=re.M)
+    ][1:]
+
+
 def kinds(fake: Path) -> list[str]:
-    """Return the recorded calls in order."""
-    words = {"describe": "state", " create ": "create", " delete ": "delete", " scp ": "setup"}
-    words |= {"scripts/train.py": "train"}
-    lines = (fake / "calls").read_text().split("compute tpus tpu-vm")
-    return [kind for line in lines for word, kind in words.items() if word in line]
+    """Return the kinds of the recorded calls in order."""
+    phases = []
+    for call in calls(fake):
+        verb = call.split()[1]
+        if verb != "ssh":
+            phases.append(PHASES[verb])
+        elif "train.py --distributed" in call:
+            phases.append("train")
+    return phases
 
 
 def test_a_loop_survives_preemption_and_loss(fake):
@@ -64,13 +63,43 @@ def test_a_loop_survives_preemption_and_loss(fake):
         *("state", "delete", "state", *made, "train"),  # preempted
         *("state", "train"),
     ]
-    calls = (fake / "calls").read_text()
-    assert "--distributed --gin_file=a\\ b.gin --workdir=/mnt/bucket/x" in calls
-    assert "gcsfuse --implicit-dirs b /mnt/bucket" in calls and "--spot" in calls
+    recorded = (fake / "trainings").read_text().splitlines()
+    assert len(recorded) == 4 * 5 and "xla_jf_spmd_threshold" in recorded[0]
+    expected = [
+        "scripts/train.py",
+        "--distributed",
+        "--gin_file=a b.gin",
+        "--workdir=/mnt/bucket/x",
+    ]
+    assert recorded[1:5] == expected
+    everything = " ".join(calls(fake))
+    assert "gcsfuse --implicit-dirs b /mnt/bucket" in everything and "--spot" in everything
+
+
+@pytest.mark.parametrize(
+    ("slices", "nodes"), [("1", "--node-id=pod"), ("4", "--node-count=4 --node-prefix=pod")]
+)
+def test_a_loop_waits_for_a_queued_resource(slices, nodes, fake):
+    """The request waits, is granted, is preempted and made again; waiting is no try."""
+    (fake / "statuses").write_text("75\n255\n0\n")
+    done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=gs://b/x", SLICES=slices, TRIES="3")
+    assert done.returncode == 0, done.stderr
+    granted = ["state", "create", "state", "state", "state", "setup", "train"]
+    assert kinds(fake) == [*granted, "state", "train", "state", "delete", *granted]
+    assert all(call.startswith("queued-resources ") for call in calls(fake))
+    (first, _) = (call for call in calls(fake) if " create " in call)
+    assert f"--runtime-version=v2-alpha-tpuv5-lite {nodes} --spot" in first
+
+
+def test_a_loop_gives_up_a_request_that_is_refused(fake):
+    (fake / "refuses").touch()
+    done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x", SLICES="2", TRIES="3")
+    assert done.returncode == 75 and "gave up after 3 tries" in done.stderr
+    assert kinds(fake) == ["state", *["create", "state", "delete", "state"] * 3][:-1]
 
 
 def test_a_loop_ends_on_an_error_of_the_command(fake):
-    (fake / "state").write_text("READY\n")
+    (fake / "state").write_text("READY")
     (fake / "statuses").write_text("2\n0\n")
     assert run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x").returncode == 2
     assert kinds(fake) == ["state", "setup", "train"]
@@ -110,3 +139,17 @@ def test_a_slurm_job_is_requeued_after_recoverable_errors(status, requeued, fake
         last = run(fake, "scripts/slurm/train.sbatch", SLURM_JOB_ID="8", SLURM_RESTART_COUNT="20")
         assert last.returncode == status
     assert again.exists() == requeued and (not requeued or again.read_text() == "requeue 7\n")
+
+
+def test_a_slurm_job_asks_for_a_signal_before_its_end():
+    """`srun` forwards it to the processes, which have two minutes to save."""
+    text = (ROOT / "scripts" / "slurm" / "train.sbatch").read_text(encoding="utf-8")
+    directives = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.MULTILINE))
+    assert len(directives) == text.count("#SBATCH")
+    assert directives.pop("output").endswith("-%j.txt") and directives.pop("job-name")
+    assert directives == {
+        "time": "24:00:00",
+        "signal": "TERM@120",
+        "requeue": "",
+        "open-mode": "append",
+    }
