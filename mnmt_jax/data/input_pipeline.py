@@ -18,7 +18,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.batch_iterator import BatchIterator
-from mnmt_jax.data.cache import TokenCache, decode_records
+from mnmt_jax.data.cache import Examples, TokenCache, decode_records
 from mnmt_jax.data.chunk_plan import ALL_ROWS, Plan, ProcessRows, assign_batches
 from mnmt_jax.data.converter import BatchExtras, HostBatch, Segments, make_converter
 from mnmt_jax.data.mixing_schedule import MixingSchedule
@@ -143,7 +143,15 @@ class Pipeline:
     def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[HostBatch]:
         """Return this host's batches of a training chunk, from `first_batch` on."""
         batch_segments = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
-        return [self.converter.batch(segments, self._rows) for segments in batch_segments]
+        batches = [self.converter.batch(segments, self._rows) for segments in batch_segments]
+        self.cache.fetch_ahead(lambda: self._local_examples(chunk + 1))
+        return batches
+
+    def _local_examples(self, chunk: int) -> Iterator[Examples]:
+        """Yield the examples of a training chunk that this host reads."""
+        plan = self.plan(chunk)
+        is_local = self._local_rows[plan.row] >= 0
+        yield from _examples(plan.select(is_local), self.task_names, TRAIN)
 
     @property
     def new_weights(self) -> tuple[int, ...]:
@@ -305,6 +313,7 @@ class Pipeline:
     def _segments(self, plan: Plan, names: Sequence[str], split: str) -> Segments:
         records: list[bytes] = [b""] * len(plan.task)
         languages = np.zeros((len(names), 2), np.int32)
+        self.cache.fetch(_examples(plan, names, split))
         for task_number in np.unique(plan.task).tolist():
             task = self.cache.tasks[names[task_number]]
             languages[task_number] = [
@@ -357,6 +366,12 @@ def batches(
     return Pipeline(
         cache, layout, data, extras=extras, seed=seed, process_rows=process_rows
     ).train()
+
+
+def _examples(plan: Plan, names: Sequence[str], split: str) -> Iterator[Examples]:
+    """Yield the examples of a plan, task by task."""
+    for task_number in np.unique(plan.task).tolist():
+        yield names[task_number], split, plan.index[plan.task == task_number]
 
 
 def padding_fraction(batch: HostBatch) -> dict[str, float]:

@@ -23,10 +23,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mnmt_jax.distributed.work_shards import are_given
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import TRY_AGAIN_STATUS, UserError
 from mnmt_jax.runtime.run_command import run_command
 
-LOST_STATUS = 75  # "try again", as in sysexits.h
+LOST_STATUS = TRY_AGAIN_STATUS
 _HEARTBEAT_SECONDS = 40  # a process ends within a minute, shutdown included
 _HUNG_SECONDS = 1800  # between two updates, including validation and saving
 _LINGER_SECONDS = 3
