@@ -93,6 +93,7 @@ def supervised(work: str) -> subprocess.Popen:
     [
         ("return 3", 3, ""),
         ("from mnmt_jax.errors import UserError; raise UserError('no')", 2, "error: no"),
+        ("os._exit(1)", 75, "error: the process on "),
         ("os.abort()", 75, "error: another process has exited or does not respond"),
         ("os.kill(os.getpid(), 9)", 137, "error: SIGKILL ended this process; out of memory?"),
         (
@@ -107,6 +108,14 @@ def test_the_end_of_the_work_is_explained(work, status, said):
     _, error = child.communicate(timeout=PATIENCE)
     assert child.returncode == status, error
     assert said in error and error.count("error:") == bool(said)
+
+
+def test_a_bug_keeps_its_status_and_traceback():
+    """Only an exit by a library or the time limit is taken for a process that hung."""
+    child = supervised("raise RuntimeError('a bug')")
+    _, error = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 1
+    assert error.endswith("RuntimeError: a bug\n") and "error: the process" not in error
 
 
 def test_the_work_ends_with_its_guard_and_hears_sigterm():
