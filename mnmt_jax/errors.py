@@ -22,8 +22,16 @@ STORAGE_ERRNOS = (
 """Error numbers of writes refused by the system."""
 
 
+TRY_AGAIN_STATUS = 75
+"""Exit status of a command that continues if it is started again, as in `sysexits.h`."""
+
+
 class UserError(ValueError):
     """An error in the user's input: one line with the file, line, field or flag, and the remedy."""
+
+
+class OutageError(UserError):
+    """An outage of a service that did not end in time: the same command continues after it."""
 
 
 class MnmtWarning(UserWarning):

@@ -6,15 +6,17 @@ request is answered 501, so a test that needs more fails.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+import google_crc32c
 import pytest
 
 from mnmt_jax.files.bucket import copy_files
@@ -25,6 +27,10 @@ _BUCKET = re.compile(r"/storage/v1/b/(?P<bucket>[^/]+)")
 _UPLOAD = re.compile(r"/upload/storage/v1/b/(?P<bucket>[^/]+)/o")
 
 FORBIDDEN = (403, b'{"error": {"code": 403, "message": "Forbidden"}}')
+OUTAGES = ("stalled", "cut", "lost", "503", "429")
+WRONG = ("short", "long", "flipped", "403", "404")
+TROUBLES = (*OUTAGES, *WRONG)
+"""Troubles with an answer: outages, and those that do not end by themselves."""
 NONSENSE = (200, b'{"kind": "storage#objects"}')  # a proxy's answer to another request, say
 
 
@@ -36,10 +42,19 @@ class _Store(ThreadingHTTPServer):
             generation.
         refuses: status and content of the answer to every request, instead of the bucket's; None
             while it serves.
+        trouble: returns the trouble with the next answer that has the content of an object, one of
+            `TROUBLES`; "" for none.
+        listed_sizes: wrong sizes of objects, as lists state them.
+        read: names of the objects whose content was asked for, in order.
+        released: set to end the answers that stall.
     """
 
-    def __init__(self) -> None:
-        super().__init__(("localhost", 0), _Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("localhost", port), _Handler)
+        self.trouble: Callable[[str], str] = lambda name: ""
+        self.listed_sizes: dict[str, int] = {}
+        self.read: list[str] = []
+        self.released = threading.Event()
         self.objects: dict[str, tuple[int, bytes]] = {}
         self.refuses: tuple[int, bytes] | None = None
         self.lock = threading.Lock()
@@ -53,6 +68,11 @@ class _Store(ThreadingHTTPServer):
             self.generation += 1
             self.objects[name] = (self.generation, content)
             return True
+
+
+def _hash_of(content: bytes) -> str:
+    checksum = google_crc32c.value(content).to_bytes(4, "big")
+    return f"crc32c={base64.b64encode(checksum).decode()}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -119,13 +139,37 @@ class _Handler(BaseHTTPRequestHandler):
         elif query.get("ifGenerationNotMatch") == str(generation):
             self._answer(304)
         else:
+            self.server.read.append(name)
+            if trouble := self.server.trouble(name):
+                self._answer_with(trouble, content)
+                return
             first, last = 0, len(content) - 1
             if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
                 first, last = int(asked[1]), min(int(asked[2] or last), last)
-            headers = {"x-goog-generation": str(generation)}
+            headers = {"x-goog-generation": str(generation), "x-goog-hash": _hash_of(content)}
             if asked:
                 headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
             self._answer(206 if asked else 200, content[first : last + 1], **headers)
+
+    def _answer_with(self, trouble: str, content: bytes) -> None:
+        half = content[: len(content) // 2]
+        if trouble.isdigit():
+            self._answer(int(trouble), b"{}", **{"Content-Type": "application/json"})
+        elif trouble in ("short", "long", "flipped"):
+            flipped = bytes([content[0] ^ 1]) + content[1:]
+            sent = {"short": half, "long": content + b"0", "flipped": flipped}[trouble]
+            self._answer(200, sent, **{"x-goog-hash": _hash_of(content)})
+        else:
+            assert trouble in ("cut", "stalled", "lost")
+            self.close_connection = True
+            if trouble != "lost":
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(half)
+                self.wfile.flush()
+            if trouble == "stalled":
+                self.server.released.wait(60)
 
     def _list(self, query: dict[str, str]) -> None:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
@@ -146,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
             "kind": "storage#object",
             "bucket": "bucket",
             "name": name,
-            "size": str(len(content)),
+            "size": str(self.server.listed_sizes.get(name, len(content))),
             "generation": str(generation),
             "timeCreated": now,
             "updated": now,
@@ -166,9 +210,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serve() -> Iterator[_Store]:
-    """Serve an empty bucket, `gs://bucket`, to the clients of this process."""
-    store = _Store()
+def serve(port: int = 0, objects: Mapping[str, bytes] | None = None) -> Iterator[_Store]:
+    """Serve a bucket, `gs://bucket`, to the clients of this process.
+
+    Args:
+        port: port to listen at; 0 for a free one.
+        objects: initial content, by name.
+    """
+    store = _Store(port)
+    for name, content in (objects or {}).items():
+        store.write(name, content, None)
     threading.Thread(target=store.serve_forever, daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
         for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
@@ -182,6 +233,7 @@ def serve() -> Iterator[_Store]:
         gpath._is_tf_installed.cache_clear()
         yield store
     gpath._is_tf_installed.cache_clear()
+    store.released.set()
     store.shutdown()
 
 

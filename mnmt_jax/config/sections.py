@@ -39,7 +39,7 @@ class Data(Checked):
     """Training data of a run and the layout of its rows.
 
     Attributes:
-        cache: token cache directory (`mnmt cache` makes one).
+        cache: token cache directory (`mnmt cache` makes one), or `gs://bucket/folder`.
         tasks: names of the training tasks; empty means every task with a `train` split.
         temperature: T of p_i ~ w_i (n_i / N)^(1/T); 1 is proportional, larger is flatter.
         min_pairs: tasks with fewer training pairs are drawn as if they had so many.

@@ -7,33 +7,44 @@
 
 A record is little-endian int32: the number of source pieces, the source pieces, the target pieces.
 Records hold no tags and no eos, so that one cache serves every instruction and layout. Caches are
-written by `mnmt_jax.data.cache_writer`.
+written by `mnmt_jax.data.cache_writer`. They are read from a folder, or from a bucket through local
+copies (`mnmt_jax.data.cache_files`).
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from mnmt_jax.data.cache_files import CACHE_JSON, CacheFiles, open_files
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.bucket import bucket_path, is_bucket
+from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.json_objects import parse_json
+from mnmt_jax.files.local_copies import file_inode
 from mnmt_jax.files.path_checks import is_outside
 from mnmt_jax.files.storage_errors import one_line, storage_error_reason
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-FORMAT = 2
+FORMAT = 3
+_READABLE_FORMATS = (2, FORMAT)  # 2 has no digests of files
 _OPEN_FILES = 256  # many systems limit a process to 1024 open files
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
 _SERIAL_SECONDS = 1e-3
+_COPIES = 3  # of a file in a bucket, until it counts as damaged there
+
+Examples = tuple[str, str, np.ndarray]
+"""Task, split and indices of examples."""
+_Content = TypeVar("_Content")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +57,8 @@ class Split:
         target_tokens: total number of target pieces.
         shards: number of examples in each shard file.
         content: SHA-256 of the records in order; independent of the division into shards.
+        lengths_file: digest of the file of lengths; None in caches of format 2.
+        shard_files: digest of each shard file; () in caches of format 2.
     """
 
     examples: int
@@ -53,6 +66,24 @@ class Split:
     target_tokens: int
     shards: tuple[int, ...]
     content: str
+    lengths_file: FileDigest | None = None
+    shard_files: tuple[FileDigest, ...] = ()
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Split:
+        """Return a split from its entry in a JSON file.
+
+        Raises:
+            ValueError, TypeError, KeyError: if the entry does not describe a split.
+        """
+        changes: dict[str, Any] = {"shards": tuple(facts["shards"])}
+        if lengths := facts.get("lengths_file"):
+            changes["lengths_file"] = FileDigest.from_json(lengths)
+        changes["shard_files"] = tuple(map(FileDigest.from_json, facts.get("shard_files", ())))
+        split = cls(**{**facts, **changes})
+        if split.shard_files and len(split.shard_files) != len(split.shards):
+            raise ValueError("the digests of shards are not as many as the shards")
+        return split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,55 +109,64 @@ class TokenCache:
     """A token cache on disk, read by index. It is thread-safe.
 
     Attributes:
-        directory: its folder.
+        directory: its folder, or a path in a bucket.
         vocabulary: the vocabulary of its ids.
         tasks: its tasks by name, in the order written.
     """
 
     def __init__(
-        self, directory: Path, vocabulary: Vocabulary, tasks: Mapping[str, CachedTask]
+        self,
+        directory: Path,
+        vocabulary: Vocabulary,
+        tasks: Mapping[str, CachedTask],
+        files: CacheFiles,
     ) -> None:
         self.directory = directory
+        self._files = files
         self.vocabulary = vocabulary
         self.tasks = dict(tasks)
         self._lengths: dict[tuple[str, str], np.ndarray] = {}
-        self._readers: collections.OrderedDict[Path, Any] = collections.OrderedDict()
+        self._readers: collections.OrderedDict[Path, tuple[int, Any]] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, directory: str | Path) -> TokenCache:
         """Open a cache.
 
+        Args:
+            directory: a folder, or `gs://bucket/folder`.
+
         Raises:
-            UserError: if it is missing, damaged, of another format or with another vocabulary.
+            UserError: if it is missing, damaged, of another format or with another vocabulary, or
+                the bucket cannot be read.
         """
         if not str(directory):
             raise UserError(
                 "Data.cache is not set; name a folder that 'mnmt cache' wrote: "
                 "--gin.Data.cache=\"'FOLDER'\""
             )
-        directory = Path(directory)
-        path = directory / "cache.json"
-        refuse_bucket(directory)
-        if not path.is_file():
-            raise UserError(
-                f"{path}: no such file; Data.cache must name a folder that 'mnmt cache' wrote"
-            )
+        directory = bucket_path(directory) if is_bucket(directory) else Path(directory)
+        path, files = directory / CACHE_JSON, open_files(directory)
+        content = files.read_json()
         try:
-            facts = parse_json(path.read_bytes(), finite=False)
+            facts = parse_json(content, finite=False)
             version = facts.get("format")
-            tasks = [_task_from_json(task) for task in facts["tasks"]] if version == FORMAT else []
+            is_readable = version in _READABLE_FORMATS
+            tasks = [_task_from_json(task) for task in facts["tasks"]] if is_readable else []
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path, f"{type(error).__name__}: {one_line(error)}") from error
-        if version != FORMAT:
+        if not is_readable:
             raise UserError(
                 f"{path}: format {version}, but this version reads format {FORMAT}; make the cache "
                 "again"
             )
-        vocabulary = Vocabulary.load(directory / "vocabulary")
+        with files.vocabulary() as folder:
+            vocabulary = Vocabulary.load(folder)
         if facts.get("vocabulary") != vocabulary.fingerprint:
             raise UserError(f"{path}: written with another vocabulary than {directory}/vocabulary")
-        return cls(directory, vocabulary, {task.name: task for task in tasks})
+        files.expect(_digests(tasks))
+        files.fetch(_lengths_name(task.name, split) for task in tasks for split in task.splits)
+        return cls(directory, vocabulary, {task.name: task for task in tasks}, files)
 
     def tasks_with(self, split: str) -> tuple[str, ...]:
         """Return the names of the tasks that have a split, in the order written."""
@@ -157,18 +197,29 @@ class TokenCache:
         """
         key = (task, split)
         if key not in self._lengths:
-            info, path = self.split(task, split), lengths_path(self.directory, task, split)
-            try:
-                lengths = np.lib.format.open_memmap(path, mode="r")
-            except (OSError, ValueError, EOFError) as error:
-                raise _unreadable(path, error) from error
-            if lengths.shape != (info.examples, 2) or lengths.dtype != np.int32:
-                raise _damaged(path, f"{lengths.dtype}{list(lengths.shape)} inside")
-            totals = [info.source_tokens, info.target_tokens]
-            if lengths.min() < 0 or lengths.sum(axis=0, dtype=np.int64).tolist() != totals:
-                raise _damaged(path, "its lengths do not match cache.json")
-            self._lengths[key] = lengths
+            info, name = self.split(task, split), _lengths_name(task, split)
+            self._lengths[key] = self._opened(
+                name, lambda path: self._read_lengths(path, name, info)
+            )
         return self._lengths[key]
+
+    def _read_lengths(self, path: Path, name: str, info: Split) -> np.ndarray:
+        """Return the memory-mapped lengths of a split.
+
+        Raises:
+            UserError: if the file is missing or damaged.
+        """
+        shown = self.directory / name
+        try:
+            lengths = np.lib.format.open_memmap(path, mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise _unreadable(shown, path, error) from error
+        if lengths.shape != (info.examples, 2) or lengths.dtype != np.int32:
+            raise _damaged(shown, f"{lengths.dtype}{list(lengths.shape)} inside")
+        totals = [info.source_tokens, info.target_tokens]
+        if lengths.min() < 0 or lengths.sum(axis=0, dtype=np.int64).tolist() != totals:
+            raise _damaged(shown, "its lengths do not match cache.json")
+        return lengths
 
     def read(self, task: str, split: str, indices: np.ndarray) -> list[bytes]:
         """Return the records of examples, in the order of `indices`.
@@ -188,42 +239,98 @@ class TokenCache:
         for shard in np.unique(shard_of).tolist():
             in_shard = np.flatnonzero(shard_of == shard)
             shard_indices = (indices[in_shard] - shards[shard]).tolist()
-            path = shard_path(self.directory, task, split, shard)
-            try:
-                with self._lock:
-                    shard_records = _read_records(self._reader(path), shard_indices)
-            except (OSError, RuntimeError, ValueError, IndexError) as error:
-                raise _unreadable(path, error) from error
-            if not _match_lengths(shard_records, self.lengths(task, split)[indices[in_shard]]):
-                raise _damaged(path, "its records do not match the file of lengths")
+            lengths = self.lengths(task, split)[indices[in_shard]]
+            name = _shard_name(task, split, shard)
+            shard_records = self._opened(
+                name, functools.partial(self._read_shard, name, shard_indices, lengths)
+            )
             for i, record in zip(in_shard.tolist(), shard_records, strict=True):
                 records[i] = record
         return records
+
+    def _read_shard(
+        self, name: str, indices: list[int], lengths: np.ndarray, path: Path
+    ) -> list[bytes]:
+        """Return records of a shard file.
+
+        Raises:
+            UserError: if the file is missing or damaged, or its records have other lengths.
+        """
+        shown = self.directory / name
+        try:
+            with self._lock:
+                records = _read_records(self._reader(path), indices)
+        except (OSError, RuntimeError, ValueError, IndexError) as error:
+            raise _unreadable(shown, path, error) from error
+        if not _match_lengths(records, lengths):
+            raise _damaged(shown, "its records do not match the file of lengths")
+        return records
+
+    def _opened(self, name: str, read: Callable[[Path], _Content]) -> _Content:
+        """Read a file; if a local copy is damaged or has just been removed, copy the file again.
+
+        Raises:
+            UserError: if the file cannot be read.
+        """
+        for _ in range(_COPIES):
+            path = self._files.path(name)
+            inode = file_inode(path)
+            try:
+                return read(path)
+            except UserError as error:
+                damage = error
+            with self._lock:
+                inode, _ = self._readers.pop(path, (inode, None))
+            if not self._files.discard(name, inode):
+                break
+        raise damage
+
+    def fetch(self, examples: Iterable[Examples]) -> None:
+        """Make the files of examples local that are read next; return at once if they are.
+
+        Raises:
+            UserError: if a file cannot be copied, or the folder of copies cannot hold all of them.
+        """
+        self._files.fetch(self._names(examples))
+
+    def fetch_ahead(self, examples: Callable[[], Iterable[Examples]]) -> None:
+        """Start making the files of later examples local, if files are copied at all.
+
+        Args:
+            examples: returns the examples; called in the background.
+        """
+        self._files.fetch_ahead(lambda: self._names(examples()))
+
+    def _names(self, examples: Iterable[Examples]) -> Iterator[str]:
+        """Yield the names of the files that have examples."""
+        for task, split, indices in examples:
+            shards = np.cumsum(self.split(task, split).shards)
+            yield _lengths_name(task, split)
+            for shard in np.unique(np.searchsorted(shards, indices, side="right")).tolist():
+                yield _shard_name(task, split, shard)
 
     def pair(self, task: str, split: str, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the source and target pieces of one example, int32 `[pieces]` each."""
         tokens = np.frombuffer(self.read(task, split, np.array([index]))[0], "<i4")
         return tokens[1 : 1 + tokens[0]], tokens[1 + tokens[0] :]
 
-    def files(self, task: str) -> Iterator[Path]:
-        """Yield the paths of a task's files, relative to the cache's folder."""
-        for name, split in self.tasks[task].splits.items():
-            yield lengths_path(Path(), task, name)
-            yield from (shard_path(Path(), task, name, n) for n in range(len(split.shards)))
+    def files(self, task: str) -> Iterator[tuple[str, Path]]:
+        """Yield the files of a task: names relative to the cache's folder, and paths to open."""
+        for name in _digests([self.tasks[task]]):
+            yield name, self._files.path(name)
 
     def _reader(self, path: Path) -> Any:
         """Return an open reader of a shard; close the least recently used one at the limit."""
         if path in self._readers:
             self._readers.move_to_end(path)
-            return self._readers[path]
+            return self._readers[path][1]
         from array_record.python import array_record_module
 
         if len(self._readers) == _OPEN_FILES:
-            self._readers.popitem(last=False)[1].close()
-        self._readers[path] = array_record_module.ArrayRecordReader(
-            str(path), options=_READER_OPTIONS
-        )
-        return self._readers[path]
+            self._readers.popitem(last=False)[1][1].close()
+        reader = array_record_module.ArrayRecordReader(str(path), options=_READER_OPTIONS)
+        self._readers[path] = (file_inode(path), reader)
+        return reader
 
     def __getstate__(self) -> dict:
         return {
@@ -254,9 +361,15 @@ def _read_records(reader: Any, indices: list[int]) -> list[bytes]:
     return records
 
 
-def _unreadable(path: Path, error: Exception) -> UserError:
-    """Return the error of an unreadable file: missing, a storage failure, or damaged."""
-    if not path.is_file():
+def _unreadable(path: Path, opened: Path, error: Exception) -> UserError:
+    """Return the error of an unreadable file: missing, a storage failure, or damaged.
+
+    Args:
+        path: path in the cache.
+        opened: path of the file that was opened, which may be a copy.
+        error: what was raised.
+    """
+    if not opened.is_file():
         return UserError(f"{path}: is missing; make the cache again with 'mnmt cache'")
     if trouble := storage_error_reason(error):
         return UserError(f"{path}: cannot be read ({trouble}); check the storage")
@@ -314,6 +427,26 @@ def lengths_path(directory: Path, task: str, split: str) -> Path:
     return directory / "tasks" / task / f"{split}-lengths.npy"
 
 
+def _shard_name(task: str, split: str, shard: int) -> str:
+    return shard_path(Path(), task, split, shard).as_posix()
+
+
+def _lengths_name(task: str, split: str) -> str:
+    return lengths_path(Path(), task, split).as_posix()
+
+
+def _digests(tasks: Iterable[CachedTask]) -> dict[str, FileDigest | None]:
+    """Return the digests of the files of tasks by name; None where the cache has none."""
+    digests: dict[str, FileDigest | None] = {}
+    for task in tasks:
+        for name, split in task.splits.items():
+            digests[_lengths_name(task.name, name)] = split.lengths_file
+            shard_files = split.shard_files or (None,) * len(split.shards)
+            for shard, digest in enumerate(shard_files):
+                digests[_shard_name(task.name, name, shard)] = digest
+    return digests
+
+
 def _task_from_json(task: dict) -> CachedTask:
     """Return a task from its entry in cache.json.
 
@@ -323,7 +456,7 @@ def _task_from_json(task: dict) -> CachedTask:
     splits = {}
     for name, facts in task["splits"].items():
         _check_name(name)
-        split = Split(**{**facts, "shards": tuple(facts["shards"])})
+        split = Split.from_json(facts)
         counts = (split.examples, split.source_tokens, split.target_tokens, *split.shards)
         if min(counts) < 0 or not 0 < split.examples == sum(split.shards):
             raise ValueError(f"{task['name']}/{name} has impossible counts")

@@ -19,6 +19,8 @@ from mnmt_jax.data.cache import FORMAT, CachedTask, Split, TokenCache, lengths_p
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_writable, new_folder
+from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.path_checks import MAX_JOINED_BYTES, check_name
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -102,8 +104,8 @@ class ReusedTask:
             shard_examples: ignored; the shards stay as they are.
         """
         del shard_examples
-        for file in self.cache.files(self.name):
-            link_or_copy(self.cache.directory / file, directory / file)
+        for name, path in self.cache.files(self.name):
+            link_or_copy(path, directory / name)
         return self.cache.tasks[self.name]
 
 
@@ -221,9 +223,10 @@ def check_cache_directory(directory: str | Path, overwrite: bool) -> None:
     """Check that a cache can be written to a directory.
 
     Raises:
-        UserError: if the directory cannot be written, has content that is not a cache, or has a
-            cache and `overwrite` is not set.
+        UserError: if the directory cannot be written or is in a bucket, has content that is not a
+            cache, or has a cache and `overwrite` is not set.
     """
+    refuse_bucket(directory, "write the cache to a folder, and copy it with 'gcloud storage cp -r'")
     check_output_directory(Path(directory), overwrite, mark="cache.json", kind="a cache")
 
 
@@ -281,14 +284,28 @@ def write_split(
         shards[-1] += 1
     if writer is not None:
         writer.close()
-    return Split(*lengths.close(), tuple(shards), content.hexdigest())
+    counts = lengths.close()
+    if not shards:
+        return Split(*counts, (), content.hexdigest())
+    paths = (shard_path(directory, task, split, number) for number in range(len(shards)))
+    return Split(
+        *counts,
+        shards=tuple(shards),
+        content=content.hexdigest(),
+        lengths_file=FileDigest.of(lengths.path),
+        shard_files=tuple(map(FileDigest.of, paths)),
+    )
 
 
 class _LengthsFile:
-    """A file of lengths in NumPy's format that grows; its first bytes are written last."""
+    """A file of lengths in NumPy's format that grows; its first bytes are written last.
+
+    Attributes:
+        path: path of the file.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._buffer = array.array("i")
         self._totals = np.zeros(2, np.int64)
         self._examples = 0
@@ -303,7 +320,7 @@ class _LengthsFile:
         """Write the rest; return the numbers of examples, source pieces and target pieces."""
         self._flush()
         if self._examples:
-            with open(self._path, "r+b") as file:
+            with open(self.path, "r+b") as file:
                 file.write(self._header())
         return self._examples, int(self._totals[0]), int(self._totals[1])
 
@@ -311,7 +328,7 @@ class _LengthsFile:
         table = np.array(self._buffer, np.int32).reshape(-1, 2)
         if not len(table):
             return
-        with open(self._path, "ab" if self._examples else "wb") as file:
+        with open(self.path, "ab" if self._examples else "wb") as file:
             if not self._examples:
                 file.write(self._header())  # of this size, whatever the number of examples
             file.write(table.tobytes())

@@ -18,7 +18,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.batch_iterator import BatchIterator
-from mnmt_jax.data.cache import TokenCache, decode_records
+from mnmt_jax.data.cache import Examples, TokenCache, decode_records
 from mnmt_jax.data.chunk_plan import ALL_ROWS, Plan, ProcessRows, assign_batches
 from mnmt_jax.data.converter import BatchExtras, HostBatch, Segments, make_converter
 from mnmt_jax.data.mixing_schedule import MixingSchedule
@@ -67,9 +67,10 @@ class Pipeline:
             process_rows: rows of the global batch that this process reads.
 
         Raises:
-            UserError: if no task has training text, or the rows cannot be split evenly.
+            UserError: if no task has training text.
         """
         self._local_rows = process_rows.local_rows(data.rows)
+        self._process_rows = process_rows
         self.cache = cache
         names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not names:
@@ -84,7 +85,7 @@ class Pipeline:
                 "single sentences; set Data.noise=()"
             )
         self._data, self._seed, self._noise = data, seed, Noise(data.noise)
-        self._rows = int((self._local_rows >= 0).sum())
+        self._rows = process_rows.count(data.rows)
         self._schedule = MixingSchedule(
             self.task_names,
             tuple(sizes[name] for name in self.task_names),
@@ -143,6 +144,14 @@ class Pipeline:
         """Yield this host's batches of a training chunk, from `first_batch` on."""
         for segments in self._load(self.plan(chunk), self.task_names, TRAIN, first_batch):
             yield self.converter.batch(segments, self._rows)
+        following = chunk + max(1, self._data.workers)  # the next one of this process
+        self.cache.fetch_ahead(lambda: self._local_examples(following))
+
+    def _local_examples(self, chunk: int) -> Iterator[Examples]:
+        """Yield the examples of a training chunk that this host reads."""
+        plan = self.plan(chunk)
+        is_local = self._local_rows[plan.row] >= 0
+        yield from _examples(plan.select(is_local), self.task_names, TRAIN)
 
     @property
     def new_weights(self) -> tuple[int, ...]:
@@ -189,6 +198,17 @@ class Pipeline:
         return (
             f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are "
             f"{self._reason()} and left out, most of them in {max(counts, key=counts.__getitem__)}"
+        )
+
+    def empty_rows_summary(self) -> str:
+        """Return a one-line summary of the rows that stay empty; empty if there are none."""
+        rows, shards = self._data.rows, self._process_rows.num_shards
+        empty = self._process_rows.empty_rows(rows)
+        return (
+            f"{empty} of {rows + empty} rows of each batch stay empty, because Data.rows={rows} is "
+            f"not a multiple of the {shards} parts (data x fsdp) of the mesh"
+            if empty
+            else ""
         )
 
     def check_fits(self) -> None:
@@ -293,6 +313,7 @@ class Pipeline:
     def _segments(self, plan: Plan, names: Sequence[str], split: str) -> Segments:
         records: list[bytes] = [b""] * len(plan.task)
         languages = np.zeros((len(names), 2), np.int32)
+        self.cache.fetch(_examples(plan, names, split))
         for task_number in np.unique(plan.task).tolist():
             task = self.cache.tasks[names[task_number]]
             languages[task_number] = [
@@ -345,6 +366,12 @@ def batches(
     return Pipeline(
         cache, layout, data, extras=extras, seed=seed, process_rows=process_rows
     ).train()
+
+
+def _examples(plan: Plan, names: Sequence[str], split: str) -> Iterator[Examples]:
+    """Yield the examples of a plan, task by task."""
+    for task_number in np.unique(plan.task).tolist():
+        yield names[task_number], split, plan.index[plan.task == task_number]
 
 
 def padding_fraction(batch: HostBatch) -> dict[str, float]:

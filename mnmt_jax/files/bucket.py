@@ -33,14 +33,20 @@ def is_bucket(path: str | os.PathLike[str]) -> bool:
     return bool(_URL.match(os.fspath(path)))
 
 
-def refuse_bucket(path: str | os.PathLike[str]) -> None:
+def refuse_bucket(
+    path: str | os.PathLike[str], remedy: str = "only runs and token caches can be in a bucket"
+) -> None:
     """Check that a path is not a URL, since only a local folder can be written.
+
+    Args:
+        path: the path.
+        remedy: end of the message.
 
     Raises:
         UserError: if it is.
     """
     if is_bucket(path):
-        raise UserError(f"{_url(path)}: must be a folder; only runs can be in a bucket")
+        raise UserError(f"{_url(path)}: must be a folder; {remedy}")
 
 
 def bucket_path(url: str | os.PathLike[str]) -> Path:

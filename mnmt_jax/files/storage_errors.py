@@ -19,13 +19,13 @@ _CLIENTS = ("aiohttp", "gcsfs", "google", "requests", "urllib3")  # their errors
 
 def storage_error_reason(error: BaseException) -> str:
     """Return the system's reason for a refused write; empty if something else failed."""
-    network = (one_line(cause) for cause in _causes(error) if _is_network_trouble(cause))
+    network = (one_line(cause) for cause in causes(error) if _is_network_trouble(cause))
     return system_error_reason(error) or next(network, "")
 
 
 def system_error_reason(error: BaseException) -> str:
     """Return the reason as in `storage_error_reason`, without network errors."""
-    for cause in _causes(error):
+    for cause in causes(error):
         for number in STORAGE_ERRNOS:
             text = os.strerror(number)
             if getattr(cause, "errno", None) == number or text in str(cause):
@@ -51,8 +51,16 @@ def is_machine_error(error: BaseException) -> bool:
         isinstance(cause, MemoryError | PermissionError)
         or _is_network_trouble(cause)
         or any(trouble in str(cause) for trouble in _MACHINE)
-        for cause in _causes(error)
+        for cause in causes(error)
     )
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors that led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def one_line(error: BaseException) -> str:
@@ -83,10 +91,3 @@ def _was_raised_in_a_client(cause: BaseException) -> bool:
     return any(
         frame.f_globals.get("__name__", "").partition(".")[0] in _CLIENTS for frame in frames
     )
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.papers.experiments import Experiment, make_experiment, slug, with_released_vocabulary
+from mnmt_jax.papers.experiments import Experiment, make_experiment, slug, with_released_files
 from mnmt_jax.papers.tables import Paper, Row, Table
 
 RESULT, PAGE = "analysis.json", "analysis.html"
@@ -98,7 +98,7 @@ def _analysis(paper: Paper, table: Table, fields: Mapping[str, Any], data: Path 
     for facts in fields["runs"]:
         row = Row(facts["name"], {}, "", {key: facts[key] for key in facts if key != "name"})
         experiment = make_experiment(paper, table, row, corpus)
-        runs[row.name] = with_released_vocabulary(experiment, data)
+        runs[row.name] = with_released_files(experiment, data)
     rows = dict(fields.get("rows", {}))
     if wrong := [name for name in rows if name not in {row.name for row in table.rows}]:
         raise UserError(f"{place}: rows: the table has no row '{wrong[0]}'")

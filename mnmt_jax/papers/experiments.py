@@ -77,6 +77,9 @@ class CorpusSettings:
         released_vocabulary: SentencePiece model of the authors, below the folder of the corpora;
             used instead of a new vocabulary if it is there. Empty if none is public.
         released_at: where this file is published.
+        recipe: recipe of `mnmt prepare` that does the authors' cleaning; empty if there is none.
+        recipe_files: folder that the recipe needs, below the folder of the corpora; without it the
+            text is not cleaned.
         vocabulary_of: corpus whose vocabulary is used; empty for its own.
         lavs_copies: number of copies of shared pieces (LAVS) that are added to that vocabulary, at
             most; 0 for none.
@@ -96,6 +99,7 @@ class CorpusSettings:
             --paper_compatible` takes; empty if there is none.
         as_published: whether our cells have the scores of this procedure.
         vocabulary_file: path of the released vocabulary; empty if a new one is trained.
+        is_prepared: whether the recipe is used.
     """
 
     corpus: str
@@ -107,6 +111,8 @@ class CorpusSettings:
     omitted_preparation: str = ""
     released_vocabulary: str = ""
     released_at: str = ""
+    recipe: str = ""
+    recipe_files: str = ""
     vocabulary_of: str = ""
     lavs_copies: int = 0
     cache: tuple[str, ...] = ()
@@ -123,6 +129,7 @@ class CorpusSettings:
     procedure: str = ""
     as_published: bool = False
     vocabulary_file: str = ""
+    is_prepared: bool = False
 
     @property
     def vocabulary_name(self) -> str:
@@ -215,7 +222,8 @@ class Experiment:
         sources = tuple(f"from_{source.model}" for source in self.sources if not source.name)
         released = self.data.vocabulary_file and not self.vocabulary_import
         vocabulary = ("released_vocabulary",) if released else ()
-        return (*self.settings, *self.bindings, *sources, *suffix, *vocabulary)
+        prepared = ("prepared",) if self.data.is_prepared else ()
+        return (*self.settings, *self.bindings, *sources, *suffix, *vocabulary, *prepared)
 
 
 def experiments(paper: Paper, table: Table, row: Row) -> Mapping[str, Experiment]:
@@ -335,7 +343,7 @@ def corpus_settings(paper: Paper, corpus: str) -> CorpusSettings:
     """
     values = {**paper.defaults, **_corpus_fields(paper, corpus)}
     known = {field.name for field in dataclasses.fields(CorpusSettings)}
-    known -= {"corpus", "vocabulary_file"}
+    known -= {"corpus", "vocabulary_file", "is_prepared"}
     if unknown := sorted(set(values) - known):
         raise UserError(f"{_corpus_place(paper, corpus)}: unknown field '{unknown[0]}'")
     if (procedure := values.get("procedure", "")) and procedure not in PROCEDURES:
@@ -374,20 +382,22 @@ def _corpus_place(paper: Paper, corpus: str) -> str:
     return f"{paper.name}/paper.toml: corpora.{corpus}"
 
 
-def with_released_vocabulary(experiment: Experiment, folder: Path | None) -> Experiment:
-    """Return an experiment with the vocabulary that the authors released, if its file is there.
+def with_released_files(experiment: Experiment, folder: Path | None) -> Experiment:
+    """Return an experiment with the authors' vocabulary and cleaning, if their files are there.
 
     Args:
         experiment: the experiment.
         folder: folder of the corpora; None if their files are not looked for.
     """
-    file = experiment.data.released_vocabulary
-    if folder is None or not file or not (folder / file).is_file():
+    data = experiment.data
+    if folder is None:
         return experiment
-    path = str((folder / file).resolve())
-    return dataclasses.replace(
-        experiment, data=dataclasses.replace(experiment.data, vocabulary_file=path)
-    )
+    if data.released_vocabulary and (folder / data.released_vocabulary).is_file():
+        path = (folder / data.released_vocabulary).resolve()
+        data = dataclasses.replace(data, vocabulary_file=str(path))
+    if data.recipe and (folder / data.recipe_files).is_dir():
+        data = dataclasses.replace(data, is_prepared=True)
+    return dataclasses.replace(experiment, data=data)
 
 
 def data_notes(experiments: Iterable[Experiment]) -> list[str]:
@@ -395,7 +405,12 @@ def data_notes(experiments: Iterable[Experiment]) -> list[str]:
     notes: dict[str, None] = {}
     for experiment in experiments:
         data = experiment.data
-        if data.omitted_preparation:
+        if data.recipe and not data.is_prepared:
+            place = f"DATA/{data.recipe_files}"
+            notes[f"{data.mixture}: recipe {data.recipe}, which needs {place}: not used"] = None
+        elif data.recipe:
+            notes[f"{data.mixture}: cleaned by the recipe {data.recipe}"] = None
+        if data.omitted_preparation and not data.is_prepared:
             notes[f"{data.mixture}: not done here: {data.omitted_preparation}"] = None
         if data.released_vocabulary and not experiment.vocabulary_import:
             use = "used" if data.vocabulary_file else "not there, so a new one is trained"

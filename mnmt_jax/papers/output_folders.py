@@ -10,7 +10,8 @@ def cache_folder(experiment: Experiment) -> str:
     data = experiment.data
     vocabulary = experiment.vocabulary_import or data.vocabulary_name
     difference = "" if vocabulary == data.mixture else vocabulary.removeprefix(f"{data.mixture}-")
-    parts = (*data.cache, *filter(None, [difference]))
+    prepared = data.recipe if data.is_prepared else ""
+    parts = (*data.cache, *filter(None, [difference, prepared]))
     return "-".join([f"caches/{data.mixture}", *(part.lstrip("-") for part in parts)])
 
 

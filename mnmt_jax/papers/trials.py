@@ -11,7 +11,7 @@ from mnmt_jax.papers.experiments import (
     Experiment,
     experiments,
     outside_experiments,
-    with_released_vocabulary,
+    with_released_files,
 )
 from mnmt_jax.papers.tables import Paper, Row, Table
 
@@ -72,7 +72,7 @@ def trials(
         )
         for prefix, experiment in by_prefix.items():
             stated = stated_seeds(table, experiment)
-            used = with_released_vocabulary(experiment, data)
+            used = with_released_files(experiment, data)
             chosen += [
                 Trial(row.name, prefix, used, seed)
                 for seed in _choose_seeds(stated, seeds if _varies(experiment) else 1)

@@ -6,7 +6,7 @@ Folders below the output folder, shared by all tables that are written there:
     imports/NAME             from `mnmt import`
     vocabularies/NAME        from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
-    caches/MIXTURE           from `mnmt cache`
+    caches/MIXTURE           from `mnmt cache`, or `mnmt prepare`
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
@@ -35,7 +35,7 @@ from mnmt_jax.papers.experiments import (
     mixture_languages,
     settings_file,
     training_config,
-    with_released_vocabulary,
+    with_released_files,
 )
 from mnmt_jax.papers.output_folders import cache_folder, count_file, import_folder, run_folder
 from mnmt_jax.papers.scales import TINY_SIZES, Scale
@@ -133,10 +133,11 @@ class Workflow:
         else:
             vocabulary = f"vocabularies/{data.vocabulary_name}"
             step = self._vocabulary(data)
-        command = ("mnmt", "cache", "--mixture", data.mixture, *data.cache)
+        command = ("prepare", "--recipe", data.recipe) if data.is_prepared else ("cache",)
+        flags = ("--mixture", data.mixture, *data.cache, "--vocabulary", vocabulary)
         return self._step(
             f"cache/{folder.removeprefix('caches/')}",
-            (*command, "--vocabulary", vocabulary, "--output", folder),
+            ("mnmt", *command, *flags, "--output", folder),
             (step, *self._data(data.mixture)),
         )
 
@@ -222,7 +223,7 @@ class Workflow:
 
     def _source_experiment(self, source: Source) -> Experiment:
         experiment = Experiment(source.model, corpus_settings(self._paper, source.corpus))
-        return with_released_vocabulary(experiment, self._folder)
+        return with_released_files(experiment, self._folder)
 
     def _import(self, name: str) -> str:
         flags = [*map(self._data_path, shlex.split(self._paper.imports[name]))]

@@ -14,7 +14,9 @@ from typing import Any, NoReturn
 
 from mnmt_jax.errors import (
     STORAGE_ERRNOS,
+    TRY_AGAIN_STATUS,
     MnmtWarning,
+    OutageError,
     UserError,
     is_out_of_memory,
     name_os_errors,
@@ -44,8 +46,9 @@ def run_command(main: Callable[[], int | None]) -> None:
         main: takes no arguments; returns an exit status, or None for success.
 
     The status is 0 on success; 2 after a `UserError`, a refused path, a full disk, lack of memory
-    or an invalid JAX variable (one line on stderr); 130 after Ctrl-C; and 141 if the output pipe is
-    closed. Any other exception is a bug and keeps its traceback.
+    or an invalid JAX variable (one line on stderr); 75 after an `OutageError` (one line); 130 after
+    Ctrl-C; and 141 if the output pipe is closed. Any other exception is a bug and keeps its
+    traceback.
     """
     try:
         _keep_programs()
@@ -53,7 +56,7 @@ def run_command(main: Callable[[], int | None]) -> None:
             status = main() or 0
         flush_output()
     except UserError as error:
-        status = 2
+        status = TRY_AGAIN_STATUS if isinstance(error, OutageError) else 2
         print(f"error: {error}", file=sys.stderr)
     except (AssertionError, MemoryError, RuntimeError, ValueError) as error:
         message = _out_of_memory(error) or _variable_of_jax(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
+import itertools
 import json
 import signal
 import time
@@ -16,8 +17,10 @@ import pytest
 from mnmt_jax import Translator
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.errors import UserError
+from mnmt_jax.files import bucket_reader
 from mnmt_jax.files.bucket import Mirror, bucket_path, copy_files, files_below
 from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.files.local_copies import FOLDER_VARIABLE
 from mnmt_jax.files.storage_errors import is_machine_error, storage_error_reason
 from mnmt_jax.runs.average import average_checkpoints
 from mnmt_jax.runs.new_run import write_run
@@ -31,7 +34,7 @@ from mnmt_jax.training.session import Session
 from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import fresh_process
-from tests.made_bucket import FORBIDDEN, NONSENSE, download, serve
+from tests.made_bucket import FORBIDDEN, NONSENSE, TROUBLES, download, serve
 from tests.made_run import (
     assert_same_training,
     make_cache,
@@ -151,6 +154,31 @@ def test_a_run_made_of_parameters_can_be_copied(bucket, straight, tmp_path):
     copy_files(tmp_path / "made", bucket / "runs" / "made")
     found, step = restore_params("gs://bucket/runs/made")
     assert step == 0 and (found["embedding"] == params["embedding"]).all()
+
+
+def test_a_token_cache_in_the_bucket_trains_as_in_a_folder(
+    server, bucket, straight, tmp_path, monkeypatch
+):
+    """Through an outage or a wrong answer for every file, in two starts."""
+    config, run = straight
+    copy_files(Path(config.data.cache), bucket / "caches" / "one")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "copies"))
+    monkeypatch.setattr(bucket_reader, "_SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(bucket_reader, "_TIMEOUT", (30.0, 1.0))
+    troubles = itertools.cycle(TROUBLES)
+    server.read.clear()
+    server.trouble = lambda name: next(troubles) if server.read.count(name) == 1 else ""
+    data = dataclasses.replace(config.data, cache="gs://bucket/caches/one")
+    shards = []
+    for steps in (STEPS // 2, STEPS):
+        settings = dataclasses.replace(config.train, steps=steps)
+        changed = dataclasses.replace(config, data=data, train=settings)
+        assert train(changed, tmp_path / "run") is None
+        shards.append([name for name in server.read if name.endswith(".array_record")])
+    server.trouble = lambda name: ""
+    assert_same_training(tmp_path / "run", run, STEPS)
+    assert all(shards[0].count(name) > 1 for name in shards[0]) and len(shards[0]) > 10
+    assert shards[1] == shards[0]  # copies of the first start are used
 
 
 def test_killed_and_continued(objects, straight, tmp_path):

@@ -158,6 +158,28 @@ def test_plans_and_pages_say_what_the_authors_did_to_the_text(tmp_path, relaxed_
     assert "iwslt17: not done here: Moses" in pages.markdown_page(paper, made)
 
 
+def test_text_is_cleaned_where_the_files_of_its_recipe_are(tmp_path, relaxed_dtypes):
+    name, texts = "registers/table4", {}
+    for key in ("cache", "prepare"):
+        plan = _plan(name, "10", tmp_path)
+        step = next(step for step in plan.steps if step.command[1] == key)
+        trains = (" ".join(s.command) for s in plan.steps if s.command[1] == "train")
+        train = next(command for command in trains if "caches/nllb_bridge" in command)
+        texts[key] = " ".join(step.command), train, describe_plan(find_table(name), (), (), plan)
+        (tmp_path / "histograms").mkdir(exist_ok=True)
+    command, train, text = texts["prepare"]
+    assert command == (
+        "mnmt prepare --recipe nllb_mitre --mixture nllb_bridge --vocabulary "
+        "vocabularies/nllb_bridge --output caches/nllb_bridge-nllb_mitre"
+    )
+    assert "'caches/nllb_bridge-nllb_mitre'" in train and "-prepared/seed42" in train
+    assert "nllb_bridge: cleaned by the recipe nllb_mitre" in text and "not done here" not in text
+    command, train, text = texts["cache"]
+    assert command.endswith("--output caches/nllb_bridge") and "prepared" not in train
+    assert "recipe nllb_mitre, which needs DATA/histograms: not used" in text
+    assert "nllb_bridge: not done here: the authors' cleaning" in text
+
+
 @pytest.mark.parametrize("name, count", [("two_stage/table1", 1), ("language_layers/table7", 0)])
 def test_plans_say_which_updates_are_estimates(name, count, relaxed_dtypes):
     """Trainings of two_stage/table1 last a number of epochs, the others a number of updates."""

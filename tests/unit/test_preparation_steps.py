@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import random
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -223,6 +224,20 @@ def test_missing_histograms_are_one_line(tmp_path):
         rule.check_languages(["de"])
     with pytest.raises(UserError, match="no text to count"):
         write_histogram(tmp_path / "fr", ["", "\n"])
+
+
+def test_histograms_may_be_with_the_corpora(tmp_path, monkeypatch):
+    for folder in ("data", "here"):
+        (tmp_path / folder / "histograms").mkdir(parents=True)
+        write_histogram(tmp_path / folder / "histograms" / "de", [folder])
+    monkeypatch.setenv("MNMT_JAX_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    rule = Histogram("histograms")
+    (path,) = rule.dependencies(["de"])
+    assert path == str(tmp_path / "data" / "histograms" / "de")
+    rule.check_languages(["de"])
+    monkeypatch.chdir(tmp_path / "here")
+    assert [*rule.dependencies(["de"])] == [str(Path("histograms") / "de")]
 
 
 def test_exact_duplicates_are_those_of_sets_of_strings():

@@ -20,6 +20,7 @@ from mnmt_jax.data.preparation.characters import (
 )
 from mnmt_jax.data.preparation.histograms import FREQUENCY_LIMIT, read_histogram
 from mnmt_jax.data.preparation.steps import Side, SideRule
+from mnmt_jax.data.published_corpora import data_folder
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import parse_code
 
@@ -154,7 +155,8 @@ class Histogram(SideRule):
     Source: `clean_histogram.py` of M2M-100.
 
     Attributes:
-        folder: folder with a histogram per language (`mnmt_jax.data.preparation.histograms`).
+        folder: folder with a histogram per language (`mnmt_jax.data.preparation.histograms`), in
+            the working directory or below `MNMT_JAX_DATA`.
         min_share: share of frequent characters that a sentence must exceed.
         frequency_limit: characters after this one in a histogram are rare.
     """
@@ -178,7 +180,7 @@ class Histogram(SideRule):
 
     def dependencies(self, languages: Sequence[str]) -> dict[str, str]:
         """Return the digests of the histograms."""
-        paths = [Path(self.folder) / code for code in languages]
+        paths = [self._path(code) for code in languages]
         return {str(path): sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
 
     def accepts_side(self, side: Side) -> np.ndarray:
@@ -187,7 +189,11 @@ class Histogram(SideRule):
         return side.code_points.count(self._table(side.language)) / lengths > self.min_share
 
     def _table(self, code: str) -> np.ndarray:
-        return _histogram_table(Path(self.folder) / code, self.frequency_limit)
+        return _histogram_table(self._path(code), self.frequency_limit)
+
+    def _path(self, code: str) -> Path:
+        folder = Path(self.folder)
+        return (folder if folder.is_dir() else data_folder() / folder) / code
 
 
 @functools.cache

@@ -101,8 +101,7 @@ class CacheOutput:
             splits = {}
             for split in task.splits:
                 finished = _split_folder(job, task.name, split)
-                facts = read_facts(finished / _SPLIT_FACTS)
-                splits[split] = Split(**{**facts, "shards": tuple(facts["shards"])})
+                splits[split] = Split.from_json(read_facts(finished / _SPLIT_FACTS))
                 _link_files(finished / "tasks", folder / "tasks")
             kept = {name: split for name, split in splits.items() if split.examples}
             if kept:
