@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import signal
 import sys
@@ -63,6 +64,15 @@ class ImportsLoader:
         """Yield the batches of a chunk."""
         for batch in self.loader.iterate_chunk(chunk, first_batch):
             yield batch | {name: np.array(name in sys.modules) for name in self.modules}
+
+
+class WarningLoader(CountingLoader):
+    """A loader that warns."""
+
+    def iterate_chunk(self, chunk: int, first_batch: int = 0) -> Iterator[HostBatch]:
+        """Yield the batches of a chunk."""
+        logging.getLogger("mnmt_jax.data").warning("the storage is slow")
+        yield from super().iterate_chunk(chunk, first_batch)
 
 
 class UnpicklableError(Exception):

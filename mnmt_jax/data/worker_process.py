@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Protocol
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.data.shared_batches import open_anonymous, write_batches
 from mnmt_jax.errors import UserError
+from mnmt_jax.runtime.run_command import warnings_as_lines
 
 REQUEST = struct.Struct("<qq")
 REPLY_SIZE = struct.Struct("<q")
@@ -46,10 +47,11 @@ def main(connection_descriptor: int, loader_descriptor: int) -> None:
     requests: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, requests), daemon=True).start()
     load = _Load(loader_descriptor)
-    while True:
-        request = requests.get()
-        with open_anonymous() as file:
-            _send(connection, load(*request, file), file)
+    with warnings_as_lines():
+        while True:
+            request = requests.get()
+            with open_anonymous() as file:
+                _send(connection, load(*request, file), file)
 
 
 class _Load:

@@ -28,7 +28,13 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.train import train
 from tests import made_run
-from tests.chunk_loaders import BrokenLoader, CountingLoader, ImportsLoader, UnpicklableError
+from tests.chunk_loaders import (
+    BrokenLoader,
+    CountingLoader,
+    ImportsLoader,
+    UnpicklableError,
+    WarningLoader,
+)
 from tests.unit import made_text
 
 ROOT = Path(__file__).parents[2]
@@ -154,6 +160,11 @@ def test_workers_import_neither_jax_nor_grain(cache, start):
     loader = ImportsLoader(make_pipeline(cache), ("jax", "grain", "numpy"))
     batch = next(start(loader, 1))[0]
     assert [bool(batch[name]) for name in loader.modules] == [False, False, True]
+
+
+def test_warnings_of_workers_are_lines(start, capfd):
+    next(start(WarningLoader(), 1))
+    assert capfd.readouterr().err.startswith("warning: the storage is slow\n")
 
 
 @pytest.mark.parametrize(
