@@ -67,9 +67,10 @@ class Pipeline:
             process_rows: rows of the global batch that this process reads.
 
         Raises:
-            UserError: if no task has training text, or the rows cannot be split evenly.
+            UserError: if no task has training text.
         """
         self._local_rows = process_rows.local_rows(data.rows)
+        self._process_rows = process_rows
         self.cache = cache
         names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not names:
@@ -84,7 +85,7 @@ class Pipeline:
                 "single sentences; set Data.noise=()"
             )
         self._data, self._seed, self._noise = data, seed, Noise(data.noise)
-        self._rows = int((self._local_rows >= 0).sum())
+        self._rows = process_rows.count(data.rows)
         self._schedule = MixingSchedule(
             self.task_names,
             tuple(sizes[name] for name in self.task_names),
@@ -197,6 +198,17 @@ class Pipeline:
         return (
             f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are "
             f"{self._reason()} and left out, most of them in {max(counts, key=counts.__getitem__)}"
+        )
+
+    def empty_rows_summary(self) -> str:
+        """Return a one-line summary of the rows that stay empty; empty if there are none."""
+        rows, shards = self._data.rows, self._process_rows.num_shards
+        empty = self._process_rows.empty_rows(rows)
+        return (
+            f"{empty} of {rows + empty} rows of each batch stay empty, because Data.rows={rows} is "
+            f"not a multiple of the {shards} parts (data x fsdp) of the mesh"
+            if empty
+            else ""
         )
 
     def check_fits(self) -> None:
