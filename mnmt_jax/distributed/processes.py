@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import faulthandler
 import os
 import signal
@@ -173,8 +174,9 @@ def _run_child(work: Callable[[], int | None], ended: int) -> NoReturn:
         sys.excepthook(*sys.exc_info())
     sys.stdout.flush()
     sys.stderr.flush()
-    if status not in (0, LOST_STATUS) and is_first():
-        time.sleep(_LINGER_SECONDS)
+    with contextlib.suppress(Exception):  # JAX may be what failed
+        if status not in (0, LOST_STATUS) and is_first():
+            time.sleep(_LINGER_SECONDS)
     os.write(ended, b".")
     os._exit(status)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
-import shutil
 import socket
 import sys
 import threading
@@ -286,17 +285,20 @@ def test_a_copy_that_is_damaged_while_it_is_open_is_replaced(folder, server, tmp
 
 
 def test_a_changed_cache_has_other_copies(server, folder, tmp_path):
-    batches(TokenCache.open(URL))
-    shutil.copytree(folder, tmp_path / "changed")
-    pairs = [([5, 6], [7, 8])] * 30
+    """All its files have the sizes of before."""
+    cache = TokenCache.open(URL)
+    batches(cache)
+    pairs = [cache.pair("made_en_de", "train", number) for number in range(30)]
+    turned = [(source[::-1].tolist(), target[::-1].tolist()) for source, target in pairs]
     changed = write_cache(
         tmp_path / "changed",
-        [TaskSource("made_en_de", "en", "de", {"train": lambda: pairs})],
+        [TaskSource("made_en_de", "en", "de", {"train": lambda: turned})],
         vocabulary=made_text.vocabulary(),
-        overwrite=True,
         shard_examples=10,
     )
-    for name, content in objects(tmp_path / "changed").items():
+    contents = objects(tmp_path / "changed")
+    assert len(contents[SHARD]) == len(server.objects[SHARD][1])
+    for name, content in contents.items():
         server.write(name, content, None)
     assert_same_batches(batches(TokenCache.open(URL)), batches(changed))
 
@@ -358,6 +360,16 @@ class TestLimit:
                 assert len(server.read) == before
                 break
         assert background
+
+    def test_what_does_not_fit_beside_the_chunk_is_not_copied_ahead(self, server, limit):
+        cache = TokenCache.open(URL)
+        shards = [(task, "train", np.arange(30)) for task in cache.tasks]
+        cache.fetch(shards[:1])
+        before = len(server.read)
+        for ahead, copied in ((shards[1:], 0), (shards[1:2], 3)):
+            cache.fetch_ahead(lambda ahead=ahead: ahead)
+            cache._files._background.join()
+            assert len(server.read) == before + copied
 
     def test_leftovers_of_ended_processes_are_removed(self, server, tmp_path, limit):
         TokenCache.open(URL).read("made_en_de", "train", np.arange(30))

@@ -93,6 +93,12 @@ def supervised(work: str) -> subprocess.Popen:
     [
         ("return 3", 3, ""),
         ("from mnmt_jax.errors import UserError; raise UserError('no')", 2, "error: no"),
+        (
+            "import jax; jax.config.update('jax_platforms', 'none'); "
+            "from mnmt_jax.errors import UserError; raise UserError('no')",
+            2,
+            "error: no",
+        ),
         ("os._exit(1)", 75, "error: the process on "),
         ("os.abort()", 75, "error: another process has exited or does not respond"),
         ("os.kill(os.getpid(), 9)", 137, "error: SIGKILL ended this process; out of memory?"),
