@@ -105,7 +105,7 @@ def without_digests(store) -> None:
 
 
 def copies(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "copies").rglob("*") if path.suffix != ".used"]
+    return [path for path in (tmp_path / "copies" / "token_caches").rglob("*") if path.is_file()]
 
 
 def copy_of(name: str, tmp_path: Path) -> Path:
@@ -314,11 +314,12 @@ class TestLimit:
         return 7 * shard
 
     def test_least_recently_used_copies_are_removed(self, folder, server, tmp_path, limit, capfd):
-        sizes = []
+        sizes, mine = [], tmp_path / "copies" / "mine.array_record"
+        mine.parent.mkdir()
+        mine.write_text("mine")
 
         def record_size(name: str) -> str:
-            stats = (path.stat() for path in copies(tmp_path) if path.is_file())
-            sizes.append(sum(stat.st_size for stat in stats))
+            sizes.append(sum(path.stat().st_size for path in copies(tmp_path)))
             return ""
 
         server.trouble = record_size
@@ -329,6 +330,7 @@ class TestLimit:
         server.trouble = lambda name: ""
         assert_same_batches(actual, batches(TokenCache.open(folder), 40, chunk_examples=3))
         assert limit / 2 < max(sizes) <= limit
+        assert mine.read_text() == "mine"
         shards = [name for name in server.read if "train-0" in name]
         assert len(shards) > len(set(shards)) == 9
 
@@ -373,9 +375,9 @@ class TestLimit:
 
     def test_leftovers_of_ended_processes_are_removed(self, server, tmp_path, limit):
         TokenCache.open(URL).read("made_en_de", "train", np.arange(30))
-        leftover = tmp_path / "copies" / ".some.array_record.partial"
+        leftover = tmp_path / "copies" / "token_caches" / ".some.array_record.partial"
         leftover.write_bytes(b"0" * (limit // 2))
-        (tmp_path / "copies" / ".used").unlink()
+        (tmp_path / "copies" / "token_caches" / ".used").unlink()
         TokenCache.open(URL).read("made_en_fr", "train", np.arange(30))
         assert not leftover.exists()
 
@@ -388,6 +390,12 @@ def test_a_full_disk_is_one_line(server, monkeypatch):
     with pytest.raises(
         UserError, match=rf"copies.*No space left on device\); lower {LIMIT_VARIABLE}"
     ):
+        TokenCache.open(URL)
+
+
+def test_a_folder_of_another_user_is_refused(server, monkeypatch):
+    monkeypatch.setattr("os.getuid", lambda: -1)
+    with pytest.raises(UserError, match=f"token_caches: belongs to another .*{FOLDER_VARIABLE}"):
         TokenCache.open(URL)
 
 
