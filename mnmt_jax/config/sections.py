@@ -385,7 +385,8 @@ class Mesh(Checked):
     """Shape of the device mesh; its third axis, `data`, uses the remaining devices.
 
     Attributes:
-        fsdp: batch shards with sharded parameters; -1 uses all devices.
+        fsdp: batch shards with sharded parameters; -1 uses all devices, or with several TPU slices
+            those of one.
         tensor: shards of heads, feed-forward width and vocabulary.
     """
 
