@@ -70,6 +70,12 @@ def make_parser() -> CommandParser:
         help="on an undecodable line or one longer than 1 MiB: stop, or treat it as blank and "
         "count it; default: error",
     )
+    parser.add_argument(
+        "--split_sentences",
+        action="store_true",
+        help="translate each sentence of a line by itself, and keep what is between them; lines "
+        "longer than the largest bucket are split instead of being cut",
+    )
     add_beam_size(parser)
     add_pivot(parser)
     parser.add_argument(
@@ -97,10 +103,13 @@ def main() -> None:
             "--num_processes needs --output, because each process keeps its lines in a file beside "
             "it"
         )
+    if share.processes > 1 and flags.split_sentences:
+        raise UserError("--split_sentences translates a file in one process; split the file")
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
     import_modules(flags.module_import)
+    from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
@@ -110,7 +119,8 @@ def main() -> None:
     for name in ("source", "target"):
         code = match_code(getattr(flags, name), translator.languages, f"--{name}")
         setattr(flags, name, code)
-    job = TranslationJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    kind = SentenceJob if flags.split_sentences else TranslationJob
+    job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
         flags.pivot = job.pivot
@@ -222,10 +232,11 @@ def _translate_to_file(
         The events, as `_write`; None if another process writes the output.
     """
     from mnmt_jax.commands.resumable_output import ResumableOutput
-    from mnmt_jax.decoding.translation_job import WINDOW_SIZE
 
     made_by = job.provenance() | {"source": flags.source, "target": flags.target}
-    with ResumableOutput(flags.output, made_by, WINDOW_SIZE, work_shard_of(flags)) as unfinished:
+    with ResumableOutput(
+        flags.output, made_by, job.window_size, work_shard_of(flags)
+    ) as unfinished:
         with _progress() as report:
             unfinished.finish(lines, job.as_completed, report)
         if not unfinished.is_last():
