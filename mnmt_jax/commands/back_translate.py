@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import (
-    CommandParser,
     add_gin_flags,
     add_step,
     import_modules,
@@ -17,6 +16,11 @@ from mnmt_jax.commands.common_flags import (
     positive_int,
 )
 from mnmt_jax.commands.corpus_flags import split_list
+from mnmt_jax.commands.pass_through import (
+    PassThroughParser,
+    add_beam_runner,
+    make_beam_runner,
+)
 from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
 from mnmt_jax.distributed.work_shards import work_shard_of
 from mnmt_jax.errors import UserError
@@ -28,9 +32,9 @@ if TYPE_CHECKING:
 _SIGNAL_STATUS = 128  # as for `mnmt train`
 
 
-def make_parser() -> CommandParser:
+def make_parser() -> PassThroughParser:
     """Make the parser of the command line."""
-    parser = CommandParser(
+    parser = PassThroughParser(
         description=__doc__ + " --output writes one token cache with the real and the "
         "back-translated pairs. --workdir runs several rounds; each writes a cache and trains on "
         "it, starting from the model of the previous round. Several processes split the sentences: "
@@ -85,6 +89,7 @@ def make_parser() -> CommandParser:
     )
     add_process_flags(parser)
     add_gin_flags(parser)
+    add_beam_runner(parser, "--output")
     return parser
 
 
@@ -93,6 +98,8 @@ def main() -> int | None:
     flags, gin_files, bindings = parse_command_line(make_parser())
     if not flags.workdir:
         return _make_cache(flags, gin_files, bindings)
+    if flags.runner == "beam":
+        raise UserError("--runner=beam needs --output: rounds also train; leave it out")
     if flags.round:
         raise UserError("--round needs --output; --workdir counts the rounds itself")
     if not is_distributed(flags):
@@ -122,9 +129,12 @@ def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[
             "--distributed, --coordinator_address: not needed with --output; give only "
             "--num_processes and --process_id"
         )
-    share = work_shard_of(flags)
+    share, runner = work_shard_of(flags), make_beam_runner(flags)
+    from mnmt_jax.commands.beam_translation import BeamWorkers
+
     rounds = _rounds(flags, gin_files, bindings)
-    cache = rounds.write_cache(Path(flags.output), flags.round or 1, share)
+    beam = BeamWorkers(runner, tuple(flags.module_import)) if runner else None
+    cache = rounds.write_cache(Path(flags.output), flags.round or 1, share, beam=beam)
     if cache is None:
         return 0
     trained = cache.tasks_with("train")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import CommandParser
+from mnmt_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from mnmt_jax.data.preparation.runners import BeamRunner
 
 
 class PassThroughParser(CommandParser):
@@ -41,3 +46,40 @@ class PassThroughParser(CommandParser):
             )
         setattr(parsed, self._engine, words[end + 1 : -1])
         return parsed
+
+
+def add_beam_runner(parser: PassThroughParser, output: str) -> None:
+    """Add `--runner`, and the arguments of Beam, as the last argument.
+
+    Args:
+        parser: of a command that translates.
+        output: output that Beam's workers can write, e.g. `--output`.
+    """
+    parser.add_argument(
+        "--runner",
+        choices=("local", "beam"),
+        default="local",
+        help=f"local: this process; beam: the workers of Apache Beam, with {output} on storage "
+        "that all of them mount; default: local",
+    )
+    parser.add_pass_through("beam")
+
+
+def make_beam_runner(flags: argparse.Namespace) -> BeamRunner | None:
+    """Return the runner of the flags of `add_beam_runner`; None without Beam.
+
+    Raises:
+        UserError: if the flags do not go together, or Beam is not installed.
+    """
+    if flags.runner != "beam":
+        if flags.beam:
+            raise UserError(f"{flags.beam[0]}: flags after '--' are Beam's; add --runner=beam")
+        return None
+    if flags.num_processes or flags.process_id is not None:
+        raise UserError(
+            "--num_processes is of --runner=local; give Beam its own flags after '--', e.g. "
+            "-- --direct_num_workers=4 --direct_running_mode=multi_processing"
+        )
+    from mnmt_jax.data.preparation.runners import BeamRunner
+
+    return BeamRunner(flags.beam)

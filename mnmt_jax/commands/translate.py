@@ -1,4 +1,8 @@
-"""Translate lines of text with a trained model, one output line per input line."""
+"""Translate lines of text with a trained model, one output line per input line.
+
+With --runner=beam the lines are translated by the workers of Apache Beam, with the same result.
+Arguments after `--` go to Beam.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import (
-    CommandParser,
     add_beam_size,
     add_gin_flags,
     add_pivot,
     add_step,
     import_modules,
     parse_command_line,
+)
+from mnmt_jax.commands.pass_through import (
+    PassThroughParser,
+    add_beam_runner,
+    make_beam_runner,
 )
 from mnmt_jax.commands.text_files import (
     BadLines,
@@ -36,14 +44,17 @@ from mnmt_jax.errors import UserError, join_names, pluralize, warn
 from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
+    from mnmt_jax.commands.beam_translation import BeamOutput
+    from mnmt_jax.commands.resumable_output import ResumableOutput
     from mnmt_jax.config.sections import Decode
+    from mnmt_jax.data.preparation.runners import BeamRunner
     from mnmt_jax.decoding.encoded_lines import Line
     from mnmt_jax.decoding.translation_job import TranslationJob
 
 
-def make_parser() -> CommandParser:
+def make_parser() -> PassThroughParser:
     """Make the parser of the command line."""
-    parser = CommandParser(description=__doc__)
+    parser = PassThroughParser(description=__doc__)
     nbest = "use --beam_size N --format=jsonl for the N best translations"
     parser.flag_hints = dict.fromkeys(("--nbest", "--n_best", "--n-best"), nbest)
     parser.add_argument(
@@ -91,24 +102,20 @@ def make_parser() -> CommandParser:
     add_step(parser)
     add_work_shard_flags(parser, "lines")
     add_gin_flags(parser)
+    add_beam_runner(parser, "--output")
     return parser
 
 
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    share = work_shard_of(flags)
-    if share.processes > 1 and (not flags.output or is_stream(flags.output)):
-        raise UserError(
-            "--num_processes needs --output, because each process keeps its lines in a file beside "
-            "it"
-        )
-    if share.processes > 1 and flags.split_sentences:
-        raise UserError("--split_sentences translates a file in one process; split the file")
+    share, runner = work_shard_of(flags), make_beam_runner(flags)
+    _check_sharing(flags, share.processes)
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
     import_modules(flags.module_import)
+    from mnmt_jax.commands.resumable_output import ResumableOutput
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
@@ -128,7 +135,13 @@ def main() -> None:
             name = "source" if flags.pivot == flags.source else "target"
             print(f"--pivot={flags.pivot} is the {name}: translated directly", file=sys.stderr)
     if flags.output and not is_stream(flags.output):
-        marked = _translate_to_file(job, lines, flags)
+        made_by = job.provenance() | {"source": flags.source, "target": flags.target}
+        partial = (
+            _on_beam(job, made_by, flags, (runner, gin_files, bindings))
+            if runner
+            else ResumableOutput(flags.output, made_by, job.window_size, share)
+        )
+        marked = _translate_to_file(job, lines, partial, flags)
         if marked is None:
             return
     else:
@@ -137,6 +150,21 @@ def main() -> None:
             records = (make_record(*pair) for pair in pairs)
             marked = _write(records, file, flags.format)
     _report_events(bad, marked, job.decode)
+
+
+def _check_sharing(flags: argparse.Namespace, processes: int) -> None:
+    """Check that flags fit a translation by several processes or Beam's workers.
+
+    Raises:
+        UserError: if not.
+    """
+    if processes == 1 and flags.runner != "beam":
+        return
+    flag = "--num_processes" if processes > 1 else "--runner=beam"
+    if not flags.output or is_stream(flags.output):
+        raise UserError(f"{flag} needs --output, because finished lines are kept beside it")
+    if flags.split_sentences:
+        raise UserError(f"--split_sentences translates in one process; leave {flag} out")
 
 
 @dataclasses.dataclass
@@ -223,20 +251,49 @@ def _report_unknown(marked: _Marked, decode: Decode) -> None:
     )
 
 
+def _on_beam(
+    job: TranslationJob,
+    made_by: Mapping[str, Any],
+    flags: argparse.Namespace,
+    settings: tuple[BeamRunner, list[str], list[str]],
+) -> BeamOutput:
+    """Return the output of Beam's workers.
+
+    Args:
+        job: the loaded model.
+        made_by: everything that translations depend on besides their sources.
+        flags: of the command.
+        settings: the runner, gin files and bindings.
+    """
+    from mnmt_jax.commands.beam_translation import BeamOutput, WorkerModel
+    from mnmt_jax.decoding.translation_job import WINDOW_SIZE
+
+    runner, gin_files, bindings = settings
+    model = WorkerModel(
+        flags.run,
+        flags.step,
+        gin_files=tuple(gin_files),
+        bindings=tuple(bindings),
+        modules=tuple(flags.module_import),
+        pivot=flags.pivot,
+        beam_size=flags.beam_size,
+    )
+    model.keep(job)
+    return BeamOutput(flags.output, made_by, WINDOW_SIZE, model=model, runner=runner)
+
+
 def _translate_to_file(
-    job: TranslationJob, lines: Iterator[Line], flags: argparse.Namespace
+    job: TranslationJob,
+    lines: Iterator[Line],
+    partial: ResumableOutput | BeamOutput,
+    flags: argparse.Namespace,
 ) -> _Marked | None:
     """Translate into a file, resuming where the same command was stopped.
 
     Returns:
         The events, as `_write`; None if another process writes the output.
     """
-    from mnmt_jax.commands.resumable_output import ResumableOutput
-
-    made_by = job.provenance() | {"source": flags.source, "target": flags.target}
-    with ResumableOutput(
-        flags.output, made_by, job.window_size, work_shard_of(flags)
-    ) as unfinished:
+    with partial as unfinished:
         with _progress() as report:
             unfinished.finish(lines, job.as_completed, report)
         if not unfinished.is_last():

@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding
 from mnmt_jax.config.sections import Config
 from mnmt_jax.cost.collectives import find_collectives
 from mnmt_jax.cost.cycle_estimates import estimate_cycles
+from mnmt_jax.data.chunk_plan import ProcessRows
 from mnmt_jax.data.converter import (
     TASK,
     BatchExtras,
@@ -40,7 +41,6 @@ from mnmt_jax.distributed.device_order import slices_of
 from mnmt_jax.distributed.sharding import (
     batch_sharding,
     batch_shards,
-    check_rows,
     decoding_state_spec,
     make_mesh,
     replicated,
@@ -259,8 +259,8 @@ class AheadOfTimeCompilation:
 
     def _batch(self) -> dict[str, Any]:
         """Shapes of an update's micro-batches."""
-        check_rows(self.config.data.rows, batch_shards(self.mesh))
-        batch = self._converter.batch(_NO_PAIRS, self.config.data.rows)
+        shards = ProcessRows(tuple(range(batch_shards(self.mesh))), batch_shards(self.mesh))
+        batch = self._converter.batch(_NO_PAIRS, shards.count(self.config.data.rows))
         return self._shapes(batch, (self.config.optimizer.accumulate,))
 
     def _shapes(self, batch: Batch, leading: tuple[int, ...]) -> dict[str, Any]:

@@ -6,14 +6,13 @@ import dataclasses
 
 import numpy as np
 
-from mnmt_jax.errors import UserError
-
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRows:
     """The rows of the global batch that a process reads.
 
-    The global batch is split into `num_shards` contiguous shards of equal size.
+    The global batch is split into `num_shards` contiguous shards of equal size. If it has too few
+    rows for that, the last ones stay empty.
 
     Attributes:
         shards: numbers of the shards that the process reads, ascending.
@@ -27,21 +26,23 @@ class ProcessRows:
         """Return the local row number of each row of the global batch, or -1 if it is not local.
 
         Args:
-            rows: rows of the global batch.
-
-        Raises:
-            UserError: if `rows` is not a multiple of `num_shards`.
+            rows: rows of the global batch, without the empty ones.
         """
-        if rows % self.num_shards:
-            raise UserError(
-                f"Data.rows={rows} must be a multiple of the {self.num_shards} parts (data x fsdp) "
-                "that the mesh splits a batch into"
-            )
-        shard_rows = rows // self.num_shards
+        shard_rows = self._shard_rows(rows)
         local = np.full((self.num_shards, shard_rows), -1)
-        count = len(self.shards) * shard_rows
-        local[list(self.shards)] = np.arange(count).reshape(-1, shard_rows)
-        return local.reshape(-1)
+        local[list(self.shards)] = np.arange(self.count(rows)).reshape(-1, shard_rows)
+        return local.reshape(-1)[:rows]
+
+    def count(self, rows: int) -> int:
+        """Return how many rows of a global batch are local, including empty ones."""
+        return len(self.shards) * self._shard_rows(rows)
+
+    def empty_rows(self, rows: int) -> int:
+        """Return how many rows of a global batch stay empty."""
+        return self.num_shards * self._shard_rows(rows) - rows
+
+    def _shard_rows(self, rows: int) -> int:
+        return -(-rows // self.num_shards)
 
 
 ALL_ROWS = ProcessRows()

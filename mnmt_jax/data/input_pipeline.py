@@ -4,7 +4,7 @@ The order of examples is split into chunks (`mixing_schedule.py`). For each chun
 the same rows from lengths alone (`packing.py`), shuffles them by the seed, and assigns them to
 batches. Each host then reads and converts only its local rows. A batch is a pure function of the
 settings, the chunk number, and the batch number in the chunk. These two numbers are the complete
-state; it does not depend on the number of hosts or threads.
+state; it does not depend on the number of hosts, threads or processes.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class Pipeline:
             process_rows: rows of the global batch that this process reads.
 
         Raises:
-            UserError: if no task has training text, or the rows cannot be split evenly.
+            UserError: if no task has training text.
         """
         self._local_rows = process_rows.local_rows(data.rows)
+        self._process_rows = process_rows
         self.cache = cache
         names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not names:
@@ -84,7 +85,7 @@ class Pipeline:
                 "single sentences; set Data.noise=()"
             )
         self._data, self._seed, self._noise = data, seed, Noise(data.noise)
-        self._rows = int((self._local_rows >= 0).sum())
+        self._rows = process_rows.count(data.rows)
         self._schedule = MixingSchedule(
             self.task_names,
             tuple(sizes[name] for name in self.task_names),
@@ -97,7 +98,7 @@ class Pipeline:
 
     def train(self) -> BatchIterator:
         """Return the endless training batches of this host, from the start."""
-        return BatchIterator(self)
+        return BatchIterator(self, workers=self._data.workers)
 
     def validation(
         self, tasks: Sequence[str] | None = None, split: str = VALIDATION
@@ -139,12 +140,12 @@ class Pipeline:
             plan, shuffled_row[rows] if row_count else rows, (row_count, self._data.rows)
         )
 
-    def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[HostBatch]:
-        """Return this host's batches of a training chunk, from `first_batch` on."""
-        batch_segments = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
-        batches = [self.converter.batch(segments, self._rows) for segments in batch_segments]
-        self.cache.fetch_ahead(lambda: self._local_examples(chunk + 1))
-        return batches
+    def iterate_chunk(self, chunk: int, first_batch: int = 0) -> Iterator[HostBatch]:
+        """Yield this host's batches of a training chunk, from `first_batch` on."""
+        for segments in self._load(self.plan(chunk), self.task_names, TRAIN, first_batch):
+            yield self.converter.batch(segments, self._rows)
+        following = chunk + max(1, self._data.workers)  # the next one of this process
+        self.cache.fetch_ahead(lambda: self._local_examples(following))
 
     def _local_examples(self, chunk: int) -> Iterator[Examples]:
         """Yield the examples of a training chunk that this host reads."""
@@ -197,6 +198,17 @@ class Pipeline:
         return (
             f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are "
             f"{self._reason()} and left out, most of them in {max(counts, key=counts.__getitem__)}"
+        )
+
+    def empty_rows_summary(self) -> str:
+        """Return a one-line summary of the rows that stay empty; empty if there are none."""
+        rows, shards = self._data.rows, self._process_rows.num_shards
+        empty = self._process_rows.empty_rows(rows)
+        return (
+            f"{empty} of {rows + empty} rows of each batch stay empty, because Data.rows={rows} is "
+            f"not a multiple of the {shards} parts (data x fsdp) of the mesh"
+            if empty
+            else ""
         )
 
     def check_fits(self) -> None:

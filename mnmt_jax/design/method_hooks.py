@@ -95,6 +95,10 @@ class TrainingHooks:
         """Return the training objectives added to the cross entropy."""
         return ()
 
+    def row_groups(self) -> int:
+        """Return into how many equal groups an objective divides the rows of a micro-batch."""
+        return 1
+
     def players(self) -> tuple[Player, ...]:
         """Return the players, in the order in which they are updated before the model."""
         return ()

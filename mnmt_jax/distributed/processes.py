@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import faulthandler
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -31,10 +33,8 @@ _HEARTBEAT_SECONDS = 40  # a process ends within a minute, shutdown included
 _HUNG_SECONDS = 1800  # between two updates, including validation and saving
 _LINGER_SECONDS = 3
 _UPDATES_AHEAD = 2  # before the result of an exchange is read, so that no update waits for it
-_LOST = (
-    "another process has exited or does not respond; start the same command in every process "
-    "again: the run continues from its last checkpoint"
-)
+_AGAIN = "start the same command in every process again: the run continues from its last checkpoint"
+_LOST = f"another process has exited or does not respond; {_AGAIN}"
 
 
 def add_process_flags(parser: argparse.ArgumentParser) -> None:
@@ -110,19 +110,23 @@ def supervise(work: Callable[[], int | None]) -> int | None:
         work: a command's `main`; only the child calls it, and never returns from it.
 
     Returns:
-        The child's exit status; `LOST_STATUS` if the runtime aborted it, 128 plus the signal's
-        number for another signal. Both are explained on stderr.
+        The child's exit status; `LOST_STATUS` if the runtime aborted it or it hung, 128 plus the
+        signal's number for another signal. These are explained on stderr.
     """
     reader, writer = os.pipe()
+    ended_reader, ended_writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(writer)
         threading.Thread(target=_end_with_parent, args=(reader,), daemon=True).start()
-        _run_child(work)
+        _run_child(work, ended_writer)
     os.close(reader)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status == 1 and not _is_written(ended_reader):
+        print(f"error: {_hung_message()}", file=sys.stderr)
+        return LOST_STATUS
     if status >= 0:
         return status
     name = signal.Signals(-status).name
@@ -134,11 +138,32 @@ def supervise(work: Callable[[], int | None]) -> int | None:
     return 128 - status
 
 
-def _run_child(work: Callable[[], int | None]) -> NoReturn:
+def _is_written(reader: int) -> bool:
+    """Return whether something was written to a pipe, without waiting for it."""
+    os.set_blocking(reader, False)
+    try:
+        return bool(os.read(reader, 1))
+    except BlockingIOError:  # a process that the child has started still has it open
+        return False
+
+
+def _hung_message() -> str:
+    minutes = _HUNG_SECONDS // 60
+    return (
+        f"the process on {socket.gethostname()} made no progress for {minutes} minutes, or a "
+        f"library ended it; its report is above; {_AGAIN}"
+    )
+
+
+def _run_child(work: Callable[[], int | None], ended: int) -> NoReturn:
     """Run the command and exit; after an error at once, since the others may wait forever.
 
     Process 0 exits a little later: without it, the runtime aborts the others before they have
     printed their own errors.
+
+    Args:
+        work: the command's `main`.
+        ended: pipe that is written to before an exit by this function.
     """
     status = 1
     try:
@@ -149,8 +174,10 @@ def _run_child(work: Callable[[], int | None]) -> NoReturn:
         sys.excepthook(*sys.exc_info())
     sys.stdout.flush()
     sys.stderr.flush()
-    if status not in (0, LOST_STATUS) and is_first():
-        time.sleep(_LINGER_SECONDS)
+    with contextlib.suppress(Exception):  # JAX may be what failed
+        if status not in (0, LOST_STATUS) and is_first():
+            time.sleep(_LINGER_SECONDS)
+    os.write(ended, b".")
     os._exit(status)
 
 

@@ -23,19 +23,20 @@ FOLDER_VARIABLE = "MNMT_JAX_CACHE_FOLDER"
 LIMIT_VARIABLE = "MNMT_JAX_CACHE_GIB"
 GIB = 2**30
 _DEFAULT_GIB = 50.0
+_NAME = "token_caches"  # of a folder with nothing else, as files in it are removed
 _PARTIAL = ".partial"
 _USED = ".used"  # bytes, at least those in use; missing until the files have been counted
 _PAUSE_SECONDS = 0.2
 
 
 def local_copies() -> LocalCopies:
-    """Return the folder and the limit that the environment names, else the defaults.
+    """Return the copies in the folder and with the limit that the environment names.
 
     Raises:
         UserError: if the limit is not a positive number, or the folder cannot be made.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get(FOLDER_VARIABLE) or Path(base) / "mnmt_jax" / "token_caches"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    base = os.environ.get(FOLDER_VARIABLE) or Path(home) / "mnmt_jax"
     text = os.environ.get(LIMIT_VARIABLE) or str(_DEFAULT_GIB)
     try:
         limit = float(text)
@@ -43,7 +44,7 @@ def local_copies() -> LocalCopies:
         limit = 0.0
     if not 0 < limit < 2**30:
         raise UserError(f"{LIMIT_VARIABLE}={text}: must be a number above 0, in GiB")
-    return LocalCopies(Path(folder), int(limit * GIB))
+    return LocalCopies(Path(base, _NAME), int(limit * GIB))
 
 
 class LocalCopies:
@@ -58,11 +59,16 @@ class LocalCopies:
         """Make the folder.
 
         Raises:
-            UserError: if it cannot be made.
+            UserError: if it cannot be made, or is that of another user, who could change copies.
         """
         self.folder, self.limit = folder, limit
         with self._disk_errors():
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owner = folder.stat().st_uid
+        if owner != os.getuid():
+            raise UserError(
+                f"{folder}: belongs to another user; name another folder in {FOLDER_VARIABLE}"
+            )
 
     def use(self, name: str, size: int) -> bool:
         """Return whether there is a copy of this size, and mark it as used now."""

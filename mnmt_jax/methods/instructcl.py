@@ -72,6 +72,10 @@ class InstruCL(Method, name="instructcl"):
                 f"InstruCL.groups={self.groups} must divide Data.rows={config.data.rows}"
             )
 
+    def row_groups(self) -> int:
+        """Return the number of groups."""
+        return self.groups
+
     def objectives(self) -> tuple[Objective, ...]:
         """Return the term."""
         inputs = States(self.layer), States(self.layer, view=_IDENTITY)

@@ -76,6 +76,10 @@ class MRASP2(Method, name="mrasp2"):
         if config.data.rows % self.groups:
             raise UserError(f"MRASP2.groups={self.groups} must divide Data.rows={config.data.rows}")
 
+    def row_groups(self) -> int:
+        """Return the number of groups."""
+        return self.groups
+
     def objectives(self) -> tuple[Objective, ...]:
         """Return the loss."""
         return (Objective("sentence_contrast", (self._anchor, self._positive), self._term),)

@@ -25,6 +25,7 @@ from mnmt_jax.distributed.sharding import (
     make_mesh,
     replicated,
 )
+from mnmt_jax.errors import UserError
 from mnmt_jax.training.epochs import convert_epochs, describe_epochs
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import Sums
@@ -186,11 +187,28 @@ def _with_defaults(config: Config, cache: TokenCache) -> Config:
 def _make_pipeline(
     config: Config, cache: TokenCache, learner: Learner, mesh: jax.sharding.Mesh
 ) -> Pipeline:
+    process_rows = ProcessRows(local_batch_shards(mesh), batch_shards(mesh))
+    _check_row_groups(config, process_rows)
     return Pipeline(
         cache,
         learner.model.layout,
         config.data,
         extras=BatchExtras.of(config),
         seed=config.train.seed,
-        process_rows=ProcessRows(local_batch_shards(mesh), batch_shards(mesh)),
+        process_rows=process_rows,
     )
+
+
+def _check_row_groups(config: Config, process_rows: ProcessRows) -> None:
+    """Check that empty rows do not move the borders of a method's groups of rows.
+
+    Raises:
+        UserError: if they do.
+    """
+    grouped = [method for method in config.methods if method.row_groups() > 1]
+    if grouped and process_rows.empty_rows(config.data.rows):
+        raise UserError(
+            f"Data.rows={config.data.rows} must be a multiple of the {process_rows.num_shards} "
+            f"parts (data x fsdp) that the mesh splits a batch into, because "
+            f"{type(grouped[0]).__name__}.groups={grouped[0].row_groups()} divides the rows"
+        )

@@ -103,7 +103,9 @@ def _begin(
     new_run_lines = _describe_new_run(built, state, source_lines)
     if was_prepared and not restored:
         new_run_lines = ["no checkpoint yet: starts at step 0", *new_run_lines]
-    for line in (f"continues at step {step}",) if restored else new_run_lines:
+    lines = [f"continues at step {step}"] if restored else new_run_lines
+    empty_rows = built.pipeline.empty_rows_summary()
+    for line in [*lines, empty_rows] if empty_rows else lines:
         reporter.say(line)
     return Session(
         built=built,

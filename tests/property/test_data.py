@@ -20,7 +20,7 @@ from mnmt_jax.data.input_pipeline import Pipeline, batches, padding_fraction
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.data.mixing_schedule import MixingSchedule, sampling_rates
 from mnmt_jax.data.packing import first_fit
-from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.layouts import LAYOUTS, SOURCE, TARGET
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.seeded_permutation import hash64, permuted_positions
 from tests.unit import made_text
@@ -321,8 +321,9 @@ def test_languages_and_tags_belong_to_the_task(cache):
     assert filled > 8
 
 
-@pytest.mark.parametrize("process_count", [2, 4])
+@pytest.mark.parametrize("process_count", [2, 3, 4, 7])
 def test_hosts_share_one_global_order(cache, process_count):
+    """Three and seven do not divide the rows: the last ones are empty."""
     whole = batches(cache, LAYOUTS["register"], settings_of_run())
     hosts = [
         batches(
@@ -336,9 +337,45 @@ def test_hosts_share_one_global_order(cache, process_count):
     for _ in range(12):
         parts = [next(host) for host in hosts]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        assert_batches_equal(next(whole), joined)
+        expected = next(whole)
+        rows = len(expected["task"])
+        assert len(joined["task"]) == -(-rows // process_count) * process_count
+        assert_batches_equal(expected, {name: array[:rows] for name, array in joined.items()})
+        assert (joined["task"][rows:] == -1).all()
+        assert not any(joined[f"{role}_segment_ids"][rows:].any() for role in (SOURCE, TARGET))
     assert all(host.get_state() == whole.get_state() for host in hosts)
     assert whole.get_state()["chunk"] >= 1
+
+
+def test_64_hosts_read_only_the_records_of_their_rows(cache, monkeypatch):
+    """Each pair of a chunk is read by one host, and the hosts' rows are the global batches."""
+    hosts, chunk = 64, 3
+    data = settings_of_run(rows=hosts, chunk_examples=900)
+    whole = Pipeline(cache, LAYOUTS["register"], data)
+    plan, expected = whole.plan(chunk), list(whole.iterate_chunk(chunk))
+    records, read = collections.Counter(), TokenCache.read
+
+    def read_and_count(cache, task, split, indices):
+        records.update((task, index) for index in indices.tolist())
+        return read(cache, task, split, indices)
+
+    monkeypatch.setattr(TokenCache, "read", read_and_count)
+    parts, total = [], 0
+    for host in range(hosts):
+        records.clear()
+        process_rows = ProcessRows((host,), hosts)
+        pipeline = Pipeline(cache, LAYOUTS["register"], data, process_rows=process_rows)
+        parts.append(list(pipeline.iterate_chunk(chunk)))
+        in_row = plan.row == host
+        names = [whole.task_names[task] for task in plan.task[in_row]]
+        assert records == collections.Counter(zip(names, plan.index[in_row].tolist(), strict=True))
+        assert records.total() < len(plan.row) / 16
+        total += records.total()
+    assert total == len(plan.row) > 800 and len(expected) > 1
+    for number, batch in enumerate(expected):
+        rows = [part[number] for part in parts]
+        joined = {name: np.concatenate([row[name] for row in rows]) for name in batch}
+        assert_batches_equal(batch, joined)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -463,8 +500,6 @@ def test_validation_shows_each_pair_once_task_by_task(cache):
 
 
 def test_settings_are_checked(cache):
-    with pytest.raises(UserError, match="multiple of the 3 parts"):
-        batches(cache, LAYOUTS["prefix"], settings_of_run(), process_rows=ProcessRows((0,), 3))
     with pytest.raises(UserError, match="no task 'made_xx_de'"):
         batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))
 

@@ -20,6 +20,8 @@ from tests.processes import Processes
 RUN = "gs://bucket/run"
 STEPS = 12
 COUNTS = (8, 3, 5)
+FSDP = (2, -1, 1)  # parameters are split over two processes, over all, over none
+EMPTY = ("", "2 of 114 rows of each batch stay empty", "3 of 115 rows of each batch stay empty")
 STOPS = ((7, 2), (2, 2))  # process and update of its start at which it gets SIGTERM
 AHEAD = 3  # updates after the signal
 RTOL = 1e-5  # sums over devices are taken in another order
@@ -31,10 +33,11 @@ def config(tmp_path_factory) -> Config:
     cache = make_cache(tmp_path_factory.mktemp("counts") / "cache")
     return make_config(
         cache,
-        # 120 rows, which 8, 3 and 5 devices divide; 15 batches are a chunk.
-        data={"rows": 120, "chunk_examples": 1800, "max_segments": 2},
+        # About 15 batches are a chunk.
+        data={"rows": batch_record.ROWS, "chunk_examples": 1800, "max_segments": 2},
         train={"steps": STEPS, "log_every": 1, "eval_every": 6, "save_every": 60},
         optimizer={"eps": 1e-3},
+        model={"embed": 12, "mlp": 24},  # which three processes can split
     )
 
 
@@ -47,12 +50,15 @@ def alone(config: Config, folder: Path) -> list[str]:
     return (folder / "alone.txt").read_text().split()
 
 
-def continue_with(count: int, gin_file: Path, record: Path, stop: tuple[int, int] | None) -> str:
+def continue_with(
+    count: int, fsdp: int, gin_file: Path, record: Path, stop: tuple[int, int] | None
+) -> str:
     """Train in a number of processes with one device each; return what process 0 printed."""
     variables = {"BATCH_RECORD": str(record)}
     if stop:
         variables |= {"STOP_PROCESS": str(stop[0]), "STOP_AFTER": str(stop[1])}
-    flags = (f"--gin_file={gin_file}", f"--workdir={RUN}", "--module_import=tests.batch_record")
+    flags = (f"--gin_file={gin_file}", f"--workdir={RUN}", f"--gin.Mesh.fsdp={fsdp}")
+    flags += ("--module_import=tests.batch_record",)
     status = 128 + signal.SIGTERM if stop else 0
     with Processes("train.py", count, lambda _: flags, devices=1, variables=variables) as many:
         return many.finish(range(count), status)[0]
@@ -80,8 +86,9 @@ def test_eight_three_and_five_processes_see_the_batches_of_one(config, tmp_path)
     assert len(set(expected)) == STEPS  # no batch is like another
     done = 0
     with serve():
-        for count, stop in zip(COUNTS, (*STOPS, None), strict=True):
-            said = continue_with(count, gin_file, record, stop)
+        for count, fsdp, stop, empty in zip(COUNTS, FSDP, (*STOPS, None), EMPTY, strict=True):
+            said = continue_with(count, fsdp, gin_file, record, stop)
+            assert empty in said and ("stay empty" in said) == bool(empty)
             updates = len(record.read_text().split())
             assert not done or f"continues at step {done}" in said
             if stop:

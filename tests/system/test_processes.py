@@ -179,3 +179,20 @@ def test_a_host_that_loads_slowly_is_named(config, tmp_path):
         first, second, third = line["batch_seconds"]["by_process"]
         assert second >= 2 * SECONDS > 2 * max(first, third)  # two micro-batches
         assert line["batch_seconds"]["slowest"] == second
+
+
+def test_a_process_that_hangs_shows_where_and_is_started_again(config, tmp_path):
+    """Its heartbeat continues, so the others would wait forever."""
+    gin_file, run = tmp_path / "run.gin", tmp_path / "run"
+    optimizer = dataclasses.replace(config.optimizer, accumulate=1)
+    save_config(dataclasses.replace(config, optimizer=optimizer), gin_file)
+    flags = (f"--gin_file={gin_file}", f"--workdir={run}", "--module_import=tests.hanging_loader")
+    with Processes("train.py", 2, lambda _: flags, devices=4) as two:
+        said, other = two.finish((1, 0), LOST_STATUS)
+    assert "Timeout (0:00:02)!" in said and " in hang_at_the_fourth" in said
+    expected = f"error: the process on {socket.gethostname()} made no progress for"
+    assert said.count(expected) == 1 and "the run continues from its last checkpoint" in said
+    assert "error: another process has exited or does not respond" in other
+    with Processes("train.py", 2, lambda _: flags[:2], devices=4) as two:
+        two.finish((0, 1), 0)
+    assert steps_of(run)[-1] == STEPS

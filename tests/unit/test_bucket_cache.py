@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import pickle
-import shutil
 import socket
 import sys
 import threading
@@ -106,7 +105,7 @@ def without_digests(store) -> None:
 
 
 def copies(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "copies").rglob("*") if path.suffix != ".used"]
+    return [path for path in (tmp_path / "copies" / "token_caches").rglob("*") if path.is_file()]
 
 
 def copy_of(name: str, tmp_path: Path) -> Path:
@@ -124,6 +123,14 @@ def test_a_cache_in_a_bucket_has_the_batches_of_its_folder(folder, server, is_ol
     assert pipeline(cache).fingerprint() == pipeline(expected).fingerprint()
     assert_same_batches(batches(cache), batches(expected))
     assert_same_batches(batches(pickle.loads(pickle.dumps(cache))), batches(expected))
+
+
+def test_loader_workers_share_the_copies(folder, server):
+    """Their clients are of their own, and one process makes a copy for all."""
+    cache = TokenCache.open(URL)
+    assert_same_batches(batches(cache, workers=2), batches(TokenCache.open(folder)))
+    names = [name for name in server.read if "/tasks/" in name]
+    assert len(set(names)) == len(names) > 10
 
 
 def test_each_file_is_copied_once_also_for_later_processes(server):
@@ -278,17 +285,20 @@ def test_a_copy_that_is_damaged_while_it_is_open_is_replaced(folder, server, tmp
 
 
 def test_a_changed_cache_has_other_copies(server, folder, tmp_path):
-    batches(TokenCache.open(URL))
-    shutil.copytree(folder, tmp_path / "changed")
-    pairs = [([5, 6], [7, 8])] * 30
+    """All its files have the sizes of before."""
+    cache = TokenCache.open(URL)
+    batches(cache)
+    pairs = [cache.pair("made_en_de", "train", number) for number in range(30)]
+    turned = [(source[::-1].tolist(), target[::-1].tolist()) for source, target in pairs]
     changed = write_cache(
         tmp_path / "changed",
-        [TaskSource("made_en_de", "en", "de", {"train": lambda: pairs})],
+        [TaskSource("made_en_de", "en", "de", {"train": lambda: turned})],
         vocabulary=made_text.vocabulary(),
-        overwrite=True,
         shard_examples=10,
     )
-    for name, content in objects(tmp_path / "changed").items():
+    contents = objects(tmp_path / "changed")
+    assert len(contents[SHARD]) == len(server.objects[SHARD][1])
+    for name, content in contents.items():
         server.write(name, content, None)
     assert_same_batches(batches(TokenCache.open(URL)), batches(changed))
 
@@ -304,11 +314,12 @@ class TestLimit:
         return 7 * shard
 
     def test_least_recently_used_copies_are_removed(self, folder, server, tmp_path, limit, capfd):
-        sizes = []
+        sizes, mine = [], tmp_path / "copies" / "mine.array_record"
+        mine.parent.mkdir()
+        mine.write_text("mine")
 
         def record_size(name: str) -> str:
-            stats = (path.stat() for path in copies(tmp_path) if path.is_file())
-            sizes.append(sum(stat.st_size for stat in stats))
+            sizes.append(sum(path.stat().st_size for path in copies(tmp_path)))
             return ""
 
         server.trouble = record_size
@@ -319,6 +330,7 @@ class TestLimit:
         server.trouble = lambda name: ""
         assert_same_batches(actual, batches(TokenCache.open(folder), 40, chunk_examples=3))
         assert limit / 2 < max(sizes) <= limit
+        assert mine.read_text() == "mine"
         shards = [name for name in server.read if "train-0" in name]
         assert len(shards) > len(set(shards)) == 9
 
@@ -342,20 +354,30 @@ class TestLimit:
     def test_the_next_chunk_is_copied_ahead(self, server, limit):
         made = pipeline(TokenCache.open(URL), chunk_examples=3)
         for chunk in range(20):
-            made.chunk_batches(chunk)
+            list(made.iterate_chunk(chunk))
             if background := made.cache._files._background:
                 background.join()
                 before = len(server.read)
-                made.chunk_batches(chunk + 1)
+                list(made.iterate_chunk(chunk + 1))
                 assert len(server.read) == before
                 break
         assert background
 
+    def test_what_does_not_fit_beside_the_chunk_is_not_copied_ahead(self, server, limit):
+        cache = TokenCache.open(URL)
+        shards = [(task, "train", np.arange(30)) for task in cache.tasks]
+        cache.fetch(shards[:1])
+        before = len(server.read)
+        for ahead, copied in ((shards[1:], 0), (shards[1:2], 3)):
+            cache.fetch_ahead(lambda ahead=ahead: ahead)
+            cache._files._background.join()
+            assert len(server.read) == before + copied
+
     def test_leftovers_of_ended_processes_are_removed(self, server, tmp_path, limit):
         TokenCache.open(URL).read("made_en_de", "train", np.arange(30))
-        leftover = tmp_path / "copies" / ".some.array_record.partial"
+        leftover = tmp_path / "copies" / "token_caches" / ".some.array_record.partial"
         leftover.write_bytes(b"0" * (limit // 2))
-        (tmp_path / "copies" / ".used").unlink()
+        (tmp_path / "copies" / "token_caches" / ".used").unlink()
         TokenCache.open(URL).read("made_en_fr", "train", np.arange(30))
         assert not leftover.exists()
 
@@ -368,6 +390,12 @@ def test_a_full_disk_is_one_line(server, monkeypatch):
     with pytest.raises(
         UserError, match=rf"copies.*No space left on device\); lower {LIMIT_VARIABLE}"
     ):
+        TokenCache.open(URL)
+
+
+def test_a_folder_of_another_user_is_refused(server, monkeypatch):
+    monkeypatch.setattr("os.getuid", lambda: -1)
+    with pytest.raises(UserError, match=f"token_caches: belongs to another .*{FOLDER_VARIABLE}"):
         TokenCache.open(URL)
 
 

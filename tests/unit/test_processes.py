@@ -53,8 +53,18 @@ def test_rows_of_runs_that_are_not_neighbours():
     places = ProcessRows((1, 3), 4).local_rows(8)
     np.testing.assert_array_equal(places, [-1, -1, 0, 1, -1, -1, 2, 3])
     np.testing.assert_array_equal(ProcessRows().local_rows(3), [0, 1, 2])
-    with pytest.raises(UserError, match="Data.rows=6 must be a multiple of the 4 parts"):
-        ProcessRows((0,), 4).local_rows(6)
+
+
+def test_the_last_rows_stay_empty_if_the_shards_do_not_divide_them():
+    """7 rows on 4 shards of 2: the last shard has one row and an empty one."""
+    local = [ProcessRows((shard,), 4) for shard in range(4)]
+    assert [rows.count(7) for rows in local] == [2, 2, 2, 2]
+    assert {rows.empty_rows(7) for rows in local} == {1}
+    places = np.stack([rows.local_rows(7) for rows in local])
+    np.testing.assert_array_equal(np.argwhere(places >= 0)[:, 1], np.arange(7))
+    np.testing.assert_array_equal(places[3], [-1] * 6 + [0])
+    np.testing.assert_array_equal(ProcessRows((2, 3), 4).local_rows(7), [-1] * 4 + [0, 1, 2])
+    assert ProcessRows((0,), 4).empty_rows(8) == 0
 
 
 def test_one_process_owns_all_shards():
@@ -83,6 +93,13 @@ def supervised(work: str) -> subprocess.Popen:
     [
         ("return 3", 3, ""),
         ("from mnmt_jax.errors import UserError; raise UserError('no')", 2, "error: no"),
+        (
+            "import jax; jax.config.update('jax_platforms', 'none'); "
+            "from mnmt_jax.errors import UserError; raise UserError('no')",
+            2,
+            "error: no",
+        ),
+        ("os._exit(1)", 75, "error: the process on "),
         ("os.abort()", 75, "error: another process has exited or does not respond"),
         ("os.kill(os.getpid(), 9)", 137, "error: SIGKILL ended this process; out of memory?"),
         (
@@ -97,6 +114,14 @@ def test_the_end_of_the_work_is_explained(work, status, said):
     _, error = child.communicate(timeout=PATIENCE)
     assert child.returncode == status, error
     assert said in error and error.count("error:") == bool(said)
+
+
+def test_a_bug_keeps_its_status_and_traceback():
+    """Only an exit by a library or the time limit is taken for a process that hung."""
+    child = supervised("raise RuntimeError('a bug')")
+    _, error = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 1
+    assert error.endswith("RuntimeError: a bug\n") and "error: the process" not in error
 
 
 def test_the_work_ends_with_its_guard_and_hears_sigterm():

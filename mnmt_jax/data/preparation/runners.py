@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mnmt_jax.data.preparation.passes import Job
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import write_text
 
@@ -17,10 +16,18 @@ Unit = tuple[Any, ...]
 """Arguments of a pass's function after the job."""
 
 
+class Work(Protocol):
+    """What all units share; picklable."""
+
+    @property
+    def work(self) -> Path:
+        """Folder of the results."""
+
+
 class Runner(Protocol):
     """Runs the units of a pass; returns when all are done."""
 
-    def __call__(self, function: Callable[..., None], job: Job, units: Sequence[Unit]) -> None:
+    def __call__(self, function: Callable[..., None], job: Work, units: Sequence[Unit]) -> None:
         """Call `function(job, *unit)` for each unit, in any order.
 
         Raises:
@@ -51,7 +58,7 @@ class LocalRunner:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def __call__(self, function: Callable[..., None], job: Job, units: Sequence[Unit]) -> None:
+    def __call__(self, function: Callable[..., None], job: Work, units: Sequence[Unit]) -> None:
         """Run the units; see `Runner`."""
         if self._pool is None:
             for unit in units:
@@ -91,7 +98,7 @@ class BeamRunner:
         self._has_runner = any(word.partition("=")[0] == "--runner" for word in arguments)
         self._options = PipelineOptions(list(arguments), save_main_session=False)
 
-    def __call__(self, function: Callable[..., None], job: Job, units: Sequence[Unit]) -> None:
+    def __call__(self, function: Callable[..., None], job: Work, units: Sequence[Unit]) -> None:
         """Run the units; see `Runner`."""
         import apache_beam as beam
         from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -110,7 +117,7 @@ class BeamRunner:
             raise
 
 
-def _run_unit(function: Callable[..., None], job: Job, refusal: Path, unit: Unit) -> None:
+def _run_unit(function: Callable[..., None], job: Work, refusal: Path, unit: Unit) -> None:
     """Run a unit; a refusal is written to a file, since Beam would turn it into other text."""
     try:
         function(job, *unit)
