@@ -70,5 +70,7 @@ def test_a_stopped_command_continues_after_its_last_window(command, monkeypatch,
 
 
 def test_several_processes_are_refused(command):
-    with pytest.raises(UserError, match="--split_sentences translates in one process; leave --num_processes out"):
+    with pytest.raises(
+        UserError, match="--split_sentences translates in one process; leave --num_processes out"
+    ):
         command("--num_processes=2", "--process_id=0")
