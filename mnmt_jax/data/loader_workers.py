@@ -51,6 +51,9 @@ class LoaderWorkers:
             workers: number of processes, at least 1.
             first_chunk: number of the first chunk.
             first_batch: number of the first batch in it.
+
+        Raises:
+            UserError: if the system refuses a process.
         """
         self._workers: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _end_all, self._workers)
@@ -94,17 +97,7 @@ class _Worker:
     def __init__(self, loader_file: BinaryIO) -> None:
         self._connection, remote = socket.socketpair()
         with remote, _blocked_signals():
-            code = _MAIN.format(
-                path=[path for path in sys.path if isinstance(path, str)],
-                connection=remote.fileno(),
-                loader=loader_file.fileno(),
-            )
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(remote.fileno(), loader_file.fileno()),
-                env={**os.environ, **_SINGLE_THREADED},
-            )
+            self._process = _start_process(remote.fileno(), loader_file.fileno())
 
     @property
     def process_id(self) -> int:
@@ -120,16 +113,15 @@ class _Worker:
         Raises:
             UserError: if the process was lost, or if the loader does.
         """
-        try:
-            header, descriptors, *_ = socket.recv_fds(
-                self._connection, REPLY_SIZE.size, 1, _CLOSE_ON_EXEC
-            )
-            data = self._receive_bytes(REPLY_SIZE.unpack(header)[0]) if header else b""
-        except ConnectionError:
-            data, descriptors = b"", []
+        data = b""
         with contextlib.ExitStack() as stack:
-            for descriptor in descriptors:
-                stack.callback(os.close, descriptor)
+            with contextlib.suppress(ConnectionError):
+                header, descriptors, *_ = socket.recv_fds(
+                    self._connection, REPLY_SIZE.size, 1, _CLOSE_ON_EXEC
+                )
+                for descriptor in descriptors:
+                    stack.callback(os.close, descriptor)
+                data = self._receive_bytes(REPLY_SIZE.unpack(header)[0]) if header else b""
             if not data:
                 raise self._lost()
             reply: Any = pickle.loads(data)
@@ -168,6 +160,27 @@ class _Worker:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
+
+
+def _start_process(connection: int, loader: int) -> subprocess.Popen[bytes]:
+    """Start a worker with two file descriptors, the arguments of its `main`.
+
+    Raises:
+        UserError: if the system refuses another process.
+    """
+    path = [path for path in sys.path if isinstance(path, str)]
+    code = _MAIN.format(path=path, connection=connection, loader=loader)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(connection, loader),
+            env={**os.environ, **_SINGLE_THREADED},
+        )
+    except OSError as error:
+        raise UserError(
+            f"no further loader process can be started ({error.strerror}); {MEMORY_REMEDY}"
+        ) from error
 
 
 def _end_all(workers: Sequence[_Worker]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -160,6 +161,22 @@ def test_workers_import_neither_jax_nor_grain(cache, start):
     loader = ImportsLoader(make_pipeline(cache), ("jax", "grain", "numpy"))
     batch = next(start(loader, 1))[0]
     assert [bool(batch[name]) for name in loader.modules] == [False, False, True]
+
+
+def test_a_refused_process_gives_one_line_and_ends_the_others(start, monkeypatch):
+    popen, started = subprocess.Popen, []
+
+    def start_two(*arguments, **named):
+        if len(started) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(popen(*arguments, **named))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start_two)
+    with pytest.raises(UserError, match="no further .* temporarily unavailable.; lower Data.work"):
+        start(CountingLoader(), 3)
+    gc.collect()
+    assert len(started) == 2 and not any(is_running(process.pid) for process in started)
 
 
 def test_warnings_of_workers_are_lines(start, capfd):
