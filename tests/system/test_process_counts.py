@@ -36,7 +36,7 @@ def config(tmp_path_factory) -> Config:
         cache,
         # About 15 batches are a chunk.
         data={"rows": batch_record.ROWS, "chunk_examples": 1800, "max_segments": 2},
-        train={"steps": STEPS, "log_every": 1, "eval_every": 6, "save_every": 60},
+        train={"steps": STEPS, "log_every": 1, "eval_every": 12, "save_every": 60},
         optimizer={"eps": 1e-3},
         model={"embed": 12, "mlp": 24},  # which three processes can split
     )
