@@ -20,6 +20,7 @@ The rooms, each of which imports only rooms above it:
     methods        one paper, one file
     runs           run directories and their parameters
     decoding       search, translation, `Translator` and `LanguageModel`
+    serving        a translation server, for clients of LibreTranslate and DeepL
     training       updates, checkpoints, reports
     evaluation     scores and the report
     analysis       what a trained model computes inside

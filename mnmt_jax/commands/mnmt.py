@@ -19,6 +19,7 @@ from mnmt_jax.runtime.run_command import run_command
 COMMANDS = {
     "train": "train a model, or resume training",
     "translate": "translate lines of text",
+    "serve": "serve a model over HTTP, for clients of LibreTranslate and DeepL",
     "score": "print log-probabilities of texts or translations, and the perplexity",
     "sample": "sample text from a language model",
     "evaluate": "translate a test set and score every direction",

@@ -1,0 +1,1 @@
+"""Translation server: the routes of LibreTranslate and DeepL."""

@@ -1,0 +1,110 @@
+"""Routes of LibreTranslate: /translate, /detect, /languages, /health, /frontend/settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from mnmt_jax.serving.request_fields import integer_field, read_fields, required, text_field
+from mnmt_jax.serving.service import Answer, RefusedError, TranslationService, language_name
+
+# Codes of LibreTranslate that are not those of BCP 47.
+_ALIASES = {"pb": "pt_BR", "zh": "zh_Hans", "zt": "zh_Hant"}
+
+
+def make_router(service: TranslationService) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["LibreTranslate"])
+
+    @router.post("/translate")
+    async def translate(request: Request) -> dict[str, Any]:
+        fields = await read_fields(request)
+        texts = required(fields, "q")
+        single = isinstance(texts, str)
+        if not single and not _is_list_of_text(texts):
+            raise RefusedError(400, "q must be text or a list of texts")
+        if text_field(fields, "format", "text") != "text":
+            raise RefusedError(400, "format: only text is supported")
+        source = text_field(fields, "source", "auto") or "auto"
+        target = _language(service, required(fields, "target"), "target")
+        alternatives = integer_field(fields, "alternatives", 0)
+        answers = await service.translate(
+            [texts] if single else texts,
+            source=None if source.lower() == "auto" else _language(service, source, "source"),
+            target=target,
+            user=_user(request),
+        )
+        return _response(answers, single, alternatives)
+
+    @router.post("/detect")
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        text = required(await read_fields(request), "q")
+        if not isinstance(text, str):
+            raise RefusedError(400, "q must be text")
+        code = service.detect(text)
+        return [{"confidence": 100.0, "language": code}] if code else []
+
+    @router.get("/languages")
+    async def languages() -> list[dict[str, Any]]:
+        codes = list(service.languages)
+        return [{"code": code, "name": language_name(code), "targets": codes} for code in codes]
+
+    @router.get("/frontend/settings")
+    async def frontend_settings() -> dict[str, Any]:
+        first, *others = service.languages
+        names = [
+            {"code": code, "name": language_name(code)} for code in (first, (others or [first])[0])
+        ]
+        return {
+            "charLimit": service.settings.max_characters,
+            "frontendTimeout": 500,
+            "apiKeys": False,
+            "keyRequired": False,
+            "suggestions": False,
+            "filesTranslation": False,
+            "supportedFilesFormat": [],
+            "language": {"source": names[0], "target": names[1]},
+        }
+
+    @router.post("/suggest")
+    async def suggest() -> None:
+        raise RefusedError(403, "suggestions are not collected")
+
+    return router
+
+
+def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:
+    texts = [answer.translation.text for answer in answers]
+    response: dict[str, Any] = {"translatedText": texts[0] if single else texts}
+    if answers and answers[0].detected:
+        detected = [{"confidence": 100.0, "language": answer.source} for answer in answers]
+        response["detectedLanguage"] = detected[0] if single else detected
+    if alternatives > 0:
+        others = [_alternatives(answer, alternatives) for answer in answers]
+        response["alternatives"] = others[0] if single else others
+    return response
+
+
+def _alternatives(answer: Answer, count: int) -> list[str]:
+    """Return other hypotheses of a text of one sentence, at most as many as the beam has."""
+    sentences = answer.translation.sentences
+    if len(sentences) != 1 or len(sentences[0].translations) != 1:
+        return []
+    (translation,) = sentences[0].translations
+    return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]
+
+
+def _language(service: TranslationService, code: Any, field: str) -> str:
+    if not isinstance(code, str):
+        raise RefusedError(400, f"{field} must be text")
+    return service.language(_ALIASES.get(code.lower(), code), field)
+
+
+def _is_list_of_text(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _user(request: Request) -> str:
+    return request.client.host if request.client else ""

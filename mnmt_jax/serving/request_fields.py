@@ -1,0 +1,108 @@
+"""Fields of a request: JSON, a form or the query string, as clients of both protocols send them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from mnmt_jax.serving.service import RefusedError
+
+
+async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields of a request; those of the body replace those of the query.
+
+    Args:
+        request: the request, whose body is within the limit.
+        lists: fields that may be repeated; their values are lists.
+
+    Raises:
+        RefusedError: with status 400, if the body is not what its content type says.
+    """
+    fields = _form(request.url.query, lists)
+    body = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not body:
+        return fields
+    if kind == "application/json":
+        return fields | _json(body, lists)
+    if kind == "multipart/form-data":
+        form = await request.form()
+        return fields | _collected([(key, value) for key, value in form.multi_items()], lists)
+    return fields | _form(_text(body), lists)
+
+
+def required(fields: Mapping[str, Any], name: str) -> Any:
+    """Return a field.
+
+    Raises:
+        RefusedError: with status 400, if it is absent.
+    """
+    value = fields.get(name)
+    if value is None or value == "" or value == []:
+        raise RefusedError(400, f"missing {name} parameter")
+    return value
+
+
+def text_field(fields: Mapping[str, Any], name: str, default: str = "") -> str:
+    """Return a field that is text.
+
+    Raises:
+        RefusedError: with status 400, if it is something else.
+    """
+    value = fields.get(name, default)
+    if not isinstance(value, str):
+        raise RefusedError(400, f"{name} must be text")
+    return value
+
+
+def integer_field(fields: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a field that is a whole number, or text of one.
+
+    Raises:
+        RefusedError: with status 400, if it is something else.
+    """
+    value = fields.get(name, default)
+    try:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ValueError
+        return int(value)
+    except ValueError:
+        raise RefusedError(400, f"{name} must be a whole number") from None
+
+
+def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        raise RefusedError(400, "the body is not JSON") from None
+    if not isinstance(value, dict):
+        raise RefusedError(400, "the body must be a JSON object")
+    for name in lists:
+        if isinstance(value.get(name), str):
+            value[name] = [value[name]]
+    return value
+
+
+def _form(text: str, lists: tuple[str, ...]) -> dict[str, Any]:
+    return _collected(parse_qsl(text, keep_blank_values=True, errors="strict"), lists)
+
+
+def _collected(pairs: list[tuple[str, Any]], lists: tuple[str, ...]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in lists:
+            fields.setdefault(name, []).append(value)
+        else:
+            fields[name] = value
+    return fields
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise RefusedError(400, "the body is not UTF-8") from None

@@ -1,0 +1,81 @@
+"""Settings of the server: flags, and environment variables of the same names."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mnmt_jax.errors import UserError
+
+_PREFIX = "MNMT_SERVE_"
+
+
+def _setting(default: Any, meaning: str, *, least: float = 1) -> Any:
+    return dataclasses.field(default=default, metadata={"help": meaning, "least": least})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Address and limits of the server; the metadata of a field is the help of its flag."""
+
+    host: str = _setting("127.0.0.1", "address; 0.0.0.0 is reachable from other machines")
+    port: int = _setting(5000, "port; 0 for a free one", least=0)
+    wait_milliseconds: float = _setting(
+        5.0, "how long a batch waits for further sentences after its first one", least=0
+    )
+    window: int = _setting(64, "most sentences of a batch")
+    max_waiting: int = _setting(4096, "most sentences that wait; more are refused, status 429")
+    max_characters: int = _setting(100_000, "most characters of a request")
+    max_sentences: int = _setting(1000, "most sentences of a request")
+    max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
+    timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            UserError: if a number is too small or too large.
+        """
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), field.metadata["least"]
+            if not isinstance(value, str) and not value >= least:
+                raise UserError(f"--{field.name}={value} must be at least {least}")
+        if self.port > 65535:
+            raise UserError(f"--port={self.port} must be at most 65535")
+
+    @classmethod
+    def of_flags(cls, flags: argparse.Namespace) -> Settings:
+        """Return the settings of parsed flags."""
+        return cls(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(cls)})
+
+
+def add_settings_flags(
+    parser: argparse.ArgumentParser, variables: Mapping[str, str] = os.environ
+) -> None:
+    """Add a flag for each setting; its default is an environment variable, if that is set.
+
+    Args:
+        parser: the parser.
+        variables: variables such as MNMT_SERVE_PORT.
+
+    Raises:
+        UserError: if a variable is not a number.
+    """
+    for field in dataclasses.fields(Settings):
+        kind: Any = type(field.default)
+        variable = f"{_PREFIX}{field.name.upper()}"
+        text = variables.get(variable)
+        try:
+            default = field.default if text is None else kind(text)
+        except ValueError:
+            raise UserError(f"{variable}={text} must be a number") from None
+        parser.add_argument(
+            f"--{field.name}",
+            type=kind,
+            default=default,
+            metavar={str: "TEXT", int: "N", float: "X"}[kind],
+            help=f"{field.metadata['help']}; variable {variable}; default: {field.default}",
+        )

@@ -1,0 +1,34 @@
+"""Compilation of all shapes before the first request."""
+
+from __future__ import annotations
+
+from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.translation_job import TranslationJob
+
+
+def warm_up(job: SentenceJob, window: int) -> None:
+    """Translate lines of every bucket, in as many numbers as make batches of different sizes.
+
+    Args:
+        job: the model and settings of the search.
+        window: most lines of a batch.
+    """
+    model, batch = job.pretrained.inference_model, job.decode.batch
+    counts = {model.rows(batch, count): count for count in range(window, 0, -1)}
+    source, target = job.pretrained.languages[0], job.pretrained.languages[-1]
+    for bucket in sorted(set(job.decode.buckets)):
+        text = _text_of(job, bucket, source)
+        for count in sorted(counts.values()):
+            lines = [Line(number, text, source, target) for number in range(count)]
+            list(TranslationJob.as_completed(job, lines))
+
+
+def _text_of(job: SentenceJob, bucket: int, language: str) -> str:
+    """Return a text that needs a bucket: of the most pieces that it holds."""
+    vocabulary = job.pretrained.vocabulary
+    pieces = max(1, bucket - job.pretrained.inference_model.instruction.source_extra)
+    words = "a"
+    while len(vocabulary.encode(f"{words} a", language)) <= pieces:
+        words += " a"
+    return words

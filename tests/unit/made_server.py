@@ -1,0 +1,77 @@
+"""A server with a translator that marks sentences, in a thread of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.serving import service as service_module
+from mnmt_jax.serving.app import create_app
+from mnmt_jax.serving.service import TranslationService
+from mnmt_jax.serving.settings import Settings
+from mnmt_jax.vocabulary.language_detectors import make_lid176
+
+LANGUAGES = ("en", "de", "fr", "pt", "zh")
+
+
+class MadeJob:
+    """A job that returns `[TARGET] SENTENCE`, and counts batches.
+
+    Attributes:
+        batches: sentences of each batch.
+        gate: a batch waits until it is set.
+    """
+
+    pretrained = types.SimpleNamespace(languages=LANGUAGES)
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def fits(self, text: str, language: str) -> bool:
+        return len(text) <= 200
+
+    def as_completed(self, lines: Any) -> Iterator[Any]:
+        self.batches.append([line.text for line in lines])
+        assert self.gate.wait(60)
+        for line in lines:
+            if line.text == "Fail.":
+                raise ValueError("secret")
+            texts = (f"[{line.target_lang}] {line.text}", "other")
+            yield line, Translation(tuple(Hypothesis(text, -1.0, ()) for text in texts))
+
+
+def made_service(monkeypatch: Any, job: MadeJob, **settings: Any) -> TranslationService:
+    translate = types.SimpleNamespace(as_completed=MadeJob.as_completed)
+    monkeypatch.setattr(service_module, "TranslationJob", translate)
+    return TranslationService(job, Settings(**settings), make_lid176())  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def serving(service: TranslationService, ready: bool = True) -> Iterator[str]:
+    """Serve on a free port; yield the address."""
+    config = uvicorn.Config(
+        create_app(service, lambda: ready), host="127.0.0.1", port=0, log_level="error"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        service.stop()

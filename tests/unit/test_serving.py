@@ -1,0 +1,244 @@
+"""The server: fields, limits, errors, fairness, clients that go away."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import http.client
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from mnmt_jax.commands import serve
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
+from mnmt_jax.serving.settings import Settings, add_settings_flags
+from tests.unit.made_server import MadeJob, made_service, serving
+
+
+def call(address: str, path: str, body: object = None, **headers: str) -> tuple[int, object]:
+    """Return status and JSON of a request; POST if there is a body."""
+    data = json.dumps(body).encode() if isinstance(body, dict | list) else body
+    if isinstance(body, dict | list):
+        headers.setdefault("Content-Type", "application/json")
+    request = urllib.request.Request(f"{address}{path}", data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+@pytest.fixture
+def job() -> MadeJob:
+    return MadeJob()
+
+
+@pytest.fixture
+def address(monkeypatch, job):
+    service = made_service(monkeypatch, job, wait_milliseconds=0, max_characters=500)
+    with serving(service) as url:
+        yield url
+
+
+def test_the_same_from_json_form_and_query(address):
+    fields = {"q": "Hello. You!", "source": "EN-us", "target": "de"}
+    expected = (200, {"translatedText": "[de] Hello. [de] You!"})
+    form = urllib.parse.urlencode(fields)
+    assert call(address, "/translate", fields) == expected
+    assert call(address, "/translate", form.encode()) == expected
+    assert call(address, f"/translate?{form}", b"") == expected
+
+
+def test_lists_detection_and_alternatives(address):
+    body = {
+        "q": ["Das ist gut.", "🙂 12:30"],
+        "source": "auto",
+        "target": "zt",
+        "alternatives": 9999,
+    }
+    status, answer = call(address, "/translate", {**body, "target": "zh"})
+    assert status == 200
+    assert answer["translatedText"] == ["[zh] Das ist gut.", "🙂 12:30"]
+    assert [one["language"] for one in answer["detectedLanguage"]] == ["de", "en"]
+    assert answer["alternatives"] == [["other"], []]
+    assert call(address, "/detect", {"q": "12:30"}) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/translate", {"target": "de"}, 400, "missing q parameter"),
+        ("/translate", {"q": "a"}, 400, "missing target parameter"),
+        ("/translate", {"q": "a", "target": "xh"}, 400, "target: xh is not supported"),
+        ("/translate", {"q": "a", "target": 5}, 400, "target must be text"),
+        ("/translate", {"q": [1], "target": "de"}, 400, "q must be text or a list of texts"),
+        ("/translate", {"q": "a", "target": "de", "format": "html"}, 400, "only text is supported"),
+        ("/translate", {"q": "a", "target": "de", "alternatives": "x"}, 400, "a whole number"),
+        ("/translate", [1], 400, "must be a JSON object"),
+        ("/translate", {"q": "a " * 300, "target": "de"}, 413, "600 characters; the limit is 500"),
+        ("/translate", b"q=\xff", 400, "not UTF-8"),
+        ("/v2/translate", {"target_lang": "DE"}, 400, "missing text parameter"),
+        (
+            "/v2/translate",
+            {"text": ["a"], "target_lang": "DE", "split_sentences": "0"},
+            400,
+            "'0' is",
+        ),
+        ("/suggest", {"q": "a"}, 403, "not collected"),
+        ("/nowhere", {"q": "a"}, 404, "Not Found"),
+        ("/translate", b"x" * 1_100_000, 413, "more than 1048576 bytes"),
+    ],
+)
+def test_mistakes_have_a_status_and_a_line(address, path, body, status, message):
+    actual, answer = call(address, path, body)
+    (name,) = answer
+    assert actual == status and message in answer[name]
+    assert name == ("message" if path.startswith("/v2/") else "error")
+
+
+def test_a_failure_is_not_shown_and_is_of_its_batch_alone(address):
+    status, answer = call(address, "/translate", {"q": "Fail.", "source": "en", "target": "de"})
+    assert (status, answer) == (500, {"error": "the translation failed"})
+    assert call(address, "/translate", {"q": "Go.", "source": "en", "target": "de"})[0] == 200
+
+
+def test_status_routes(address, monkeypatch, job):
+    assert call(address, "/health") == (200, {"status": "ok"})
+    assert call(address, "/ready") == (200, {"status": "ready"})
+    assert call(address, "/openapi.json")[0] == 200
+    call(address, "/translate", {"q": "a", "target": "de", "source": "en"})
+    with urllib.request.urlopen(f"{address}/metrics") as response:
+        text = response.read().decode()
+    assert 'mnmt_answers_total{path="/translate",status="200"} 1.0' in text
+    assert "mnmt_waiting_lines 0.0" in text
+    with serving(made_service(monkeypatch, job), ready=False) as url:
+        assert call(url, "/ready") == (503, {"error": "the model is being compiled"})
+
+
+def test_a_full_queue_is_refused_with_a_time_to_wait(monkeypatch, job):
+    job.gate.clear()
+    service = made_service(monkeypatch, job, wait_milliseconds=0, max_waiting=2, timeout=30)
+    with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
+        body = {"q": "One.", "source": "en", "target": "de"}
+        first = pool.submit(call, url, "/translate", body)
+        wait_until(lambda: job.batches)
+        second = pool.submit(call, url, "/translate", {**body, "q": "Two. Three."})
+        wait_until(lambda: service.waiting == 2)
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/translate", json.dumps(body), headers)
+        response = connection.getresponse()
+        assert (response.status, response.headers["Retry-After"]) == (429, "2")
+        job.gate.set()
+        assert first.result()[0] == second.result()[0] == 200
+
+
+def test_a_request_that_takes_too_long_is_answered(monkeypatch, job):
+    job.gate.clear()
+    with serving(made_service(monkeypatch, job, wait_milliseconds=0, timeout=1)) as url:
+        status, answer = call(url, "/translate", {"q": "One.", "source": "en", "target": "de"})
+        assert status == 503 and "took too long" in answer["error"]
+        job.gate.set()
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# Batches
+
+
+def batcher(job: MadeJob, **changes) -> LiveBatcher:
+    options = {"wait_seconds": 0.0, "max_waiting": 1000, "window": 4} | changes
+    return LiveBatcher(job.as_completed, **options)
+
+
+def lines(*texts: str) -> list[tuple[str, str, str]]:
+    return [(text, "en", "de") for text in texts]
+
+
+def test_users_take_turns(job):
+    job.gate.clear()
+    live = batcher(job)
+    live.submit(lines("first"), "a")
+    wait_until(lambda: job.batches)
+    many = live.submit(lines(*(f"a{n}" for n in range(9))), "a")
+    (one,) = live.submit(lines("b0"), "b")
+    job.gate.set()
+    assert one.result(30).text == "[de] b0"
+    assert [future.result(30).text for future in many] == [f"[de] a{n}" for n in range(9)]
+    assert job.batches[1] == ["a0", "b0", "a1", "a2"]
+    live.stop()
+
+
+def test_lines_of_clients_that_went_away_are_not_translated(job):
+    job.gate.clear()
+    live = batcher(job)
+    live.submit(lines("first"), "a")
+    wait_until(lambda: job.batches)
+    gone = live.submit(lines("gone"), "a")
+    (kept,) = live.submit(lines("kept"), "a")
+    assert gone[0].cancel()
+    job.gate.set()
+    assert kept.result(30).text == "[de] kept"
+    assert ["kept"] in job.batches and live.waiting == 0
+    live.stop()
+
+
+def test_a_batch_waits_for_others_only_until_it_is_full(job):
+    live = batcher(job, wait_seconds=20.0)
+    start = time.monotonic()
+    futures = [live.submit(lines(f"{n}"), "a")[0] for n in range(4)]
+    assert [future.result(30).text for future in futures] == [f"[de] {n}" for n in range(4)]
+    assert time.monotonic() - start < 15 and job.batches == [["0", "1", "2", "3"]]
+    live.stop()
+
+
+def test_stopping_translates_what_waits_and_takes_no_more(job):
+    job.gate.clear()
+    live = batcher(job, max_waiting=2)
+    futures = live.submit(lines("one"), "a")
+    wait_until(lambda: job.batches)
+    futures += live.submit(lines("two", "three"), "a")
+    with pytest.raises(QueueFull):
+        live.submit(lines("four"), "a")
+    thread = threading.Thread(target=live.stop)
+    thread.start()
+    job.gate.set()
+    assert [future.result(30).text for future in futures] == ["[de] one", "[de] two", "[de] three"]
+    thread.join(30)
+    with pytest.raises(Stopped):
+        live.submit(lines("five"), "a")
+
+
+# Settings
+
+
+def test_settings_are_flags_or_variables():
+    parser = serve.CommandParser()
+    add_settings_flags(parser, {"MNMT_SERVE_PORT": "81", "MNMT_SERVE_TIMEOUT": "2.5"})
+    assert Settings.of_flags(parser.parse_args([])) == Settings(port=81, timeout=2.5)
+    assert Settings.of_flags(parser.parse_args(["--port=82", "--window", "3"])) == Settings(
+        port=82, timeout=2.5, window=3
+    )
+    with pytest.raises(UserError, match="MNMT_SERVE_PORT=x must be a number"):
+        add_settings_flags(serve.CommandParser(), {"MNMT_SERVE_PORT": "x"})
+    for flags, message in (({"port": 70000}, "at most 65535"), ({"window": 0}, "at least 1")):
+        with pytest.raises(UserError, match=message):
+            Settings(**flags)
+
+
+def test_every_setting_is_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        serve.make_parser().parse_args(["--help"])
+    text = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "variable MNMT_SERVE_MAX_WAITING; default: 4096" in text
