@@ -31,6 +31,7 @@ READERS = {
     "gin_configs/": ("tests/unit/test_configurations.py", "tests/unit/test_config.py"),
     "setup.cfg": ("tests/unit/test_extras.py",),
     "scripts/": ("tests/unit/test_launch_scripts.py",),
+    "scripts/kubernetes/": ("tests/unit/test_kubernetes.py",),
 }
 
 

@@ -103,7 +103,10 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/evaluate.py --run=runs/mine/trial *", ("--limit=1", *_SEARCH)),
     ("scripts/evaluate.py *--task=phrases *", ("--limit=1", *_SEARCH)),
     ("benchmarks/cldr_rendering.py*", ("--meanings=20", "--inventory=small")),
-    ("benchmarks/data_pipeline.py*", ("--batches=2", "--examples=40", "--rows=8", "--length=64")),
+    (
+        "benchmarks/data_pipeline.py*",
+        ("--workers=0,1", "--examples=40", "--chunk_examples=300", "--seconds=0.1", "--rounds=1"),
+    ),
     ("benchmarks/preparation_steps.py*", ("--pairs=30",)),
     ("-m tests.slow_steps *", ("--pairs=300",)),
     ("benchmarks/saves.py *", ("--saves=1", "--updates=1", *_UPDATES, *_ROWS)),

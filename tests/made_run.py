@@ -51,7 +51,8 @@ def kept_programs() -> Iterator[None]:
     def build_with_kept(config: Config) -> Built:
         made = build(config)
         whole, settings = made.config, made.config.train
-        traced = (whole.data, whole.model, whole.optimizer, settings.steps, settings.seed)
+        data = dataclasses.replace(whole.data, workers=0)
+        traced = (data, whole.model, whole.optimizer, settings.steps, settings.seed)
         key = (*traced, settings.methods, made.cache.vocabulary.size, made.mesh)
         before = kept.setdefault(key, made)
         return dataclasses.replace(

@@ -81,6 +81,12 @@ def make_parser() -> PassThroughParser:
         help="on an undecodable line or one longer than 1 MiB: stop, or treat it as blank and "
         "count it; default: error",
     )
+    parser.add_argument(
+        "--split_sentences",
+        action="store_true",
+        help="translate each sentence of a line by itself, and keep what is between them; lines "
+        "longer than the largest bucket are split instead of being cut",
+    )
     add_beam_size(parser)
     add_pivot(parser)
     parser.add_argument(
@@ -104,19 +110,14 @@ def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     share, runner = work_shard_of(flags), make_beam_runner(flags)
-    if runner and (not flags.output or is_stream(flags.output)):
-        raise UserError("--runner=beam needs --output, because workers keep lines beside it")
-    if share.processes > 1 and (not flags.output or is_stream(flags.output)):
-        raise UserError(
-            "--num_processes needs --output, because each process keeps its lines in a file beside "
-            "it"
-        )
+    _check_sharing(flags, share.processes)
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
     import_modules(flags.module_import)
     from mnmt_jax.commands.resumable_output import ResumableOutput
-    from mnmt_jax.decoding.translation_job import WINDOW_SIZE, TranslationJob
+    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
@@ -125,7 +126,8 @@ def main() -> None:
     for name in ("source", "target"):
         code = match_code(getattr(flags, name), translator.languages, f"--{name}")
         setattr(flags, name, code)
-    job = TranslationJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    kind = SentenceJob if flags.split_sentences else TranslationJob
+    job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
         flags.pivot = job.pivot
@@ -137,7 +139,7 @@ def main() -> None:
         partial = (
             _on_beam(job, made_by, flags, (runner, gin_files, bindings))
             if runner
-            else ResumableOutput(flags.output, made_by, WINDOW_SIZE, share)
+            else ResumableOutput(flags.output, made_by, job.window_size, share)
         )
         marked = _translate_to_file(job, lines, partial, flags)
         if marked is None:
@@ -148,6 +150,21 @@ def main() -> None:
             records = (make_record(*pair) for pair in pairs)
             marked = _write(records, file, flags.format)
     _report_events(bad, marked, job.decode)
+
+
+def _check_sharing(flags: argparse.Namespace, processes: int) -> None:
+    """Check that flags fit a translation by several processes or Beam's workers.
+
+    Raises:
+        UserError: if not.
+    """
+    if processes == 1 and flags.runner != "beam":
+        return
+    flag = "--num_processes" if processes > 1 else "--runner=beam"
+    if not flags.output or is_stream(flags.output):
+        raise UserError(f"{flag} needs --output, because finished lines are kept beside it")
+    if flags.split_sentences:
+        raise UserError(f"--split_sentences translates in one process; leave {flag} out")
 
 
 @dataclasses.dataclass

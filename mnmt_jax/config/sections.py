@@ -54,6 +54,8 @@ class Data(Checked):
         target_length: tokens of a row's target span.
         max_segments: maximum number of sentence pairs packed into a row; 1 disables packing.
         chunk_examples: examples planned (shuffled, packed) at a time.
+        workers: processes that build training batches, per process of the run; 0 builds them in a
+            thread. The batches are the same.
         validation_examples: number of sentence pairs per task used for validation, the first ones;
             a larger number than available uses all.
     """
@@ -70,6 +72,7 @@ class Data(Checked):
     target_length: Length = 128
     max_segments: Length = 8
     chunk_examples: Count = 16384
+    workers: Annotated[int, Range(low=0, high=2**10)] = 0
     validation_examples: Amount = 200
 
     def __post_init__(self) -> None:
@@ -382,7 +385,8 @@ class Mesh(Checked):
     """Shape of the device mesh; its third axis, `data`, uses the remaining devices.
 
     Attributes:
-        fsdp: batch shards with sharded parameters; -1 uses all devices.
+        fsdp: batch shards with sharded parameters; -1 uses all devices, or with several TPU slices
+            those of one.
         tensor: shards of heads, feed-forward width and vocabulary.
     """
 

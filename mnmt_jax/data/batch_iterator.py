@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from mnmt_jax.data.converter import HostBatch
+from mnmt_jax.data.loader_workers import LoaderWorkers
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,21 +23,25 @@ _MAX_EMPTY_CHUNKS = 100
 class BatchIterator:
     """Endless training batches with a position that can be saved and restored.
 
-    A background thread (Grain) prepares the next chunk while the current one is consumed.
+    The next chunks are prepared while the current one is consumed: by a thread (Grain) or by
+    processes (`loader_workers.py`).
     """
 
-    def __init__(self, pipeline: Pipeline, *, threads: int = 1) -> None:
+    def __init__(self, pipeline: Pipeline, *, threads: int = 1, workers: int = 0) -> None:
         """Start at the first batch.
 
         Args:
             pipeline: plans and loads chunks.
             threads: number of chunks to prepare in parallel; 0 disables prefetching. It does not
                 affect the order of batches.
+            workers: number of processes that prepare chunks instead of threads; 0 uses threads. It
+                does not affect the batches.
         """
         self.pipeline = pipeline
-        self._threads = threads
+        self._threads, self._num_workers = threads, workers
         self._chunk, self._batch = 0, 0
         self._chunks: Iterator[list[HostBatch]] | None = None
+        self._workers: LoaderWorkers | None = None
         self._reversed_batches: list[HostBatch] = []
 
     def __iter__(self) -> BatchIterator:
@@ -45,17 +50,22 @@ class BatchIterator:
     def __next__(self) -> HostBatch:
         if self._chunks is None:
             self._chunks = self._open()
-            self._reversed_batches = next(self._chunks)[::-1]
+            self._reversed_batches = self._next_chunk()
         for _ in range(_MAX_EMPTY_CHUNKS):
             if self._reversed_batches:
                 self._batch += 1
                 return self._reversed_batches.pop()
-            self._reversed_batches = next(self._chunks)[::-1]
+            self._reversed_batches = self._next_chunk()
             self._chunk, self._batch = self._chunk + 1, 0
         raise UserError(
             f"{_MAX_EMPTY_CHUNKS} consecutive chunks have no pair that fits into a row; raise "
             "Data.source_length and Data.target_length"
         )
+
+    @property
+    def worker_ids(self) -> tuple[int, ...]:
+        """Process ids of the running worker processes."""
+        return self._workers.process_ids if self._workers else ()
 
     def get_state(self) -> dict[str, int]:
         """Return the position as integers for `set_state`, in this or another process."""
@@ -80,16 +90,36 @@ class BatchIterator:
                 "the data position was saved under other Data settings, tasks, texts or "
                 f"vocabulary; restore the cache and the settings of {saved}, or start a new run"
             )
+        self.close()
         self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
-        self._chunks, self._reversed_batches = None, []
+
+    def close(self) -> None:
+        """End the worker processes; the next batch is the same as without, and starts new ones."""
+        if self._workers:
+            self._workers.close()
+        self._chunks, self._workers, self._reversed_batches = None, None, []
+
+    def _next_chunk(self) -> list[HostBatch]:
+        """Return the batches of the next chunk, the last one first."""
+        assert self._chunks is not None
+        try:
+            return next(self._chunks)[::-1]
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self) -> Iterator[list[HostBatch]]:
+        if self._num_workers:
+            self._workers = LoaderWorkers(
+                self.pipeline, self._num_workers, self._chunk, self._batch
+            )
+            return self._workers
         import grain
 
         chunk, batch, pipeline = self._chunk, self._batch, self.pipeline
 
         def load(number: int) -> list[HostBatch]:
-            return pipeline.chunk_batches(number, batch if number == chunk else 0)
+            return list(pipeline.iterate_chunk(number, batch if number == chunk else 0))
 
         options = grain.ReadOptions(
             num_threads=self._threads, prefetch_buffer_size=max(1, self._threads)

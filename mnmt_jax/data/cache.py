@@ -39,7 +39,7 @@ FORMAT = 3
 _READABLE_FORMATS = (2, FORMAT)  # 2 has no digests of files
 _OPEN_FILES = 256  # many systems limit a process to 1024 open files
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
-_SERIAL_SECONDS = 1e-3
+_SERIAL_SECONDS = 1e-5  # per record; a record in memory takes 2e-6
 _COPIES = 3  # of a file in a bucket, until it counts as damaged there
 
 Examples = tuple[str, str, np.ndarray]
@@ -346,13 +346,13 @@ class TokenCache:
 
 
 def _read_records(reader: Any, indices: list[int]) -> list[bytes]:
-    """Read records one by one, and those that remain after a millisecond in parallel.
+    """Read records one by one, and in parallel those that remain when that takes too long.
 
     In memory, the threads of a parallel read cost more than the records; from a disk or a network
     they hide its latency.
     """
     records: list[bytes] = []
-    deadline = time.perf_counter() + _SERIAL_SECONDS
+    deadline = time.perf_counter() + _SERIAL_SECONDS * len(indices)
     while len(records) < len(indices) and time.perf_counter() < deadline:
         reader.seek(indices[len(records)])
         records.append(reader.read())

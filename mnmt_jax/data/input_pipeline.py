@@ -4,7 +4,7 @@ The order of examples is split into chunks (`mixing_schedule.py`). For each chun
 the same rows from lengths alone (`packing.py`), shuffles them by the seed, and assigns them to
 batches. Each host then reads and converts only its local rows. A batch is a pure function of the
 settings, the chunk number, and the batch number in the chunk. These two numbers are the complete
-state; it does not depend on the number of hosts or threads.
+state; it does not depend on the number of hosts, threads or processes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Pipeline:
 
     def train(self) -> BatchIterator:
         """Return the endless training batches of this host, from the start."""
-        return BatchIterator(self)
+        return BatchIterator(self, workers=self._data.workers)
 
     def validation(
         self, tasks: Sequence[str] | None = None, split: str = VALIDATION
@@ -140,12 +140,12 @@ class Pipeline:
             plan, shuffled_row[rows] if row_count else rows, (row_count, self._data.rows)
         )
 
-    def chunk_batches(self, chunk: int, first_batch: int = 0) -> list[HostBatch]:
-        """Return this host's batches of a training chunk, from `first_batch` on."""
-        batch_segments = self._load(self.plan(chunk), self.task_names, TRAIN, first_batch)
-        batches = [self.converter.batch(segments, self._rows) for segments in batch_segments]
-        self.cache.fetch_ahead(lambda: self._local_examples(chunk + 1))
-        return batches
+    def iterate_chunk(self, chunk: int, first_batch: int = 0) -> Iterator[HostBatch]:
+        """Yield this host's batches of a training chunk, from `first_batch` on."""
+        for segments in self._load(self.plan(chunk), self.task_names, TRAIN, first_batch):
+            yield self.converter.batch(segments, self._rows)
+        following = chunk + max(1, self._data.workers)  # the next one of this process
+        self.cache.fetch_ahead(lambda: self._local_examples(following))
 
     def _local_examples(self, chunk: int) -> Iterator[Examples]:
         """Yield the examples of a training chunk that this host reads."""

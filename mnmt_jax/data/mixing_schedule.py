@@ -137,8 +137,7 @@ class MixingSchedule:
         ]
         total_units = sum(self._units[0])
         counts = []
-        for task, name in enumerate(self.names):
-            offset = int(hash64(self.seed, text_hash64(name), -1)[0]) % total_units
+        for task, offset in enumerate(self._offsets):
             shown = sum(
                 Fraction(units[task] * count, sum(units))
                 for units, count in zip(self._units, draws, strict=True)
@@ -146,6 +145,12 @@ class MixingSchedule:
             # The number of integers k >= 0 with k + offset / total_units < shown.
             counts.append(max(0, math.ceil(shown - Fraction(offset, total_units))))
         return counts
+
+    @functools.cached_property
+    def _offsets(self) -> list[int]:
+        """The hash of each task, below the sum of its first rates' units."""
+        keys = np.array([text_hash64(name) for name in self.names], np.uint64)
+        return (hash64(self.seed, keys, -1) % np.uint64(sum(self._units[0]))).tolist()
 
     @functools.cached_property
     def _units(self) -> list[list[int]]:

@@ -46,7 +46,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
 _SCORED_LOGITS = 1 << 26  # maximum number of logits in memory at a time when scoring
-_LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
+LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -353,7 +353,7 @@ def decode_hypotheses(
     for rank, length in enumerate(batch.lengths[row].tolist()):
         if length and np.isfinite(batch.scores[row, rank]):
             tokens = tuple(batch.tokens[row, rank, :length].tolist())
-            text = _LINE_BREAKS.sub(" ", inference_model.vocabulary.decode((*prefix, *tokens)))
+            text = LINE_BREAKS.sub(" ", inference_model.vocabulary.decode((*prefix, *tokens)))
             hypotheses.append(Hypothesis(text, float(batch.scores[row, rank]), tokens))
     return tuple(hypotheses)
 

@@ -69,6 +69,11 @@ class TranslationJob:
             pivot = match_code(pivot, pretrained.languages, "--pivot")
         return cls(pretrained, decode, pivot)
 
+    @property
+    def window_size(self) -> int:
+        """Number of lines in memory at a time."""
+        return WINDOW_SIZE
+
     def number_lines(
         self, lines: Iterable[str], *, source: str | Sequence[str], target: str | Sequence[str]
     ) -> Iterator[Line]:
@@ -120,7 +125,7 @@ class TranslationJob:
             lines: from `number_lines`.
             report: called with the number of lines that were just completed.
         """
-        while window := list(itertools.islice(lines, WINDOW_SIZE)):
+        while window := list(itertools.islice(lines, self.window_size)):
             translations = {}
             for line, translation in self.as_completed(window):
                 translations[line.number] = translation

@@ -15,11 +15,14 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
+from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.signatures import with_parameters_of
+from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import Translation, score_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import MnmtWarning, UserError, pluralize
+from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 
@@ -101,6 +104,45 @@ class Translator(PretrainedModel):
     def translate_nbest(self, *args: Any, **kwargs: Any) -> list[Translation]:
         """Return what `stream` yields as a list."""
         return list(self._start(*args, **kwargs)[1])
+
+    def translate_text(
+        self,
+        text: str,
+        *,
+        source: str,
+        target: str,
+        options: Decode | None = None,
+        pivot: str | None = None,
+        **overrides: Any,
+    ) -> TextTranslation:
+        """Translate a text of any number of paragraphs and sentences.
+
+        It is split into sentences by sentencex. Spaces, line breaks, list marks, placeholders and
+        text without letters are kept (`mnmt_jax.decoding.text_translation`).
+        A sentence that is longer than the largest bucket is split instead of being cut.
+
+        Args:
+            text: the text.
+            source: language code of the text, in any form.
+            target: target language code.
+            options: as in `translate`.
+            pivot: as in `translate`.
+            overrides: as in `translate`.
+
+        Returns:
+            The translated text, and the translation of each sentence.
+
+        Raises:
+            UserError: as `translate`.
+        """
+        check_text(text, "the text")
+        job = SentenceJob.create(self, options, pivot=pivot, **overrides)
+        codes = (
+            match_code(code, self.languages, name)
+            for code, name in ((source, "source"), (target, "target"))
+        )
+        (translation,) = job.translate_texts([TextToTranslate(text, *codes)])
+        return translation
 
     def score(
         self,

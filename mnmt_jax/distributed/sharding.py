@@ -31,7 +31,7 @@ _NO_AXES: ParamAxes = MappingProxyType({})
 
 
 class MeshSizes(Protocol):
-    """Sizes of the mesh axes `fsdp` and `tensor`; -1 for `fsdp` uses all remaining devices."""
+    """Sizes of the mesh axes `fsdp` and `tensor`; -1 for `fsdp` uses the devices of a slice."""
 
     @property
     def fsdp(self) -> int:

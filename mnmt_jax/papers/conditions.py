@@ -24,6 +24,7 @@ _UNCOMPARED = frozenset(
     {
         "data.cache",
         "data.chunk_examples",
+        "data.workers",
         "model.vocab_size",
         "model.remat",
         "train.seed",

@@ -37,6 +37,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 # Fields that may change when a run continues: they change losses by no more than rounding.
 MAY_CHANGE = (
     "data.cache",
+    "data.workers",
     "model.attention",
     "model.remat",
     "train.steps",

@@ -82,6 +82,7 @@ class Session:
             stack.callback(self.publish, raise_errors=error is None)
             stack.callback(self.reporter.close, self._status(error))
             stack.callback(self.checkpoints.close, raise_errors=error is None)
+            stack.callback(self.batches.close)
 
     @property
     def is_complete(self) -> bool:
@@ -137,7 +138,7 @@ class Session:
             placed = place_batch(batch, self.built.mesh, leading=1)
         self.state, self.latest = self.built.programs.train_step(self.state, placed)
         self.step += 1
-        self._unchecked[self.step] = [micro_batch["task"] for micro_batch in micro_batches]
+        self._unchecked[self.step] = [np.unique(batch["task"]) for batch in micro_batches]
         self._dispatched.append(self.latest)
         if len(self._dispatched) > _STEPS_AHEAD:
             jax.block_until_ready(self._dispatched.popleft())
@@ -173,9 +174,7 @@ class Session:
             return window
         self.checkpoints.wait()
         saved = self.checkpoints.steps()
-        task_numbers = np.unique(
-            np.concatenate([task.reshape(-1) for task in self._unchecked[bad_step]])
-        )
+        task_numbers = np.unique(np.concatenate(self._unchecked[bad_step]))
         names = [self.built.pipeline.task_names[task] for task in task_numbers if task >= 0]
         raise UserError(
             f"step {bad_step}: the loss or its gradient is not finite; tasks of the batch: "

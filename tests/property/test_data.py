@@ -347,6 +347,37 @@ def test_hosts_share_one_global_order(cache, process_count):
     assert whole.get_state()["chunk"] >= 1
 
 
+def test_64_hosts_read_only_the_records_of_their_rows(cache, monkeypatch):
+    """Each pair of a chunk is read by one host, and the hosts' rows are the global batches."""
+    hosts, chunk = 64, 3
+    data = settings_of_run(rows=hosts, chunk_examples=900)
+    whole = Pipeline(cache, LAYOUTS["register"], data)
+    plan, expected = whole.plan(chunk), list(whole.iterate_chunk(chunk))
+    records, read = collections.Counter(), TokenCache.read
+
+    def read_and_count(cache, task, split, indices):
+        records.update((task, index) for index in indices.tolist())
+        return read(cache, task, split, indices)
+
+    monkeypatch.setattr(TokenCache, "read", read_and_count)
+    parts, total = [], 0
+    for host in range(hosts):
+        records.clear()
+        process_rows = ProcessRows((host,), hosts)
+        pipeline = Pipeline(cache, LAYOUTS["register"], data, process_rows=process_rows)
+        parts.append(list(pipeline.iterate_chunk(chunk)))
+        in_row = plan.row == host
+        names = [whole.task_names[task] for task in plan.task[in_row]]
+        assert records == collections.Counter(zip(names, plan.index[in_row].tolist(), strict=True))
+        assert records.total() < len(plan.row) / 16
+        total += records.total()
+    assert total == len(plan.row) > 800 and len(expected) > 1
+    for number, batch in enumerate(expected):
+        rows = [part[number] for part in parts]
+        joined = {name: np.concatenate([row[name] for row in rows]) for name in batch}
+        assert_batches_equal(batch, joined)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_do_not_change_the_order(cache, threads):
     pipeline = Pipeline(cache, LAYOUTS["register"], settings_of_run())

@@ -20,6 +20,8 @@ from tests.processes import Processes
 RUN = "gs://bucket/run"
 STEPS = 12
 COUNTS = (8, 3, 5)
+FSDP = (2, -1, 1)  # parameters are split over two processes, over all, over none
+WORKERS = (0, 2, 1)  # loader workers of each process
 EMPTY = ("", "2 of 114 rows of each batch stay empty", "3 of 115 rows of each batch stay empty")
 STOPS = ((7, 2), (2, 2))  # process and update of its start at which it gets SIGTERM
 AHEAD = 3  # updates after the signal
@@ -34,8 +36,9 @@ def config(tmp_path_factory) -> Config:
         cache,
         # About 15 batches are a chunk.
         data={"rows": batch_record.ROWS, "chunk_examples": 1800, "max_segments": 2},
-        train={"steps": STEPS, "log_every": 1, "eval_every": 6, "save_every": 60},
+        train={"steps": STEPS, "log_every": 1, "eval_every": 12, "save_every": 60},
         optimizer={"eps": 1e-3},
+        model={"embed": 12, "mlp": 24},  # which three processes can split
     )
 
 
@@ -48,12 +51,14 @@ def alone(config: Config, folder: Path) -> list[str]:
     return (folder / "alone.txt").read_text().split()
 
 
-def continue_with(count: int, gin_file: Path, record: Path, stop: tuple[int, int] | None) -> str:
+def continue_with(
+    count: int, settings: tuple[str, ...], record: Path, stop: tuple[int, int] | None
+) -> str:
     """Train in a number of processes with one device each; return what process 0 printed."""
     variables = {"BATCH_RECORD": str(record)}
     if stop:
         variables |= {"STOP_PROCESS": str(stop[0]), "STOP_AFTER": str(stop[1])}
-    flags = (f"--gin_file={gin_file}", f"--workdir={RUN}", "--module_import=tests.batch_record")
+    flags = (f"--workdir={RUN}", "--module_import=tests.batch_record", *settings)
     status = 128 + signal.SIGTERM if stop else 0
     with Processes("train.py", count, lambda _: flags, devices=1, variables=variables) as many:
         return many.finish(range(count), status)[0]
@@ -74,15 +79,21 @@ def assert_losses_within_rounding(actual: Path, expected: Path) -> None:
 
 
 def test_eight_three_and_five_processes_see_the_batches_of_one(config, tmp_path):
-    """Each number of processes continues the run of the one before; no batch changes a bit."""
+    """Each number of processes continues the run of the one before; no batch changes a bit.
+
+    Nor do the batches depend on the loader workers of the processes.
+    """
     gin_file, record = tmp_path / "run.gin", tmp_path / "batches.txt"
     save_config(config, gin_file)
     expected = alone(config, tmp_path)
     assert len(set(expected)) == STEPS  # no batch is like another
     done = 0
     with serve():
-        for count, stop, empty in zip(COUNTS, (*STOPS, None), EMPTY, strict=True):
-            said = continue_with(count, gin_file, record, stop)
+        for count, fsdp, workers, stop, empty in zip(
+            COUNTS, FSDP, WORKERS, (*STOPS, None), EMPTY, strict=True
+        ):
+            settings = (f"--gin.Mesh.fsdp={fsdp}", f"--gin.Data.workers={workers}")
+            said = continue_with(count, (f"--gin_file={gin_file}", *settings), record, stop)
             assert empty in said and ("stay empty" in said) == bool(empty)
             updates = len(record.read_text().split())
             assert not done or f"continues at step {done}" in said

@@ -28,9 +28,9 @@ if flags != ["--kill-on-bad-exit=0"] or not sys.argv[2].endswith("python"):
 count = int(os.environ["SLURM_NTASKS"])
 tasks = []
 for number in range(count):
-    own = {{"SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}}
+    task = {{"SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)}}
     step = {{"SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_NUM_NODES": "1"}}
-    tasks.append(subprocess.Popen(sys.argv[2:], env=os.environ | own | step))
+    tasks.append(subprocess.Popen(sys.argv[2:], env=os.environ | task | step))
 sys.exit(max(task.wait() for task in tasks))
 """
 SCONTROL = '#!/bin/sh\n[ "$1" = requeue ] && [ $# = 2 ] && echo "$2" >> "$FAKE/requeued"\n'

@@ -127,6 +127,14 @@ def test_a_cache_in_a_bucket_has_the_batches_of_its_folder(folder, server, is_ol
     assert_same_batches(batches(pickle.loads(pickle.dumps(cache))), batches(expected))
 
 
+def test_loader_workers_share_the_copies(folder, server):
+    """Their clients are of their own, and one process makes a copy for all."""
+    cache = TokenCache.open(URL)
+    assert_same_batches(batches(cache, workers=2), batches(TokenCache.open(folder)))
+    names = [name for name in server.read if "/tasks/" in name]
+    assert len(set(names)) == len(names) > 10
+
+
 def test_each_file_is_copied_once_also_for_later_processes(server):
     for _ in range(2):
         batches(TokenCache.open(URL))
@@ -350,11 +358,11 @@ class TestLimit:
     def test_the_next_chunk_is_copied_ahead(self, server, limit):
         made = pipeline(TokenCache.open(URL), chunk_examples=3)
         for chunk in range(20):
-            made.chunk_batches(chunk)
+            list(made.iterate_chunk(chunk))
             if background := made.cache._files._background:
                 background.join()
                 before = len(server.read)
-                made.chunk_batches(chunk + 1)
+                list(made.iterate_chunk(chunk + 1))
                 assert len(server.read) == before
                 break
         assert background

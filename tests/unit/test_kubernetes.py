@@ -157,9 +157,9 @@ def test_kubectl_receives_the_printed_jobset_and_deletes_it(tmp_path):
 def test_a_missing_variable_starts_nothing(missing, variables, message, tmp_path):
     (tmp_path / "kubectl").write_text('#!/bin/sh\ntouch "$FAKE/called"\n')
     (tmp_path / "kubectl").chmod(0o755)
-    given = {name: value for name, value in variables.items() if name != missing}
+    present = {name: value for name, value in variables.items() if name != missing}
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = jobset("train", **given | {"PATH": path, "FAKE": str(tmp_path)})
+    done = jobset("train", **present | {"PATH": path, "FAKE": str(tmp_path)})
     assert done.returncode and message in done.stderr
     assert not (tmp_path / "called").exists()
 

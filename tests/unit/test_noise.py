@@ -65,7 +65,7 @@ def texts_of(cache: TokenCache, data: Data, chunk: int = 0) -> list[tuple[str, s
     plan = pipeline.plan(chunk)
     pairs = [
         tuple(cache.vocabulary.decode(ids) for ids in (example.source, example.target))
-        for batch in pipeline.chunk_batches(chunk)
+        for batch in pipeline.iterate_chunk(chunk)
         for row in unpack(pipeline.converter, batch)
         for example in row
     ]

@@ -130,7 +130,10 @@ def test_a_process_started_after_the_end_is_refused(tmp_path):
         (("--process_id=3",), "--num_processes is missing beside the other flag"),
         (("--num_processes=3", "--process_id=3"), "--process_id=3 must be from 0 to"),
         (("--num_processes=0", "--process_id=0"), "--num_processes=0 must be at least 1"),
-        (("--num_processes=3", "--process_id=0"), "--num_processes needs --output, because each"),
+        (
+            ("--num_processes=3", "--process_id=0"),
+            "--num_processes needs --output, because finished",
+        ),
         (("--num_processes=3", "--process_id=0", "--output=/dev/stdout"), "needs --output"),
     ],
 )

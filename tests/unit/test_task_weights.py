@@ -217,7 +217,7 @@ def test_directions_change_at_their_pair(cache):
     for chunk in range(4):
         tasks = collections.Counter(
             pipeline.task_names[example.task]
-            for batch in pipeline.chunk_batches(chunk)
+            for batch in pipeline.iterate_chunk(chunk)
             for row in unpack(pipeline.converter, batch)
             for example in row
         )

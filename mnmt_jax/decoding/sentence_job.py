@@ -1,0 +1,111 @@
+"""Translation of lines sentence by sentence, for lines that may hold several."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from mnmt_jax.decoding.encoded_lines import Line, with_contrast_sources
+from mnmt_jax.decoding.text_translation import (
+    LineOfText,
+    Steps,
+    TextToTranslate,
+    TextTranslation,
+    translation_steps,
+)
+from mnmt_jax.decoding.translate_lines import LINE_BREAKS, Hypothesis, Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
+
+_WINDOW_SIZE = 512
+
+
+class SentenceJob(TranslationJob):
+    """A job that splits each line into sentences, and joins their translations."""
+
+    @property
+    def window_size(self) -> int:
+        """Number of lines in memory at a time, whose translations are complete together."""
+        return _WINDOW_SIZE
+
+    def as_completed(
+        self, lines: Sequence[Line], *, done: Collection[int] = ()
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yield each line with its translation when all lines are done; see `TranslationJob`.
+
+        All lines are translated, also those that are done, so that their batches are the same.
+        """
+        texts = [TextToTranslate(line.text, line.source_lang, line.target_lang) for line in lines]
+        results = self.translate_texts(texts, first_number=lines[0].number if lines else 0)
+        for line, result in zip(lines, results, strict=True):
+            if line.number not in done:
+                yield line, self._joined(result)
+
+    def translate_texts(
+        self, texts: Sequence[TextToTranslate], *, first_number: int = 0
+    ) -> list[TextTranslation]:
+        """Translate texts of any number of lines and sentences.
+
+        Args:
+            texts: the texts.
+            first_number: number of the first sentence; seeds sampling.
+        """
+
+        def translate(lines: Sequence[LineOfText]) -> list[Translation]:
+            numbered = [Line(first_number + n, *line) for n, line in enumerate(lines)]
+            contrasted = list(with_contrast_sources(numbered, self.decode))
+            completed = super(SentenceJob, self).as_completed(contrasted)
+            translations = {line.number: translation for line, translation in completed}
+            return [translations[line.number] for line in numbered]
+
+        return run_steps(translation_steps(texts, self.fits), translate)
+
+    def fits(self, text: str, language: str) -> bool:
+        """Return whether a line is translated whole: whether it fits the largest bucket."""
+        pieces = len(self.pretrained.vocabulary.encode(text, language))
+        extra = self.pretrained.inference_model.instruction.source_extra
+        return pieces + extra <= max(self.decode.buckets)
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what `TranslationJob.provenance` does, and what splits sentences."""
+        return super().provenance() | {"sentences": f"sentencex {_version()}"}
+
+    def _joined(self, result: TextTranslation) -> Translation:
+        """Return the translations of a text's sentences as one.
+
+        Its score is that of a sentence with all tokens: the sum of the log-probabilities, divided
+        by the number of tokens to the power of `Decode.length_penalty`.
+        """
+        if not result.text.strip():
+            return Translation()
+        pieces = [piece for sentence in result.sentences for piece in sentence.translations]
+        best = [piece.hypotheses[0] for piece in pieces if piece.hypotheses]
+        penalty = self.decode.length_penalty
+        tokens = tuple(token for hypothesis in best for token in hypothesis.tokens)
+        total = sum(one.score * len(one.tokens) ** penalty for one in best)
+        score = total / len(tokens) ** penalty if tokens else 0.0
+        pivots = [piece.pivot for piece in pieces if piece.pivot is not None]
+        return Translation(
+            hypotheses=(Hypothesis(LINE_BREAKS.sub(" ", result.text), score, tokens),),
+            truncated=any(piece.truncated for piece in pieces),
+            limited=any(piece.limited for piece in pieces),
+            pivot=" ".join(pivots) if pivots else None,
+            unknown_characters="".join(piece.unknown_characters for piece in pieces),
+        )
+
+
+def run_steps(
+    steps: Steps, translate: Callable[[Sequence[LineOfText]], Sequence[Translation]]
+) -> list[TextTranslation]:
+    """Run the steps of `translation_steps` with a function that translates lines."""
+    try:
+        lines = next(steps)
+        while True:
+            lines = steps.send(translate(lines))
+    except StopIteration as end:
+        results: list[TextTranslation] = end.value
+        return results
+
+
+def _version() -> str:
+    return importlib.metadata.version("sentencex")

@@ -1,0 +1,198 @@
+"""Parts of a text: sentences to translate, and what stays as it is between them.
+
+The parts of a text joined are the text. Line breaks end a sentence, unless a line is wrapped: then
+it ends without a sentence-final mark, and the next one continues in lower case or the line is long.
+List marks, indentation and blank lines are between sentences.
+
+Sentence ends are found by sentencex (Wikimedia), which has rules or a fallback for all languages.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from mnmt_jax.vocabulary.language_codes import parse_code
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+_LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
+_LINE = re.compile(f"(.*?)({_LINE_ENDS}|$)", re.DOTALL)
+_BULLET = r"[-*+•‣◦▪·–—>#|]+"
+_NUMBER = r"\(?\d{1,3}[.)]|\(?[a-z][.)]"
+_BULLETS = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*")
+_NUMBERED = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*(?:{_NUMBER})\s+")
+_SENTENCE_END = re.compile(r"[.!?:;…。！？：；．।॥؟۔][\"'”’»)\]}」』）]*$")
+_WRAPPED = 40  # characters of a line that may be wrapped before a capital
+_BREAK = re.compile(rf"[^\S\r\n]*(?:{_LINE_ENDS})\s*(?:(?:>+)\s+)*")
+_BEST_CUTS = (r"[;:。；：．]\s*", r"[,、，،]\s*|\s+[–—-]\s+", r"\s+", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a text.
+
+    Attributes:
+        text: its characters.
+        is_sentence: whether it is translated.
+    """
+
+    text: str
+    is_sentence: bool = False
+
+
+def split_text(text: str, language: str) -> list[Part]:
+    """Split a text into sentences and what is between them.
+
+    Args:
+        text: any text.
+        language: code of its language.
+
+    Returns:
+        The parts, whose texts joined are the text. Sentences have letters, and no space at either
+        end; line breaks in them are those of wrapped lines.
+    """
+    parts: list[Part] = []
+    for prefix, block, suffix in _blocks(text):
+        parts.append(Part(prefix))
+        for sentence in split_sentences(block, language):
+            stripped = sentence.strip()
+            start = sentence.index(stripped) if stripped else len(sentence)
+            parts.append(Part(sentence[:start]))
+            parts.append(Part(stripped, has_letters(stripped)))
+            parts.append(Part(sentence[start + len(stripped) :]))
+        parts.append(Part(suffix))
+    return [part for part in parts if part.text]
+
+
+def split_sentences(text: str, language: str) -> list[str]:
+    """Split a text at the ends of sentences; the spaces after a sentence belong to it.
+
+    Args:
+        text: text without marks of lists.
+        language: code of its language.
+    """
+    import sentencex
+
+    sentences: list[str] = sentencex.segment(parse_code(language).language, text)
+    return sentences
+
+
+def split_long(sentence: str, fits: Callable[[str], bool]) -> list[str]:
+    """Split a sentence that is too long for the model into pieces that fit.
+
+    It is split after a semicolon or colon, else after a comma or at a dash, else at a space, else
+    anywhere: at the last such place up to which it fits.
+
+    Args:
+        sentence: the sentence.
+        fits: whether the model takes a text whole; of any text that it takes, also each start.
+
+    Returns:
+        The pieces, which joined are the sentence; spaces at the ends of pieces are kept.
+    """
+    pieces = []
+    rest = sentence
+    while rest and not fits(rest):
+        end = max(1, _last_fitting_cut(rest, fits))
+        pieces.append(rest[:end])
+        rest = rest[end:]
+    return [*pieces, rest] if rest else pieces
+
+
+def join_lines(sentence: str) -> tuple[str, list[tuple[float, str]]]:
+    """Return a sentence of wrapped lines as one line, and where its line breaks were.
+
+    Returns:
+        The sentence with a space for each line break, and the relative position and the text of
+        each.
+    """
+    rows, texts = _BREAK.split(sentence), _BREAK.findall(sentence)
+    line = " ".join(rows)
+    ends = itertools.accumulate(len(row) + 1 for row in rows)
+    return line, [((end - 1) / len(line), text) for end, text in zip(ends, texts, strict=False)]
+
+
+def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]]) -> str:
+    """Return a translation with the line breaks of its source at the nearest spaces.
+
+    Args:
+        text: the translation in one line.
+        breaks: relative positions and texts, ascending, as `join_lines` returns them.
+    """
+    for position, line_break in reversed(breaks):
+        spaces = [match.span() for match in re.finditer(" +", text)]
+        start = end = round(position * len(text))
+        if spaces:
+            start, end = min(spaces, key=lambda span: abs(span[0] - start))
+        text = text[:start] + line_break + text[end:]
+    return text
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (what is before, lines that belong together, what is after) for each block."""
+    lines = [(match[1], match[2]) for match in _LINE.finditer(text) if match.group()]
+    marks = [_mark(lines, number) for number in range(len(lines))]
+    prefix, block = "", ""
+    for number, (line, end) in enumerate(lines):
+        mark = marks[number]
+        if not block:
+            prefix, block = line[:mark], line[mark:]
+        else:
+            block += line
+        if number + 1 < len(lines) and _continues(
+            line[mark:], lines[number + 1][0], marks[number + 1]
+        ):
+            block += end
+            continue
+        stripped = block.rstrip()
+        yield prefix, stripped, block[len(stripped) :] + end
+        block = ""
+
+
+def _mark(lines: Sequence[tuple[str, str]], number: int) -> int:
+    """Return the number of characters of a line's indentation and list marks.
+
+    A number is a mark if the line before or after, without blank ones, starts with one at the same
+    indentation: "3. Mai" alone is a date.
+    """
+    line = lines[number][0]
+    numbered = _NUMBERED.match(line)
+    indentation = len(line) - len(line.lstrip())
+    if numbered and any(
+        _NUMBERED.match(other) and len(other) - len(other.lstrip()) == indentation
+        for other in _neighbours(lines, number)
+    ):
+        return numbered.end()
+    match = _BULLETS.match(line)
+    return match.end() if match else 0
+
+
+def _neighbours(lines: Sequence[tuple[str, str]], number: int) -> Iterator[str]:
+    for step in (-1, 1):
+        other = number + step
+        while 0 <= other < len(lines) and not lines[other][0].strip():
+            other += step
+        if 0 <= other < len(lines):
+            yield lines[other][0]
+
+
+def _continues(line: str, following: str, mark: int) -> bool:
+    """Return whether a line is wrapped and the following one continues it."""
+    body, rest = line.rstrip(), following[mark:]
+    has_mark = bool(following[:mark].strip(" \t>"))
+    if not body or not rest.strip() or has_mark or _SENTENCE_END.search(body):
+        return False
+    return rest[0].islower() or len(body) >= _WRAPPED
+
+
+def _last_fitting_cut(text: str, fits: Callable[[str], bool]) -> int:
+    """Return the end of the longest start of a text that fits and ends at the best place."""
+    for pattern in _BEST_CUTS:
+        ends = [match.end() for match in re.finditer(pattern, text) if match.end() < len(text)]
+        count = bisect.bisect_left(ends, True, key=lambda end: not fits(text[:end].rstrip()))
+        if count and ends[count - 1]:
+            return ends[count - 1]
+    return 0

@@ -1,0 +1,213 @@
+"""Translation of texts: sentences are translated, and everything between them is kept.
+
+- A text is split by `text_parts.split_text`; what has no letters stays as it is.
+- A sentence that is longer than the largest bucket is split further instead of being cut.
+- A sentence in capitals is translated in lower case with a first capital, and returned in capitals.
+- If a placeholder is lost, the text around it is translated instead, piece by piece.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Iterable, Sequence
+
+from mnmt_jax.decoding.placeholders import (
+    find_placeholders,
+    keeps_placeholders,
+    split_at_placeholders,
+)
+from mnmt_jax.decoding.text_parts import (
+    Part,
+    join_lines,
+    restore_line_breaks,
+    split_long,
+    split_text,
+)
+from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.vocabulary.language_codes import parse_code
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+_SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())  # no spaces between sentences
+_LEAST_CAPITALS = 2  # letters of a sentence in capitals
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceTranslation:
+    """A sentence of a text and its translation.
+
+    Attributes:
+        source: the sentence in one line.
+        text: the translated sentence in one line.
+        translations: translations of the pieces, one if the sentence was translated whole.
+    """
+
+    source: str
+    text: str
+    translations: tuple[Translation, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTranslation:
+    """The translation of a text.
+
+    Attributes:
+        text: the translated text.
+        sentences: its sentences, in order.
+    """
+
+    text: str
+    sentences: tuple[SentenceTranslation, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextToTranslate:
+    """A text and its languages.
+
+    Attributes:
+        text: any text.
+        source: code of the source language.
+        target: code of the target language.
+    """
+
+    text: str
+    source: str
+    target: str
+
+
+LineOfText = tuple[str, str, str]
+"""A line to translate, its source and its target language."""
+
+Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
+"""Yields lines to translate, and takes their translations; at most twice."""
+
+
+def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str], bool]) -> Steps:
+    """Translate texts, with the translation of lines left to the caller.
+
+    Args:
+        texts: the texts.
+        fits: whether the model takes a line of a language whole.
+    """
+    plans = [_TextPlan(text, fits) for text in texts]
+    sentences = [sentence for plan in plans for sentence in plan.sentences]
+    yield from _translate(sentences)
+    lost = [sentence for sentence in sentences if not sentence.keeps_placeholders()]
+    for sentence in lost:
+        sentence.split_at_placeholders()
+    if lost:
+        yield from _translate(lost)
+    return [plan.result() for plan in plans]
+
+
+def _translate(
+    sentences: Sequence[_Sentence],
+) -> Generator[list[LineOfText], Sequence[Translation], None]:
+    lines = [line for sentence in sentences for line in sentence.lines()]
+    translations = iter((yield lines) if lines else ())
+    for sentence in sentences:
+        sentence.take(translations)
+
+
+class _Sentence:
+    """A sentence, the pieces in which it is translated, and their translations."""
+
+    def __init__(self, sentence: str, text: TextToTranslate, fits: Callable[[str], bool]) -> None:
+        self.source, self._breaks = join_lines(sentence)
+        self._text, self._fits = text, fits
+        self._is_capitals = _is_capitals(self.source)
+        self._pieces = self._fitting(
+            [(_true_case(self.source) if self._is_capitals else self.source, "")]
+        )
+        self._translations: tuple[Translation, ...] = ()
+
+    def _fitting(self, pieces: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Split pieces until each fits; a piece is a text, and what follows it untranslated."""
+        result = []
+        for piece, after in pieces:
+            *first, last = split_long(piece, self._fits) or [""]
+            result += [(part, "") for part in first]
+            result.append((last, after))
+        return result
+
+    def split_at_placeholders(self) -> None:
+        """Translate the text around placeholders instead of the sentence."""
+        self._pieces = self._fitting(split_at_placeholders(self.source))
+
+    def lines(self) -> list[LineOfText]:
+        """Return the lines to translate: the pieces that have letters."""
+        source, target = self._text.source, self._text.target
+        return [(piece.strip(), source, target) for piece, _ in self._pieces if has_letters(piece)]
+
+    def take(self, translations: Iterable[Translation]) -> None:
+        """Take the translations of `lines`."""
+        self._translations = tuple(itertools.islice(translations, len(self.lines())))
+
+    def keeps_placeholders(self) -> bool:
+        """Return whether the translation has the placeholders of the sentence."""
+        return keeps_placeholders(self.source, self.translated())
+
+    def translated(self) -> str:
+        """Return the translated sentence in one line."""
+        translations = iter(self._translations)
+        text = ""
+        for piece, after in self._pieces:
+            if not has_letters(piece):
+                text += piece + after
+                continue
+            translation = next(translations).text
+            stripped = piece.strip()
+            start = piece.index(stripped)
+            text += piece[:start] + translation + piece[start + len(stripped) :] + after
+        if self._is_capitals and not find_placeholders(self.source):
+            text = text.upper()
+        return text
+
+    def result(self) -> SentenceTranslation:
+        """Return the sentence with its translation."""
+        return SentenceTranslation(self.source, self.translated(), self._translations)
+
+    def restored(self) -> str:
+        """Return the translated sentence with the line breaks of the sentence."""
+        return restore_line_breaks(self.translated(), self._breaks)
+
+
+class _TextPlan:
+    """The parts of a text, and its sentences."""
+
+    def __init__(self, text: TextToTranslate, fits: Callable[[str, str], bool]) -> None:
+        self._text = text
+        self._parts: list[Part | _Sentence] = [
+            _Sentence(part.text, text, lambda line: fits(line, text.source))
+            if part.is_sentence
+            else part
+            for part in split_text(text.text, text.source)
+        ]
+        self.sentences = [part for part in self._parts if isinstance(part, _Sentence)]
+
+    def result(self) -> TextTranslation:
+        """Return the translated text."""
+        text, needs_space = "", False
+        for part in self._parts:
+            is_sentence = isinstance(part, _Sentence)
+            if is_sentence and needs_space:
+                text += " "
+            text += part.restored() if isinstance(part, _Sentence) else part.text
+            needs_space = is_sentence and not _is_spaceless(self._text.target)
+        return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
+
+
+def _is_spaceless(language: str) -> bool:
+    return parse_code(language).language in _SPACELESS
+
+
+def _is_capitals(sentence: str) -> bool:
+    """Return whether all cased letters of a sentence are capitals, at least two."""
+    return sentence.isupper() and sum(map(str.isalpha, sentence)) >= _LEAST_CAPITALS
+
+
+def _true_case(sentence: str) -> str:
+    """Return a sentence in lower case, with the first letter of each sentence as a capital."""
+    lower = sentence.lower()
+    first = next(index for index, character in enumerate(lower) if character.isalpha())
+    return lower[:first] + lower[first].upper() + lower[first + 1 :]

@@ -1,0 +1,76 @@
+"""`mnmt translate --split_sentences`: lines that hold several sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands import translate
+from mnmt_jax.decoding import sentence_job
+from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.errors import UserError
+from tests.unit.made_language_model import write_made_run
+from tests.unit.made_translator import made_translator
+
+LINES = ["one two.  three house!", "", "- green river", "12:30 😀", "behind " * 60, "a\u2028b"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return write_made_run(tmp_path_factory.mktemp("run") / "run", made_translator("1", "register"))
+
+
+@pytest.fixture
+def command(run, tmp_path, monkeypatch):
+    (tmp_path / "in").write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
+
+    def call(*flags: str) -> list[str]:
+        base = [f"--run={run}", "--source=en", "--target=de", *files, "--split_sentences"]
+        monkeypatch.setattr("sys.argv", ["mnmt translate", *base, *flags])
+        translate.main()
+        return (tmp_path / "out").read_text(encoding="utf-8").split("\n")[:-1]
+
+    return call
+
+
+def test_each_line_is_its_text_translated(run, command, capsys):
+    translator = Translator.load(run)
+    texts = [translator.translate_text(line, source="en", target="de").text for line in LINES]
+    assert command() == [" ".join(text.splitlines()) for text in texts]
+    assert texts[3] == LINES[3] and texts[2].startswith("- ")
+    assert "truncated" not in capsys.readouterr().err
+    records = [json.loads(line) for line in command("--format=jsonl")]
+    assert [record["line"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert records[1]["nbest"] == [] and records[3]["score"] == 0
+    assert not any(record["truncated"] for record in records)
+
+
+def test_a_stopped_command_continues_after_its_last_window(command, monkeypatch, tmp_path):
+    sampled = "--gin.Decode.temperature=1.0"
+    monkeypatch.setattr(sentence_job, "_WINDOW_SIZE", 2)
+    expected = command(sampled)
+    (tmp_path / "out").unlink()
+    as_completed, windows = SentenceJob.as_completed, []
+
+    def stopping(self, lines, **options):
+        windows.append([line.number for line in lines])
+        if len(windows) == 3:
+            raise KeyboardInterrupt
+        yield from as_completed(self, lines, **options)
+
+    monkeypatch.setattr(SentenceJob, "as_completed", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        command(sampled)
+    assert command(sampled) == expected
+    assert windows == [[0, 1], [2, 3], [4, 5], [4, 5]]
+
+
+def test_several_processes_are_refused(command):
+    with pytest.raises(
+        UserError, match="--split_sentences translates in one process; leave --num_processes out"
+    ):
+        command("--num_processes=2", "--process_id=0")

@@ -1,0 +1,123 @@
+"""Sentences of a text, and what is between them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnmt_jax.decoding.text_parts import (
+    Part,
+    join_lines,
+    restore_line_breaks,
+    split_long,
+    split_text,
+)
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+
+def sentences(text: str, language: str = "en") -> list[str]:
+    return [part.text for part in split_text(text, language) if part.is_sentence]
+
+
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from("aAbB .!?\n\n\r\t-*•1234567890)>  。、あ中ق😀ß\u00a0\u2028\u3000"),
+        st.characters(codec="utf-8"),
+    ),
+    max_size=80,
+)
+
+
+@given(text=TEXTS, language=st.sampled_from(["en", "de", "zh", "ja", "ar", "hi", "hsb"]))
+@settings(deadline=None, derandomize=True, max_examples=400)
+def test_the_parts_joined_are_the_text(text, language):
+    parts = split_text(text, language)
+    assert "".join(part.text for part in parts) == text
+    for part in parts:
+        if part.is_sentence:
+            assert part.text == part.text.strip() and has_letters(part.text)
+    assert "".join(c for c in text if c.isalpha()) == "".join(
+        c for part in parts if part.is_sentence for c in part.text if c.isalpha()
+    )
+
+
+def test_spaces_blank_lines_and_marks_are_between_sentences():
+    assert split_text("  One.  Two!\n\n- three\n", "en") == [
+        Part("  "),
+        Part("One.", True),
+        Part("  "),
+        Part("Two!", True),
+        Part("\n"),
+        Part("\n"),
+        Part("- "),
+        Part("three", True),
+        Part("\n"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "This line is wrapped\nin the middle. Next.",
+            ["This line is wrapped\nin the middle.", "Next."],
+        ),
+        ("A title\nA sentence follows it.", ["A title", "A sentence follows it."]),
+        (
+            "A line that is as long as wrapped lines are\nBerlin is in it.",
+            ["A line that is as long as wrapped lines are\nBerlin is in it."],
+        ),
+        ("One.\ntwo", ["One.", "two"]),
+        ("one\n\ntwo", ["one", "two"]),
+        ("one\n- two", ["one", "two"]),
+        ("> quoted text that\n> goes on", ["quoted text that\n> goes on"]),
+        ("1. one\n2. two", ["one", "two"]),
+        ("a) one\n\nb) two", ["one", "two"]),
+        ("3. Mai\nnoch etwas", ["Mai\nnoch etwas"]),
+        ("😀\nDr. Smith is here. He is.", ["Dr. Smith is here.", "He is."]),
+        ("你好。再见！", ["你好。", "再见！"]),
+        ("12:30 😀 !!!", []),
+    ],
+)
+def test_sentences(text, expected):
+    assert sentences(text) == expected
+
+
+def test_a_number_alone_belongs_to_its_sentence():
+    assert sentences("3. Mai", "de") in (["3. Mai"], ["Mai"])
+    assert sentences("1. one\n2. two\n\n  3) three") == ["one", "two", "3) three"]
+
+
+def test_line_breaks_of_wrapped_lines_return_to_the_nearest_space():
+    line, breaks = join_lines("twelve words\n> here and\n  there")
+    assert line == "twelve words here and there"
+    assert [text for _, text in breaks] == ["\n> ", "\n  "]
+    assert restore_line_breaks("zwölf Wörter hier und dort", breaks) == (
+        "zwölf Wörter\n> hier und\n  dort"
+    )
+    assert restore_line_breaks("十二个词", [(0.5, "\n")]) == "十二\n个词"
+    assert restore_line_breaks("", [(0.5, "\n")]) == "\n"
+    assert restore_line_breaks("one", [(0.2, "\n"), (0.6, "\n\n")]).replace("\n", "") == "one"
+
+
+@given(text=st.text("ab ,;:—.。あ", max_size=60), most=st.integers(1, 9))
+@settings(deadline=None, derandomize=True, max_examples=200)
+def test_pieces_fit_and_joined_are_the_sentence(text, most):
+    pieces = split_long(text, lambda piece: len(piece.strip()) <= most)
+    assert "".join(pieces) == text
+    assert all(len(piece.strip()) <= most for piece in pieces)
+
+
+def test_long_sentences_are_split_at_the_best_place():
+    def fits(text: str) -> bool:
+        return len(text.split()) <= 4
+
+    assert split_long("one two; three, four five six", fits) == [
+        "one two; ",
+        "three, four five six",
+    ]
+    assert split_long("one two, three four five", fits) == ["one two, ", "three four five"]
+    assert split_long("one two three four five", fits) == ["one two three four ", "five"]
+    assert split_long("short", fits) == ["short"]
+    assert split_long("あいうえお", lambda text: len(text) <= 2) == ["あい", "うえ", "お"]

@@ -1,0 +1,187 @@
+"""Texts by sentences: what is kept, capitals, placeholders, long sentences; and lines of a job."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mnmt_jax.decoding.placeholders import (
+    find_placeholders,
+    keeps_placeholders,
+    split_at_placeholders,
+)
+from mnmt_jax.decoding.sentence_job import SentenceJob, run_steps
+from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from tests.unit.made_translator import BUCKETS, LINES, made_translator
+
+
+def translate(text, function, *, source="en", target="de", most_words=20):
+    """Translate with a function of lines; return the result and the lines of each step."""
+    steps = []
+
+    def run(lines):
+        steps.append([line for line, _, _ in lines])
+        assert all(codes == (source, target) for _, *codes in map(tuple, lines)) or all(
+            tuple(line[1:]) == (source, target) for line in lines
+        )
+        return [Translation((Hypothesis(function(line), 0.0, ()),)) for line, _, _ in lines]
+
+    texts = [TextToTranslate(text, source, target)]
+    (result,) = run_steps(
+        translation_steps(texts, lambda line, _: len(line.split()) <= most_words), run
+    )
+    return result, steps
+
+
+def brackets(line: str) -> str:
+    return f"[{line}]"
+
+
+TEXT = """A title
+
+Two sentences. On a line that someone has
+wrapped!
+
+ * an item
+ * 12:30
+"""
+
+
+def test_everything_but_the_sentences_stays():
+    result, (lines,) = translate(TEXT, brackets)
+    assert lines == [
+        "A title",
+        "Two sentences.",
+        "On a line that someone has wrapped!",
+        "an item",
+    ]
+    assert result.text == TEXT.replace("A title", "[A title]").replace(
+        "Two sentences. On a line that someone has\nwrapped!",
+        "[Two sentences.] [On a line that someone has\nwrapped!]",
+    ).replace("an item", "[an item]")
+    assert [sentence.source for sentence in result.sentences] == lines
+
+
+@given(st.text("aB .!?\n-*19)。あ😀", max_size=40))
+@settings(deadline=None, derandomize=True, max_examples=150)
+def test_a_text_translated_to_itself_is_the_text(text):
+    result, _ = translate(text, lambda line: line, target="zh")
+    assert result.text.split() == text.split()
+
+
+def test_nothing_is_translated_in_a_text_without_letters():
+    result, steps = translate(" 12 😀\n\n--- ", brackets)
+    assert (result.text, result.sentences, steps) == (" 12 😀\n\n--- ", (), [])
+
+
+def test_sentences_of_a_language_without_spaces_are_separated_in_others():
+    result, _ = translate("你好。再见。", brackets, source="zh", target="en")
+    assert result.text == "[你好。] [再见。]"
+    result, _ = translate("你好。再见。", brackets, source="zh", target="ja")
+    assert result.text == "[你好。][再见。]"
+
+
+def test_capitals_are_translated_in_lower_case_and_returned_as_capitals():
+    result, (lines,) = translate("STOP HERE, PLEASE! I go. A. ÖL", lambda line: f"ß {line}")
+    assert lines[:2] == ["Stop here, please!", "I go."]
+    assert result.text.startswith("SS STOP HERE, PLEASE! ß I go.")
+
+
+def test_long_sentences_are_split_and_never_cut():
+    text = "one two three, four five six; seven eight nine ten eleven"
+    result, (lines,) = translate(text, brackets, most_words=6)
+    assert lines == ["one two three, four five six;", "seven eight nine ten eleven"]
+    assert result.text == "[one two three, four five six;] [seven eight nine ten eleven]"
+
+
+PLACEHOLDERS = [
+    "{name}",
+    "{0}",
+    "{{ user.name }}",
+    "${VAR}",
+    "%(count)d",
+    "%s",
+    "%1$s",
+    "%.2f",
+    "$HOME",
+    "__VAR__",
+    "%PATH%",
+    "<0>",
+    "https://example.org/a?b=c#d",
+    "name.last@example.org",
+]
+
+
+@pytest.mark.parametrize("name", PLACEHOLDERS)
+def test_placeholders_survive_byte_for_byte(name):
+    """Also if the model changes everything: the text around them is translated then."""
+    text = f"See {name}, or {name}."
+    assert find_placeholders(text) == [name, name]
+    kept, steps = translate(text, lambda line: line.replace("See", "Siehe"))
+    assert kept.text == f"Siehe {name}, or {name}." and len(steps) == 1
+    lost, steps = translate(text, lambda line: "".join(chr(ord(c) ^ 1) for c in line))
+    assert lost.text.count(name) == 2 and len(steps) == 2
+    assert not any(find_placeholders(line) for line in steps[1])
+
+
+def test_what_is_no_placeholder():
+    for text in ("100 % sure", "50% of", "a_b", "x {", "5 $", "say: (so)", "a@b", "100 %so"):
+        assert find_placeholders(text) == [], text
+    assert find_placeholders("(https://example.org/a).") == ["https://example.org/a"]
+    assert not keeps_placeholders("{a}", "{a} {a}") and not keeps_placeholders("{a}", "{a} {b}")
+    assert split_at_placeholders("a {b} c") == [("a ", "{b}"), (" c", "")]
+
+
+# With a model
+
+
+def test_a_line_of_one_sentence_is_translated_as_without_splitting():
+    translator = made_translator("1", "register")
+    job = SentenceJob.create(translator)
+    plain = translator.translate_nbest(LINES, source="en", target="fr")
+    numbered = list(job.number_lines(LINES, source="en", target="fr"))
+    split = [translation for _, translation in job.in_order(iter(numbered))]
+    for line, one, other in zip(LINES, plain, split, strict=True):
+        if one.hypotheses and not one.truncated and line == line.strip():
+            assert (other.text, other.score) == (one.text, pytest.approx(one.score))
+
+
+def test_a_text_is_its_sentences_translated():
+    translator = made_translator("1", "register")
+    first, second = "one two house.", "green river and three!"
+    result = translator.translate_text(f"- {first}  {second}\n", source="en", target="de")
+    sentences = translator.translate([first, second], source="en", target="de")
+    assert result.text == f"- {sentences[0]}  {sentences[1]}\n"
+    assert [one.text for one in result.sentences] == sentences
+
+
+def test_no_end_of_a_long_line_is_lost():
+    translator = made_translator("1", "register")
+    line = "one two three house river green " * 8
+    (cut,) = translator.translate_nbest([line], source="en", target="de")
+    assert cut.truncated
+    result = translator.translate_text(line, source="en", target="de")
+    (sentence,) = result.sentences
+    assert len(sentence.translations) > 1
+    assert not any(piece.truncated for piece in sentence.translations)
+    job = SentenceJob.create(translator)
+    (numbered,) = job.number_lines([line], source="en", target="de")
+    ((_, joined),) = job.as_completed([numbered])
+    assert joined.text == result.text.strip() or joined.text == result.text
+    assert not joined.truncated and len(BUCKETS) > 0
+
+
+def test_scores_of_sentences_join_to_that_of_their_tokens():
+    translator = made_translator("1", "register")
+    job = SentenceJob.create(translator)
+    (line,) = job.number_lines(["one two. three house."], source="en", target="de")
+    ((_, joined),) = job.as_completed([line])
+    parts = translator.translate_nbest(["one two.", "three house."], source="en", target="de")
+    penalty = job.decode.length_penalty
+    total = sum(p.score * len(p.hypotheses[0].tokens) ** penalty for p in parts)
+    count = sum(len(p.hypotheses[0].tokens) for p in parts)
+    assert joined.score == pytest.approx(total / count**penalty)
+    ((_, done),) = [*job.as_completed([line], done=())]
+    assert done == joined and not [*job.as_completed([line], done={0})]
