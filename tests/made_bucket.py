@@ -49,6 +49,8 @@ class _Store(ThreadingHTTPServer):
         released: set to end the answers that stall.
     """
 
+    request_queue_size = 128  # connections beyond it wait for seconds
+
     def __init__(self, port: int = 0) -> None:
         super().__init__(("localhost", port), _Handler)
         self.trouble: Callable[[str], str] = lambda name: ""

@@ -125,7 +125,8 @@ class LocalCopies:
         except BaseException:
             _partial(final).unlink(missing_ok=True)
             raise
-        _partial(final).replace(final)
+        with locked(self.folder):  # else `_evict` may see neither name
+            _partial(final).replace(final)
 
     def _reserve(self, final: Path, size: int) -> IO[bytes] | None:
         """Return a new, locked file; None if it is being written, was, or there is no room yet."""

@@ -24,6 +24,7 @@ from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import OutageError, UserError
 from mnmt_jax.files import bucket_reader
+from mnmt_jax.files.atomic_write import locked
 from mnmt_jax.files.local_copies import FOLDER_VARIABLE, GIB, LIMIT_VARIABLE
 from mnmt_jax.runtime.run_command import run_command, warnings_as_lines
 from tests.made_bucket import OUTAGES, TROUBLES, WRONG, serve
@@ -105,7 +106,8 @@ def without_digests(store) -> None:
 
 
 def copies(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "copies" / "token_caches").rglob("*") if path.is_file()]
+    paths = (tmp_path / "copies" / "token_caches").rglob("*")
+    return [path for path in paths if path.is_file() and path.name != ".used"]
 
 
 def copy_of(name: str, tmp_path: Path) -> Path:
@@ -319,7 +321,9 @@ class TestLimit:
         mine.write_text("mine")
 
         def record_size(name: str) -> str:
-            sizes.append(sum(path.stat().st_size for path in copies(tmp_path)))
+            with locked(tmp_path / "copies" / "token_caches"):
+                paths = copies(tmp_path) if "/tasks/" in name else []
+                sizes.append(sum(path.stat().st_size for path in paths))
             return ""
 
         server.trouble = record_size
