@@ -1,7 +1,9 @@
-"""Middleware of the server: a limit of bodies before they are parsed, and measurements."""
+"""Middleware of the server: bodies before they are parsed, abandoned requests, measurements."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -14,7 +16,10 @@ Respond = Callable[[int, str, str], JSONResponse]
 
 
 class LimitBody:
-    """Refuses bodies that are too large, by their header or as they arrive."""
+    """Refuses bodies that are too large, by their size so far, and cancels abandoned requests.
+
+    A request is abandoned when its client closes the connection before the answer.
+    """
 
     def __init__(self, app: ASGIApp, max_bytes: int, respond: Respond) -> None:
         self._app, self._max_bytes, self._respond = app, max_bytes, respond
@@ -35,21 +40,30 @@ class LimitBody:
                 text = f"the body has more than {self._max_bytes} bytes"
                 await self._respond(413, text, scope["path"])(scope, receive, send)
                 return
-        await self._app(scope, _replay(bytes(body), receive), send)
+        await self._handle(scope, bytes(body), receive, send)
+
+    async def _handle(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Run the application until it has answered or the client has gone."""
+        gone = asyncio.ensure_future(receive())  # nothing but its end follows the body
+        handling = asyncio.ensure_future(self._app(scope, _replay(body, gone), send))
+        try:
+            await asyncio.wait({gone, handling}, return_when=asyncio.FIRST_COMPLETED)
+            if not handling.done():
+                handling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await handling
+        finally:
+            gone.cancel()
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a channel with the body that was read, and then what follows it."""
-    was_sent = False
+def _replay(body: bytes, gone: asyncio.Future[Message]) -> Receive:
+    """Return a channel with the body that was read, and then the client's end."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def replay() -> Message:
-        nonlocal was_sent
-        if was_sent:
-            return await receive()
-        was_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
+    async def receive() -> Message:
+        return messages.pop() if messages else await asyncio.shield(gone)
 
-    return replay
+    return receive
 
 
 class Measure:

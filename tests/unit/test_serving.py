@@ -41,7 +41,8 @@ def job() -> MadeJob:
 
 @pytest.fixture
 def address(monkeypatch, job):
-    service = made_service(monkeypatch, job, wait_milliseconds=0, max_characters=500)
+    limits = {"max_characters": 500, "max_sentences": 3}
+    service = made_service(monkeypatch, job, wait_milliseconds=0, **limits)
     with serving(service) as url:
         yield url
 
@@ -82,6 +83,12 @@ def test_lists_detection_and_alternatives(address):
         ("/translate", {"q": "a", "target": "de", "alternatives": "x"}, 400, "a whole number"),
         ("/translate", [1], 400, "must be a JSON object"),
         ("/translate", {"q": "a " * 300, "target": "de"}, 413, "600 characters; the limit is 500"),
+        (
+            "/translate",
+            {"q": "One. Two. Three. Four.", "target": "de"},
+            413,
+            "4 sentences; the limit is 3",
+        ),
         ("/translate", b"q=\xff", 400, "not UTF-8"),
         ("/v2/translate", {"target_lang": "DE"}, 400, "missing text parameter"),
         (
@@ -145,6 +152,29 @@ def test_a_request_that_takes_too_long_is_answered(monkeypatch, job):
         status, answer = call(url, "/translate", {"q": "One.", "source": "en", "target": "de"})
         assert status == 503 and "took too long" in answer["error"]
         job.gate.set()
+
+
+def test_sentences_of_a_client_that_went_away_are_not_translated(monkeypatch, job):
+    job.gate.clear()
+    service = made_service(monkeypatch, job, wait_milliseconds=0, timeout=60)
+    with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
+        body = {"q": "One.", "source": "en", "target": "de"}
+        first = pool.submit(call, url, "/translate", body)
+        wait_until(lambda: job.batches)
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        headers = {"Content-Type": "application/json"}
+        connection.request(
+            "POST", "/translate", json.dumps({**body, "q": "Gone. Gone too."}), headers
+        )
+        wait_until(lambda: service.waiting == 2)
+        connection.close()
+        with urllib.request.urlopen(f"{url}/metrics") as response:
+            assert response.status == 200  # the server goes on meanwhile
+        last = pool.submit(call, url, "/translate", {**body, "q": "Last."})
+        wait_until(lambda: service.waiting == 3)
+        job.gate.set()
+        assert first.result()[0] == last.result()[0] == 200
+        assert [sentence for batch in job.batches for sentence in batch] == ["One.", "Last."]
 
 
 def wait_until(condition) -> None:
