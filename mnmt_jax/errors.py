@@ -31,7 +31,7 @@ class UserError(ValueError):
 
 
 class OutageError(UserError):
-    """An outage of a service that did not end in time: the same command continues after it."""
+    """An outage of a service that did not end in time, or a loss: the same command continues."""
 
 
 class MnmtWarning(UserWarning):

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.data.shared_batches import open_anonymous, read_batches
 from mnmt_jax.data.worker_process import MEMORY_REMEDY, REPLY_SIZE, REQUEST, ChunkLoader
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import OutageError, UserError
 
 _BLOCKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -145,9 +145,11 @@ class _Worker:
         except subprocess.TimeoutExpired:
             status = 0
         if status < 0:
-            cause = f"was killed by {signal.Signals(-status).name}: memory may be short"
-        else:
-            cause = f"ended with status {status}; its messages are above"
+            return OutageError(
+                f"a loader process was killed by {signal.Signals(-status).name}: memory may be "
+                f"short; {MEMORY_REMEDY}; the same command continues from the last checkpoint"
+            )
+        cause = f"ended with status {status}; its messages are above"
         return UserError(f"a loader process {cause}; {MEMORY_REMEDY}")
 
     def close(self) -> None:

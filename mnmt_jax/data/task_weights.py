@@ -39,7 +39,7 @@ def weigh_tasks(
     for pattern in dict.fromkeys(pattern for pattern, _, _ in rules):
         if not any(_matches(pattern, task) for task in tasks.values()):
             raise UserError(
-                f"Data.weights: '{pattern}' is the name or direction of no task; tasks are "
+                f"Data.weights: '{pattern}' is the name or direction of no training task; they are "
                 f"{', '.join(list(tasks)[:3])}{', ...' if len(tasks) > 3 else ''}"
             )
     first_pairs = sorted({0, *(first_pair for _, _, first_pair in rules)})

@@ -183,7 +183,7 @@ def _continues(line: str, following: str, mark: int) -> bool:
     """Return whether a line is wrapped and the following one continues it."""
     body, rest = line.rstrip(), following[mark:]
     has_mark = bool(following[:mark].strip(" \t>"))
-    if not body or not rest.strip() or has_mark or _SENTENCE_END.search(body):
+    if not has_letters(body) or not has_letters(rest) or has_mark or _SENTENCE_END.search(body):
         return False
     return rest[0].islower() or len(body) >= _WRAPPED
 

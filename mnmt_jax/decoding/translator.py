@@ -135,7 +135,8 @@ class Translator(PretrainedModel):
         Raises:
             UserError: as `translate`.
         """
-        check_text(text, "the text")
+        if not isinstance(text, str):
+            raise UserError("translate_text takes one text; `translate` takes a list of lines")
         job = SentenceJob.create(self, options, pivot=pivot, **overrides)
         codes = (
             match_code(code, self.languages, name)

@@ -24,6 +24,7 @@ from mnmt_jax.files.storage_errors import causes, one_line
 _log = logging.getLogger(__name__)
 _TIMEOUT = (30.0, 60.0)  # seconds: to connect, and between two pieces of an answer
 _PATIENCE = 600.0  # seconds of an outage after which the process gives up
+_FIRST_PATIENCE = 60.0  # the same before the first answer: the name or the network may be wrong
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 _SILENCE = 120.0  # seconds between two lines about an outage
 _TRIES = 3  # of a failure that is no outage
@@ -170,6 +171,7 @@ class _Outage:
         self._lock = threading.Lock()
         self._waiting: dict[str, float] = {}  # start by name
         self._said = 0.0
+        self._has_answered = False
 
     def wait(self, name: str, reason: str) -> None:
         """Pause before a file is tried again.
@@ -184,7 +186,13 @@ class _Outage:
         with self._lock:
             now = time.monotonic()
             elapsed = now - self._waiting.setdefault(name, now)
-            if elapsed > _PATIENCE:
+            patience = _PATIENCE if self._has_answered else _FIRST_PATIENCE
+            if elapsed > patience and not self._has_answered:
+                raise OutageError(
+                    f"{self._url}: no answer for {elapsed:.0f} s ({reason}); see to the network "
+                    "and the name of the bucket, and run the same command again"
+                )
+            if elapsed > patience:
                 raise OutageError(
                     f"{self._url}/{name}: no answer for {elapsed / 60:.0f} minutes ({reason}); run "
                     "the same command again: it continues"
@@ -192,8 +200,8 @@ class _Outage:
             if not self._said or now - self._said > _SILENCE:
                 self._said = now
                 _log.warning(
-                    "%s/%s: no answer (%s); waiting for it, at most %.0f minutes",
-                    *(self._url, name, reason, _PATIENCE / 60),
+                    "%s/%s: no answer (%s); waiting for it, at most %.0f s; two Ctrl-C end this",
+                    *(self._url, name, reason, patience),
                 )
         pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, elapsed / 2))
         time.sleep(pause * random.uniform(0.5, 1))  # not all processes at the same moment
@@ -201,6 +209,7 @@ class _Outage:
     def end(self, name: str) -> None:
         """Record that a file is no longer waited for; say so if it was the last."""
         with self._lock:
+            self._has_answered = True
             start = self._waiting.pop(name, None)
             if start is not None and self._said and not self._waiting:
                 self._said = 0.0

@@ -66,17 +66,18 @@ def describe_epochs(epochs: float, draws: int, steps: int) -> str:
     return f"Train.epochs={epochs:g} of {draws:,} pairs: {steps:,} updates" if epochs else ""
 
 
-def describe_new_weights(pipeline: Pipeline, accumulate: int) -> str:
+def describe_new_weights(pipeline: Pipeline, config: Config) -> str:
     """Describe when the weights of tasks change; empty if they do not.
 
     Args:
         pipeline: pipeline of the run.
-        accumulate: micro-batches per update.
+        config: configuration of the run.
     """
-    changes = [
-        f"pair {pairs:,} (about update {pipeline.count_batches(pairs) // accumulate:,})"
-        for pairs in pipeline.new_weights
-    ]
+    changes = []
+    for pairs in pipeline.new_weights:
+        update = pipeline.count_batches(pairs) // config.optimizer.accumulate
+        end = ", after the last one" if update >= config.train.steps else ""
+        changes.append(f"pair {pairs:,} (about update {update:,}{end})")
     return f"Data.weights changes at {join_names(changes)}" if changes else ""
 
 

@@ -172,7 +172,7 @@ def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[st
     )
     lines = (
         built.length,
-        describe_new_weights(built.pipeline, built.config.optimizer.accumulate),
+        describe_new_weights(built.pipeline, built.config),
         built.pipeline.dropped_summary(),
         *source_lines,
         _trainable_summary(built, state),

@@ -17,7 +17,18 @@
 # Written from the manuals of the tools and tested with fake commands, not on a cluster.
 set -euo pipefail
 
-: "${NAME:?name of the JobSet}"
+case ${1:-} in
+    print | train | delete) ;;
+    -h | --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "$0"; exit ;;
+    *)
+        echo "error: ${1:-no command}: must be print, train or delete; --help shows an example" >&2
+        exit 2
+        ;;
+esac
+if [ -z "${NAME:-}" ]; then
+    echo "error: NAME, the name of the JobSet, is not set; --help shows an example" >&2
+    exit 2
+fi
 FOLDER=${FOLDER:-/mnmt-jax}
 HOSTS=${HOSTS:-1} # of a slice
 SLICES=${SLICES:-1}
@@ -102,6 +113,10 @@ check_variables() {
     : "${IMAGE:?image with the checkout in $FOLDER}"
     if [ -n "${TPU:-}" ]; then
         : "${TOPOLOGY:?topology of a slice, e.g. 4x4}"
+        if [ $((${TOPOLOGY//x/*})) != $((HOSTS * CHIPS)) ]; then
+            echo "error: HOSTS=$HOSTS of CHIPS=$CHIPS do not make TOPOLOGY=$TOPOLOGY; set HOSTS" >&2
+            exit 2
+        fi
     else
         : "${GPUS:?number of GPUs of a host; for TPUs set TPU and TOPOLOGY}"
         if [ "$SLICES" != 1 ]; then
@@ -182,9 +197,6 @@ delete() {
     kubectl delete jobset "$NAME" --ignore-not-found
 }
 
-command=${1:?print, train or delete}
+command=$1
 shift
-case $command in
-    print | train | delete) "$command" "$@" ;;
-    *) echo "error: $command: must be print, train or delete" >&2; exit 2 ;;
-esac
+"$command" "$@"

@@ -187,6 +187,13 @@ def test_an_outage_that_stays_ends_with_status_75(server, monkeypatch, capfd):
     assert lines[1].endswith("run the same command again: it continues")
 
 
+def test_a_bucket_that_never_answers_ends_soon(server, monkeypatch):
+    monkeypatch.setattr(bucket_reader, "_FIRST_PATIENCE", 0.2)
+    server.trouble = lambda name: "503"
+    with pytest.raises(OutageError, match="see to the network and the name of the bucket, and run"):
+        TokenCache.open(URL)
+
+
 def test_a_server_that_starts_later_is_waited_for(folder, monkeypatch, tmp_path, capfd):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "copies"))
     monkeypatch.setattr(bucket_reader, "_SHORTEST_PAUSE", 0.05)

@@ -147,11 +147,12 @@ def test_kubectl_receives_the_printed_jobset_and_deletes_it(tmp_path):
 @pytest.mark.parametrize(
     ("missing", "variables", "message"),
     [
-        ("NAME", GPU, "NAME: name of the JobSet"),
+        ("NAME", GPU, "error: NAME, the name of the JobSet, is not set"),
         ("IMAGE", GPU, "IMAGE: image with the checkout in /mnmt-jax"),
         ("GPUS", GPU, "GPUS: number of GPUs of a host; for TPUs set TPU and TOPOLOGY"),
         ("TOPOLOGY", TPU, "TOPOLOGY: topology of a slice"),
         ("", GPU | {"SLICES": "2"}, "error: SLICES=2 needs TPU"),
+        ("", TPU | {"HOSTS": "3"}, "error: HOSTS=3 of CHIPS=4 do not make TOPOLOGY=4x4"),
     ],
 )
 def test_a_missing_variable_starts_nothing(missing, variables, message, tmp_path):
@@ -166,4 +167,10 @@ def test_a_missing_variable_starts_nothing(missing, variables, message, tmp_path
 
 def test_an_unknown_command_is_one_error_line():
     done = jobset("fly", NAME="mine")
-    assert (done.returncode, done.stderr) == (2, "error: fly: must be print, train or delete\n")
+    line = "error: fly: must be print, train or delete; --help shows an example\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+def test_help_shows_the_head_of_the_script():
+    done = jobset("--help")
+    assert done.returncode == 0 and "export NAME=mine IMAGE=" in done.stdout

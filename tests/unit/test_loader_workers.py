@@ -25,7 +25,7 @@ from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.data.loader_workers import LoaderWorkers
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.views import View
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import OutageError, UserError
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.train import train
 from tests import made_run
@@ -202,6 +202,8 @@ def test_a_failed_worker_gives_one_line(start, failure, message):
     with pytest.raises(UserError, match=message) as error:
         next(workers)
     assert "\n" not in str(error.value)
+    # Scripts start a run again after status 75, which this class has.
+    assert isinstance(error.value, OutageError) == (failure is signal.SIGKILL)
 
 
 def test_a_worker_that_cannot_read_its_loader_says_so(start):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -79,7 +80,9 @@ def test_weights_are_read_from_gin():
 
 
 def test_weights_that_fit_no_task_are_refused():
-    with pytest.raises(UserError, match=r"'web-\*' is the name or direction of no task; tasks are"):
+    with pytest.raises(
+        UserError, match=r"'web-\*' is the name or direction of no training task; they"
+    ):
         weigh_tasks([("web-*", 1.0, 0)], TASKS, 10)
     with pytest.raises(UserError, match="from pair 1,000 on, all tasks have weight 0"):
         weigh_tasks([("*", 0.0, 1000)], TASKS, 10)
@@ -226,9 +229,10 @@ def test_directions_change_at_their_pair(cache):
     assert seen[2] == seen[3] and all(source != "de" for source, _ in seen[2])
     assert any(target == "de" for _, target in seen[2])
     assert pipeline.new_weights == (64,)
-    assert describe_new_weights(pipeline, 2).startswith(
-        "Data.weights changes at pair 64 (about update "
-    )
+    for steps, end in ((10_000, r"\)$"), (1, ", after the last one\\)$")):
+        config = make_config(cache, train={"steps": steps}, optimizer={"accumulate": 2})
+        text = describe_new_weights(pipeline, config)
+        assert re.match(r"Data\.weights changes at pair 64 \(about update \d+" + end, text), text
 
 
 def test_a_run_trains_the_tasks_with_a_weight_and_continues(cache, tmp_path, one_device):

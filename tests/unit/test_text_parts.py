@@ -71,6 +71,14 @@ def test_spaces_blank_lines_and_marks_are_between_sentences():
         ("One.\ntwo", ["One.", "two"]),
         ("one\n\ntwo", ["one", "two"]),
         ("one\n- two", ["one", "two"]),
+        ("***\none. Two.", ["one.", "Two."]),
+        (
+            "A line that is as long as wrapped lines are\n***\nthree",
+            [
+                "A line that is as long as wrapped lines are",
+                "three",
+            ],
+        ),
         ("> quoted text that\n> goes on", ["quoted text that\n> goes on"]),
         ("1. one\n2. two", ["one", "two"]),
         ("a) one\n\nb) two", ["one", "two"]),

@@ -299,7 +299,8 @@ def test_a_session_tells_trackers_how_it_ended(step, error, status):
     ends = []
     resource = types.SimpleNamespace(close=lambda **_: None, publish=lambda: None)
     session = Session(
-        **dict.fromkeys(("lock", "batches", "state", "saved_step")),
+        **dict.fromkeys(("lock", "state", "saved_step")),
+        batches=resource,
         built=types.SimpleNamespace(config=configured("tensorboard", steps=10)),
         run=resource,
         checkpoints=resource,

@@ -108,7 +108,9 @@ def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, vocabulary: P
         for code in _languages(tasks):
             encoder.tag_id(code)
     elif any(isinstance(step, PieceRule) for step in recipe.steps):
-        raise UserError("the recipe has rules on pieces; add --vocabulary")
+        raise UserError(
+            "the recipe has rules on pieces; add --vocabulary, or leave them out in a copy of it"
+        )
     recipe.check_languages(_languages(tasks))
 
 

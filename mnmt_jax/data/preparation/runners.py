@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,13 +51,19 @@ class LocalRunner:
         """Start the processes, which import again: forks of one with threads may hang."""
         if self._processes > 1:
             context = multiprocessing.get_context("spawn")
-            self._pool = concurrent.futures.ProcessPoolExecutor(self._processes, context)
+            self._pool = concurrent.futures.ProcessPoolExecutor(
+                self._processes, context, initializer=_ignore_interrupts
+            )
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """End the processes; units that have not started are dropped."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """End the processes; units that have not started are dropped, and all after an error."""
+        if self._pool is None:
+            return
+        if kind is not None:
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+        self._pool.shutdown(cancel_futures=True)
 
     def __call__(self, function: Callable[..., None], job: Work, units: Sequence[Unit]) -> None:
         """Run the units; see `Runner`."""
@@ -76,6 +83,11 @@ class LocalRunner:
         finally:
             for future in futures:
                 future.cancel()
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C, which a terminal sends to all processes, to the one that started this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class BeamRunner:
