@@ -189,7 +189,7 @@ def test_an_outage_that_stays_ends_with_status_75(server, monkeypatch, capfd):
 
 def test_a_bucket_that_never_answers_ends_soon(server, monkeypatch):
     monkeypatch.setattr(bucket_reader, "_FIRST_PATIENCE", 0.2)
-    server.trouble = lambda name: "503"
+    server.refuses = 503, b"{}"
     with pytest.raises(OutageError, match="see to the network and the name of the bucket, and run"):
         TokenCache.open(URL)
 
