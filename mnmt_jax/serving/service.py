@@ -1,4 +1,4 @@
-"""What the server does, whatever the protocol: languages, detection and translation of texts."""
+"""Service behind the routes of all protocols: languages, detection and translation of texts."""
 
 from __future__ import annotations
 
