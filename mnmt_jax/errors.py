@@ -74,6 +74,11 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
+def say(line: str) -> None:
+    """Print a line about the progress of a command on standard error, at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def pluralize(number: int, word: str) -> str:
     """Return a number with its noun, e.g. `1 line`, `2 lines`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"

@@ -129,7 +129,7 @@ def _make_cache(flags: argparse.Namespace, gin_files: list[str], bindings: list[
             "--distributed, --coordinator_address: not needed with --output; give only "
             "--num_processes and --process_id"
         )
-    share, runner = work_shard_of(flags), make_beam_runner(flags)
+    share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     from mnmt_jax.commands.beam_translation import BeamWorkers
 
     rounds = _rounds(flags, gin_files, bindings)

@@ -40,7 +40,7 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.method import all_for_resume, as_facts
 from mnmt_jax.distributed.processes import broadcast_from_first, is_first, wait_for_all
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
-from mnmt_jax.errors import UserError, join_names, pluralize
+from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing_keys, read_object
@@ -93,7 +93,7 @@ class BackTranslationRounds:
         del initial  # a second name would keep it in memory
         for number in range(1, rounds + 1):
             if is_first():
-                _report(f"round {number} of {rounds}")
+                say(f"round {number} of {rounds}")
             round_folder = folder / f"round_{number}"
             if not all(broadcast_from_first([(round_folder / "cache").is_dir()])):
                 translator = translator or self._translator(origin)
@@ -170,11 +170,11 @@ class BackTranslationRounds:
                 output,
                 self._tasks(pairs, _texts(partial.records(), omitted)),
                 vocabulary=self.cache.vocabulary,
-                report=_report,
+                report=say,
             )
             partial.remove()
         if omitted:
-            _report(
+            say(
                 f"skipped {pluralize(len(omitted), 'sentence')} that are blank or have more than "
                 f"{max(job.decode.buckets)} tokens; for long ones, add a larger bucket to "
                 "--gin.Decode.buckets"
@@ -312,7 +312,3 @@ def _texts(records: Iterator[Mapping[str, Any]], omitted: list[int]) -> Iterator
         if not translation.strip():
             omitted.append(record["line"])
         yield translation
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,7 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.model_loading import MeshChoice
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.errors import UserError, join_names, pluralize
+from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import lock, new_file, write_text
 from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
 
@@ -119,7 +118,7 @@ def translate_window(work: WindowWork, name: str) -> None:
     """
     job = work.model.load()
     expected = json.loads(work.made_by)
-    if differing := differing_keys(expected, expected | _as_json(job.provenance())):
+    if differing := differing_keys(expected, expected | job.provenance()):
         raise UserError(
             f"--run={work.model.run}: differs on a worker ({join_names(differing)}); give all "
             "workers the same run, and name a checkpoint with --step while it is trained"
@@ -161,14 +160,13 @@ class BeamOutput:
         self._output, self._window, self._runner = output, window, runner
         self._names: list[str] = []
         self._complete = False
-        made_by = _as_json(made_by)
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = open(self.path / "lock", "a", encoding="utf-8")
         if not lock(self._lock):
             raise UserError(f"--output={output}: another process is writing it; wait for its end")
         file = self.path / _MADE_BY
-        recorded = read_object(file, remedy="remove the folder") if file.is_file() else made_by
-        if differing := differing_keys(recorded, made_by):
+        recorded = read_object(file, remedy="remove the folder") if file.is_file() else None
+        if recorded is not None and (differing := differing_keys(recorded, made_by)):
             raise UserError(
                 f"{self.path}: has translations made with other settings "
                 f"({join_names(differing)}); use the same settings, or remove the folder to "
@@ -198,7 +196,7 @@ class BeamOutput:
                 write_text(_lines_path(self.path, name), text)
                 missing[name] = len(window)
         if done := len(self._names) - len(missing):
-            _report(f"resumes after {pluralize(done, 'window')} of at most {self._window} lines")
+            say(f"resumes after {pluralize(done, 'window')} of at most {self._window} lines")
         if missing:
             self._runner(translate_window, self._work, [(name,) for name in missing])
         report(sum(missing.values()))
@@ -230,7 +228,7 @@ class BeamOutput:
         self._lock.close()
         paths = (_records_path(self.path, name) for name in self._names)
         if not self._complete and any(path.is_file() for path in paths):
-            _report(f"finished windows kept in {self.path}: run the same command again to resume")
+            say(f"finished windows kept in {self.path}: run the same command again to resume")
 
 
 def _lines_path(folder: Path, name: str) -> Path:
@@ -244,13 +242,3 @@ def _records_path(folder: Path, name: str) -> Path:
 def _line_from_json(text: str) -> Line:
     facts = parse_json(text.encode())
     return Line(**{**facts, "contrast_sources": tuple(facts["contrast_sources"])})
-
-
-def _as_json(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts as they are after writing and reading them."""
-    copied: dict[str, Any] = json.loads(json.dumps(facts))
-    return copied
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import CommandParser
@@ -65,8 +66,12 @@ def add_beam_runner(parser: PassThroughParser, output: str) -> None:
     parser.add_pass_through("beam")
 
 
-def make_beam_runner(flags: argparse.Namespace) -> BeamRunner | None:
-    """Return the runner of the flags of `add_beam_runner`; None without Beam.
+def make_beam_runner(flags: argparse.Namespace, local: Sequence[str]) -> BeamRunner | None:
+    """Return the runner that `--runner` and the arguments after `--` name; None without Beam.
+
+    Args:
+        flags: the parsed flags.
+        local: names of flags of the local runner.
 
     Raises:
         UserError: if the flags do not go together, or Beam is not installed.
@@ -75,9 +80,9 @@ def make_beam_runner(flags: argparse.Namespace) -> BeamRunner | None:
         if flags.beam:
             raise UserError(f"{flags.beam[0]}: flags after '--' are Beam's; add --runner=beam")
         return None
-    if flags.num_processes or flags.process_id is not None:
+    if other := [name for name in local if getattr(flags, name) is not None]:
         raise UserError(
-            "--num_processes is of --runner=local; give Beam its own flags after '--', e.g. "
+            f"--{other[0]} is of --runner=local; give Beam its own flags after '--', e.g. "
             "-- --direct_num_workers=4 --direct_running_mode=multi_processing"
         )
     from mnmt_jax.data.preparation.runners import BeamRunner

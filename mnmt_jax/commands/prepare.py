@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import positive_int
 from mnmt_jax.commands.corpus_flags import add_corpus_flags
-from mnmt_jax.commands.pass_through import PassThroughParser
+from mnmt_jax.commands.pass_through import PassThroughParser, make_beam_runner
 from mnmt_jax.data.preparation.recipe_files import recipe_names
 from mnmt_jax.errors import UserError, docs_page, pluralize
 
@@ -137,15 +137,8 @@ def _make_runner(flags: argparse.Namespace, stack: contextlib.ExitStack) -> Runn
     Raises:
         UserError: if a flag is of the other runner, or Beam is not installed.
     """
-    from mnmt_jax.data.preparation.runners import BeamRunner, LocalRunner
+    from mnmt_jax.data.preparation.runners import LocalRunner
 
-    if flags.runner == "beam":
-        if flags.processes:
-            raise UserError(
-                "--processes is of --runner=local; give Beam its own flags after '--', e.g. "
-                "-- --direct_num_workers=4 --direct_running_mode=multi_processing"
-            )
-        return BeamRunner(flags.beam)
-    if flags.beam:
-        raise UserError(f"{flags.beam[0]}: flags after '--' are Beam's; add --runner=beam")
+    if runner := make_beam_runner(flags, ("processes",)):
+        return runner
     return stack.enter_context(LocalRunner(flags.processes or len(os.sched_getaffinity(0))))

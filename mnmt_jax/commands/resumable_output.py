@@ -14,7 +14,6 @@ import glob
 import itertools
 import json
 import os
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +23,7 @@ from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record,
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
-from mnmt_jax.errors import UserError, join_names, name_os_errors, pluralize
+from mnmt_jax.errors import UserError, join_names, name_os_errors, pluralize, say
 from mnmt_jax.files.atomic_write import lock
 from mnmt_jax.files.json_objects import differing_keys, parse_json
 
@@ -136,7 +135,7 @@ class ResumableOutput:
             if is_reusing:
                 self._cut()
                 if self._completed:
-                    _report(f"resumes after {pluralize(self._completed, 'line')}")
+                    say(f"resumes after {pluralize(self._completed, 'line')}")
             is_reusing = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
             for line, translation in translate(window, done=done):
@@ -211,10 +210,10 @@ class ResumableOutput:
                 f"process {self._share.process} of {self._share.processes} has finished its lines"
             )
             "lines"
-            return _report(f"{status}; the last process to finish writes {self._output}")
+            return say(f"{status}; the last process to finish writes {self._output}")
         if self._completed:
             line_count = pluralize(self._completed, "translated line")
-            _report(f"{line_count} kept in {self.path}: run the same command again to resume")
+            say(f"{line_count} kept in {self.path}: run the same command again to resume")
         else:
             self.path.unlink(missing_ok=True)
 
@@ -289,7 +288,3 @@ def _read(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def _report(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

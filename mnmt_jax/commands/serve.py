@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.errors import UserError, pluralize
+from mnmt_jax.errors import UserError, pluralize, say
 from mnmt_jax.serving.settings import Settings, add_settings_flags
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def main() -> None:
     with _listen(settings) as listener:
         languages = pluralize(len(translator.languages), "language")
         port = listener.getsockname()[1]
-        _say(f"serves {flags.run}, {languages}, on http://{settings.host}:{port}")
+        say(f"serves {flags.run}, {languages}, on http://{settings.host}:{port}")
         threading.Thread(target=_prepare, args=(job, settings, ready), daemon=True).start()
         try:
             server.run([listener])
@@ -108,8 +107,4 @@ def _prepare(job: SentenceJob, settings: Settings, ready: threading.Event) -> No
     start = time.monotonic()
     warm_up(job, settings.window)
     ready.set()
-    _say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

@@ -109,7 +109,7 @@ def make_parser() -> PassThroughParser:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    share, runner = work_shard_of(flags), make_beam_runner(flags)
+    share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
     check_input_file(flags.input)
     if flags.output:

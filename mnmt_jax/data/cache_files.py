@@ -12,14 +12,13 @@ import hashlib
 import logging
 import queue
 import random
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
-from mnmt_jax.errors import UserError, pluralize
+from mnmt_jax.errors import UserError, pluralize, say
 from mnmt_jax.files.bucket import is_bucket
 from mnmt_jax.files.bucket_reader import BucketReader
 from mnmt_jax.files.file_digest import FileDigest
@@ -275,11 +274,9 @@ class BucketFiles:
         """Print what is copied, if that takes long."""
         size = self._bytes(missing)
         if size >= _LARGE:
-            print(
+            say(
                 f"copying {pluralize(len(missing), 'file')} of {size / GIB:.2f} GiB from "
-                f"{self._reader.url} to {self._copies.folder} ({FOLDER_VARIABLE})",
-                file=sys.stderr,
-                flush=True,
+                f"{self._reader.url} to {self._copies.folder} ({FOLDER_VARIABLE})"
             )
 
     def __getstate__(self) -> dict[str, object]:

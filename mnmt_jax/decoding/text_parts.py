@@ -58,13 +58,17 @@ def split_text(text: str, language: str) -> list[Part]:
     for prefix, block, suffix in _blocks(text):
         parts.append(Part(prefix))
         for sentence in split_sentences(block, language):
-            stripped = sentence.strip()
-            start = sentence.index(stripped) if stripped else len(sentence)
-            parts.append(Part(sentence[:start]))
-            parts.append(Part(stripped, has_letters(stripped)))
-            parts.append(Part(sentence[start + len(stripped) :]))
+            before, stripped, after = split_spaces(sentence)
+            parts += [Part(before), Part(stripped, has_letters(stripped)), Part(after)]
         parts.append(Part(suffix))
     return [part for part in parts if part.text]
+
+
+def split_spaces(text: str) -> tuple[str, str, str]:
+    """Return the spaces before a text, the text without them, and the spaces after it."""
+    stripped = text.strip()
+    start = text.index(stripped) if stripped else len(text)
+    return text[:start], stripped, text[start + len(stripped) :]
 
 
 def split_sentences(text: str, language: str) -> list[str]:

@@ -22,6 +22,7 @@ from mnmt_jax.decoding.text_parts import (
     join_lines,
     restore_line_breaks,
     split_long,
+    split_spaces,
     split_text,
 )
 from mnmt_jax.decoding.translate_lines import Translation
@@ -155,10 +156,8 @@ class _Sentence:
             if not has_letters(piece):
                 text += piece + after
                 continue
-            translation = next(translations).text
-            stripped = piece.strip()
-            start = piece.index(stripped)
-            text += piece[:start] + translation + piece[start + len(stripped) :] + after
+            leading, _, trailing = split_spaces(piece)
+            text += leading + next(translations).text + trailing + after
         if self._is_capitals and not find_placeholders(self.source):
             text = text.upper()
         return text

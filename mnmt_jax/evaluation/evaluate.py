@@ -10,14 +10,13 @@ report      reads that and writes table.md and report.html
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
-from mnmt_jax.errors import pluralize
+from mnmt_jax.errors import pluralize, say
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import format_score, is_result_page, result_page
@@ -117,9 +116,9 @@ def evaluate(
         model, benchmark, output, directions=directions, optional_metrics=optional_metrics
     )
     if translated.reused:
-        _log(f"{len(translated.reused)} of {len(directions)} directions had been translated before")
+        say(f"{len(translated.reused)} of {len(directions)} directions had been translated before")
     for note in _notes(result.directions):
-        _log(f"note: {note}")
+        say(f"note: {note}")
     report(output)
     return result
 
@@ -157,11 +156,11 @@ def translate(
     )
     pivot = model.decoding.get("pivot")
     if direct_count := sum(pivot in direction for direction in directions):
-        _log(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
+        say(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
     assigned = [pair for number, pair in enumerate(directions) if work_shard.holds(number)]
     for number, direction in enumerate(assigned, start=1):
         if store.translate(direction, benchmark.texts(direction), model.translate):
-            _log(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
+            say(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
     missing = []
     if work_shard.processes > 1:
         missing = [pair for pair in directions if not store.holds(pair, benchmark.texts(pair))]
@@ -170,7 +169,7 @@ def translate(
             f"process {work_shard.process} of {work_shard.processes} has finished its directions"
         )
         "directions"
-        _log(
+        say(
             f"{progress}, other processes have {len(missing)} left; the last one to finish scores "
             "all"
         )
@@ -216,7 +215,7 @@ def score(
             extended_result = optional_metrics.add(scored_direction.result, texts, hypotheses)
             scored_direction = dataclasses.replace(scored_direction, result=extended_result)
         scored.append(scored_direction)
-        _log(f"{number}/{len(directions)} {_progress_line(scored_direction.result)}")
+        say(f"{number}/{len(directions)} {_progress_line(scored_direction.result)}")
     result = _run_result(model, benchmark, scored)
     if optional_metrics is not None:
         signatures = {**result.signatures, **optional_metrics.signatures}
@@ -255,14 +254,14 @@ def _prepare(
     directions = choose_directions(benchmark.directions, subset, model.supervised)
     model.check_directions(directions)
     if model.supervised is None:
-        _log(model.unknown_training)
+        say(model.unknown_training)
     folder = Path(output)
     made_by = model.provenance
     if not overwrite:
         check_overwrite(folder, made_by, benchmark, directions=directions, optional=optional)
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
-        _log(f"{folder}: translations by another model or search are replaced")
+        say(f"{folder}: translations by another model or search are replaced")
     return directions, store
 
 
@@ -337,7 +336,3 @@ def _progress_line(result: DirectionResult) -> str:
         f"chrF++ {format_score(result.chrf)}, exact {format_score(result.exact_match)}, "
         f"off-target {format_score(off_target)}"
     )
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mnmt_jax.errors import say
 from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.sentence_bootstrap import (
@@ -100,7 +100,7 @@ class SentenceIntervals:
         key = _fingerprint(evaluation, field)
         draws = _read(path, key)
         if draws is None:
-            print(f"{folder}: resampling {field}", file=sys.stderr, flush=True)
+            say(f"{folder}: resampling {field}")
             draws = resample_scores(
                 evaluation.result,
                 folder,

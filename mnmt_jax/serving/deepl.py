@@ -7,8 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from mnmt_jax.serving.request_fields import read_fields, required, text_field
-from mnmt_jax.serving.service import RefusedError, TranslationService, language_name
+from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
+from mnmt_jax.serving.service import RefusedError, TranslationService
+from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
@@ -35,7 +36,7 @@ def make_router(service: TranslationService) -> APIRouter:
             texts,
             source=service.language(source, "source_lang") if source else None,
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
-            user=_user(request),
+            user=user_of(request),
         )
         characters += sum(map(len, texts))
         return {
@@ -73,14 +74,10 @@ def _languages(service: TranslationService, *, with_regions: bool) -> list[tuple
     for code in service.languages:
         plain = _code(code)
         regions = _REGIONS.get(plain, (plain,)) if with_regions else (plain,)
-        pairs += [(region, language_name(code)) for region in regions]
+        pairs += [(region, get_language(code).name) for region in regions]
     return pairs
 
 
 def _code(code: str) -> str:
     """Return a code as DeepL writes it: PT-BR, ZH-HANS."""
     return code.replace("_", "-").upper()
-
-
-def _user(request: Request) -> str:
-    return request.client.host if request.client else ""

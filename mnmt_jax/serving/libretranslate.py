@@ -7,8 +7,15 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from mnmt_jax.serving.request_fields import integer_field, read_fields, required, text_field
-from mnmt_jax.serving.service import Answer, RefusedError, TranslationService, language_name
+from mnmt_jax.serving.request_fields import (
+    integer_field,
+    read_fields,
+    required,
+    text_field,
+    user_of,
+)
+from mnmt_jax.serving.service import Answer, RefusedError, TranslationService
+from mnmt_jax.vocabulary.languages import get_language
 
 # Codes of LibreTranslate that are not those of BCP 47.
 _ALIASES = {"pb": "pt_BR", "zh": "zh_Hans", "zt": "zh_Hant"}
@@ -34,7 +41,7 @@ def make_router(service: TranslationService) -> APIRouter:
             [texts] if single else texts,
             source=None if source.lower() == "auto" else _language(service, source, "source"),
             target=target,
-            user=_user(request),
+            user=user_of(request),
         )
         return _response(answers, single, alternatives)
 
@@ -49,14 +56,11 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.get("/languages")
     async def languages() -> list[dict[str, Any]]:
         codes = list(service.languages)
-        return [{"code": code, "name": language_name(code), "targets": codes} for code in codes]
+        return [{**_named(code), "targets": codes} for code in codes]
 
     @router.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:
         first, *others = service.languages
-        names = [
-            {"code": code, "name": language_name(code)} for code in (first, (others or [first])[0])
-        ]
         return {
             "charLimit": service.settings.max_characters,
             "frontendTimeout": 500,
@@ -65,7 +69,7 @@ def make_router(service: TranslationService) -> APIRouter:
             "suggestions": False,
             "filesTranslation": False,
             "supportedFilesFormat": [],
-            "language": {"source": names[0], "target": names[1]},
+            "language": {"source": _named(first), "target": _named((others or [first])[0])},
         }
 
     @router.post("/suggest")
@@ -73,6 +77,11 @@ def make_router(service: TranslationService) -> APIRouter:
         raise RefusedError(403, "suggestions are not collected")
 
     return router
+
+
+def _named(code: str) -> dict[str, str]:
+    """Return a language with its English name."""
+    return {"code": code, "name": get_language(code).name}
 
 
 def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:
@@ -104,7 +113,3 @@ def _language(service: TranslationService, code: Any, field: str) -> str:
 
 def _is_list_of_text(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _user(request: Request) -> str:
-    return request.client.host if request.client else ""

@@ -35,6 +35,11 @@ async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[
     return fields | _form(_text(body), lists)
 
 
+def user_of(request: Request) -> str:
+    """Return whose sentences a request has: the address of its client."""
+    return request.client.host if request.client else ""
+
+
 def required(fields: Mapping[str, Any], name: str) -> Any:
     """Return a field.
 

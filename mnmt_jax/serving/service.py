@@ -22,7 +22,6 @@ from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
-from mnmt_jax.vocabulary.languages import get_language
 
 RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
 
@@ -176,8 +175,3 @@ def _advance(
         return steps.send(sent), None
     except StopIteration as end:
         return [], end.value
-
-
-def language_name(code: str) -> str:
-    """Return the English name of a language."""
-    return get_language(code).name
