@@ -50,8 +50,8 @@ def make_router(service: TranslationService) -> APIRouter:
         text = required(await read_fields(request), "q")
         if not isinstance(text, str):
             raise RefusedError(400, "q must be text")
-        code = service.detect(text)
-        return [{"confidence": 100.0, "language": code}] if code else []
+        detected = service.detect(text)
+        return [_detected(*detected)] if detected else []
 
     @router.get("/languages")
     async def languages() -> list[dict[str, Any]]:
@@ -79,6 +79,11 @@ def make_router(service: TranslationService) -> APIRouter:
     return router
 
 
+def _detected(code: str, probability: float) -> dict[str, Any]:
+    """Return a detected language; LibreTranslate states its probability in percent."""
+    return {"confidence": round(100 * probability, 1), "language": code}
+
+
 def _named(code: str) -> dict[str, str]:
     """Return a language with its English name."""
     return {"code": code, "name": get_language(code).name}
@@ -87,8 +92,12 @@ def _named(code: str) -> dict[str, str]:
 def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:
     texts = [answer.translation.text for answer in answers]
     response: dict[str, Any] = {"translatedText": texts[0] if single else texts}
-    if answers and answers[0].detected:
-        detected = [{"confidence": 100.0, "language": answer.source} for answer in answers]
+    detected = [
+        _detected(answer.source, answer.confidence)
+        for answer in answers
+        if answer.confidence is not None
+    ]
+    if detected:
         response["detectedLanguage"] = detected[0] if single else detected
     if alternatives > 0:
         others = [_alternatives(answer, alternatives) for answer in answers]

@@ -46,12 +46,12 @@ class Answer:
     Attributes:
         translation: the translated text and its sentences.
         source: the model's code of the source language.
-        detected: whether the source language was detected.
+        confidence: probability of a detected source language; None if it was given.
     """
 
     translation: TextTranslation
     source: str
-    detected: bool
+    confidence: float | None
 
 
 class TranslationService:
@@ -100,9 +100,16 @@ class TranslationService:
             raise RefusedError(400, f"{field}: {code} is not supported")
         return known
 
-    def detect(self, text: str) -> str | None:
-        """Return the model's code of the language of a text; None if it has none of these."""
-        return self._by_label.get(self._detector.label(text)) if has_letters(text) else None
+    def detect(self, text: str) -> tuple[str, float] | None:
+        """Return the model's code of the language of a text and its probability.
+
+        None if the text has no letters, or is in none of the model's languages.
+        """
+        if not has_letters(text):
+            return None
+        label, probability = self._detector.best(text)
+        code = self._by_label.get(label)
+        return None if code is None else (code, probability)
 
     async def translate(
         self, texts: Sequence[str], *, source: str | None, target: str, user: str
@@ -120,9 +127,10 @@ class TranslationService:
                 waiting, or the time is over.
         """
         self._check_limits(texts)
-        sources = [source or self._detected(text) for text in texts]
+        sources = [(source, None) if source else self._detected(text) for text in texts]
         to_translate = [
-            TextToTranslate(text, code, target) for text, code in zip(texts, sources, strict=True)
+            TextToTranslate(text, code, target)
+            for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:
             async with asyncio.timeout(self.settings.timeout):
@@ -134,8 +142,8 @@ class TranslationService:
         except Stopped:
             raise RefusedError(503, "the server is stopping") from None
         return [
-            Answer(result, code, source is None)
-            for result, code in zip(results, sources, strict=True)
+            Answer(result, code, confidence)
+            for result, (code, confidence) in zip(results, sources, strict=True)
         ]
 
     async def _run(self, steps: Steps, user: str) -> list[TextTranslation]:
@@ -157,8 +165,8 @@ class TranslationService:
             for future in futures:  # of a client that has gone, or a time that is over
                 future.cancel()
 
-    def _detected(self, text: str) -> str:
-        return self.detect(text) or self.languages[0]
+    def _detected(self, text: str) -> tuple[str, float]:
+        return self.detect(text) or (self.languages[0], 0.0)
 
     def _check_limits(self, texts: Sequence[str]) -> None:
         count, limit = sum(map(len, texts)), self.settings.max_characters

