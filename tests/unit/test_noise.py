@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+import typing
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.data.noise import NOISE_TYPES, Noise, lower, tags, title, typos, upper
+from mnmt_jax.design.fields import NoiseKind
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
@@ -124,6 +126,10 @@ def test_draws_are_the_same_everywhere():
         "<b>vor zwei Tagen</b>",
         "<b>two days ago</b>",
     )
+
+
+def test_the_configuration_has_a_name_for_each_kind():
+    assert set(typing.get_args(NoiseKind)) == set(NOISE_TYPES)
 
 
 def test_shares_are_those_of_the_configuration():
