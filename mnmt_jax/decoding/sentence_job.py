@@ -52,7 +52,7 @@ class SentenceJob(TranslationJob):
         """
 
         def translate(lines: Sequence[LineOfText]) -> list[Translation]:
-            numbered = [Line(first_number + n, *line) for n, line in enumerate(lines)]
+            numbered = [line.numbered(first_number + n) for n, line in enumerate(lines)]
             contrasted = list(with_contrast_sources(numbered, self.decode))
             completed = super(SentenceJob, self).as_completed(contrasted)
             translations = {line.number: translation for line, translation in completed}

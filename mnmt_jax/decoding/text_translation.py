@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 
+from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.placeholders import (
     find_placeholders,
     keeps_placeholders,
@@ -76,8 +77,24 @@ class TextToTranslate:
     target: str
 
 
-LineOfText = tuple[str, str, str]
-"""A line to translate, its source and its target language."""
+@dataclasses.dataclass(frozen=True)
+class LineOfText:
+    """A line of a text that is to be translated.
+
+    Attributes:
+        text: the line.
+        source: code of its language.
+        target: code of the target language.
+    """
+
+    text: str
+    source: str
+    target: str
+
+    def numbered(self, number: int) -> Line:
+        """Return the line with a number, as jobs take it."""
+        return Line(number, self.text, self.source, self.target)
+
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
 """Yields lines to translate, and takes their translations; at most twice."""
@@ -138,7 +155,11 @@ class _Sentence:
     def lines(self) -> list[LineOfText]:
         """Return the lines to translate: the pieces that have letters."""
         source, target = self._text.source, self._text.target
-        return [(piece.strip(), source, target) for piece, _ in self._pieces if has_letters(piece)]
+        return [
+            LineOfText(piece.strip(), source, target)
+            for piece, _ in self._pieces
+            if has_letters(piece)
+        ]
 
     def take(self, translations: Iterable[Translation]) -> None:
         """Take the translations of `lines`."""

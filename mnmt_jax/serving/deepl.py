@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
-from mnmt_jax.serving.service import RefusedError, TranslationService
+from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
@@ -32,12 +32,11 @@ def make_router(service: TranslationService) -> APIRouter:
             if (value := text_field(fields, name)) not in allowed:
                 raise RefusedError(400, f"{name}: '{value}' is not supported")
         source = text_field(fields, "source_lang")
-        answers = await service.translate(
-            texts,
-            source=service.language(source, "source_lang") if source else None,
+        options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
-            user=user_of(request),
+            source=service.language(source, "source_lang") if source else None,
         )
+        answers = await service.translate(texts, options, user_of(request))
         characters += sum(map(len, texts))
         return {
             "translations": [

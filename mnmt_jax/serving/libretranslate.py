@@ -14,7 +14,12 @@ from mnmt_jax.serving.request_fields import (
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import Answer, RefusedError, TranslationService
+from mnmt_jax.serving.service import (
+    Answer,
+    RefusedError,
+    TranslationOptions,
+    TranslationService,
+)
 from mnmt_jax.vocabulary.languages import get_language
 
 # Codes of LibreTranslate that are not those of BCP 47.
@@ -35,14 +40,12 @@ def make_router(service: TranslationService) -> APIRouter:
         if text_field(fields, "format", "text") != "text":
             raise RefusedError(400, "format: only text is supported")
         source = text_field(fields, "source", "auto") or "auto"
-        target = _language(service, required(fields, "target"), "target")
-        alternatives = integer_field(fields, "alternatives", 0)
-        answers = await service.translate(
-            [texts] if single else texts,
+        options = TranslationOptions(
+            target=_language(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else _language(service, source, "source"),
-            target=target,
-            user=user_of(request),
         )
+        alternatives = integer_field(fields, "alternatives", 0)
+        answers = await service.translate([texts] if single else texts, options, user_of(request))
         return _response(answers, single, alternatives)
 
     @router.post("/detect")

@@ -76,7 +76,7 @@ class LiveBatcher:
             QueueFull: if too many lines wait.
             Stopped: if the batcher has been stopped.
         """
-        waiting = [_Waiting(Line(0, *line), concurrent.futures.Future()) for line in lines]
+        waiting = [_Waiting(line.numbered(0), concurrent.futures.Future()) for line in lines]
         with self._changed:
             if self._stops:
                 raise Stopped

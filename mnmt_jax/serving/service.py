@@ -54,6 +54,19 @@ class Answer:
     confidence: float | None
 
 
+@dataclasses.dataclass(frozen=True)
+class TranslationOptions:
+    """What a request asks for, with the model's codes of languages.
+
+    Attributes:
+        target: code of the target language.
+        source: code of the source language; None detects it for each text.
+    """
+
+    target: str
+    source: str | None = None
+
+
 class TranslationService:
     """A model behind the routes.
 
@@ -112,14 +125,13 @@ class TranslationService:
         return None if code is None else (code, probability)
 
     async def translate(
-        self, texts: Sequence[str], *, source: str | None, target: str, user: str
+        self, texts: Sequence[str], options: TranslationOptions, user: str
     ) -> list[Answer]:
         """Translate texts.
 
         Args:
             texts: texts of any number of sentences.
-            source: the model's code of the source language; None detects it for each text.
-            target: the model's code of the target language.
+            options: their languages.
             user: whose texts they are, for fairness.
 
         Raises:
@@ -127,9 +139,10 @@ class TranslationService:
                 waiting, or the time is over.
         """
         self._check_limits(texts)
+        source = options.source
         sources = [(source, None) if source else self._detected(text) for text in texts]
         to_translate = [
-            TextToTranslate(text, code, target)
+            TextToTranslate(text, code, options.target)
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:

@@ -15,6 +15,7 @@ import urllib.request
 import pytest
 
 from mnmt_jax.commands import serve
+from mnmt_jax.decoding.text_translation import LineOfText
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings, add_settings_flags
@@ -197,8 +198,8 @@ def batcher(job: MadeJob, **changes) -> LiveBatcher:
     return LiveBatcher(job.as_completed, **options)
 
 
-def lines(*texts: str) -> list[tuple[str, str, str]]:
-    return [(text, "en", "de") for text in texts]
+def lines(*texts: str) -> list[LineOfText]:
+    return [LineOfText(text, "en", "de") for text in texts]
 
 
 def test_users_take_turns(job):

@@ -22,11 +22,9 @@ def translate(text, function, *, source="en", target="de", most_words=20):
     steps = []
 
     def run(lines):
-        steps.append([line for line, _, _ in lines])
-        assert all(codes == (source, target) for _, *codes in map(tuple, lines)) or all(
-            tuple(line[1:]) == (source, target) for line in lines
-        )
-        return [Translation((Hypothesis(function(line), 0.0, ()),)) for line, _, _ in lines]
+        steps.append([line.text for line in lines])
+        assert all((line.source, line.target) == (source, target) for line in lines)
+        return [Translation((Hypothesis(function(line.text), 0.0, ()),)) for line in lines]
 
     texts = [TextToTranslate(text, source, target)]
     (result,) = run_steps(
