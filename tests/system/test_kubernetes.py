@@ -6,18 +6,19 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from mnmt_jax.config.loading import save_config
+from tests.documents import start_python
 from tests.fake_kubernetes import JobSet
-from tests.made_run import make_cache, make_config, steps_of
+from tests.made_run import compiler_variables, make_cache, make_config, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 4
 # The pods of a cluster find one another by names, those of this machine by a port.
 PYTHON = """#!/usr/bin/env bash
-exec {python} "${{@/{address}/localhost:{port}}}"
+set -- "${{@/{address}/localhost:{port}}}"
+{start}
 """
 
 
@@ -28,7 +29,7 @@ def make_image(folder: Path, address: str) -> Path:
         port = free.getsockname()[1]
     python = folder / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(PYTHON.format(python=sys.executable, address=address, port=port))
+    python.write_text(PYTHON.format(address=address, port=port, start=start_python()))
     python.chmod(0o755)
     (folder / "scripts").symlink_to(ROOT / "scripts")
     return folder
@@ -54,7 +55,7 @@ def test_pods_train_together(tmp_path):
         "HOME": str(tmp_path),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "1",
-        "JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"],
+        **compiler_variables(),
     }
     assert jobs.run(environment, tmp_path / "attempt") == ("Completed", 1)
     assert steps_of(tmp_path / "run") == [STEPS]
