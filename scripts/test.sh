@@ -22,5 +22,5 @@ if [ "${1:-}" = --quick ]; then
     mapfile -t files <<< "$chosen"
     exec $bin/python -m pytest --numprocesses 2 --dist loadfile "${files[@]}" "$@"
 fi
-# In folder order: test files that take long must not start last.
+# In the order of tests/longest_first.py: test files that take long must not start last.
 exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
