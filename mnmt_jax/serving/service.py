@@ -18,6 +18,7 @@ from mnmt_jax.decoding.text_translation import (
 )
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_codes import find_code
@@ -74,10 +75,18 @@ class TranslationService:
         job: the model and settings of the search.
         settings: limits.
         detector: detects source languages.
+        database: API keys, usage and glossaries; None keeps them in memory.
     """
 
-    def __init__(self, job: SentenceJob, settings: Settings, detector: LanguageDetector) -> None:
+    def __init__(
+        self,
+        job: SentenceJob,
+        settings: Settings,
+        detector: LanguageDetector,
+        database: Database | None = None,
+    ) -> None:
         self.settings = settings
+        self.database = database or Database()
         self.languages = job.pretrained.languages
         self._job, self._detector = job, detector
         # Of languages that share a label, the first of the model is detected.
@@ -95,8 +104,9 @@ class TranslationService:
         return self._batcher.waiting
 
     def stop(self) -> None:
-        """Translate what waits, and accept no more."""
+        """Translate what waits, accept no more, and close the database."""
         self._batcher.stop()
+        self.database.close()
 
     def language(self, code: str, field: str) -> str:
         """Return the model's code of a language.
