@@ -60,6 +60,7 @@ def main() -> None:
         import uvicorn
 
         from mnmt_jax.serving.app import create_app
+        from mnmt_jax.serving.connections import make_config
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'mnmt-jax[serve]'") from error
     import_modules(flags.module_import)
@@ -75,7 +76,7 @@ def main() -> None:
     service = TranslationService(job, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
+    server = uvicorn.Server(make_config(application, settings))
     with _listen(settings) as listener:
         languages = pluralize(len(translator.languages), "language")
         port = listener.getsockname()[1]

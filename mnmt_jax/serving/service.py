@@ -18,9 +18,11 @@ from mnmt_jax.decoding.text_translation import (
 )
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
 
@@ -87,6 +89,7 @@ class TranslationService:
     ) -> None:
         self.settings = settings
         self.database = database or Database()
+        self.users = Users(self.database, require_keys=settings.require_keys)
         self.languages = job.pretrained.languages
         self._job, self._detector = job, detector
         # Of languages that share a label, the first of the model is detected.
@@ -106,6 +109,7 @@ class TranslationService:
     def stop(self) -> None:
         """Translate what waits, accept no more, and close the database."""
         self._batcher.stop()
+        self.users.stop()
         self.database.close()
 
     def language(self, code: str, field: str) -> str:
@@ -135,20 +139,32 @@ class TranslationService:
         return None if code is None else (code, probability)
 
     async def translate(
-        self, texts: Sequence[str], options: TranslationOptions, user: str
+        self, texts: Sequence[str], options: TranslationOptions, user: User
     ) -> list[Answer]:
-        """Translate texts.
+        """Translate texts, and count their characters.
 
         Args:
             texts: texts of any number of sentences.
             options: their languages.
-            user: whose texts they are, for fairness.
+            user: whose texts they are, for fairness and quotas.
 
         Raises:
             RefusedError: if a limit is exceeded, the language of a text is not known, too much is
                 waiting, or the time is over.
+            QuotaExceeded: if the user's key has too few characters left.
         """
         self._check_limits(texts)
+        with self.users.charge(user, sum(map(len, texts))):
+            answers = await self._translate(texts, options, user.name)
+        if self.settings.log_text:
+            for text, answer in zip(texts, answers, strict=True):
+                translated = answer.translation.text
+                say(f"{answer.source} {text!r} -> {options.target} {translated!r}")
+        return answers
+
+    async def _translate(
+        self, texts: Sequence[str], options: TranslationOptions, user: str
+    ) -> list[Answer]:
         source = options.source
         sources = [(source, None) if source else self._detected(text) for text in texts]
         to_translate = [

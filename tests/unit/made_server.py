@@ -14,6 +14,8 @@ import uvicorn
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.serving import service as service_module
 from mnmt_jax.serving.app import create_app
+from mnmt_jax.serving.connections import make_config
+from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_detectors import make_lid176
@@ -52,15 +54,16 @@ class MadeJob:
 def made_service(monkeypatch: Any, job: MadeJob, **settings: Any) -> TranslationService:
     translate = types.SimpleNamespace(as_completed=MadeJob.as_completed)
     monkeypatch.setattr(service_module, "TranslationJob", translate)
-    return TranslationService(job, Settings(**settings), make_lid176())  # type: ignore[arg-type]
+    limits = Settings(**settings)
+    database = Database(limits.database or None)
+    return TranslationService(job, limits, make_lid176(), database)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
 def serving(service: TranslationService, ready: bool = True) -> Iterator[str]:
     """Serve on a free port; yield the address."""
-    config = uvicorn.Config(
-        create_app(service, lambda: ready), host="127.0.0.1", port=0, log_level="error"
-    )
+    app = create_app(service, lambda: ready)
+    config = make_config(app, service.settings, host="127.0.0.1", port=0)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
