@@ -85,15 +85,17 @@ class LineOfText:
         text: the line.
         source: code of its language.
         target: code of the target language.
+        aligned: whether its translation is aligned to it.
     """
 
     text: str
     source: str
     target: str
+    aligned: bool = False
 
     def numbered(self, number: int) -> Line:
         """Return the line with a number, as jobs take it."""
-        return Line(number, self.text, self.source, self.target)
+        return Line(number, self.text, self.source, self.target, aligned=self.aligned)
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
