@@ -99,7 +99,7 @@ def search_continuously(
             yield from search_together(inference_model, search, admission)
         else:
             size = len(admission.request.active)
-            yield from slots.admit(admission, np.int32(rows if following is None else size))
+            yield from slots.admit(admission, rows if following is None else size)
         admission = following
 
 

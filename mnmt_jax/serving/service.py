@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from mnmt_jax.decoding.text_translation import (
     translation_steps,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.serving.line_engines import LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_codes import find_code
@@ -74,16 +73,23 @@ class TranslationService:
         job: the model and settings of the search.
         settings: limits.
         detector: detects source languages.
+        engine: translates lines as the job does.
     """
 
-    def __init__(self, job: SentenceJob, settings: Settings, detector: LanguageDetector) -> None:
+    def __init__(
+        self,
+        job: SentenceJob,
+        settings: Settings,
+        detector: LanguageDetector,
+        engine: LineEngine,
+    ) -> None:
         self.settings = settings
         self.languages = job.pretrained.languages
         self._job, self._detector = job, detector
         # Of languages that share a label, the first of the model is detected.
         self._by_label = {detector.expected(code): code for code in reversed(self.languages)}
         self._batcher = LiveBatcher(
-            functools.partial(TranslationJob.as_completed, job),
+            engine,
             wait_seconds=settings.wait_milliseconds / 1000,
             max_waiting=settings.max_waiting,
             window=settings.window,

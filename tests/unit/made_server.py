@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
-from mnmt_jax.serving import service as service_module
 from mnmt_jax.serving.app import create_app
+from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_detectors import make_lid176
@@ -49,10 +49,9 @@ class MadeJob:
             yield line, Translation(tuple(Hypothesis(text, -1.0, ()) for text in texts))
 
 
-def made_service(monkeypatch: Any, job: MadeJob, **settings: Any) -> TranslationService:
-    translate = types.SimpleNamespace(as_completed=MadeJob.as_completed)
-    monkeypatch.setattr(service_module, "TranslationJob", translate)
-    return TranslationService(job, Settings(**settings), make_lid176())  # type: ignore[arg-type]
+def made_service(job: MadeJob, **settings: Any) -> TranslationService:
+    engine = BatchEngine(job.as_completed)
+    return TranslationService(job, Settings(**settings), make_lid176(), engine)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager
