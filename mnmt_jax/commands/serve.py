@@ -65,13 +65,16 @@ def main() -> None:
     import_modules(flags.module_import)
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translator import Translator
+    from mnmt_jax.serving.database import Database
     from mnmt_jax.serving.line_engines import JobEngine
     from mnmt_jax.serving.service import TranslationService
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
+    database = Database(settings.database or None)
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     job = SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
-    service = TranslationService(job, settings, find_detector(flags.lid), JobEngine(job))
+    detector = find_detector(flags.lid)
+    service = TranslationService(job, settings, detector, JobEngine(job), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))

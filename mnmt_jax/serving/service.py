@@ -16,6 +16,7 @@ from mnmt_jax.decoding.text_translation import (
     translation_steps,
 )
 from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.line_engines import LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings
@@ -74,6 +75,7 @@ class TranslationService:
         settings: limits.
         detector: detects source languages.
         engine: translates lines as the job does.
+        database: API keys, usage and glossaries; None keeps them in memory.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class TranslationService:
         settings: Settings,
         detector: LanguageDetector,
         engine: LineEngine,
+        database: Database | None = None,
     ) -> None:
         self.settings = settings
+        self.database = database or Database()
         self.languages = job.pretrained.languages
         self._job, self._detector = job, detector
         # Of languages that share a label, the first of the model is detected.
@@ -101,8 +105,9 @@ class TranslationService:
         return self._batcher.waiting
 
     def stop(self) -> None:
-        """Translate what waits, and accept no more."""
+        """Translate what waits, accept no more, and close the database."""
         self._batcher.stop()
+        self.database.close()
 
     def language(self, code: str, field: str) -> str:
         """Return the model's code of a language.
