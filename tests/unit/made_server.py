@@ -24,14 +24,18 @@ LANGUAGES = ("en", "de", "fr", "pt", "zh")
 class MadeJob:
     """A job that returns `[TARGET] SENTENCE`, and counts batches.
 
+    Args:
+        languages: codes of the languages.
+        name: printed before TARGET.
+
     Attributes:
         batches: sentences of each batch.
         gate: a batch waits until it is set.
     """
 
-    pretrained = types.SimpleNamespace(languages=LANGUAGES)
-
-    def __init__(self) -> None:
+    def __init__(self, languages: tuple[str, ...] = LANGUAGES, name: str = "") -> None:
+        self.pretrained = types.SimpleNamespace(languages=languages)
+        self._name = name
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -45,14 +49,16 @@ class MadeJob:
         for line in lines:
             if line.text == "Fail.":
                 raise ValueError("secret")
-            texts = (f"[{line.target_lang}] {line.text}", "other")
+            texts = (f"[{self._name}{line.target_lang}] {line.text}", "other")
             yield line, Translation(tuple(Hypothesis(text, -1.0, ()) for text in texts))
 
 
-def made_service(monkeypatch: Any, job: MadeJob, **settings: Any) -> TranslationService:
+def made_service(monkeypatch: Any, *jobs: MadeJob, **settings: Any) -> TranslationService:
+    """Return a service of jobs, whose names are `made`, `made1`, `made2` and so on."""
     translate = types.SimpleNamespace(as_completed=MadeJob.as_completed)
     monkeypatch.setattr(service_module, "TranslationJob", translate)
-    return TranslationService(job, Settings(**settings), make_lid176())  # type: ignore[arg-type]
+    named: Any = {f"made{number or ''}": job for number, job in enumerate(jobs)}
+    return TranslationService(named, Settings(**settings), make_lid176())
 
 
 @contextlib.contextmanager
