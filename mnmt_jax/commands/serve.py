@@ -71,11 +71,13 @@ def main() -> None:
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'mnmt-jax[serve]'") from error
     import_modules(flags.module_import)
+    from mnmt_jax.serving.database import Database
     from mnmt_jax.serving.service import TranslationService
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
+    database = Database(settings.database or None)
     jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
-    service = TranslationService(jobs, settings, find_detector(flags.lid))
+    service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))

@@ -19,6 +19,7 @@ from mnmt_jax.decoding.text_translation import (
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
@@ -78,12 +79,18 @@ class TranslationService:
         jobs: each model with settings of the search, by its name in requests.
         settings: limits.
         detector: detects source languages.
+        database: API keys, usage and glossaries; None keeps them in memory.
     """
 
     def __init__(
-        self, jobs: Mapping[str, SentenceJob], settings: Settings, detector: LanguageDetector
+        self,
+        jobs: Mapping[str, SentenceJob],
+        settings: Settings,
+        detector: LanguageDetector,
+        database: Database | None = None,
     ) -> None:
         self.settings = settings
+        self.database = database or Database()
         self._models = ServedModels(
             [ServedModel(name, job, _make_batcher(job, settings)) for name, job in jobs.items()]
         )
@@ -102,9 +109,10 @@ class TranslationService:
         return sum(model.batcher.waiting for model in self._models)
 
     def stop(self) -> None:
-        """Translate what waits, and accept no more."""
+        """Translate what waits, accept no more, and close the database."""
         for model in self._models:
             model.batcher.stop()
+        self.database.close()
 
     def models(self, name: str | None = None) -> ServedModels:
         """Return the model of a name, or all models if it is None.
