@@ -24,14 +24,18 @@ LANGUAGES = ("en", "de", "fr", "pt", "zh")
 class MadeJob:
     """A job that returns `[TARGET] SENTENCE`, and counts batches.
 
+    Args:
+        languages: codes of the languages.
+        name: printed before TARGET.
+
     Attributes:
         batches: sentences of each batch.
         gate: a batch waits until it is set.
     """
 
-    pretrained = types.SimpleNamespace(languages=LANGUAGES)
-
-    def __init__(self) -> None:
+    def __init__(self, languages: tuple[str, ...] = LANGUAGES, name: str = "") -> None:
+        self.pretrained = types.SimpleNamespace(languages=languages)
+        self._name = name
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -45,13 +49,19 @@ class MadeJob:
         for line in lines:
             if line.text == "Fail.":
                 raise ValueError("secret")
-            texts = (f"[{line.target_lang}] {line.text}", "other")
+            texts = (f"[{self._name}{line.target_lang}] {line.text}", "other")
             yield line, Translation(tuple(Hypothesis(text, -1.0, ()) for text in texts))
 
 
-def made_service(job: MadeJob, **settings: Any) -> TranslationService:
-    engine = BatchEngine(job.as_completed)
-    return TranslationService(job, Settings(**settings), make_lid176(), engine)  # type: ignore[arg-type]
+def made_service(*jobs: MadeJob, **settings: Any) -> TranslationService:
+    """Return a service of jobs, whose names are `made`, `made1`, `made2` and so on."""
+    named: Any = {f"made{number or ''}": job for number, job in enumerate(jobs)}
+    return TranslationService(
+        named,
+        Settings(**settings),
+        make_lid176(),
+        make_engine=lambda job: BatchEngine(job.as_completed),
+    )
 
 
 @contextlib.contextmanager
