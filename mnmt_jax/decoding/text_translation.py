@@ -20,6 +20,7 @@ from mnmt_jax.decoding.placeholders import (
 )
 from mnmt_jax.decoding.text_parts import (
     Part,
+    SentenceEnds,
     join_lines,
     restore_line_breaks,
     split_long,
@@ -70,11 +71,13 @@ class TextToTranslate:
         text: any text.
         source: code of the source language.
         target: code of the target language.
+        sentence_ends: where its sentences end.
     """
 
     text: str
     source: str
     target: str
+    sentence_ends: SentenceEnds = "all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +204,7 @@ class _TextPlan:
             _Sentence(part.text, text, lambda line: fits(line, text.source))
             if part.is_sentence
             else part
-            for part in split_text(text.text, text.source)
+            for part in split_text(text.text, text.source, text.sentence_ends)
         ]
         self.sentences = [part for part in self._parts if isinstance(part, _Sentence)]
 
