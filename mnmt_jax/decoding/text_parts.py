@@ -63,9 +63,7 @@ def split_text(text: str, language: str, ends: SentenceEnds = "all") -> list[Par
         end; line breaks in them are those of wrapped lines.
     """
     parts: list[Part] = []
-    blocks: Iterable[tuple[str, str, str]] = (
-        _blocks(text) if ends == "all" else [("", text, "")]
-    )
+    blocks: Iterable[tuple[str, str, str]] = _blocks(text) if ends == "all" else [("", text, "")]
     for prefix, block, suffix in blocks:
         parts.append(Part(prefix))
         for sentence in _split_block(block, language, ends):

@@ -58,9 +58,7 @@ def make_router(service: TranslationService) -> APIRouter:
         source = text_field(fields, "source_lang")
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
-            source=service.language(source, "source_lang", any_region=True)
-            if source
-            else None,
+            source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
         )
