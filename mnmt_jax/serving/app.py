@@ -19,7 +19,7 @@ from mnmt_jax import __version__
 from mnmt_jax.serving import deepl, libretranslate
 from mnmt_jax.serving.authentication import make_identify
 from mnmt_jax.serving.database import DatabaseError
-from mnmt_jax.serving.middleware import AnswerErrors, LimitBody, Measure
+from mnmt_jax.serving.middleware import AnswerErrors, ChooseModel, LimitBody, Measure
 from mnmt_jax.serving.request_fields import is_deepl
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
 from mnmt_jax.serving.settings import Settings
@@ -32,7 +32,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     """Return the application.
 
     Args:
-        service: the model.
+        service: the models.
         is_ready: whether all shapes are compiled.
     """
     settings = service.settings
@@ -68,6 +68,7 @@ def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistr
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
+    app.add_middleware(ChooseModel)
 
 
 def _add_status_routes(

@@ -42,8 +42,8 @@ def make_config(app: ASGIApp, settings: Settings, **options: Any) -> uvicorn.Con
 class LimitedConnection(H11Protocol):
     """A connection that is closed if its client does not send headers or take its answer.
 
-    The time for headers begins with the connection and after each answer was taken; that for taking an answer
-    begins when it does not fit into the buffers of the system.
+    The time for headers begins with the connection, and again when an answer was taken; that for
+    taking an answer begins when it does not fit into the buffers of the system.
     """
 
     settings = Settings()

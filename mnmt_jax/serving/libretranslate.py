@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from mnmt_jax.serving.request_fields import (
     integer_field,
+    model_of,
     read_fields,
     required,
     text_field,
@@ -43,6 +44,7 @@ def make_router(service: TranslationService) -> APIRouter:
         options = TranslationOptions(
             target=_language(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else _language(service, source, "source"),
+            model=model_of(request, fields),
         )
         alternatives = integer_field(fields, "alternatives", 0)
         answers = await service.translate([texts] if single else texts, options, user_of(request))
@@ -57,9 +59,14 @@ def make_router(service: TranslationService) -> APIRouter:
         return [_detected(*detected)] if detected else []
 
     @router.get("/languages")
-    async def languages() -> list[dict[str, Any]]:
-        codes = list(service.languages)
-        return [{**_named(code), "targets": codes} for code in codes]
+    async def languages(request: Request) -> list[dict[str, Any]]:
+        models = service.models(model_of(request, await read_fields(request)))
+        return [{**_named(code), "targets": models.targets(code)} for code in models.languages]
+
+    @router.get("/spec", include_in_schema=False)
+    async def spec(request: Request) -> dict[str, Any]:
+        schema: dict[str, Any] = request.app.openapi()
+        return schema
 
     @router.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:
@@ -120,7 +127,8 @@ def _alternatives(answer: Answer, count: int) -> list[str]:
 def _language(service: TranslationService, code: Any, field: str) -> str:
     if not isinstance(code, str):
         raise RefusedError(400, f"{field} must be text")
-    return service.language(_ALIASES.get(code.lower(), code), field)
+    code = _ALIASES.get(code.lower(), code)
+    return service.language(code, any_region=field == "source")
 
 
 def _is_list_of_text(value: Any) -> bool:

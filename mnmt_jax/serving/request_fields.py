@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError
 from mnmt_jax.serving.users import User
 
@@ -62,6 +63,15 @@ def is_deepl(path: str) -> bool:
     return path.startswith("/v2/")
 
 
+def model_of(request: Request, fields: Mapping[str, Any]) -> str | None:
+    """Return the name of the model that a request chooses, by its path or a field.
+
+    Raises:
+        RefusedError: with status 400, if the field is not text.
+    """
+    return request.scope.get(MODEL) or text_field(fields, "model") or None
+
+
 def required(fields: Mapping[str, Any], name: str) -> Any:
     """Return a field.
 
@@ -70,7 +80,7 @@ def required(fields: Mapping[str, Any], name: str) -> Any:
     """
     value = fields.get(name)
     if value is None or value == "" or value == []:
-        raise RefusedError(400, f"missing {name} parameter")
+        raise RefusedError(400, f"Invalid request: missing {name} parameter")
     return value
 
 

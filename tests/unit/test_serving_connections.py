@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
-import urllib.error
 import urllib.request
 
 import pytest
+from starlette.responses import PlainTextResponse
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.settings import Settings
-from tests.unit.made_server import MadeJob, made_service, serving
+from tests.unit.made_server import MadeJob, made_service, serving, serving_app
 from tests.unit.test_serving import call, wait_until
 
 LIMITS = {
@@ -29,7 +30,7 @@ HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r
 
 @pytest.fixture
 def address(monkeypatch):
-    with serving(made_service(monkeypatch, MadeJob(), wait_milliseconds=0, **LIMITS)) as url:
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **LIMITS)) as url:
         yield url
 
 
@@ -92,7 +93,7 @@ def test_a_body_of_a_byte_a_second(address):
 def test_a_translation_may_take_longer_than_headers_and_body(monkeypatch):
     job = MadeJob()
     job.gate.clear()
-    service = made_service(monkeypatch, job, wait_milliseconds=0, **LIMITS)
+    service = made_service(job, wait_milliseconds=0, **LIMITS)
     with serving(service) as url, connect(url) as client:
         body = json.dumps(HELLO).encode()
         client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -102,41 +103,42 @@ def test_a_translation_may_take_longer_than_headers_and_body(monkeypatch):
 
 
 @pytest.fixture
-def long_answers(monkeypatch):
-    """A server whose /languages has ten million bytes, in several chunks of a system's buffers."""
-    service = made_service(monkeypatch, MadeJob(), **{**LIMITS, "answer_timeout": 1.5})
-    monkeypatch.setattr(service, "languages", ("en",) * 1400)
-    with serving(service) as url:
-        yield url
+def long_answers():
+    """A server whose answers are longer than the buffers of the system, and their events."""
+    is_answered = threading.Event()
+
+    async def answer(scope, receive, send):
+        await PlainTextResponse("a" * 10_000_000)(scope, receive, send)
+        is_answered.set()
+
+    with serving_app(answer, Settings(**{**LIMITS, "answer_timeout": 1.5})) as url:
+        yield url, is_answered
 
 
-GET_LANGUAGES = b"GET /languages HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def test_a_client_that_never_reads_its_answer(long_answers):
-    with connect(long_answers) as client:
-        client.sendall(GET_LANGUAGES)
-        wait_until(lambda: 'path="/languages"' in metrics(long_answers))
+    url, is_answered = long_answers
+    with connect(url) as client:
+        client.sendall(GET)
+        assert is_answered.wait(20)
         time.sleep(2)
         assert 1000 < len(everything(client)) < 9_000_000
 
 
-def metrics(url: str) -> str:
-    with urllib.request.urlopen(f"{url}/metrics") as response:
-        return response.read().decode()
-
-
 def test_a_client_that_waits_a_little_gets_its_answer(long_answers):
-    with connect(long_answers) as client:
-        client.sendall(GET_LANGUAGES)
-        wait_until(lambda: 'path="/languages"' in metrics(long_answers))
+    url, is_answered = long_answers
+    with connect(url) as client:
+        client.sendall(GET)
+        assert is_answered.wait(20)
         time.sleep(0.8)  # longer than the time for headers
-        assert len(everything(client)) > 9_000_000
+        assert len(everything(client)) > 10_000_000
 
 
 def test_too_many_connections_are_refused_and_old_ones_served(monkeypatch):
     limits = {**LIMITS, "max_connections": 3, "headers_timeout": 30}
-    with serving(made_service(monkeypatch, MadeJob(), wait_milliseconds=0, **limits)) as url:
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(connect(url)) for _ in range(3)]
             refused = everything(stack.enter_context(connect(url)))
@@ -149,13 +151,13 @@ def test_too_many_connections_are_refused_and_old_ones_served(monkeypatch):
 
 def get_health(url: str) -> bytes:
     with connect(url) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        client.sendall(GET)
         return everything(client)
 
 
 def test_a_chunked_body_is_limited_without_its_length(monkeypatch):
     limits = {**LIMITS, "max_bytes": 1000}
-    with serving(made_service(monkeypatch, MadeJob(), wait_milliseconds=0, **limits)) as url:
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
         with connect(url) as client:
             client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
             client.sendall(b"64\r\n" + b" " * 100 + b"\r\n")
@@ -194,7 +196,7 @@ def test_pairs_of_surrogates_are_characters(address):
     ("setting", "allowed"), [("*", "*"), ("https://a.example, https://b.example", None), ("", None)]
 )
 def test_origins_of_pages_are_a_setting(monkeypatch, setting, allowed):
-    service = made_service(monkeypatch, MadeJob(), cors_origins=setting)
+    service = made_service(MadeJob(), cors_origins=setting)
     with serving(service) as url:
         for origin in ("https://b.example", "https://c.example"):
             request = urllib.request.Request(f"{url}/languages", headers={"Origin": origin})
@@ -208,7 +210,7 @@ def test_origins_of_pages_are_a_setting(monkeypatch, setting, allowed):
 
 def log_of(monkeypatch, capfd, caplog, **settings) -> str:
     """Return what the server prints about a translation and a failure of its own."""
-    service = made_service(monkeypatch, MadeJob(), wait_milliseconds=0, **settings)
+    service = made_service(MadeJob(), wait_milliseconds=0, **settings)
 
     def fail(text):
         raise ZeroDivisionError(f"private {text}")

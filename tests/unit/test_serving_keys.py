@@ -18,6 +18,7 @@ from mnmt_jax.serving import api_keys as api_keys_module
 from mnmt_jax.serving import usage as usage_module
 from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database, DatabaseError
+from mnmt_jax.serving.live_batcher import LiveBatcher
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.usage import QuotaExceeded, Usage, read_usage
 from tests.full_disk import files_up_to
@@ -46,9 +47,9 @@ def run(monkeypatch, *arguments):
     command.main()
 
 
-def keyed_service(monkeypatch, path, **settings):
+def keyed_service(path, **settings):
     options = {"wait_milliseconds": 0, "database": str(path), "require_keys": True} | settings
-    return made_service(monkeypatch, MadeJob(), **options)
+    return made_service(MadeJob(), **options)
 
 
 # The store
@@ -121,7 +122,7 @@ def test_required_keys_need_a_database():
 
 def test_every_protocol_takes_its_keys_and_refuses_others(monkeypatch, path, keys):
     key = keys.create("weblate")
-    with serving(keyed_service(monkeypatch, path)) as url:
+    with serving(keyed_service(path)) as url:
         right = (200, {"translatedText": "[de] Hello."})
         assert call(url, "/translate", {**HELLO, "api_key": key}) == right
         form = f"q=Hello.&source=en&target=de&api_key={key}"
@@ -148,7 +149,7 @@ def test_every_protocol_takes_its_keys_and_refuses_others(monkeypatch, path, key
 
 
 def test_what_tells_nothing_of_users_needs_no_key(monkeypatch, path):
-    with serving(keyed_service(monkeypatch, path)) as url:
+    with serving(keyed_service(path)) as url:
         for route in ("/health", "/ready", "/languages", "/openapi.json"):
             assert call(url, route)[0] == 200
         settings = call(url, "/frontend/settings")[1]
@@ -156,7 +157,7 @@ def test_what_tells_nothing_of_users_needs_no_key(monkeypatch, path):
 
 
 def test_every_route_that_changes_or_computes_requires_a_key(monkeypatch, path):
-    with serving(keyed_service(monkeypatch, path)) as url:
+    with serving(keyed_service(path)) as url:
         routes = call(url, "/openapi.json")[1]["paths"]
         assert len(routes) > 9
         for route, methods in routes.items():
@@ -170,7 +171,7 @@ def test_without_required_keys_unknown_ones_are_ignored_and_known_ones_count(
     monkeypatch, path, keys
 ):
     key = keys.create("weblate")
-    with serving(keyed_service(monkeypatch, path, require_keys=False)) as url:
+    with serving(keyed_service(path, require_keys=False)) as url:
         assert call(url, "/frontend/settings")[1]["keyRequired"] is False
         for given in ({}, {"api_key": "any"}, {"api_key": key}, {"api_key": key}):
             assert call(url, "/translate", {**HELLO, **given})[0] == 200
@@ -181,15 +182,15 @@ def test_without_required_keys_unknown_ones_are_ignored_and_known_ones_count(
 
 def test_users_of_keys_take_turns_whatever_their_address(monkeypatch, path, keys):
     first, second = keys.create("first"), keys.create("second")
-    service = keyed_service(monkeypatch, path)
+    service = keyed_service(path)
     users = []
-    submit = service._batcher.submit
+    submit = LiveBatcher.submit
 
-    def observed(lines, user):
+    def observed(batcher, lines, user):
         users.append(user)
-        return submit(lines, user)
+        return submit(batcher, lines, user)
 
-    monkeypatch.setattr(service._batcher, "submit", observed)
+    monkeypatch.setattr(LiveBatcher, "submit", observed)
     with serving(service) as url:
         for key in (first, second, first):
             call(url, "/translate", {**HELLO, "api_key": key})
@@ -203,7 +204,7 @@ def test_a_quota_ends_with_the_protocols_status_and_counts_what_was_translated(
     monkeypatch, path, keys
 ):
     key = keys.create("weblate", 20)
-    with serving(keyed_service(monkeypatch, path)) as url:
+    with serving(keyed_service(path)) as url:
         client = deepl.Translator(key, server_url=url)
         assert client.translate_text("Hello.", source_lang="EN", target_lang="DE").text
         assert call(url, "/translate", {**HELLO, "q": "Fail.", "api_key": key})[0] == 500
@@ -224,7 +225,7 @@ def test_a_quota_ends_with_the_protocols_status_and_counts_what_was_translated(
 def test_usage_survives_a_restart(monkeypatch, path, keys):
     key = keys.create("weblate", 20)
     for expected in (6, 12):
-        with serving(keyed_service(monkeypatch, path)) as url:
+        with serving(keyed_service(path)) as url:
             call(url, "/translate", {**HELLO, "api_key": key})
             mine = call(url, "/v2/usage", Authorization=f"DeepL-Auth-Key {key}")[1]
             assert mine == {"character_count": expected, "character_limit": 20}
@@ -267,7 +268,7 @@ def test_translation_goes_on_without_a_database_that_can_be_written(
     key = keys.create("weblate", 1000)
     monkeypatch.setattr("mnmt_jax.serving.database._WAIT_SECONDS", 0.1)
     monkeypatch.setattr(usage_module, "_SECONDS", 0.02)
-    service = keyed_service(monkeypatch, path)
+    service = keyed_service(path)
     with serving(service) as url:
         headers = {"Authorization": f"DeepL-Auth-Key {key}"}
         with _broken(path, fault):
@@ -294,7 +295,7 @@ def _broken(path, fault):
 
 
 def test_a_database_that_cannot_be_read_is_one_clear_line(monkeypatch, path, keys, capfd):
-    service = keyed_service(monkeypatch, path)
+    service = keyed_service(path)
 
     def broken(key, address):
         raise DatabaseError(f"{path}: disk I/O error")
