@@ -64,13 +64,7 @@ def slow_constrained_search(
             for sequence in forbidden:
                 if _ends_with(tokens, sequence[:-1]):
                     values[sequence[-1]] = -np.inf
-            best = [int(token) for token in np.argsort(-values, kind="stable")[: 2 * beam]]
-            further = [token for token in _continuing(terms, tokens) if token not in best]
-            for token in [*best, *dict.fromkeys(further)]:
-                if values[token] > -np.inf:
-                    score = np.float32(total) + np.float32(values[token])
-                    missing = missing_tokens(terms, [*tokens, token])
-                    candidates.append((score, missing, tokens, token))
+            candidates += _constrained_candidates(terms, (total, tokens), values, 2 * beam)
         candidates.sort(key=lambda candidate: (candidate[1], -candidate[0]))
         ranked = (candidates if step == max_length else _rank_by_banks(candidates))[: 2 * beam]
         live = []
@@ -85,6 +79,24 @@ def slow_constrained_search(
             break
     finished.sort(key=lambda hypothesis: (hypothesis[0], -hypothesis[1]))
     return [(score, tokens) for _, score, tokens in finished]
+
+
+def _constrained_candidates(
+    terms: Sequence[SlowTerm], hypothesis: Hypothesis, values: np.ndarray, count: int
+) -> list[tuple]:
+    """Return (score, missing tokens, tokens, next token) of the best and of terms."""
+    total, tokens = hypothesis
+    best = [int(token) for token in np.argsort(-values, kind="stable")[:count]]
+    return [
+        (
+            np.float32(total) + np.float32(values[token]),
+            missing_tokens(terms, [*tokens, token]),
+            tokens,
+            token,
+        )
+        for token in dict.fromkeys([*best, *_continuing(terms, tokens)])
+        if values[token] > -np.inf
+    ]
 
 
 def _rank_by_banks(candidates: Sequence[tuple]) -> list[tuple]:

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.decoding.search import BeamSearch, BeamState, Hypotheses, Request, Step
+from mnmt_jax.decoding.search import AnyArray, BeamSearch, BeamState, Hypotheses, Request, Step
 from mnmt_jax.decoding.search_arrays import pick
 from mnmt_jax.decoding.search_terms import SearchTerms
 from mnmt_jax.distributed.per_device import top_of_rows
@@ -123,7 +123,7 @@ class ConstrainedBeamSearch(BeamSearch):
         is_running: Bool[Array, " batch"],
         ranked: tuple[Array, Array, Array],
     ) -> Any:
-        """Append finished hypotheses; those without all terms are of the last step and come last."""
+        """Append finished hypotheses; those without all terms end at the limit and come last."""
         _, parents, is_eos = (array[:, : self.beam] for array in ranked)
         is_complete = pick(_missing(_terms(request), state.progress), parents) == 0
         count = jnp.sum(is_eos & is_complete & is_running[:, None], axis=1)
@@ -197,8 +197,8 @@ def _by_banks(
     return jax.lax.sort((rank, bank, order), dimension=1, num_keys=2, is_stable=True)[2]
 
 
-def _lengths(tokens: Int[Array, "batch sequences length"]) -> Int[Array, "batch sequences"]:
-    return jnp.sum(tokens != PAD_ID, axis=-1, dtype=jnp.int32)
+def _lengths(tokens: Int[AnyArray, "batch sequences length"]) -> Int[Array, "batch sequences"]:
+    return jnp.sum(jnp.asarray(tokens) != PAD_ID, axis=-1, dtype=jnp.int32)
 
 
 def _prefixes(
@@ -232,8 +232,10 @@ def _extend(
     return TermProgress(matched.reshape(*tokens.shape, -1), counts)
 
 
-def _matched_lengths(terms: SearchTerms, progress: TermProgress) -> Int[Array, "*hypotheses terms"]:
-    """Return the number of matched tokens of each alternative, [*hypotheses, terms, alternatives]."""
+def _matched_lengths(
+    terms: SearchTerms, progress: TermProgress
+) -> Int[Array, "*hypotheses terms alternatives"]:
+    """Return the number of matched tokens of each alternative."""
     sequences, length = terms.tokens.shape[1:]
     matched = progress.matched.reshape(*progress.matched.shape[:-1], sequences, length)
     position = jnp.arange(1, length + 1).reshape((1,) * (matched.ndim - 1) + (-1,))
