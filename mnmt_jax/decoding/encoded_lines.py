@@ -47,6 +47,7 @@ class Line:
         source_lang: code of the source language.
         target_lang: code of the target language.
         contrast_sources: texts of the same language that the source is contrasted with.
+        aligned: whether its translation is aligned to it (`mnmt_jax.decoding.alignment`).
         terms: texts that the translation must or must not have.
     """
 
@@ -55,6 +56,7 @@ class Line:
     source_lang: str
     target_lang: str
     contrast_sources: tuple[str, ...] = ()
+    aligned: bool = False
     terms: LineTerms = NO_TERMS
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -144,11 +145,11 @@ def missing_terms(terms: LineTerms, text: str, *, ignore_case: bool = False) -> 
         text: the translation.
         ignore_case: whether case does not matter. Otherwise the first letter may be a capital.
     """
+    text = _comparable(text, ignore_case)
     forms = [
-        [form for target in term.targets for form in _cased(target)] for term in terms.required
+        [_comparable(form, ignore_case) for target in term.targets for form in _cased(target)]
+        for term in terms.required
     ]
-    if ignore_case:
-        text, forms = text.lower(), [[form.lower() for form in one] for one in forms]
     counts = with_contained(forms, [term.count for term in terms.required], count_texts)
     return tuple(
         term.source
@@ -161,9 +162,18 @@ def present_forbidden_terms(
     terms: LineTerms, text: str, *, ignore_case: bool = False
 ) -> tuple[str, ...]:
     """Return the forbidden texts that a translation has; case as in `missing_terms`."""
-    if ignore_case:
-        return tuple(one for one in terms.forbidden if one.lower() in text.lower())
-    return tuple(one for one in terms.forbidden if any(form in text for form in _cased(one)))
+    text = _comparable(text, ignore_case)
+    return tuple(
+        one
+        for one in terms.forbidden
+        if any(_comparable(form, ignore_case) in text for form in _cased(one))
+    )
+
+
+def _comparable(text: str, ignore_case: bool) -> str:
+    """Return a text in the form that vocabularies write, NFKC."""
+    text = unicodedata.normalize("NFKC", text)
+    return text.lower() if ignore_case else text
 
 
 def with_contained(

@@ -151,6 +151,13 @@ def test_the_first_letter_of_a_term_may_be_a_capital():
     assert present_forbidden_terms(terms, "SIE", ignore_case=True) == ("sie",)
 
 
+def test_compatible_characters_are_equal():
+    """SentencePiece writes NFKC: three dots for an ellipsis."""
+    terms = LineTerms((Term("more", ("mehr\u2026",)),), ("\uff21",))
+    assert missing_terms(terms, "mehr...") == ()
+    assert present_forbidden_terms(terms, "A") == ("\uff21",)
+
+
 def test_the_tokens_of_a_term_are_those_at_the_start_and_inside_of_a_word():
     vocab = vocabulary()
     encoded = encode_terms(LineTerms((Term("x", ("haus",)),)), vocab, "de")
