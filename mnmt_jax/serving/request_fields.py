@@ -96,14 +96,27 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise RefusedError(400, "the body must be a JSON object")
+    if b"\\u" in body and _has_surrogates(value):
+        raise RefusedError(400, "the body has halves of characters, such as \\ud800")
     for name in lists:
         if isinstance(value.get(name), str):
             value[name] = [value[name]]
     return value
 
 
+def _has_surrogates(value: object) -> bool:
+    """Return whether JSON has halves of surrogate pairs, which are not characters."""
+    return any(
+        "\ud800" <= character <= "\udfff" for character in json.dumps(value, ensure_ascii=False)
+    )
+
+
 def _form(text: str, lists: tuple[str, ...]) -> dict[str, Any]:
-    return _collected(parse_qsl(text, keep_blank_values=True, errors="strict"), lists)
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise RefusedError(400, "a field is not UTF-8") from None
+    return _collected(pairs, lists)
 
 
 def _collected(pairs: list[tuple[str, Any]], lists: tuple[str, ...]) -> dict[str, Any]:
