@@ -144,9 +144,14 @@ def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], context: s
 
 
 def corpus_and_directions(
-    arguments: argparse.Namespace,
+    arguments: argparse.Namespace, splits: Sequence[str] = ("train",)
 ) -> tuple[Corpus, tuple[Direction, ...]]:
-    """Create the corpus and the supervised directions that the flags name.
+    """Create the corpus and the directions that the flags name.
+
+    Args:
+        arguments: parsed arguments.
+        splits: splits whose directions are the default; without "train" no other split is read, and
+            files without {split} in their names are of the last one.
 
     Raises:
         UserError: if a flag is malformed or does not apply, or files or directions are missing.
@@ -159,16 +164,25 @@ def corpus_and_directions(
         mixture = get_mixture(arguments.mixture)
         refuse_flags(arguments, ("name", *FILE_FLAGS), f"the built-in mixture '{mixture.name}'")
         corpus = mixture_corpus(mixture)
-        directions = _directions(arguments, corpus) or mixture.directions
+        default = mixture.directions if "train" in splits else _directions_in(corpus, splits)
+        directions = _directions(arguments, corpus) or default
         return _by_language(arguments, corpus, directions)
     if arguments.text:
         refuse_flags(arguments, bridge_flags.DIRECTION_FLAGS, "text of single languages (--text)")
     name = "corpus" if arguments.name is None else check_name(arguments.name, "--name")
-    corpus = file_corpus(arguments, name)
-    directions = _directions(arguments, corpus) or corpus.directions("train")
+    has_split = "{split}" in _pattern(arguments)
+    only_splits = None if "train" in splits else splits if has_split else splits[-1:]
+    corpus = file_corpus(arguments, name, only_splits=only_splits)
+    directions = _directions(arguments, corpus) or _directions_in(corpus, splits)
     if not directions:
         raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
     return _by_language(arguments, corpus, directions)
+
+
+def _directions_in(corpus: Corpus, splits: Iterable[str]) -> tuple[Direction, ...]:
+    """Return the directions that have text in any of some splits."""
+    directions = (pair for split in splits for pair in corpus.directions(split))
+    return tuple(dict.fromkeys(directions))
 
 
 def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...] | None:
