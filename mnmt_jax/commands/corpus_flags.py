@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands import bridge_flags
 from mnmt_jax.commands.common_flags import import_modules
+from mnmt_jax.commands.file_patterns import suggest_pattern
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.path_checks import check_name
@@ -278,9 +279,8 @@ def file_corpus(
         suggested = ",".join(
             f"{split}={word}" for split, word in split_words.items() if word and has_other_names
         )
-        raise UserError(
-            f"{error}{f'; perhaps --splits {suggested}' if suggested else ''}"
-        ) from error
+        remedy = f"perhaps --splits {suggested}" if suggested else _suggested_pattern(arguments)
+        raise UserError(f"{error}{f'; {remedy}' if remedy else ''}") from error
 
 
 def benchmark_corpus(
@@ -351,11 +351,21 @@ def _pattern(arguments: argparse.Namespace) -> str:
         return pattern
     if not Path(pattern).is_dir():
         flag = "text" if text else "parallel"
-        raise UserError(
-            f"--{flag}={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or a "
-            "pattern such as 'data/{split}.{language}'"
+        remedy = _suggested_pattern(arguments) or (
+            "give one with files SPLIT.LANGUAGE, or a pattern such as 'data/{split}.{language}'"
         )
+        raise UserError(f"--{flag}={pattern}: no such directory; {remedy}")
     return str(Path(pattern) / "{split}.{language}")
+
+
+def _suggested_pattern(arguments: argparse.Namespace) -> str:
+    """Return a suggestion for a path without languages; empty without one."""
+    text = getattr(arguments, "text", None)
+    path = text or arguments.parallel
+    if not path or "{" in path:
+        return ""
+    pattern = suggest_pattern(path, split_list(arguments.languages))
+    return f"did you mean --{'text' if text else 'parallel'} '{pattern}'?" if pattern else ""
 
 
 def _wanted_splits(
