@@ -20,6 +20,7 @@ from mnmt_jax.decoding.placeholders import (
 )
 from mnmt_jax.decoding.text_parts import (
     Part,
+    SentenceEnds,
     join_lines,
     restore_line_breaks,
     split_long,
@@ -70,11 +71,13 @@ class TextToTranslate:
         text: any text.
         source: code of the source language.
         target: code of the target language.
+        sentence_ends: where its sentences end.
     """
 
     text: str
     source: str
     target: str
+    sentence_ends: SentenceEnds = "all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,15 +88,17 @@ class LineOfText:
         text: the line.
         source: code of its language.
         target: code of the target language.
+        aligned: whether its translation is aligned to it.
     """
 
     text: str
     source: str
     target: str
+    aligned: bool = False
 
     def numbered(self, number: int) -> Line:
         """Return the line with a number, as jobs take it."""
-        return Line(number, self.text, self.source, self.target)
+        return Line(number, self.text, self.source, self.target, aligned=self.aligned)
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
@@ -201,7 +206,7 @@ class _TextPlan:
             _Sentence(part.text, text, lambda line: fits(line, text.source))
             if part.is_sentence
             else part
-            for part in split_text(text.text, text.source)
+            for part in split_text(text.text, text.source, text.sentence_ends)
         ]
         self.sentences = [part for part in self._parts if isinstance(part, _Sentence)]
 

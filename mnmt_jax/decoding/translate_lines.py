@@ -18,6 +18,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
@@ -77,6 +78,8 @@ class Translation:
             missing.
         pivot: the intermediate text, if the line was translated through another language; then
             `truncated` and `limited` cover both translations.
+        alignment: how the best hypothesis is aligned to the line; None if the line does not ask for
+            it, and for text that was copied.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -84,6 +87,7 @@ class Translation:
     limited: bool = False
     pivot: str | None = None
     unknown_characters: str = ""
+    alignment: Alignment | None = None
 
     @property
     def text(self) -> str:
