@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands import bridge_flags
 from mnmt_jax.commands.common_flags import import_modules
-from mnmt_jax.commands.file_patterns import suggest_pattern
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.path_checks import check_name
@@ -171,9 +170,11 @@ def corpus_and_directions(
     if arguments.text:
         refuse_flags(arguments, bridge_flags.DIRECTION_FLAGS, "text of single languages (--text)")
     name = "corpus" if arguments.name is None else check_name(arguments.name, "--name")
-    has_split = "{split}" in _pattern(arguments)
-    only_splits = None if "train" in splits else splits if has_split else splits[-1:]
-    corpus = file_corpus(arguments, name, only_splits=only_splits)
+    if "train" in splits:
+        corpus = file_corpus(arguments, name)
+    else:
+        only_splits = splits if "{split}" in _pattern(arguments) else splits[-1:]
+        corpus = file_corpus(arguments, name, only_splits=only_splits)
     directions = _directions(arguments, corpus) or _directions_in(corpus, splits)
     if not directions:
         raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
@@ -360,6 +361,8 @@ def _pattern(arguments: argparse.Namespace) -> str:
 
 def _suggested_pattern(arguments: argparse.Namespace) -> str:
     """Return a suggestion for a path without languages; empty without one."""
+    from mnmt_jax.commands.file_patterns import suggest_pattern
+
     text = getattr(arguments, "text", None)
     path = text or arguments.parallel
     if not path or "{" in path:
