@@ -71,7 +71,7 @@ def test_no_request_makes_the_server_fail(caplog):
     service = made_service(MadeJob(), wait_milliseconds=0, max_characters=2000, max_bytes=20_000)
     paths = sorted(create_app(service, lambda: True).openapi()["paths"])
     assert {"/translate", "/v2/translate", "/detect"} <= set(paths)
-    rng, statuses = random.Random(0), set()
+    rng, statuses = random.Random(COUNT), set()
     with serving(service) as address:
         host = address.removeprefix("http://")
         for number in range(COUNT):
