@@ -102,9 +102,10 @@ class Browser:
             assert time.monotonic() < deadline, expression
             time.sleep(0.02)
 
-    def type(self, text: str) -> None:
-        """Type a text into the element with the focus, a key at a time."""
+    def type(self, text: str, seconds: float = 0) -> None:
+        """Type a text into the element with the focus, with a pause before each key."""
         for character in text:
+            time.sleep(seconds)
             self.call("Input.dispatchKeyEvent", type="char", text=character)
 
     def press(self, key: str, *, ctrl: bool = False) -> None:
