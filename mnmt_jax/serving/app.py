@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from mnmt_jax import __version__
 from mnmt_jax.errors import UserError
-from mnmt_jax.serving import deepl, libretranslate
+from mnmt_jax.serving import deepl, deepl_glossaries, libretranslate
 from mnmt_jax.serving.middleware import ChooseModel, LimitBody, Measure
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
 
@@ -33,6 +33,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     registry = CollectorRegistry()
     app.include_router(libretranslate.make_router(service))
     app.include_router(deepl.make_router(service))
+    app.include_router(deepl_glossaries.make_router(service))
     _add_status_routes(app, is_ready, registry)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)

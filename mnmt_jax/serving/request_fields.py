@@ -41,6 +41,11 @@ def user_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
+def owner_of(request: Request) -> str:
+    """Return the owner of what a request stores; all requests have the same one."""
+    return ""
+
+
 def model_of(request: Request, fields: Mapping[str, Any]) -> str | None:
     """Return the name of the model that a request chooses, by its path or a field.
 
