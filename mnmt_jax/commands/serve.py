@@ -68,6 +68,7 @@ def main() -> None:
         import uvicorn
 
         from mnmt_jax.serving.app import create_app
+        from mnmt_jax.serving.connections import make_config
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'mnmt-jax[serve]'") from error
     import_modules(flags.module_import)
@@ -76,11 +77,13 @@ def main() -> None:
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
     database = Database(settings.database or None)
+    if not settings.database:
+        say("glossaries and usage are kept in memory until the server ends; --database keeps them")
     jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
+    server = uvicorn.Server(make_config(application, settings))
     with _listen(settings) as listener:
         _say_served(runs, jobs, f"http://{settings.host}:{listener.getsockname()[1]}")
         threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()

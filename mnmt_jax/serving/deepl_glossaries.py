@@ -13,7 +13,7 @@ from starlette.responses import Response
 from mnmt_jax.serving.deepl_codes import without_region
 from mnmt_jax.serving.glossary_fields import format_entries, parse_entries
 from mnmt_jax.serving.glossary_store import MAX_GLOSSARIES, StoredGlossary, TooManyGlossaries
-from mnmt_jax.serving.request_fields import owner_of, read_fields, required, text_field
+from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 
 _TSV = "text/tab-separated-values"
@@ -36,14 +36,16 @@ def make_router(service: TranslationService) -> APIRouter:
         languages = _languages(service, fields)
         entries = parse_entries(_text(fields, "entries"), _text(fields, "entries_format").lower())
         try:
-            return _described(store.create(owner_of(request), name, languages, entries))
+            return _described(store.create(user_of(request).owner, name, languages, entries))
         except TooManyGlossaries:
             message = f"there are {MAX_GLOSSARIES} glossaries already; delete some"
             raise RefusedError(_QUOTA, message) from None
 
     @router.get("/glossaries")
     async def glossaries(request: Request) -> dict[str, Any]:
-        return {"glossaries": [_described(stored) for stored in store.of_owner(owner_of(request))]}
+        return {
+            "glossaries": [_described(stored) for stored in store.of_owner(user_of(request).owner)]
+        }
 
     @router.get("/glossaries/{identifier}")
     async def glossary(request: Request, identifier: str) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def make_router(service: TranslationService) -> APIRouter:
 
     @router.delete("/glossaries/{identifier}", status_code=204)
     async def delete(request: Request, identifier: str) -> Response:
-        if not store.delete(owner_of(request), identifier):
+        if not store.delete(user_of(request).owner, identifier):
             raise _not_found(identifier)
         return Response(status_code=204)
 
@@ -97,7 +99,7 @@ def find_glossary(service: TranslationService, request: Request, identifier: str
     Raises:
         RefusedError: with status 404, if there is none.
     """
-    stored = service.glossaries.find(owner_of(request), identifier)
+    stored = service.glossaries.find(user_of(request).owner, identifier)
     if stored is None:
         raise _not_found(identifier)
     return stored

@@ -11,6 +11,7 @@ import pytest
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.serving import glossary_store
+from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.glossary_store import GlossaryStore, TooManyGlossaries
 from tests.unit.made_server import LANGUAGES, MadeJob, made_service, serving
@@ -203,3 +204,20 @@ def test_few_glossaries_are_in_memory(monkeypatch):
     for stored in made:
         assert store.glossary(stored).entries[0].targets == (stored.name,)
     assert len(store._loaded) == 2
+
+
+def test_a_glossary_belongs_to_the_api_key_that_stored_it():
+    service = made_service(MadeJob(), wait_milliseconds=0)
+    keys = ApiKeys(service.database)
+    one, other = keys.create("one"), keys.create("other")
+    with serving(service) as address:
+        client = deepl.Translator(one, server_url=address)
+        made = client.create_glossary("n", source_lang="EN", target_lang="DE", entries={"a": "b"})
+        assert len(client.list_glossaries()) == 1
+        for key in (other, "unknown"):
+            stranger = deepl.Translator(key, server_url=address)
+            assert stranger.list_glossaries() == []
+            with pytest.raises(deepl.exceptions.GlossaryNotFoundException):
+                stranger.get_glossary(made.glossary_id)
+            with pytest.raises(deepl.DeepLException, match="there is no glossary"):
+                stranger.translate_text("a", source_lang="EN", target_lang="DE", glossary=made)
