@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.decoding.generate import check_method_for_terms
+from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.decoding.text_translation import (
@@ -19,6 +21,7 @@ from mnmt_jax.decoding.text_translation import (
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
@@ -71,12 +74,14 @@ class TranslationOptions:
         target: code of the target language.
         source: code of the source language; None detects it for each text.
         model: name of the model; None takes the first that has both languages.
+        glossary: terms and their translations.
         sentence_ends: where sentences end.
     """
 
     target: str
     source: str | None = None
     model: str | None = None
+    glossary: Glossary | None = None
     sentence_ends: SentenceEnds = "all"
 
 
@@ -101,6 +106,7 @@ class TranslationService:
     ) -> None:
         self.settings = settings
         self.database = database or Database()
+        self.glossaries = GlossaryStore(self.database)
         self.users = Users(self.database, require_keys=settings.require_keys)
         self._models = ServedModels(
             [
@@ -208,7 +214,9 @@ class TranslationService:
             for text in texts
         ]
         to_translate = [
-            TextToTranslate(text, code, options.target, options.sentence_ends)
+            TextToTranslate(
+                text, code, options.target, options.sentence_ends, glossary=options.glossary
+            )
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:
@@ -294,10 +302,24 @@ def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
         RefusedError: with status 400, if there is none.
     """
     model = models.choose(text.source, text.target)
+    if model is not None and text.glossary is not None:
+        _check_terms(model.job)
     if model is None:
         names = join_names([model.name for model in models])
         raise RefusedError(400, f"no translation from {text.source} to {text.target} by {names}")
     return model
+
+
+def _check_terms(job: SentenceJob) -> None:
+    """Check that the search can have a glossary.
+
+    Raises:
+        RefusedError: with status 400, if it samples.
+    """
+    try:
+        check_method_for_terms(job.decode)
+    except UserError:
+        raise RefusedError(400, "glossary: not supported, because the server samples") from None
 
 
 def _are_short(texts: Iterable[TextToTranslate]) -> bool:

@@ -47,6 +47,7 @@ def served(run, port: int):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stderr
+        assert "kept in memory until the server ends" in server.stderr.readline()
         first = server.stderr.readline()
         (url,) = re.findall(
             r"serves .* as run, 3 languages, on (http://127\.0\.0\.1:\d+)$", first.strip()
