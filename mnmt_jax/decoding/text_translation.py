@@ -12,7 +12,10 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 
+from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.markup_text import MarkedSentence, split_markup
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.placeholders import (
     change_around_placeholders,
     keeps_placeholders,
@@ -72,12 +75,16 @@ class TextToTranslate:
         source: code of the source language.
         target: code of the target language.
         sentence_ends: where its sentences end.
+        markup: "html" or "xml" (`mnmt_jax.decoding.markup_text`); "" is plain text.
+        tag_rules: what is done with tags.
     """
 
     text: str
     source: str
     target: str
     sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +109,9 @@ class LineOfText:
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
-"""Yields lines to translate, and takes their translations; at most twice."""
+"""Yields lines to translate, and takes their translations; at most three times."""
+
+_REPEATS = 2  # of sentences that lost a placeholder or an untranslated element
 
 
 def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str], bool]) -> Steps:
@@ -112,19 +121,20 @@ def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str
         texts: the texts.
         fits: whether the model takes a line of a language whole.
     """
-    plans = [_TextPlan(text, fits) for text in texts]
+    plans = [_DocumentPlan(text, fits) if text.markup else _TextPlan(text, fits) for text in texts]
     sentences = [sentence for plan in plans for sentence in plan.sentences]
     yield from _translate(sentences)
-    lost = [sentence for sentence in sentences if not sentence.keeps_placeholders()]
-    for sentence in lost:
-        sentence.split_at_placeholders()
-    if lost:
-        yield from _translate(lost)
+    for _ in range(_REPEATS):
+        sentences = [sentence for sentence in sentences if not sentence.keeps_placeholders()]
+        for sentence in sentences:
+            sentence.split_at_placeholders()
+        if sentences:
+            yield from _translate(sentences)
     return [plan.result() for plan in plans]
 
 
 def _translate(
-    sentences: Sequence[_Sentence],
+    sentences: Sequence[_Sentence | MarkedSentence],
 ) -> Generator[list[LineOfText], Sequence[Translation], None]:
     lines = [line for sentence in sentences for line in sentence.lines()]
     translations = iter((yield lines) if lines else ())
@@ -135,9 +145,16 @@ def _translate(
 class _Sentence:
     """A sentence, the pieces in which it is translated, and their translations."""
 
-    def __init__(self, sentence: str, text: TextToTranslate, fits: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        text: TextToTranslate,
+        fits: Callable[[str], bool],
+        *,
+        aligned: bool = False,
+    ) -> None:
         self.source, self._breaks = join_lines(sentence)
-        self._text, self._fits = text, fits
+        self._text, self._fits, self._aligned = text, fits, aligned
         self._is_capitals = _is_capitals(self.source)
         self._pieces = self._fitting(
             [(_true_case(self.source) if self._is_capitals else self.source, "")]
@@ -161,7 +178,7 @@ class _Sentence:
         """Return the lines to translate: the pieces that have letters."""
         source, target = self._text.source, self._text.target
         return [
-            LineOfText(piece.strip(), source, target)
+            LineOfText(piece.strip(), source, target, aligned=self._aligned)
             for piece, _ in self._pieces
             if has_letters(piece)
         ]
@@ -187,6 +204,15 @@ class _Sentence:
         if self._is_capitals:
             text = change_around_placeholders(text, str.upper)
         return text
+
+    def alignment(self) -> Alignment | None:
+        """Return how the translation is aligned, if it was translated whole with an alignment."""
+        if len(self._pieces) != 1 or len(self._translations) != 1:
+            return None
+        (translation,), ((piece, after),) = self._translations, self._pieces
+        is_whole = len(piece) == len(self.source) and not after and piece == piece.strip()
+        has_length = len(translation.text) == len(self.translated())  # capitals may change it
+        return translation.alignment if is_whole and has_length else None
 
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation."""
@@ -219,6 +245,24 @@ class _TextPlan:
                 text += " "
             text += part.restored() if isinstance(part, _Sentence) else part.text
             needs_space = is_sentence and not _is_spaceless(self._text.target)
+        return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
+
+
+class _DocumentPlan:
+    """A document with markup, and its sentences."""
+
+    def __init__(self, text: TextToTranslate, fits: Callable[[str, str], bool]) -> None:
+        def make(sentence: str, aligned: bool) -> _Sentence:
+            return _Sentence(sentence, text, lambda line: fits(line, text.source), aligned=aligned)
+
+        reader = MarkupReader(text.markup, text.tag_rules)
+        self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make)
+        self._with_spaces = not _is_spaceless(text.target)
+        self.sentences = self._parts.sentences
+
+    def result(self) -> TextTranslation:
+        """Return the translated document; its sentences are without tags."""
+        text = self._parts.joined(with_spaces=self._with_spaces)
         return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
 
 
