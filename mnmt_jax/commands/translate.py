@@ -87,6 +87,12 @@ def make_parser() -> PassThroughParser:
         help="translate each sentence of a line by itself, and keep what is between them; lines "
         "longer than the largest bucket are split instead of being cut",
     )
+    parser.add_argument(
+        "--markup",
+        choices=("html", "xml"),
+        help="with --split_sentences: lines have tags, which are placed in their translations by "
+        "word alignment; default: plain text",
+    )
     add_beam_size(parser)
     add_pivot(parser)
     parser.add_argument(
@@ -111,6 +117,8 @@ def main() -> None:
     flags, gin_files, bindings = parse_command_line(make_parser())
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
+    if flags.markup and not flags.split_sentences:
+        raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
@@ -128,6 +136,8 @@ def main() -> None:
         setattr(flags, name, code)
     kind = SentenceJob if flags.split_sentences else TranslationJob
     job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    if isinstance(job, SentenceJob):
+        job = dataclasses.replace(job, markup=flags.markup or "")
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
         flags.pivot = job.pivot

@@ -156,7 +156,6 @@ class LiveTranslation(Generic[Key]):
         except UserError as error:
             return error
 
-
     def _with_alignments(
         self, results: Sequence[tuple[_Entry[Key], Translation | UserError]]
     ) -> Iterator[tuple[Key, Translation | UserError]]:

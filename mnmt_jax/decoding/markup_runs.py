@@ -62,6 +62,11 @@ def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
     yield from _finished(reader, items)
 
 
+def text_of(reader: MarkupReader, document: str) -> str:
+    """Return the text of a document, a line per run."""
+    return "\n".join(run.text for run in split_runs(reader, document) if isinstance(run, Run))
+
+
 def _end_of_element(tokens: Sequence[Token], start: int) -> int:
     """Return the index after the end tag of an element; after the last token, if it has none."""
     name, depth = tokens[start].name, 0
@@ -116,9 +121,10 @@ class _Builder:
             self._open.append((node, item.token.name))
         elif kind == "end" and has_partner:
             node, _ = self._open.pop()
-            node.end, node.closing = len(self._run.text), item.token.raw
+            node.closing = item.token.raw
+            self._trim(node)
             self._run.tags[node] = self._run.tags[node][0], len(self._run.raw)
-            if not self._run.text[node.start :].strip():
+            if node.is_empty:
                 self._make_atom(node)
         else:
             self._add_atom(item, start)
@@ -164,10 +170,23 @@ class _Builder:
         else:
             self._last = node
 
+    def _trim(self, node: Node) -> None:
+        """Let an element end with the run so far, without the spaces at its ends."""
+        text = self._run.text[node.start :]
+        if text.strip():
+            node.end = node.start + len(text.rstrip())
+            node.start += len(text) - len(text.lstrip())
+        for child in node.children:
+            if child.start < node.start:
+                child.has_space = True
+            if child.start > node.end:
+                child.opening = " " + child.opening
+            if child.is_empty:
+                child.start = child.end = min(max(child.start, node.start), node.end)
+
     def _make_atom(self, node: Node) -> None:
         """Let an element without text be one unit."""
         first, last = self._run.tags[node]
-        node.end = node.start
         node.opening, node.closing, node.children = self._run.raw[first:last], "", []
         self._last = node
 

@@ -177,8 +177,9 @@ def _sentences_of(
         nodes = _nodes_of(run, start, end) if part.is_sentence else []
         if part.is_sentence and _has_letters(run.text[start:end], nodes):
             first, last = _region(run, start, end)
-            yield run.raw[raw_end:first]
+            yield run.raw[raw_end:first] + _raw_text(run, 0, start, (first, last))
             yield MarkedSentence(run.text[start:end], nodes, make, follows=follows)
+            yield _raw_text(run, end, len(run.text), (first, last))
             raw_end = last
         start, follows = end, part.is_sentence
     yield run.raw[raw_end:]
@@ -228,6 +229,12 @@ def _region(run: Run, start: int, end: int) -> tuple[int, int]:
         if not node.is_empty and start < node.end <= end:
             last = max(last, run.tags[node][1])
     return first, last
+
+
+def _raw_text(run: Run, start: int, end: int, region: tuple[int, int]) -> str:
+    """Return the spaces of a part of the text that are in a region of the document."""
+    spans = [span for span in run.spans[start:end] if region[0] <= span[0] and span[1] <= region[1]]
+    return "".join(run.raw[first:last] for first, last in spans)
 
 
 def _cut(node: Node, start: int, end: int) -> Node:

@@ -167,48 +167,44 @@ def _place(
 ) -> None:
     """Place the children of a node in its units, and their children in theirs."""
     elements = [node for node in nodes if not node.is_empty]
-    free = [within]
-    pending = elements
+    for node in elements:
+        if node.starts_before or node.ends_after:
+            placed[node], within = _place_at_end(node, within, weights)
+    free, pending = [within], [node for node in elements if node not in placed]
     while pending:
-        best = [_best_range(node, free, within, weights) for node in pending]
+        best = [_best_range(node, free, weights) for node in pending]
         index = max(range(len(pending)), key=lambda n: best[n][0])
-        node, (_, span) = pending[index], best[index]
-        placed[node] = span
-        free = [part for interval in free for part in _without(interval, span)]
-        pending = [other for other in pending if other is not node]
+        node = pending.pop(index)
+        placed[node] = best[index][1]
+        free = [part for interval in free for part in _without(interval, placed[node])]
     for node in elements:
         _place(node.children, placed[node], weights, placed)
     _place_empty(nodes, within, weights, placed)
 
 
-def _best_range(
-    node: Node, free: Sequence[Span], within: Span, weights: _Weights
-) -> tuple[float, Span]:
-    """Return the best free range of an element, and its score.
+def _place_at_end(node: Node, within: Span, weights: _Weights) -> tuple[Span, Span]:
+    """Return the range of an element at an end of the sentence, and what is left of its parent."""
+    first, last = within
+    scores = weights.scores(node.start, node.end, within)
+    if node.starts_before:
+        cut = min(first + max(_best_prefix(scores), 1), last)
+        return (first, cut), (cut, last)
+    cut = max(last - max(_best_prefix(scores[::-1]), 1), first)
+    return (cut, last), (first, cut)
 
-    Fixed elements, and those that start before the sentence or end after it, are placed first.
-    """
+
+def _best_range(node: Node, free: Sequence[Span], weights: _Weights) -> tuple[float, Span]:
+    """Return the best free range of an element, and its score; fixed ones are placed first."""
     unit = weights.unit_of(node)
     if unit is not None:
         return np.inf, (unit, unit + 1)
-    if node.starts_before or node.ends_after:
-        scores = weights.scores(node.start, node.end, within)
-        first, last = within
-        if node.starts_before:
-            cut = first + _best_prefix(scores)
-            return np.inf, (first, min(max(cut, first + 1), last))
-        cut = last - _best_prefix(scores[::-1])
-        return np.inf, (max(min(cut, last - 1), first), last)
     options = [
-        option
+        _best_part(weights.scores(node.start, node.end, interval), interval[0])
         for interval in free
         if interval[0] < interval[1]
-        for option in [_best_part(weights.scores(node.start, node.end, interval), interval[0])]
     ]
-    if not options:
-        cut = min(max(free, default=within)[1], within[1])
-        return -np.inf, (cut, cut)
-    return max(options)
+    cut = free[-1][1]
+    return max(options, default=(-np.inf, (cut, cut)))
 
 
 def _best_part(scores: Float[np.ndarray, " units"], first: int) -> tuple[float, Span]:

@@ -59,11 +59,13 @@ class TextTranslation:
 
     Attributes:
         text: the translated text.
-        sentences: its sentences, in order.
+        sentences: its sentences, in order, without tags.
+        markup: kind of markup of the text.
     """
 
     text: str
     sentences: tuple[SentenceTranslation, ...]
+    markup: Markup = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,14 +258,16 @@ class _DocumentPlan:
             return _Sentence(sentence, text, lambda line: fits(line, text.source), aligned=aligned)
 
         reader = MarkupReader(text.markup, text.tag_rules)
+        self._markup = text.markup
         self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make)
         self._with_spaces = not _is_spaceless(text.target)
         self.sentences = self._parts.sentences
 
     def result(self) -> TextTranslation:
-        """Return the translated document; its sentences are without tags."""
+        """Return the translated document."""
         text = self._parts.joined(with_spaces=self._with_spaces)
-        return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
+        sentences = tuple(sentence.result() for sentence in self.sentences)
+        return TextTranslation(text, sentences, self._markup)
 
 
 def _is_spaceless(language: str) -> bool:

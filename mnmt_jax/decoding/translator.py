@@ -13,6 +13,7 @@ from tqdm import tqdm
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.sentence_job import SentenceJob
@@ -111,6 +112,7 @@ class Translator(PretrainedModel):
         *,
         source: str,
         target: str,
+        markup: Markup = "",
         options: Decode | None = None,
         pivot: str | None = None,
         **overrides: Any,
@@ -125,6 +127,8 @@ class Translator(PretrainedModel):
             text: the text.
             source: language code of the text, in any form.
             target: target language code.
+            markup: "html" or "xml" to keep tags (`mnmt_jax.decoding.markup_text`); "" is plain
+                text.
             options: as in `translate`.
             pivot: as in `translate`.
             overrides: as in `translate`.
@@ -137,10 +141,12 @@ class Translator(PretrainedModel):
         """
         if not isinstance(text, str):
             raise UserError("translate_text takes one text; `translate` takes a list of lines")
+        if markup not in MARKUPS:
+            raise UserError(f"markup={markup!r}: must be 'html', 'xml' or '' for plain text")
         job = SentenceJob.create(self, options, pivot=pivot, **overrides)
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
-        (translation,) = job.translate_texts([TextToTranslate(text, source, target)])
+        (translation,) = job.translate_texts([TextToTranslate(text, source, target, markup=markup)])
         return translation
 
     def score(

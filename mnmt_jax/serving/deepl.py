@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup, TagRules
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.serving.request_fields import (
     model_of,
     read_fields,
     required,
+    tags_field,
     text_field,
     user_of,
 )
@@ -23,11 +25,12 @@ from mnmt_jax.vocabulary.languages import get_language
 # DeepL's clients refuse these codes as targets and ask for a region.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 _DEFAULTS = {
-    "tag_handling": ("",),
+    "tag_handling": MARKUPS,
     "glossary_id": ("",),
     "formality": ("", "default", "prefer_more", "prefer_less"),
     "model_type": ("", "quality_optimized", "latency_optimized", "prefer_quality_optimized"),
 }
+_TAG_RULES = ("ignore_tags", "splitting_tags", "non_splitting_tags")
 _REFUSED = ("custom_instructions", "style_id", "translation_memory_id")
 _SENTENCE_ENDS: dict[str, SentenceEnds] = {
     "": "all",
@@ -45,7 +48,7 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.post("/translate")
     async def translate(request: Request) -> dict[str, Any]:
         nonlocal characters
-        fields = await read_fields(request, lists=("text",))
+        fields = await read_fields(request, lists=("text", *_TAG_RULES))
         texts = required(fields, "text")
         if not all(isinstance(text, str) for text in texts):
             raise RefusedError(400, "text must be a list of texts")
@@ -61,6 +64,8 @@ def make_router(service: TranslationService) -> APIRouter:
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
+            markup=cast(Markup, text_field(fields, "tag_handling")),
+            tag_rules=TagRules(*(tags_field(fields, name) for name in _TAG_RULES)),
         )
         answers = await service.translate(texts, options, user_of(request))
         characters += sum(map(len, texts))

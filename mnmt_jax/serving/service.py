@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.decoding.text_translation import (
@@ -66,12 +68,16 @@ class TranslationOptions:
         source: code of the source language; None detects it for each text.
         model: name of the model; None takes the first that has both languages.
         sentence_ends: where sentences end.
+        markup: kind of markup of the texts.
+        tag_rules: what is done with tags.
     """
 
     target: str
     source: str | None = None
     model: str | None = None
     sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
 
 
 class TranslationService:
@@ -184,11 +190,20 @@ class TranslationService:
         self._check_limits(texts)
         source, models = options.source, self.models(options.model)
         sources = [
-            (source, None) if source else self._detected(text, options.target, models)
+            (source, None)
+            if source
+            else self._detected(_plain_text(text, options), options.target, models)
             for text in texts
         ]
         to_translate = [
-            TextToTranslate(text, code, options.target, options.sentence_ends)
+            TextToTranslate(
+                text,
+                code,
+                options.target,
+                options.sentence_ends,
+                options.markup,
+                options.tag_rules,
+            )
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:
@@ -274,6 +289,13 @@ def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
         names = join_names([model.name for model in models])
         raise RefusedError(400, f"no translation from {text.source} to {text.target} by {names}")
     return model
+
+
+def _plain_text(text: str, options: TranslationOptions) -> str:
+    """Return a text without tags, for the detection of its language."""
+    if not options.markup:
+        return text
+    return text_of(MarkupReader(options.markup, options.tag_rules), text)
 
 
 def _advance(
