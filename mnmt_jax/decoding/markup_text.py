@@ -37,8 +37,8 @@ class PlainSentence(Protocol):
     def keeps_placeholders(self) -> bool:
         """Return whether the translation has the placeholders of the sentence."""
 
-    def split_at_placeholders(self) -> None:
-        """Translate the text around placeholders instead of the sentence."""
+    def split_at_placeholders(self) -> bool:
+        """Translate the text around placeholders instead; return whether that is different."""
 
     def translated(self) -> str:
         """Return the translated sentence."""
@@ -83,12 +83,12 @@ class MarkedSentence:
         """Return whether the translation has the placeholders and the untranslated elements."""
         return self._keeps_fixed() and self._plain.keeps_placeholders()
 
-    def split_at_placeholders(self) -> None:
-        """Translate the sentence without what was lost."""
+    def split_at_placeholders(self) -> bool:
+        """Translate the sentence without what was lost; return whether that is different."""
         if self._keeps_fixed():
-            self._plain.split_at_placeholders()
-        else:
-            self._leave_out_fixed()
+            return self._plain.split_at_placeholders()
+        self._leave_out_fixed()
+        return True
 
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation, without tags."""

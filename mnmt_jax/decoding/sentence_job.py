@@ -45,7 +45,13 @@ class SentenceJob(TranslationJob):
         All lines are translated, also those that are done, so that their batches are the same.
         """
         texts = [
-            TextToTranslate(line.text, line.source_lang, line.target_lang, markup=self.markup)
+            TextToTranslate(
+                line.text,
+                line.source_lang,
+                line.target_lang,
+                glossary=self.glossary,
+                markup=self.markup,
+            )
             for line in lines
         ]
         results = self.translate_texts(texts, first_number=lines[0].number if lines else 0)
@@ -104,6 +110,8 @@ class SentenceJob(TranslationJob):
             limited=any(piece.limited for piece in pieces),
             pivot=" ".join(pivots) if pivots else None,
             unknown_characters="".join(piece.unknown_characters for piece in pieces),
+            missing_terms=result.missing_terms,
+            forbidden_terms=result.forbidden_terms,
         )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 
 from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.markup_text import MarkedSentence, split_markup
 from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.placeholders import (
@@ -21,9 +22,11 @@ from mnmt_jax.decoding.placeholders import (
     keeps_placeholders,
     split_at_placeholders,
 )
+from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, missing_terms, present_forbidden_terms
 from mnmt_jax.decoding.text_parts import (
     Part,
     SentenceEnds,
+    is_spaceless,
     join_lines,
     restore_line_breaks,
     split_long,
@@ -31,10 +34,8 @@ from mnmt_jax.decoding.text_parts import (
     split_text,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
-_SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())  # no spaces between sentences
 _LEAST_CAPITALS = 2  # letters of a sentence in capitals
 
 
@@ -46,11 +47,15 @@ class SentenceTranslation:
         source: the sentence in one line.
         text: the translated sentence in one line.
         translations: translations of the pieces, one if the sentence was translated whole.
+        missing_terms: terms of the glossary, by their sources, that are not translated as required.
+        forbidden_terms: forbidden texts that the translation has.
     """
 
     source: str
     text: str
     translations: tuple[Translation, ...]
+    missing_terms: tuple[str, ...] = ()
+    forbidden_terms: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +72,16 @@ class TextTranslation:
     sentences: tuple[SentenceTranslation, ...]
     markup: Markup = ""
 
+    @property
+    def missing_terms(self) -> tuple[str, ...]:
+        """Terms of the glossary, by their sources, that are not translated as required."""
+        return tuple(term for sentence in self.sentences for term in sentence.missing_terms)
+
+    @property
+    def forbidden_terms(self) -> tuple[str, ...]:
+        """Forbidden texts that the translation has."""
+        return tuple(term for sentence in self.sentences for term in sentence.forbidden_terms)
+
 
 @dataclasses.dataclass(frozen=True)
 class TextToTranslate:
@@ -79,6 +94,7 @@ class TextToTranslate:
         sentence_ends: where its sentences end.
         markup: "html" or "xml" (`mnmt_jax.decoding.markup_text`); "" is plain text.
         tag_rules: what is done with tags.
+        glossary: terms and their translations.
     """
 
     text: str
@@ -87,6 +103,7 @@ class TextToTranslate:
     sentence_ends: SentenceEnds = "all"
     markup: Markup = ""
     tag_rules: TagRules = TagRules()
+    glossary: Glossary | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,16 +115,19 @@ class LineOfText:
         source: code of its language.
         target: code of the target language.
         aligned: whether its translation is aligned to it.
+        terms: texts that the translation must or must not have.
     """
 
     text: str
     source: str
     target: str
     aligned: bool = False
+    terms: LineTerms = NO_TERMS
 
     def numbered(self, number: int) -> Line:
         """Return the line with a number, as jobs take it."""
-        return Line(number, self.text, self.source, self.target, aligned=self.aligned)
+        languages = self.source, self.target
+        return Line(number, self.text, *languages, aligned=self.aligned, terms=self.terms)
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
@@ -127,9 +147,11 @@ def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str
     sentences = [sentence for plan in plans for sentence in plan.sentences]
     yield from _translate(sentences)
     for _ in range(_REPEATS):
-        sentences = [sentence for sentence in sentences if not sentence.keeps_placeholders()]
-        for sentence in sentences:
-            sentence.split_at_placeholders()
+        sentences = [
+            sentence
+            for sentence in sentences
+            if not sentence.keeps_placeholders() and sentence.split_at_placeholders()
+        ]
         if sentences:
             yield from _translate(sentences)
     return [plan.result() for plan in plans]
@@ -162,6 +184,7 @@ class _Sentence:
             [(_true_case(self.source) if self._is_capitals else self.source, "")]
         )
         self._translations: tuple[Translation, ...] = ()
+        self._is_split = False
 
     def _fitting(self, pieces: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """Split pieces until each fits; a piece is a text, and what follows it untranslated."""
@@ -172,18 +195,33 @@ class _Sentence:
             result.append((last, after))
         return result
 
-    def split_at_placeholders(self) -> None:
-        """Translate the text around placeholders instead of the sentence."""
-        self._pieces = self._fitting(split_at_placeholders(self.source))
+    def split_at_placeholders(self) -> bool:
+        """Translate the text around placeholders instead; return whether that is different."""
+        if self._is_split:
+            return False
+        self._pieces, self._is_split = self._fitting(split_at_placeholders(self.source)), True
+        return True
 
     def lines(self) -> list[LineOfText]:
         """Return the lines to translate: the pieces that have letters."""
         source, target = self._text.source, self._text.target
         return [
-            LineOfText(piece.strip(), source, target, aligned=self._aligned)
+            LineOfText(
+                piece.strip(),
+                source,
+                target,
+                terms=self._terms(piece),
+                aligned=self._aligned,
+            )
             for piece, _ in self._pieces
             if has_letters(piece)
         ]
+
+    def _terms(self, text: str) -> LineTerms:
+        glossary = self._text.glossary
+        if glossary is None:
+            return NO_TERMS
+        return glossary.terms_of(text, self._text.source, ignore_case=self._is_capitals)
 
     def take(self, translations: Iterable[Translation]) -> None:
         """Take the translations of `lines`."""
@@ -218,7 +256,14 @@ class _Sentence:
 
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation."""
-        return SentenceTranslation(self.source, self.translated(), self._translations)
+        text, terms, ignore_case = self.translated(), self._terms(self.source), self._is_capitals
+        return SentenceTranslation(
+            self.source,
+            text,
+            self._translations,
+            missing_terms(terms, text, ignore_case=ignore_case),
+            present_forbidden_terms(terms, text, ignore_case=ignore_case),
+        )
 
     def restored(self) -> str:
         """Return the translated sentence with the line breaks of the sentence."""
@@ -246,7 +291,7 @@ class _TextPlan:
             if is_sentence and needs_space:
                 text += " "
             text += part.restored() if isinstance(part, _Sentence) else part.text
-            needs_space = is_sentence and not _is_spaceless(self._text.target)
+            needs_space = is_sentence and not is_spaceless(self._text.target)
         return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
 
 
@@ -260,7 +305,7 @@ class _DocumentPlan:
         reader = MarkupReader(text.markup, text.tag_rules)
         self._markup = text.markup
         self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make)
-        self._with_spaces = not _is_spaceless(text.target)
+        self._with_spaces = not is_spaceless(text.target)
         self.sentences = self._parts.sentences
 
     def result(self) -> TextTranslation:
@@ -268,10 +313,6 @@ class _DocumentPlan:
         text = self._parts.joined(with_spaces=self._with_spaces)
         sentences = tuple(sentence.result() for sentence in self.sentences)
         return TextTranslation(text, sentences, self._markup)
-
-
-def _is_spaceless(language: str) -> bool:
-    return parse_code(language).language in _SPACELESS
 
 
 def _is_capitals(sentence: str) -> bool:
