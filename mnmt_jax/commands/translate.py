@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
 from collections import Counter
@@ -41,6 +42,7 @@ from mnmt_jax.commands.text_files import (
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names, pluralize, warn
+from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
@@ -351,12 +353,16 @@ def _progress() -> Iterator[Callable[[int], None]]:
     from tqdm import tqdm
 
     count, start = 0, time.monotonic()
-    with tqdm(unit=" lines", file=sys.stderr, disable=None) as bar:
+    with (
+        tqdm(unit=" lines", file=sys.stderr, disable=None) as bar,
+        note_first_results(functools.partial(tqdm.write, file=sys.stderr)) as note,
+    ):
 
         def report(lines: int) -> None:
             nonlocal count
             count += lines
             bar.update(lines)
+            note(lines)
 
         yield report
     seconds = time.monotonic() - start

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnmt_jax.decoding.markup_tokens import Markup
+from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
     integer_field,
+    is_list_of_text,
     model_of,
     read_fields,
     required,
@@ -40,7 +43,7 @@ def make_router(service: TranslationService) -> APIRouter:
         fields = await read_fields(request)
         texts = required(fields, "q")
         single = isinstance(texts, str)
-        if not single and not _is_list_of_text(texts):
+        if not single and not is_list_of_text(texts):
             raise RefusedError(400, "q must be text or a list of texts")
         if (form := text_field(fields, "format", "text") or "text") not in _FORMATS:
             raise RefusedError(400, f"format: {form} is not supported; choose text or html")
@@ -50,6 +53,7 @@ def make_router(service: TranslationService) -> APIRouter:
             source=None if source.lower() == "auto" else _language(service, source, "source"),
             model=model_of(request, fields),
             markup=_FORMATS[form],
+            glossary=glossary_field(fields, "glossary"),
         )
         alternatives = integer_field(fields, "alternatives", 0)
         answers = await service.translate([texts] if single else texts, options, user_of(request))
@@ -114,10 +118,23 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     ]
     if detected:
         response["detectedLanguage"] = detected[0] if single else detected
+    for name, terms in _lacking_terms(answers).items():
+        response[name] = terms[0] if single else terms
     if alternatives > 0:
         others = [_alternatives(answer, alternatives) for answer in answers]
         response["alternatives"] = others[0] if single else others
     return response
+
+
+def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
+    """Return terms of the glossary that translations lack or must not have, if there are any."""
+    names = ("missingTerms", "forbiddenTerms")
+    lacking = [lacking_terms(answer, names) for answer in answers]
+    return {
+        name: [terms.get(name, []) for terms in lacking]
+        for name in names
+        if any(name in terms for terms in lacking)
+    }
 
 
 def _alternatives(answer: Answer, count: int) -> list[str]:
@@ -137,7 +154,3 @@ def _language(service: TranslationService, code: Any, field: str) -> str:
         raise RefusedError(400, f"{field} must be text")
     code = _ALIASES.get(code.lower(), code)
     return service.language(code, any_region=field == "source")
-
-
-def _is_list_of_text(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
