@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.markup_tokens import Markup
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
     integer_field,
@@ -30,6 +31,9 @@ from mnmt_jax.vocabulary.languages import get_language
 _ALIASES = {"pb": "pt_BR", "zh": "zh_Hans", "zt": "zh_Hant"}
 
 
+_FORMATS: dict[str, Markup] = {"text": "", "html": "html"}
+
+
 def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate"])
@@ -41,13 +45,14 @@ def make_router(service: TranslationService) -> APIRouter:
         single = isinstance(texts, str)
         if not single and not is_list_of_text(texts):
             raise RefusedError(400, "q must be text or a list of texts")
-        if text_field(fields, "format", "text") != "text":
-            raise RefusedError(400, "format: only text is supported")
+        if (form := text_field(fields, "format", "text") or "text") not in _FORMATS:
+            raise RefusedError(400, f"format: {form} is not supported; choose text or html")
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
             target=_language(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else _language(service, source, "source"),
             model=model_of(request, fields),
+            markup=_FORMATS[form],
             glossary=glossary_field(fields, "glossary"),
         )
         alternatives = integer_field(fields, "alternatives", 0)
@@ -133,9 +138,12 @@ def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
 
 
 def _alternatives(answer: Answer, count: int) -> list[str]:
-    """Return other hypotheses of a text of one sentence, at most as many as the beam has."""
+    """Return other hypotheses of a text of one sentence, at most as many as the beam has.
+
+    There are none with markup, because they have no tags.
+    """
     sentences = answer.translation.sentences
-    if len(sentences) != 1 or len(sentences[0].translations) != 1:
+    if answer.translation.markup or len(sentences) != 1 or len(sentences[0].translations) != 1:
         return []
     (translation,) = sentences[0].translations
     return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]

@@ -9,6 +9,8 @@ from typing import Any
 
 from mnmt_jax.decoding.generate import check_method_for_terms
 from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.decoding.text_translation import (
@@ -76,6 +78,8 @@ class TranslationOptions:
         model: name of the model; None takes the first that has both languages.
         glossary: terms and their translations.
         sentence_ends: where sentences end.
+        markup: kind of markup of the texts.
+        tag_rules: what is done with tags.
     """
 
     target: str
@@ -83,6 +87,8 @@ class TranslationOptions:
     model: str | None = None
     glossary: Glossary | None = None
     sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
 
 
 class TranslationService:
@@ -210,12 +216,20 @@ class TranslationService:
     ) -> list[Answer]:
         source, models = options.source, self.models(options.model)
         sources = [
-            (source, None) if source else self._detected(text, options.target, models)
+            (source, None)
+            if source
+            else self._detected(_plain_text(text, options), options.target, models)
             for text in texts
         ]
         to_translate = [
             TextToTranslate(
-                text, code, options.target, options.sentence_ends, glossary=options.glossary
+                text,
+                code,
+                options.target,
+                options.sentence_ends,
+                glossary=options.glossary,
+                markup=options.markup,
+                tag_rules=options.tag_rules,
             )
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
@@ -308,6 +322,13 @@ def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
         names = join_names([model.name for model in models])
         raise RefusedError(400, f"no translation from {text.source} to {text.target} by {names}")
     return model
+
+
+def _plain_text(text: str, options: TranslationOptions) -> str:
+    """Return a text without tags, for the detection of its language."""
+    if not options.markup:
+        return text
+    return text_of(MarkupReader(options.markup, options.tag_rules), text)
 
 
 def _check_terms(job: SentenceJob) -> None:
