@@ -86,6 +86,7 @@ def make_router(service: TranslationService) -> APIRouter:
             "apiKeys": service.settings.require_keys,
             "keyRequired": service.settings.require_keys,
             "suggestions": False,
+            "glossary": True,
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "language": {"source": _named(first), "target": _named((others or [first])[0])},

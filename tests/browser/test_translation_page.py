@@ -202,12 +202,29 @@ def test_sentences_that_fail_checks_are_marked(page):
     assert text_of(page, "#confidence ol").split() == ["90", "%", "Eins.", "22", "%", "Two."]
 
 
+def test_a_glossary_is_used(page):
+    page.choose("#source", "en")
+    page.type("A file.")
+    page.wait(showing("[de] A file."))
+    page.click("#glossary-box summary")
+    page.click("#glossary")
+    page.type("file = Datei")
+    page.wait(showing("[de] A Datei."))
+    page.evaluate("showAnswer({translatedText: 'Eins', missingTerms: ['Datei', 'Haus']})")
+    assert text_of(page, "#warnings li") == (
+        "The translation lacks terms of the glossary: Datei, Haus."
+    )
+
+
 def test_a_glossary_is_read_by_lines(page):
-    page.evaluate("document.getElementById('glossary-box').hidden = false")
-    lines = "Haus = maison\n\nno term\n__proto__ = x\na = b = c\n=d\n"
+    lines = "Haus = maison\n\nno term\n__proto__ = x\na = b = c | !d\n=d\n"
     page.evaluate(f"document.getElementById('glossary').value = {json.dumps(lines)}")
     terms = page.evaluate("JSON.stringify(glossary())")
-    assert json.loads(terms) == {"Haus": "maison", "__proto__": "x", "a": "b = c"}
+    assert json.loads(terms) == {
+        "Haus": ["maison"],
+        "__proto__": ["x"],
+        "a": ["b = c", "!d"],
+    }
     assert (
         page.evaluate("document.getElementById('glossary-note').textContent")
         == "Line 3, 6: write source = target."

@@ -126,7 +126,8 @@ function glossary() {
   if (byId("glossary-box").hidden) return terms;
   byId("glossary").value.split("\n").forEach((line, index) => {
     const [, from, to] = /^([^=\t]+)[=\t](.+)$/.exec(line) || [];
-    if (from && from.trim() && to.trim()) terms[from.trim()] = to.trim();
+    const targets = to ? to.split("|").map((one) => one.trim()).filter(Boolean) : [];
+    if (from && from.trim() && targets.length) terms[from.trim()] = targets;
     else if (line.trim()) wrong.push(index + 1);
   });
   byId("glossary-note").textContent = wrong.length ? `Line ${wrong.join(", ")}: write source = target.` : "";
@@ -190,7 +191,7 @@ function showAnswer(answer) {
   labelDetected();
   byId("copy").disabled = !answer.translatedText;
   showTranslation(answer.translatedText, sentences);
-  showWarnings(sentences, answer.missing_terms || []);
+  showWarnings(sentences, answer);
   showConfidence(sentences);
   showAlternatives(answer.alternatives || []);
 }
@@ -232,10 +233,12 @@ function showList(id, items) {
   byId(id).hidden = !items.length;
 }
 
-function showWarnings(sentences, terms) {
+function showWarnings(sentences, answer) {
   const items = sentences.filter((one) => problems(one).length)
     .map((one) => element("li", [element("q", one.text || one.source), ` ${problems(one).join("; ")}.`]));
-  if (terms.length) items.push(element("li", `Terms of the glossary that are missing: ${terms.join(", ")}.`));
+  for (const [name, label] of [["missingTerms", "lacks terms"], ["forbiddenTerms", "has forbidden terms"]]) {
+    if (answer[name]) items.push(element("li", `The translation ${label} of the glossary: ${answer[name].join(", ")}.`));
+  }
   showList("warnings", items);
 }
 
