@@ -145,7 +145,8 @@ def _classify(child: Any) -> Item:
     name = local_name(child)
     is_protected = child.get("translate") == "no" or child.get("mtype") == "protected"
     if name not in _CONTAINERS or is_protected:
-        return Atom(child, is_word=bool(name))
+        text = "".join(child.itertext()) if is_protected else ""
+        return Atom(child, is_word=bool(name), text=text)
     return Span(child, (), is_apart=child.get("mtype") == "seg")
 
 

@@ -218,7 +218,8 @@ class _MarkdownParagraph(Paragraph):
             return _SOFT_BREAK
         is_line_end = literal.lower().startswith("<br")
         is_break = event.kind == "hard_break" or is_line_end
-        return Atom(literal, is_break, is_word=event.name in ("backticks", "autolink"))
+        shown = literal.strip("`<>") if event.name in ("backticks", "autolink") else ""
+        return Atom(literal, is_break, is_word=bool(shown), text=shown)
 
     def _literal(self, event: Event) -> str:
         return self._pieces.source[self._places[event.start] : self._places[event.end]]

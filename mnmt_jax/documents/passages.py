@@ -30,12 +30,14 @@ class Atom:
     Attributes:
         payload: of the format.
         is_break: whether it ends the passage before it.
-        is_word: whether it has a place in a sentence, such as code in a line.
+        is_word: whether it has a place in a sentence, such as a placeholder.
+        text: what it shows, such as code; it is read with the sentence and stays as it is.
     """
 
     payload: Any
     is_break: bool = False
     is_word: bool = False
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,7 +75,7 @@ class Passage:
             if isinstance(item, Span):
                 text += f'<{_SPAN} id="{number}">{self._fragment(item.items)}</{_SPAN}>'
             else:
-                text += f'<{_ATOM} id="{number}"/>'
+                text += _atom(number, item.text)
         return text
 
     def translated(self, text: str) -> list[Item]:
@@ -107,6 +109,12 @@ class Passage:
                 items.append(original)
             items.append(child.tail or "")
         return join_text(items)
+
+
+def _atom(number: int, text: str) -> str:
+    if not text:
+        return f'<{_ATOM} id="{number}"/>'
+    return f'<{_ATOM} id="{number}" translate="no">{escape(legal(text), quote=False)}</{_ATOM}>'
 
 
 class Paragraph(abc.ABC):

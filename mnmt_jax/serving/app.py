@@ -15,7 +15,8 @@ from starlette.responses import JSONResponse, Response
 
 from mnmt_jax import __version__
 from mnmt_jax.errors import UserError
-from mnmt_jax.serving import deepl, libretranslate
+from mnmt_jax.serving import deepl, document_routes, libretranslate
+from mnmt_jax.serving.document_routes import DOCUMENT_PATHS
 from mnmt_jax.serving.middleware import ChooseModel, LimitBody, Measure
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
 
@@ -33,10 +34,17 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     registry = CollectorRegistry()
     app.include_router(libretranslate.make_router(service))
     app.include_router(deepl.make_router(service))
+    app.include_router(document_routes.make_router(service))
     _add_status_routes(app, is_ready, registry)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)
-    app.add_middleware(LimitBody, max_bytes=service.settings.max_bytes, respond=_error_response)
+    limits = dict.fromkeys(DOCUMENT_PATHS, service.settings.max_document_bytes)
+    app.add_middleware(
+        LimitBody,
+        max_bytes=service.settings.max_bytes,
+        max_bytes_by_path=limits,
+        respond=_error_response,
+    )
     app.add_middleware(
         Measure,
         answers=Counter("mnmt_answers", "Answers", ["path", "status"], registry=registry),

@@ -19,7 +19,7 @@ from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.serving.document_store import DocumentStore, StoredDocument
-from mnmt_jax.serving.libretranslate import read_languages
+from mnmt_jax.serving.libretranslate import language_of
 from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 
@@ -27,7 +27,6 @@ DOCUMENT_PATHS = ("/translate_file", "/v2/document")
 """Paths whose bodies may be as large as a document."""
 
 _SAMPLE = 2000  # characters by which the language of a document is detected
-_PLAIN = "text/plain; charset=utf-8"
 
 
 def make_router(service: TranslationService) -> APIRouter:
@@ -46,7 +45,12 @@ def _add_libretranslate_routes(
     @router.post("/translate_file", tags=["LibreTranslate"])
     async def translate_file(request: Request) -> dict[str, str]:
         fields = await read_fields(request)
-        options = read_languages(service, fields, model_of(request, fields))
+        source = text_field(fields, "source", "auto") or "auto"
+        options = TranslationOptions(
+            target=language_of(service, required(fields, "target"), "target"),
+            source=None if source.lower() == "auto" else language_of(service, source, "source"),
+            model=model_of(request, fields),
+        )
         name, data = await _read_upload(fields)
         stored_name, _ = store.add(name)
         await store.run(stored_name, _translation(service, data, options, user_of(request)))
@@ -60,9 +64,7 @@ def _add_libretranslate_routes(
         return _file_response(document)
 
 
-def _add_deepl_routes(
-    router: APIRouter, service: TranslationService, store: DocumentStore
-) -> None:
+def _add_deepl_routes(router: APIRouter, service: TranslationService, store: DocumentStore) -> None:
     @router.post("/v2/document", tags=["DeepL"])
     async def upload(request: Request) -> dict[str, str]:
         fields = await read_fields(request)
@@ -96,7 +98,7 @@ def _add_deepl_routes(
         if document.status == "translating":
             raise RefusedError(503, "the document is not translated yet")
         if document.status == "error":
-            raise RefusedError(404, document.message)
+            raise RefusedError(400, document.message)
         store.remove(stored_name)
         return _file_response(document)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hmac
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import PurePath
 from typing import Literal
 
 from mnmt_jax.serving.service import RefusedError
+
+_log = logging.getLogger(__name__)
 
 Status = Literal["translating", "done", "error"]
 
@@ -112,9 +115,9 @@ class DocumentStore:
             document.status = "done"
         except RefusedError as error:
             document.status, document.message = "error", error.message
-        except BaseException:
+        except Exception as error:
             document.status, document.message = "error", "the translation failed"
-            raise
+            _log.error("%s in the translation of a document", type(error).__name__)
         finally:
             self._expire(stored_name)
 

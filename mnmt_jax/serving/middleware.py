@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter, Histogram
 from starlette.responses import JSONResponse
@@ -25,14 +25,22 @@ class LimitBody:
     A request is abandoned when its client closes the connection before the answer.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, respond: Respond) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_bytes: int,
+        respond: Respond,
+        max_bytes_by_path: Mapping[str, int],
+    ) -> None:
         self._app, self._max_bytes, self._respond = app, max_bytes, respond
+        self._max_bytes_by_path = max_bytes_by_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        max_bytes = self._max_bytes_by_path.get(scope["path"], self._max_bytes)
         body, is_complete = bytearray(), False
         while not is_complete:
             message = await receive()
@@ -40,8 +48,8 @@ class LimitBody:
                 return
             body += message.get("body", b"")
             is_complete = not message.get("more_body", False)
-            if len(body) > self._max_bytes:
-                text = f"the body has more than {self._max_bytes} bytes"
+            if len(body) > max_bytes:
+                text = f"the body has more than {max_bytes} bytes"
                 await self._respond(413, text, scope["path"])(scope, receive, send)
                 return
         await self._handle(scope, bytes(body), receive, send)

@@ -26,6 +26,7 @@ from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
 
+_WINDOWS = 4  # of lines of a document that wait at a time
 RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
 
 
@@ -261,9 +262,10 @@ class TranslationService:
     ) -> list[Translation]:
         """Translate lines, some at a time; wait as long as too much is waiting."""
         translations: list[Translation] = []
+        size = _WINDOWS * self.settings.window
         while len(translations) < len(lines):
             start = len(translations)
-            part = lines[start : start + self.settings.max_sentences]
+            part = lines[start : start + min(size, self.settings.max_sentences)]
             try:
                 translations += await self._translate_lines(part, model, user)
             except QueueFull:

@@ -50,16 +50,17 @@ A block
 [^1]: The note here.
 """
 TEXTS = [
-    'A heading with <x id="1"/>',
+    'A heading with <x id="1" translate="no">code</x>',
     'A paragraph with <g id="1">bold text</g> and <g id="2">emphasis</g>, a <g id="3">link to '
     '<g id="4">it</g></g>, wrapped over <g id="5">ref</g> two lines * and &amp; so on.',
-    'A break <g id="1">Ctrl</g> <x id="2"/> <g id="3">gone</g> <x id="4"/>.',
+    'A break <g id="1">Ctrl</g> <x id="2"/> <g id="3">gone</g> '
+    '<x id="4" translate="no">http://auto.link</x>.',
     "quoted text that goes on",
     "one item continues here",
     "a task",
     "a b",
     "c | d",
-    'x <x id="1"/> y',
+    'x <x id="1" translate="no">a\\|b</x> y',
     "z",
     "Setext",
     "<div>\nA block\n</div>\n",

@@ -63,7 +63,7 @@ def test_targets_of_xliff_1():
         "A",
         "One.",
         "Two.",
-        'Call <x id="1"/>',
+        'Call <x id="1" translate="no">FooBar</x>',
     ]
     made = '\n        <target>PRESS <g id="9">ENTER</g> OR <x id="8"/>CLICK.</target>'
     expected = xliff1(made, ' target-language="de"')
