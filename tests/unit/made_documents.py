@@ -90,7 +90,7 @@ _WORD_TYPE = "application/vnd.openxmlformats-officedocument.wordprocessingml"
 
 def make_docx(body: str, **others: str) -> bytes:
     """Return a Word document with the content of its body, and of other parts, such as header1."""
-    roots = {"document": "document", "header": "hdr", "footnotes": "footnotes"}
+    roots = {"document": "document", "header": "hdr", "footer": "ftr", "footnotes": "footnotes"}
     kinds = {"document": "document.main"}
     parts, overrides = {}, ""
     for name, text in {"document": f"<w:body>{body}</w:body>", **others}.items():
