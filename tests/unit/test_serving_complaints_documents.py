@@ -14,7 +14,8 @@ from tests.unit.made_documents import make_docx, make_odt, paragraphs
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_serving_documents import refusal, send
 
-RUNS = "<w:r><w:t>Some </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>words</w:t></w:r>"
+SPACE = 'xml:space="preserve"'
+RUNS = f"<w:r><w:t {SPACE}>Some </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>words</w:t></w:r>"
 DOCX = make_docx(
     f"<w:p>{RUNS}</w:p><w:tbl><w:tr><w:tc><w:p>{RUNS}</w:p></w:tc></w:tr></w:tbl>",
     header1=f"<w:p>{RUNS}</w:p>",
