@@ -22,6 +22,7 @@ from mnmt_jax.serving.document_store import DocumentStore, StoredDocument
 from mnmt_jax.serving.libretranslate import language_of
 from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.users import User
 
 DOCUMENT_PATHS = ("/translate_file", "/v2/document")
 """Paths whose bodies may be as large as a document."""
@@ -128,7 +129,7 @@ async def _read_upload(fields: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def _translation(
-    service: TranslationService, data: bytes, options: TranslationOptions, user: str
+    service: TranslationService, data: bytes, options: TranslationOptions, user: User
 ) -> Callable[[StoredDocument], Awaitable[bytes]]:
     """Return a function that translates a file."""
 

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.serving.usage import QuotaExceeded
 
 _log = logging.getLogger(__name__)
 
@@ -115,6 +116,8 @@ class DocumentStore:
             document.status = "done"
         except RefusedError as error:
             document.status, document.message = "error", error.message
+        except QuotaExceeded:
+            document.status, document.message = "error", "too few characters left this month"
         except Exception as error:
             document.status, document.message = "error", "the translation failed"
             _log.error("%s in the translation of a document", type(error).__name__)

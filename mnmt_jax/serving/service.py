@@ -17,12 +17,13 @@ from mnmt_jax.decoding.text_translation import (
     translation_steps,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
 
@@ -96,6 +97,7 @@ class TranslationService:
     ) -> None:
         self.settings = settings
         self.database = database or Database()
+        self.users = Users(self.database, require_keys=settings.require_keys)
         self._models = ServedModels(
             [
                 ServedModel(name, job, _make_batcher(make_engine(job), settings))
@@ -120,6 +122,7 @@ class TranslationService:
         """Translate what waits, accept no more, and close the database."""
         for model in self._models:
             model.batcher.stop()
+        self.users.stop()
         self.database.close()
 
     def models(self, name: str | None = None) -> ServedModels:
@@ -169,20 +172,32 @@ class TranslationService:
         return None if code is None else (code, probability)
 
     async def translate(
-        self, texts: Sequence[str], options: TranslationOptions, user: str
+        self, texts: Sequence[str], options: TranslationOptions, user: User
     ) -> list[Answer]:
-        """Translate texts.
+        """Translate texts, and count their characters.
 
         Args:
             texts: texts of any number of sentences.
             options: their languages.
-            user: whose texts they are, for fairness.
+            user: whose texts they are, for fairness and quotas.
 
         Raises:
             RefusedError: if a limit is exceeded, no model translates from a text's language, too
                 much is waiting, or the time is over.
+            QuotaExceeded: if the user's key has too few characters left.
         """
         self._check_limits(texts)
+        with self.users.charge(user, sum(map(len, texts))):
+            answers = await self._translate(texts, options, user.name)
+        if self.settings.log_text:
+            for text, answer in zip(texts, answers, strict=True):
+                translated = answer.translation.text
+                say(f"{answer.source} {text!r} -> {options.target} {translated!r}")
+        return answers
+
+    async def _translate(
+        self, texts: Sequence[str], options: TranslationOptions, user: str
+    ) -> list[Answer]:
         source, models = options.source, self.models(options.model)
         sources = [
             (source, None) if source else self._detected(text, options.target, models)
@@ -207,7 +222,7 @@ class TranslationService:
         ]
 
     async def translate_document(
-        self, texts: Sequence[TextToTranslate], options: TranslationOptions, user: str
+        self, texts: Sequence[TextToTranslate], options: TranslationOptions, user: User
     ) -> list[str]:
         """Translate the texts of a document, some lines at a time, without limits of a request.
 
@@ -218,14 +233,14 @@ class TranslationService:
 
         Raises:
             RefusedError: if no model has the direction, the time is over, or the server stops.
+            QuotaExceeded: if the user's key has too few characters left.
         """
-        if not texts:
-            return []
         model = _choose(self.models(options.model), texts[0])
         steps = translation_steps([model.spelled(text) for text in texts], model.job.fits)
         try:
-            async with asyncio.timeout(self.settings.document_timeout):
-                results = await self._run(steps, model, user, in_parts=True)
+            with self.users.charge(user, sum(len(text.text) for text in texts)):
+                async with asyncio.timeout(self.settings.document_timeout):
+                    results = await self._run(steps, model, user.name, in_parts=True)
         except TimeoutError:
             raise RefusedError(503, "the translation took too long; divide the document") from None
         except Stopped:
