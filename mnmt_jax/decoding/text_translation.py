@@ -94,6 +94,7 @@ class TextToTranslate:
     source: str
     target: str
     sentence_ends: SentenceEnds = "all"
+    markup: str = ""
     glossary: Glossary | None = None
 
 

@@ -15,10 +15,12 @@ from mnmt_jax.documents.passages import Atom, Item, ParagraphDocument, Span
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile, append_text
 from mnmt_jax.documents.zip_archive import ZipArchive
+from mnmt_jax.errors import UserError
 
 _TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 _STYLE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
 _PARTS = {"content.xml": "document-content", "styles.xml": "document-styles"}
+_MANIFEST = "META-INF/manifest.xml"
 _OPTIONAL = ("styles.xml",)
 _SPANS = frozenset(f"{{{_TEXT}}}{name}" for name in ("span", "a", "meta"))
 _BREAKS = frozenset(f"{{{_TEXT}}}{name}" for name in ("tab", "line-break"))
@@ -36,6 +38,8 @@ def read_odt(data: bytes, name: str, options: DocumentOptions) -> Document:
         UserError: if it is damaged or unsafe to unpack.
     """
     archive = ZipArchive(data, name)
+    if _MANIFEST in archive.names() and b"encryption-data" in archive.read(_MANIFEST):
+        raise UserError(f"{name}: is encrypted; save it without a password")
     files = {
         part: XmlFile(archive.read(part), f"{name}/{part}", root)
         for part, root in _PARTS.items()

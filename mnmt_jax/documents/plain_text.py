@@ -12,6 +12,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _CHARSET = re.compile(rb"""<meta\s[^>]*?charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+_TAG = re.compile("<[^<>]*>")
 _HEAD_BYTES = 4096  # of HTML, with the declaration of its encoding
 
 
@@ -20,7 +21,8 @@ class _WholeText:
 
     def __init__(self, text: str, encoding: TextEncoding, markup: Markup) -> None:
         self._encoding = encoding
-        self.segments = [Segment(text, markup)] if has_letters(text) else []
+        plain = _TAG.sub("", text) if markup else text
+        self.segments = [Segment(text, markup)] if has_letters(plain) else []
 
     def write(self, texts: Sequence[str]) -> bytes:
         """Return the translation in the encoding of the file."""

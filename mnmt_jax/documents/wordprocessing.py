@@ -40,7 +40,10 @@ _ROOTS = {  # by the end of the content type
     "endnotes": "endnotes",
     "comments": "comments",
 }
-_TYPE = re.compile(r"application/vnd\.(?:openxmlformats|ms-word)\S*\.(\w+)\+xml")
+_TYPE = re.compile(
+    r"application/vnd\.(?:openxmlformats-officedocument\.wordprocessingml|ms-word)\."
+    r"(?:[\w.]+\.)?(\w+)\+xml"
+)
 _WRAPPERS = frozenset("bdo customXml dir hyperlink ins moveTo sdt smartTag".split())
 _IGNORED = frozenset("proofErr lastRenderedPageBreak softHyphen".split())
 _BREAKS = frozenset("tab br cr ptab".split())

@@ -136,22 +136,22 @@ def test_translations_do_not_become_markup(page, translation, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        "[" * 20000,
-        "*a " * 20000,
-        "`" * 20000,
-        "<a" * 20000,
-        "**_" * 9000,
+        "[" * 6000,
+        "*a " * 6000,
+        "`" * 6000,
+        "<a" * 6000,
+        "**_" * 3000,
         "- " * 3000,
-        "![" * 20000,
+        "![" * 6000,
         "> " * 3000,
         "a|" * 5000 + "\n" + "-|" * 5000,
-        "&a;" * 20000,
+        "&a;" * 6000,
     ],
 )
 def test_repetitive_pages_take_little_time(text):
     start = time.process_time()
     after, _ = translated(f"Word\n\n{text}", "a.md", identity)
-    assert time.process_time() - start < 20
+    assert time.process_time() - start < 4
     assert after.decode() == f"Word\n\n{text}"
 
 

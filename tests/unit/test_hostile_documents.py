@@ -99,6 +99,9 @@ def test_unusual_archives_are_refused():
     encrypted = bytearray(ODT)
     encrypted[encrypted.index(b"PK\1\2") + 8] |= 1
     refused(bytes(encrypted), "a.odt", "a.odt: is encrypted; save it without a password")
+    manifest = {"META-INF/manifest.xml": "<m><encryption-data/></m>"}
+    inside = make_odt("<text:p>A</text:p>", **manifest)
+    refused(inside, "a.odt", "a.odt: is encrypted; save it without a password")
 
 
 ENTITIES = '<!DOCTYPE {0} [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'

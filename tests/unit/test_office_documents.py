@@ -16,6 +16,7 @@ from tests.unit.made_documents import (
     identity,
     make_docx,
     make_odt,
+    make_zip,
     paragraphs,
     part,
     translated,
@@ -263,5 +264,10 @@ def test_other_archives_are_refused():
         translated(make_odt("<text:p>A</text:p>"), "a.docx")
     with pytest.raises(UserError, match=r"a\.odt: has no content\.xml; save"):
         translated(make_docx(""), "a.odt")
-    with pytest.raises(UserError, match=r"a\.docx: is no Word document; save it as \.docx"):
-        translated(make_docx("", document1="").replace(b"word/", b"ward/"), "a.docx")
+    sheet = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
+    types = "http://schemas.openxmlformats.org/package/2006/content-types"
+    override = f'<Override PartName="/xl/workbook.xml" ContentType="{sheet}"/>'
+    content = {"[Content_Types].xml": f'<Types xmlns="{types}">{override}</Types>'}
+    for parts in (content, content | {"xl/workbook.xml": "<workbook/>"}):
+        with pytest.raises(UserError, match=r"a\.docx: is no Word document; save it as \.docx"):
+            translated(make_zip(parts), "a.docx")

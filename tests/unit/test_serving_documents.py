@@ -14,6 +14,8 @@ import pytest
 import requests
 
 from mnmt_jax.documents.formats import FORMATS
+from mnmt_jax.serving.api_keys import ApiKeys
+from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.document_store import DocumentStore
 from mnmt_jax.serving.service import RefusedError
 from tests.unit.made_documents import make_docx, make_zip, part
@@ -216,8 +218,13 @@ def test_names_of_downloads_lead_nowhere(address):
 
 
 @pytest.fixture
-def client(address, monkeypatch):
+def short_sleeps(monkeypatch):
+    """Shorten the pauses of DeepL's client."""
     monkeypatch.setattr(time, "sleep", lambda seconds, sleep=time.sleep: sleep(min(seconds, 0.05)))
+
+
+@pytest.fixture
+def client(address, short_sleeps):
     return deepl.Translator("key", server_url=address)
 
 
@@ -303,3 +310,20 @@ def test_the_server_refuses_zip_bombs_and_paths(address):
     assert refusal(send(address, bomb, "a.odt"))[0] == 400
     for data, name in ((make_zip({"../a": ""}), "a.odt"), (make_docx(""), "a.odt")):
         assert refusal(send(address, data, name))[0] == 400
+
+
+def test_documents_count_towards_the_quota_of_a_key(job, tmp_path, short_sleeps):
+    database = Database(str(tmp_path / "a.db"))
+    key = ApiKeys(database).create("me", characters_per_month=25)
+    settings = {"database": str(tmp_path / "a.db"), "require_keys": True}
+    with serving(made_service(job, wait_milliseconds=0, **settings)) as address:
+        assert refusal(send(address))[0] == 400
+        assert send(address, b"Twenty characters ok", api_key=key).status_code == 200
+        assert send(address, b"caf\xe9", api_key=key).status_code == 400
+        status, error = refusal(send(address, b"Twenty characters ok", api_key=key))
+        assert status == 403 and "too few characters left" in error
+        client = deepl.Translator(key, server_url=address)
+        assert client.get_usage().character.count == 20
+        handle = client.translate_document_upload(TEXT, target_lang="DE", filename="a.txt")
+        status = client.translate_document_wait_until_done(handle)
+        assert "too few characters left" in status.error_message

@@ -73,6 +73,8 @@ def test_html_is_one_segment_in_its_encoding():
     assert segment.text == page and segment.markup == "html"
     assert after == page.replace("Caf", "&#8594; ").encode("latin-1")
     assert translated("\ufeff<p>é</p>", "a.htm", identity)[0] == "\ufeff<p>é</p>".encode()
+    with pytest.raises(UserError, match=r"a\.html: has no text; there is nothing to translate"):
+        translated("<p class='a'>12</p>", "a.html")
     with pytest.raises(UserError, match=r"a\.html: is not nothing, as it says; convert it to"):
         translated('<meta charset="nothing">é', "a.html")
 
