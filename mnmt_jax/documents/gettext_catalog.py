@@ -46,7 +46,7 @@ def _decode(data: bytes, name: str) -> tuple[str, TextEncoding]:
 
 
 def _entries(text: str, name: str) -> list[Any]:
-    """Return the entries of a catalog that are in use, without its header."""
+    """Return the entries of a catalog, without its header."""
     try:
         import polib
     except ImportError:
@@ -60,7 +60,7 @@ def _entries(text: str, name: str) -> list[Any]:
         line = re.search(r"\(line (\d+)\)", str(error))
         place = f"{name}:{line[1]}: unexpected" if line else f"{name}: {reason}"
         raise UserError(f"{place}; repair the file, or export it again") from None
-    return [entry for entry in catalog if not entry.obsolete]
+    return list(catalog)
 
 
 class _Catalog:

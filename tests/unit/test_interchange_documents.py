@@ -79,6 +79,12 @@ def test_targets_of_xliff_1():
     assert after.decode() == expected
 
 
+def test_line_ends_of_xml_are_kept():
+    data = xliff1(target=' target-language="de"').replace("\n", "\r\n")
+    after, _ = translated(data, "a.xliff", identity)
+    assert b"\r\n" in after and after.count(b"\n") == after.count(b"\r\n")
+
+
 def test_targets_of_xliff_2(tmp_path):
     after, segments = translated(XLIFF2, "a.xlf")
     assert [one.text for one in segments] == ['Press <g id="1">Enter</g><x id="2"/>.']
@@ -165,6 +171,9 @@ msgstr ""
 
 #~ msgid "Old"
 #~ msgstr "Alt"
+
+#~ msgid "Gone"
+#~ msgstr ""
 """
 
 

@@ -63,6 +63,13 @@ def test_runs_that_word_split_are_one():
     assert word(content) == (run("TOGETHER"), ["together"])
 
 
+def test_spaces_with_a_format_are_no_spans_unless_it_is_seen():
+    content = run("One") + run(" ", "<w:b/>") + run("two")
+    assert word(content) == (run("ONE TWO"), ["One two"])
+    content = run("One") + run(" ", '<w:u w:val="single"/>') + run("two")
+    assert word(content)[1] == ['One<g id="1"> </g>two']
+
+
 def test_tabs_and_line_breaks_end_a_text():
     content = "<w:r><w:t>Name:</w:t><w:tab/><w:t>Ann</w:t><w:br/><w:t>12</w:t></w:r>"
     after, texts = word(content)

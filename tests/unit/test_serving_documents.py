@@ -129,6 +129,32 @@ def test_long_documents_are_translated_in_parts(job):
     assert sum(map(len, job.batches)) == 20 and max(map(len, job.batches)) <= 3
 
 
+def test_a_document_waits_as_long_as_too_much_is_waiting(job, monkeypatch):
+    """Another request, which fills the queue, is translated first."""
+    monkeypatch.setattr("mnmt_jax.serving.service.RETRY_SECONDS", 0.05)
+    job.gate.clear()
+    fields = {"q": ["One.", "Two.", "Three."], "source": "en", "target": "de"}
+    with serving(made_service(job, wait_milliseconds=0, max_waiting=3, window=1)) as address:
+        others = [
+            threading.Thread(
+                target=requests.post, args=(f"{address}/translate",), kwargs={"json": fields}
+            )
+            for _ in range(2)
+        ]
+        for thread in others:
+            thread.start()
+            time.sleep(0.3)
+        document = threading.Thread(target=lambda: answers.append(send(address)))
+        answers: list[requests.Response] = []
+        document.start()
+        time.sleep(0.5)
+        assert not answers
+        job.gate.set()
+        for thread in (*others, document):
+            thread.join(60)
+    assert [answer.status_code for answer in answers] == [200]
+
+
 def test_a_document_has_a_time_limit(job):
     job.gate.clear()
     with serving(made_service(job, wait_milliseconds=0, document_timeout=1)) as address:
