@@ -231,6 +231,65 @@ def test_a_glossary_is_read_by_lines(page):
     )
 
 
+def test_a_document_is_translated_with_progress_and_downloaded(page, job, tmp_path):
+    assert ".docx" in text_of(page, "#formats")
+    path = tmp_path / "my notes.txt"
+    path.write_text("Good morning.\n\nGood night.\n", encoding="utf-8")
+    page.choose("#source", "en")
+    job.gate.clear()
+    page.choose_files("#file", [path])
+    page.wait("byId('upload-status').textContent === 'Translating my notes.txt'")
+    assert is_shown(page, "#progress") and not is_shown(page, "#download")
+    job.gate.set()
+    page.wait("!byId('download').hidden")
+    assert text_of(page, "#download a") == "Download my notes.de.txt"
+    assert not is_shown(page, "#progress")
+    assert page.evaluate("document.activeElement.textContent") == "Download my notes.de.txt"
+    text = page.evaluate("fetch(document.querySelector('#download a').href).then(a => a.text())")
+    assert text == "[de] Good morning.\n\n[de] Good night.\n"
+
+
+DROP = """(() => {
+    const data = new DataTransfer();
+    data.items.add(new File([NAMED.text], NAMED.name));
+    const options = {dataTransfer: data, bubbles: true, cancelable: true};
+    byId('drop').dispatchEvent(new DragEvent('dragover', options));
+    const isOver = byId('drop').classList.contains('over');
+    byId('drop').dispatchEvent(new DragEvent('drop', options));
+    return isOver;
+})()"""
+
+
+def test_a_document_that_is_dropped_and_refused_is_one_line_with_a_retry(page):
+    dropped = json.dumps({"name": "table.xlsx", "text": "a"})
+    assert page.evaluate(DROP.replace("NAMED", dropped))
+    page.wait("!byId('error').hidden")
+    assert text_of(page, "#message").startswith("table.xlsx: ")
+    assert "must end in .txt" in text_of(page, "#message") and is_shown(page, "#retry")
+    page.choose("#source", "en")
+    dropped = json.dumps({"name": "table.md", "text": "# Good"})
+    page.evaluate(DROP.replace("NAMED", dropped))
+    page.wait("!byId('download').hidden")
+    assert not is_shown(page, "#error")
+
+
+def test_a_document_is_cancelled(page, job, tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text("Good morning.", encoding="utf-8")
+    page.choose("#source", "en")
+    job.gate.clear()
+    page.choose_files("#file", [path])
+    wait_until(lambda: job.batches)
+    page.click("#cancel")
+    page.wait("byId('upload').hidden")
+    assert page.evaluate("document.activeElement.id") == "file"
+    job.gate.set()
+    page.evaluate("text.focus()")
+    page.type("Good.")
+    page.wait(showing("[de] Good."))
+    assert not is_shown(page, "#download") and not is_shown(page, "#error")
+
+
 def test_a_key_is_asked_for_if_the_server_requires_one(browser, job, tmp_path):
     database = tmp_path / "server.db"
     key = ApiKeys(Database(database)).create("me")
@@ -281,7 +340,7 @@ def show_everything(page: Browser) -> None:
     page.evaluate(
         "showError('A message of ' + 'many'.repeat(40) + ' letters.', translateNow);"
         "showProgress('Translating ' + 'name'.repeat(40) + '.docx', 50);"
-        "offerDownload(new URL('/x', location.href), 'name'.repeat(40) + '.docx');"
+        "offerDownload('/download_file/x', 'name'.repeat(40) + '.docx');"
         "text.value = 'wort'.repeat(90); typed();"
         "for (const id of ['glossary-box', 'documents', 'key-label'])"
         " document.getElementById(id).hidden = false;"

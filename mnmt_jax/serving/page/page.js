@@ -306,7 +306,7 @@ function receiveDocument(request, file) {
   byId("upload").hidden = true;
   byId("file").value = "";
   const address = request.response && request.response.translatedFileUrl;
-  if (request.status === 200 && address) return offerDownload(new URL(address, location.href), file.name);
+  if (request.status === 200 && address) return offerDownload(address, file.name);
   const message = request.status ? errorText(request.status, request.response) : "The server cannot be reached.";
   showError(`${file.name}: ${message}`, () => sendDocument(file));
 }
@@ -314,8 +314,8 @@ function receiveDocument(request, file) {
 function offerDownload(address, name) {
   const link = byId("download").querySelector("a");
   const [, stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(name);
-  // A proxy may have another address than the server knows.
-  link.href = address.pathname + address.search;
+  // Relative, because a proxy may have another address than the server knows.
+  link.href = `download_file/${address.split("/").pop()}`;
   link.download = `${stem}.${target.value}${ending || ""}`;
   link.textContent = `Download ${link.download}`;
   byId("download").hidden = false;
@@ -335,6 +335,7 @@ function cancelUpload() {
   if (request) request.abort();
   byId("upload").hidden = true;
   byId("file").value = "";
+  byId("file").focus();
 }
 
 function listenForDocuments() {
