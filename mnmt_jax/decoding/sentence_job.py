@@ -35,7 +35,10 @@ class SentenceJob(TranslationJob):
 
         All lines are translated, also those that are done, so that their batches are the same.
         """
-        texts = [TextToTranslate(line.text, line.source_lang, line.target_lang) for line in lines]
+        texts = [
+            TextToTranslate(line.text, line.source_lang, line.target_lang, glossary=self.glossary)
+            for line in lines
+        ]
         results = self.translate_texts(texts, first_number=lines[0].number if lines else 0)
         for line, result in zip(lines, results, strict=True):
             if line.number not in done:
@@ -91,6 +94,8 @@ class SentenceJob(TranslationJob):
             limited=any(piece.limited for piece in pieces),
             pivot=" ".join(pivots) if pivots else None,
             unknown_characters="".join(piece.unknown_characters for piece in pieces),
+            missing_terms=result.missing_terms,
+            forbidden_terms=result.forbidden_terms,
         )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
@@ -35,13 +36,14 @@ from mnmt_jax.decoding.encoded_lines import (
 from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.scoring import Score, score_batch
-from mnmt_jax.decoding.search import Hypotheses
+from mnmt_jax.decoding.search import Hypotheses, Search
 from mnmt_jax.decoding.search_limits import (
     check_beam_size,
     check_memory,
     memory_errors,
     with_memory_errors,
 )
+from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -77,6 +79,10 @@ class Translation:
             missing.
         pivot: the intermediate text, if the line was translated through another language; then
             `truncated` and `limited` cover both translations.
+        alignment: how the best hypothesis is aligned to the line; None if the line does not ask for
+            it, and for text that was copied.
+        missing_terms: required terms of the line, by their sources, that the best hypothesis lacks.
+        forbidden_terms: forbidden texts that it has.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -84,6 +90,9 @@ class Translation:
     limited: bool = False
     pivot: str | None = None
     unknown_characters: str = ""
+    alignment: Alignment | None = None
+    missing_terms: tuple[str, ...] = ()
+    forbidden_terms: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -156,7 +165,15 @@ def to_translation(
             dataclasses.replace(hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies))
             for hypothesis in hypotheses
         )
-    return Translation(hypotheses, encoded.truncated, limited, unknown_characters=encoded.unknown)
+    text = hypotheses[0].text
+    return Translation(
+        hypotheses,
+        encoded.truncated,
+        limited,
+        unknown_characters=encoded.unknown,
+        missing_terms=missing_terms(line.terms, text),
+        forbidden_terms=present_forbidden_terms(line.terms, text),
+    )
 
 
 def untranslated(encoded: EncodedLine) -> Translation:
@@ -218,7 +235,20 @@ class _Plan:
     def _search_shape(
         self, members: Sequence[int], bucket: int, steps: int, count: int
     ) -> Iterator[Finished]:
-        """Search lines in batches of one shape, chosen for `count` lines."""
+        """Search lines in batches of one shape, chosen for `count` lines.
+
+        The sizes of the arrays of terms belong to the shape; lines without terms come first.
+        """
+        groups: dict[TermsShape | None, list[int]] = {None: []}
+        for i in members:
+            groups.setdefault(self.encoded_lines[i].terms_shape, []).append(i)
+        for terms_shape, group in groups.items():
+            search = make_search(self.decode, has_terms=terms_shape is not None)
+            yield from self._search_group(group, bucket, steps, count, search)
+
+    def _search_group(
+        self, members: Sequence[int], bucket: int, steps: int, count: int, search: Search
+    ) -> Iterator[Finished]:
         rows = self.inference_model.rows(self.decode.batch, count)
         if members:
             check_memory(self.inference_model, self.decode, rows=rows, steps=steps)
@@ -233,7 +263,7 @@ class _Plan:
             return Admission(chunk, *batch)
 
         admissions = map(admission, chunks(ordered, size))
-        return search_continuously(self.inference_model, make_search(self.decode), admissions, rows)
+        return search_continuously(self.inference_model, search, admissions, rows)
 
 
 def score_lines(

@@ -17,12 +17,13 @@ from mnmt_jax.decoding.text_translation import (
     translation_steps,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
 
@@ -95,6 +96,7 @@ class TranslationService:
     ) -> None:
         self.settings = settings
         self.database = database or Database()
+        self.users = Users(self.database, require_keys=settings.require_keys)
         self._models = ServedModels(
             [
                 ServedModel(name, job, _make_batcher(make_engine(job), settings))
@@ -119,6 +121,7 @@ class TranslationService:
         """Translate what waits, accept no more, and close the database."""
         for model in self._models:
             model.batcher.stop()
+        self.users.stop()
         self.database.close()
 
     def models(self, name: str | None = None) -> ServedModels:
@@ -168,20 +171,32 @@ class TranslationService:
         return None if code is None else (code, probability)
 
     async def translate(
-        self, texts: Sequence[str], options: TranslationOptions, user: str
+        self, texts: Sequence[str], options: TranslationOptions, user: User
     ) -> list[Answer]:
-        """Translate texts.
+        """Translate texts, and count their characters.
 
         Args:
             texts: texts of any number of sentences.
             options: their languages.
-            user: whose texts they are, for fairness.
+            user: whose texts they are, for fairness and quotas.
 
         Raises:
             RefusedError: if a limit is exceeded, no model translates from a text's language, too
                 much is waiting, or the time is over.
+            QuotaExceeded: if the user's key has too few characters left.
         """
         self._check_limits(texts)
+        with self.users.charge(user, sum(map(len, texts))):
+            answers = await self._translate(texts, options, user.name)
+        if self.settings.log_text:
+            for text, answer in zip(texts, answers, strict=True):
+                translated = answer.translation.text
+                say(f"{answer.source} {text!r} -> {options.target} {translated!r}")
+        return answers
+
+    async def _translate(
+        self, texts: Sequence[str], options: TranslationOptions, user: str
+    ) -> list[Answer]:
         source, models = options.source, self.models(options.model)
         sources = [
             (source, None) if source else self._detected(text, options.target, models)

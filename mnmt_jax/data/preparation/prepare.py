@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
-from mnmt_jax.data.mixtures import CACHED_SPLITS, PlannedTask, no_text
+from mnmt_jax.data.mixtures import PlannedTask, no_text
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -254,7 +255,7 @@ def _groups_of(tasks: Sequence[PlannedTask]) -> list[Group]:
     """Return the groups of the tasks: training text first."""
     groups = (
         Group.of(split, task.direction)
-        for split in CACHED_SPLITS
+        for split in SPLITS
         for task in tasks
         if split in task.splits
     )
