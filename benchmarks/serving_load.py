@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 import re
 import socket
 import statistics
@@ -79,8 +80,11 @@ def main() -> None:
     parser.add_argument("--lines_per_request", type=positive_int, default=1, metavar="N")
     flags = parser.parse_args()
     lines = [line for line in flags.input.read_text("utf-8").splitlines() if line.strip()]
-    expected, rate = _translate(flags.run, lines, flags.source, flags.target)
-    print(f"{len(lines)} lines in one process: {rate:.0f} lines/s", flush=True)
+    expected, rate, cpu = _translate(flags.run, lines, flags.source, flags.target)
+    print(
+        f"{len(lines)} lines in one process: {rate:.0f} lines/s, {1000 * cpu:.1f} CPU ms a line",
+        flush=True,
+    )
     load = Load(lines, expected, flags.source, flags.target, flags.lines_per_request)
     port = _free_port()
     command = [sys.executable, "-m", "mnmt_jax", "serve", "--run", flags.run, f"--port={port}"]
@@ -93,26 +97,31 @@ def main() -> None:
             server.terminate()
 
 
-def _translate(run: str, lines: Sequence[str], source: str, target: str) -> tuple[list[str], float]:
-    """Return the translations of lines in this process, and lines per second."""
+def _translate(
+    run: str, lines: Sequence[str], source: str, target: str
+) -> tuple[list[str], float, float]:
+    """Return translations in this process, lines per second, and CPU seconds of a line."""
     job = SentenceJob.create(Translator.load(run))
     for _ in range(2):  # the first pass compiles
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         numbered = job.number_lines(lines, source=source, target=target)
         texts = [translation.text for _, translation in job.in_order(numbered)]
         seconds = time.perf_counter() - start
-    return texts, len(lines) / seconds
+        cpu = time.process_time() - cpu
+    return texts, len(lines) / seconds, cpu / len(lines)
 
 
 def _measure(load: Load, port: int, pid: int, clients: int, seconds: float, rate: float) -> str:
     """Return the line of a number of clients."""
     answers, memory = Answers(), list[float]()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), _cpu_seconds(pid)
     asyncio.run(_run_clients(load, port, clients, seconds, answers, memory, pid))
     reached = answers.lines / (time.perf_counter() - start)
+    cpu = (_cpu_seconds(pid) - cpu) / max(answers.lines, 1)
     p50, p95, p99 = _percentiles(answers.seconds)
     return (
-        f"{clients} clients: {reached:.0f} lines/s, {reached / rate:.2f} of one process; "
+        f"{clients} clients: {reached:.0f} lines/s, {reached / rate:.2f} of one process, "
+        f"{1000 * cpu:.1f} CPU ms a line; "
         f"p50 {p50:.0f} ms, p95 {p95:.0f} ms, p99 {p99:.0f} ms; {answers.errors} errors, "
         f"{answers.different} of {answers.lines} lines differ; "
         f"memory {memory[0]:.0f} MiB after the first half, {memory[1]:.0f} MiB at the end"
@@ -186,6 +195,12 @@ def _memory(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     (size,) = re.findall(r"VmRSS:\s*(\d+) kB", status)
     return int(size) / 1024
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _free_port() -> int:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.serving.request_fields import (
+    is_list_of_text,
     model_of,
     read_fields,
     required,
@@ -46,7 +47,7 @@ def make_router(service: TranslationService) -> APIRouter:
     async def translate(request: Request) -> dict[str, Any]:
         fields = await read_fields(request, lists=("text",))
         texts = required(fields, "text")
-        if not all(isinstance(text, str) for text in texts):
+        if not is_list_of_text(texts):
             raise RefusedError(400, "text must be a list of texts")
         for name, allowed in _DEFAULTS.items():
             if (value := text_field(fields, name)) not in allowed:

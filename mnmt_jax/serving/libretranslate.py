@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from mnmt_jax.serving.request_fields import (
     integer_field,
+    is_list_of_text,
     model_of,
     read_fields,
     required,
@@ -36,7 +37,7 @@ def make_router(service: TranslationService) -> APIRouter:
         fields = await read_fields(request)
         texts = required(fields, "q")
         single = isinstance(texts, str)
-        if not single and not _is_list_of_text(texts):
+        if not single and not is_list_of_text(texts):
             raise RefusedError(400, "q must be text or a list of texts")
         if text_field(fields, "format", "text") != "text":
             raise RefusedError(400, "format: only text is supported")
@@ -129,7 +130,3 @@ def _language(service: TranslationService, code: Any, field: str) -> str:
         raise RefusedError(400, f"{field} must be text")
     code = _ALIASES.get(code.lower(), code)
     return service.language(code, any_region=field == "source")
-
-
-def _is_list_of_text(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -111,6 +111,11 @@ def integer_field(fields: Mapping[str, Any], name: str, default: int) -> int:
         raise RefusedError(400, f"{name} must be a whole number") from None
 
 
+def is_list_of_text(value: Any) -> bool:
+    """Return whether the value of a field is a list of texts."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
         value = json.loads(body)
@@ -120,10 +125,18 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise RefusedError(400, "the body must be a JSON object")
+    if (b"\\u" in body or b"\xed" in body) and _has_surrogates(value):
+        raise RefusedError(400, "the body has halves of characters, such as \\ud800")
     for name in lists:
         if isinstance(value.get(name), str):
             value[name] = [value[name]]
     return value
+
+
+def _has_surrogates(value: object) -> bool:
+    """Return whether JSON has halves of surrogate pairs, which are not characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _form(text: str, lists: tuple[str, ...]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.sentence_job import SentenceJob
@@ -27,7 +27,12 @@ from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
 
+_SHORT = 2000  # characters that are split at once
 RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
+
+
+_Step = tuple[list[LineOfText], list[TextTranslation] | None]
+_Advance = Callable[[Steps, Sequence[Translation] | None], Awaitable[_Step]]
 
 
 class RefusedError(Exception):
@@ -231,15 +236,19 @@ class TranslationService:
         results: dict[int, TextTranslation] = {}
         for model, members in by_model.items():
             steps = translation_steps(members.values(), model.job.fits)
-            results |= zip(members, await self._run(steps, model, user), strict=True)
+            advance = _advance if _are_short(members.values()) else _advance_in_thread
+            translations = await self._run(steps, advance, model, user)
+            results |= zip(members, translations, strict=True)
         return [results[index] for index in range(len(texts))]
 
-    async def _run(self, steps: Steps, model: ServedModel, user: str) -> list[TextTranslation]:
-        """Run the steps of a translation; splitting text does not hold up other requests."""
-        lines, results = await asyncio.to_thread(_advance, steps, None)
+    async def _run(
+        self, steps: Steps, advance: _Advance, model: ServedModel, user: str
+    ) -> list[TextTranslation]:
+        """Run the steps of a translation."""
+        lines, results = await advance(steps, None)
         while results is None:
             translations = await self._translate_lines(lines, model, user)
-            lines, results = await asyncio.to_thread(_advance, steps, translations)
+            lines, results = await advance(steps, translations)
         return results
 
     async def _translate_lines(
@@ -291,9 +300,21 @@ def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
     return model
 
 
-def _advance(
-    steps: Steps, translations: Sequence[Translation] | None
-) -> tuple[list[LineOfText], list[TextTranslation] | None]:
+def _are_short(texts: Iterable[TextToTranslate]) -> bool:
+    """Return whether splitting texts takes less time than a thread would."""
+    return sum(len(text.text) for text in texts) <= _SHORT
+
+
+async def _advance(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
+    return _next_step(steps, translations)
+
+
+async def _advance_in_thread(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
+    """Advance without holding up other requests."""
+    return await asyncio.to_thread(_next_step, steps, translations)
+
+
+def _next_step(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
     """Return the next lines of a translation, or its results."""
     try:
         sent: Any = translations
