@@ -9,6 +9,7 @@ that other work on the machine slows all of them; the first pass, which compiles
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,11 +19,10 @@ from mnmt_jax.commands.common_flags import CommandParser, add_beam_size, positiv
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
 from mnmt_jax.runtime.run_command import run_command
-from mnmt_jax.serving.line_engines import BatchEngine, JobEngine, LineEngine
+from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.settings import Settings
 
 
@@ -40,12 +40,9 @@ def main() -> None:
     job = SentenceJob.create(translator, beam_size=flags.beam_size)
     texts = [line for line in flags.input.read_text("utf-8").splitlines() if line.strip()]
     lines = [Line(0, text, flags.source, flags.target) for text in texts]
-    makers: dict[str, Callable[[], LineEngine]] = {"jax": lambda: JobEngine(job)}
+    makers: dict[str, Callable[[], LineEngine]] = {"jax": functools.partial(JobEngine, job)}
     for kind in ("float32", "int8"):
-        exported = CTranslate2Job.create(translator, beam_size=flags.beam_size).with_engine(kind)
-        makers[f"ctranslate2 {kind}"] = lambda exported=exported: BatchEngine(  # type: ignore[misc]
-            lambda batch: TranslationJob.as_completed(exported, batch)
-        )
+        makers[f"ctranslate2 {kind}"] = functools.partial(JobEngine, CTranslate2Job.of(job, kind))
     _print_rates(makers, lines, flags.passes)
 
 

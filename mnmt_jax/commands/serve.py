@@ -78,6 +78,8 @@ def main() -> None:
 
     database = Database(settings.database or None)
     jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
+    if settings.engine == "ctranslate2":
+        jobs = {name: _exported(job, settings) for name, job in jobs.items()}
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
@@ -99,6 +101,13 @@ def _load_job(
 
     translator = Translator.load(run, flags.step, gin_files=gin_files, bindings=bindings)
     return SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+
+
+def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
+    """Return a job that searches with CTranslate2."""
+    from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
+
+    return CTranslate2Job.of(job, settings.compute_type, settings.threads)
 
 
 def _say_served(runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], address: str) -> None:
@@ -124,7 +133,7 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:
-    """Compile all shapes, and say so."""
+    """Compile all shapes of the engine, and say so."""
     from mnmt_jax.serving.warm_up import warm_up
 
     start = time.monotonic()

@@ -84,6 +84,11 @@ class TranslationJob:
         return cls(pretrained, decode, pivot, glossary)
 
     @property
+    def has_slots(self) -> bool:
+        """Whether a server may search lines by continuous batching; else it does so in batches."""
+        return True
+
+    @property
     def window_size(self) -> int:
         """Number of lines in memory at a time."""
         return WINDOW_SIZE

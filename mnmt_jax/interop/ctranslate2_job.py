@@ -36,42 +36,53 @@ class CTranslate2Job(SentenceJob):
     in `SentenceJob`.
 
     Attributes:
-        engine: the exported model; None before `with_engine`.
+        engine: the exported model; None searches all lines as in `SentenceJob`.
     """
 
     engine: _Engine | None = None
 
-    def with_engine(self, compute_type: str = "float32", threads: int = 0) -> CTranslate2Job:
-        """Return the job with its model exported to CTranslate2.
+    @property
+    def has_slots(self) -> bool:
+        """Whether lines are searched by continuous batching."""
+        return self.engine is None
+
+    @classmethod
+    def of(
+        cls, job: SentenceJob, compute_type: str = "float32", threads: int = 0
+    ) -> CTranslate2Job:
+        """Return a job with its model exported to CTranslate2.
 
         Args:
+            job: the job.
             compute_type: of CTranslate2: `float32`, `int8` and so on.
             threads: number of threads; 0 lets CTranslate2 choose.
 
         Raises:
             UserError: if CTranslate2 has no such model or search, or is not installed.
         """
-        _check_decode(self)
+        _check_decode(job)
+        config, vocabulary = job.pretrained.config, job.pretrained.vocabulary
+        params = merge_lora(job.pretrained.inference_model.params)
         with tempfile.TemporaryDirectory() as folder:
-            config, vocabulary = self.pretrained.config, self.pretrained.vocabulary
-            params = merge_lora(self.pretrained.inference_model.params)
             export_ctranslate2(config, params, vocabulary, Path(folder))
             engine = _Engine(folder, vocabulary, compute_type, threads)
-        return dataclasses.replace(self, engine=engine)
+        fields = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+        return cls(**fields, engine=engine)
 
     def _translate(
         self, lines: Sequence[Line], done: Collection[int], *, has_sources: bool = True
     ) -> Iterator[tuple[int, Translation]]:
-        plain = {
-            i: line for i, line in enumerate(lines) if _is_plain(line) and line.number not in done
-        }
-        yield from self._translate_plain(plain)
-        others = [i for i, line in enumerate(lines) if not _is_plain(line)]
+        plain = {i for i, line in enumerate(lines) if self.engine and _is_plain(line)}
+        wanted = {i: lines[i] for i in plain if lines[i].number not in done}
+        if self.engine and wanted:
+            yield from self._translate_plain(wanted, self.engine)
+        others = [i for i in range(len(lines)) if i not in plain]
         searched = super()._translate([lines[i] for i in others], done, has_sources=has_sources)
         yield from ((others[i], translation) for i, translation in searched)
 
-    def _translate_plain(self, lines: Mapping[int, Line]) -> Iterator[tuple[int, Translation]]:
-        assert self.engine
+    def _translate_plain(
+        self, lines: Mapping[int, Line], engine: _Engine
+    ) -> Iterator[tuple[int, Translation]]:
         model = self.pretrained.inference_model
         check_search(model, self.decode)
         encoded = encode_lines(model, lines, self.decode)
@@ -80,7 +91,7 @@ class CTranslate2Job(SentenceJob):
         sources = [self._source_ids(one) for one in wanted.values()]
         prefixes = [self._prefix_ids(lines[i].target_lang) for i in wanted]
         limit = max((one.limit for one in wanted.values()), default=0)
-        results = self.engine.search(sources, prefixes, self._options(limit)) if wanted else []
+        results = engine.search(sources, prefixes, self._options(limit)) if wanted else []
         for (i, one), result in zip(wanted.items(), results, strict=True):
             hypotheses = self._hypotheses(one, result)
             yield i, to_translation(one, hypotheses, lines[i])
@@ -137,7 +148,7 @@ class _Engine:
     Args:
         folder: the exported model.
         vocabulary: vocabulary of the run.
-        compute_type: see `CTranslate2Job.with_engine`.
+        compute_type: see `CTranslate2Job.of`.
         threads: see there.
 
     Raises:
