@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -99,7 +99,11 @@ def _load_job(
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translator import Translator
 
-    translator = Translator.load(run, flags.step, gin_files=gin_files, bindings=bindings)
+    files: Any = {"gin_files": gin_files, "bindings": bindings}
+    if flags.replicas > 1:
+        translator = Translator.load_replicas(run, flags.replicas, flags.step, **files)
+    else:
+        translator = Translator.load(run, flags.step, **files)
     return SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
 
 
@@ -137,7 +141,7 @@ def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threadi
     from mnmt_jax.serving.warm_up import warm_up
 
     start = time.monotonic()
-    for job in jobs.values():
-        warm_up(job, settings.window)
+    for replica in (replica for job in jobs.values() for replica in job.replicas):
+        warm_up(replica, settings.window)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

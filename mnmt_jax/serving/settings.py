@@ -27,6 +27,9 @@ class Settings:
     engine: str = _setting("jax", "what searches: jax, or ctranslate2 (encoder-decoders on CPUs)")
     compute_type: str = _setting("float32", "precision of ctranslate2: float32, int8 and others")
     threads: int = _setting(0, "threads of ctranslate2; 0 for as many as it chooses", least=0)
+    replicas: int = _setting(
+        1, "copies of each model, each on its share of the devices; 1 uses all devices together"
+    )
     wait_milliseconds: float = _setting(
         5.0, "how long a batch waits for further sentences after its first one", least=0
     )
@@ -61,7 +64,8 @@ class Settings:
         """Check the ranges.
 
         Raises:
-            UserError: if a number is too small or too large, or there is no such engine.
+            UserError: if a number is too small or too large, there is no such engine, or the
+                engine has no replicas.
         """
         for field in dataclasses.fields(self):
             value, least = getattr(self, field.name), field.metadata["least"]
@@ -71,6 +75,8 @@ class Settings:
             raise UserError(f"--port={self.port} must be at most 65535")
         if self.engine not in _ENGINES:
             raise UserError(f"--engine={self.engine} must be {' or '.join(_ENGINES)}")
+        if self.engine == "ctranslate2" and self.replicas > 1:
+            raise UserError("--replicas is for --engine=jax; ctranslate2 has --threads")
         if self.require_keys and not self.database:
             raise UserError("--require_keys needs the --database that has the keys")
 

@@ -41,6 +41,7 @@ class MadeJob:
     def __init__(self, languages: tuple[str, ...] = LANGUAGES, name: str = "") -> None:
         self.pretrained = types.SimpleNamespace(languages=languages)
         self._name = name
+        self.replicas = [self]
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
