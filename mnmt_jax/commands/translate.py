@@ -90,6 +90,12 @@ def make_parser() -> PassThroughParser:
         "longer than the largest bucket are split instead of being cut",
     )
     parser.add_argument(
+        "--markup",
+        choices=("html", "xml"),
+        help="with --split_sentences: lines have tags, which are placed in their translations by "
+        "word alignment; default: plain text",
+    )
+    parser.add_argument(
         "--glossary",
         metavar="FILE",
         help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
@@ -120,6 +126,8 @@ def main() -> None:
     flags, gin_files, bindings = parse_command_line(make_parser())
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
+    if flags.markup and not flags.split_sentences:
+        raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
@@ -139,6 +147,8 @@ def main() -> None:
     kind = SentenceJob if flags.split_sentences else TranslationJob
     glossary = Glossary.load(flags.glossary) if flags.glossary else None
     job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size, glossary=glossary)
+    if isinstance(job, SentenceJob):
+        job = dataclasses.replace(job, markup=flags.markup or "")
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
         flags.pivot = job.pivot

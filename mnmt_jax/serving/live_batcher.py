@@ -60,7 +60,7 @@ class LiveBatcher:
             collections.OrderedDict()
         )
         self._count, self._stops = 0, False
-        self._idle = set[LineEngine]()
+        self._idle = set(engines)
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=self._run, args=[engine], name="live batcher", daemon=True)

@@ -7,6 +7,10 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.decoding.generate import check_method_for_terms
+from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.decoding.text_translation import (
@@ -19,6 +23,7 @@ from mnmt_jax.decoding.text_translation import (
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
@@ -71,13 +76,19 @@ class TranslationOptions:
         target: code of the target language.
         source: code of the source language; None detects it for each text.
         model: name of the model; None takes the first that has both languages.
+        glossary: terms and their translations.
         sentence_ends: where sentences end.
+        markup: kind of markup of the texts.
+        tag_rules: what is done with tags.
     """
 
     target: str
     source: str | None = None
     model: str | None = None
+    glossary: Glossary | None = None
     sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
 
 
 class TranslationService:
@@ -101,6 +112,7 @@ class TranslationService:
     ) -> None:
         self.settings = settings
         self.database = database or Database()
+        self.glossaries = GlossaryStore(self.database)
         self.users = Users(self.database, require_keys=settings.require_keys)
         self._models = ServedModels(
             [
@@ -206,11 +218,21 @@ class TranslationService:
     ) -> list[Answer]:
         source, models = options.source, self.models(options.model)
         sources = [
-            (source, None) if source else self._detected(text, options.target, models)
+            (source, None)
+            if source
+            else self._detected(_plain_text(text, options), options.target, models)
             for text in texts
         ]
         to_translate = [
-            TextToTranslate(text, code, options.target, options.sentence_ends)
+            TextToTranslate(
+                text,
+                code,
+                options.target,
+                options.sentence_ends,
+                glossary=options.glossary,
+                markup=options.markup,
+                tag_rules=options.tag_rules,
+            )
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:
@@ -296,10 +318,31 @@ def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
         RefusedError: with status 400, if there is none.
     """
     model = models.choose(text.source, text.target)
+    if model is not None and text.glossary is not None:
+        _check_terms(model.job)
     if model is None:
         names = join_names([model.name for model in models])
         raise RefusedError(400, f"no translation from {text.source} to {text.target} by {names}")
     return model
+
+
+def _plain_text(text: str, options: TranslationOptions) -> str:
+    """Return a text without tags, for the detection of its language."""
+    if not options.markup:
+        return text
+    return text_of(MarkupReader(options.markup, options.tag_rules), text)
+
+
+def _check_terms(job: SentenceJob) -> None:
+    """Check that the search can have a glossary.
+
+    Raises:
+        RefusedError: with status 400, if it samples.
+    """
+    try:
+        check_method_for_terms(job.decode)
+    except UserError:
+        raise RefusedError(400, "glossary: not supported, because the server samples") from None
 
 
 def _are_short(texts: Iterable[TextToTranslate]) -> bool:
