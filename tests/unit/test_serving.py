@@ -237,11 +237,13 @@ def test_a_batch_waits_for_others_only_until_it_is_full(job):
 def test_engines_share_the_lines_and_do_not_wait_for_each_other(job):
     slow = MadeJob()
     slow.gate.clear()
+    job.gate.clear()
     engines = [BatchEngine(one.as_completed) for one in (slow, job)]
     live = LiveBatcher(engines, wait_seconds=0.1, max_waiting=100, window=64)
     futures = live.submit(lines(*(f"{n}" for n in range(10))), "a")
     wait_until(lambda: slow.batches and job.batches)
     assert [len(batch) for batch in slow.batches + job.batches] == [5, 5]
+    job.gate.set()
     for number in range(3):  # the second engine translates all that comes meanwhile
         (future,) = live.submit(lines(f"later {number}"), "a")
         assert future.result(30).text == f"[de] later {number}"
