@@ -32,6 +32,10 @@ class Settings:
     max_sentences: int = _setting(1000, "most sentences of a request")
     max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
     timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+    max_document_bytes: int = _setting(10 << 20, "most bytes of a document")
+    max_documents: int = _setting(32, "most documents in translation or kept; then status 429")
+    document_timeout: float = _setting(3600.0, "seconds until a document is given up")
+    document_lifetime: float = _setting(600.0, "seconds that a translated document is kept")
     headers_timeout: float = _setting(
         10.0, "seconds until a connection without the headers of a request is closed", least=0.1
     )
