@@ -100,7 +100,7 @@ class TranslationService:
         settings: limits.
         detector: detects source languages.
         database: API keys, usage and glossaries; None keeps them in memory.
-        make_engine: makes what translates the lines of a job.
+        make_engine: makes what translates the lines of a job; called for each replica.
     """
 
     def __init__(
@@ -117,7 +117,9 @@ class TranslationService:
         self.users = Users(self.database, require_keys=settings.require_keys)
         self._models = ServedModels(
             [
-                ServedModel(name, job, _make_batcher(make_engine(job), settings))
+                ServedModel(
+                    name, job, _make_batcher([make_engine(one) for one in job.replicas], settings)
+                )
                 for name, job in jobs.items()
             ]
         )
@@ -353,9 +355,9 @@ class TranslationService:
             raise RefusedError(413, f"{count} characters; the limit is {limit}")
 
 
-def _make_batcher(engine: LineEngine, settings: Settings) -> LiveBatcher:
+def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatcher:
     return LiveBatcher(
-        engine,
+        engines,
         wait_seconds=settings.wait_milliseconds / 1000,
         max_waiting=settings.max_waiting,
         window=settings.window,
