@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
+from mnmt_jax.commands.document_translation import translate_document_file
 from mnmt_jax.commands.pass_through import (
     PassThroughParser,
     add_beam_runner,
@@ -41,6 +43,7 @@ from mnmt_jax.commands.text_files import (
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names, pluralize, warn
+from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
@@ -69,6 +72,17 @@ def make_parser() -> PassThroughParser:
         "input",
     )
     parser.add_argument(
+        "--document",
+        metavar="FILE",
+        help="translate a document into --output instead of lines; its layout is kept. Formats: "
+        "txt, md, html, docx, odt, srt, po, xliff, tmx",
+    )
+    parser.add_argument(
+        "--overwrite_translations",
+        action="store_true",
+        help="also translate the texts of a .po, .xliff or .tmx --document that have a translation",
+    )
+    parser.add_argument(
         "--output",
         metavar="FILE",
         help="output file, gzip if it ends in .gz, written when complete; an interrupted command "
@@ -87,6 +101,18 @@ def make_parser() -> PassThroughParser:
         help="translate each sentence of a line by itself, and keep what is between them; lines "
         "longer than the largest bucket are split instead of being cut",
     )
+    parser.add_argument(
+        "--markup",
+        choices=("html", "xml"),
+        help="with --split_sentences: lines have tags, which are placed in their translations by "
+        "word alignment; default: plain text",
+    )
+    parser.add_argument(
+        "--glossary",
+        metavar="FILE",
+        help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
+        "forbidden targets after !; docs/guide.md#glossaries",
+    )
     add_beam_size(parser)
     add_pivot(parser)
     parser.add_argument(
@@ -97,7 +123,8 @@ def make_parser() -> PassThroughParser:
         "source, translation, score, truncated (source too long, its end is not translated), "
         "limited (output has Decode.max_length pieces), nbest (text and score of each hypothesis, "
         "as many as the beam), and where they apply others (contrast sources), pivot (text in the "
-        "pivot language), unknown_characters; default: text",
+        "pivot language), unknown_characters, missing_terms and forbidden_terms (of the glossary); "
+        "default: text",
     )
     add_step(parser)
     add_work_shard_flags(parser, "lines")
@@ -109,13 +136,19 @@ def make_parser() -> PassThroughParser:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.document:
+        translate_document_file(flags, gin_files, bindings)
+        return
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
+    if flags.markup and not flags.split_sentences:
+        raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
     import_modules(flags.module_import)
     from mnmt_jax.commands.resumable_output import ResumableOutput
+    from mnmt_jax.decoding.glossary import Glossary
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
@@ -127,7 +160,10 @@ def main() -> None:
         code = match_code(getattr(flags, name), translator.languages, f"--{name}")
         setattr(flags, name, code)
     kind = SentenceJob if flags.split_sentences else TranslationJob
-    job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    glossary = Glossary.load(flags.glossary) if flags.glossary else None
+    job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size, glossary=glossary)
+    if isinstance(job, SentenceJob):
+        job = dataclasses.replace(job, markup=flags.markup or "")
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
         flags.pivot = job.pivot
@@ -165,6 +201,8 @@ def _check_sharing(flags: argparse.Namespace, processes: int) -> None:
         raise UserError(f"{flag} needs --output, because finished lines are kept beside it")
     if flags.split_sentences:
         raise UserError(f"--split_sentences translates in one process; leave {flag} out")
+    if flags.glossary and flags.runner == "beam":
+        raise UserError("--glossary is not for --runner=beam; leave one of them out")
 
 
 @dataclasses.dataclass
@@ -177,6 +215,7 @@ class _Marked:
         alone: no other line to contrast with.
         unknown: characters that no piece of the vocabulary covers.
         characters: counts of these characters.
+        terms: not translated as the glossary demands.
     """
 
     truncated: list[int] = dataclasses.field(default_factory=list)
@@ -184,6 +223,7 @@ class _Marked:
     alone: list[int] = dataclasses.field(default_factory=list)
     unknown: list[int] = dataclasses.field(default_factory=list)
     characters: Counter[str] = dataclasses.field(default_factory=Counter)
+    terms: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add the events of a record."""
@@ -194,6 +234,7 @@ class _Marked:
             (self.limited, record["limited"]),
             (self.alone, is_alone),
             (self.unknown, unknown),
+            (self.terms, record.keys() & {"missing_terms", "forbidden_terms"}),
         ):
             if mark:
                 numbers.append(record["line"])
@@ -225,6 +266,12 @@ def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None
         "translation",
         f"at the length limit (Decode.max_length={decode.max_length}), possibly incomplete",
         "raise --gin.Decode.max_length",
+    )
+    _warn_lines(
+        marked.terms,
+        "line",
+        "not translated as the glossary demands",
+        "--format=jsonl names the terms",
     )
     _report_unknown(marked, decode)
 
@@ -321,12 +368,16 @@ def _progress() -> Iterator[Callable[[int], None]]:
     from tqdm import tqdm
 
     count, start = 0, time.monotonic()
-    with tqdm(unit=" lines", file=sys.stderr, disable=None) as bar:
+    with (
+        tqdm(unit=" lines", file=sys.stderr, disable=None) as bar,
+        note_first_results(functools.partial(tqdm.write, file=sys.stderr)) as note,
+    ):
 
         def report(lines: int) -> None:
             nonlocal count
             count += lines
             bar.update(lines)
+            note(lines)
 
         yield report
     seconds = time.monotonic() - start

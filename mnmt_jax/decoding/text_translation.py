@@ -12,14 +12,21 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 
+from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.markup_text import MarkedSentence, split_markup
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.placeholders import (
-    find_placeholders,
+    change_around_placeholders,
     keeps_placeholders,
     split_at_placeholders,
 )
+from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, missing_terms, present_forbidden_terms
 from mnmt_jax.decoding.text_parts import (
     Part,
+    SentenceEnds,
+    is_spaceless,
     join_lines,
     restore_line_breaks,
     split_long,
@@ -27,10 +34,8 @@ from mnmt_jax.decoding.text_parts import (
     split_text,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
-_SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())  # no spaces between sentences
 _LEAST_CAPITALS = 2  # letters of a sentence in capitals
 
 
@@ -42,11 +47,15 @@ class SentenceTranslation:
         source: the sentence in one line.
         text: the translated sentence in one line.
         translations: translations of the pieces, one if the sentence was translated whole.
+        missing_terms: terms of the glossary, by their sources, that are not translated as required.
+        forbidden_terms: forbidden texts that the translation has.
     """
 
     source: str
     text: str
     translations: tuple[Translation, ...]
+    missing_terms: tuple[str, ...] = ()
+    forbidden_terms: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +64,23 @@ class TextTranslation:
 
     Attributes:
         text: the translated text.
-        sentences: its sentences, in order.
+        sentences: its sentences, in order, without tags.
+        markup: kind of markup of the text.
     """
 
     text: str
     sentences: tuple[SentenceTranslation, ...]
+    markup: Markup = ""
+
+    @property
+    def missing_terms(self) -> tuple[str, ...]:
+        """Terms of the glossary, by their sources, that are not translated as required."""
+        return tuple(term for sentence in self.sentences for term in sentence.missing_terms)
+
+    @property
+    def forbidden_terms(self) -> tuple[str, ...]:
+        """Forbidden texts that the translation has."""
+        return tuple(term for sentence in self.sentences for term in sentence.forbidden_terms)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,11 +91,19 @@ class TextToTranslate:
         text: any text.
         source: code of the source language.
         target: code of the target language.
+        sentence_ends: where its sentences end.
+        markup: "html" or "xml" (`mnmt_jax.decoding.markup_text`); "" is plain text.
+        tag_rules: what is done with tags.
+        glossary: terms and their translations.
     """
 
     text: str
     source: str
     target: str
+    sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
+    glossary: Glossary | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,19 +114,26 @@ class LineOfText:
         text: the line.
         source: code of its language.
         target: code of the target language.
+        aligned: whether its translation is aligned to it.
+        terms: texts that the translation must or must not have.
     """
 
     text: str
     source: str
     target: str
+    aligned: bool = False
+    terms: LineTerms = NO_TERMS
 
     def numbered(self, number: int) -> Line:
         """Return the line with a number, as jobs take it."""
-        return Line(number, self.text, self.source, self.target)
+        languages = self.source, self.target
+        return Line(number, self.text, *languages, aligned=self.aligned, terms=self.terms)
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
-"""Yields lines to translate, and takes their translations; at most twice."""
+"""Yields lines to translate, and takes their translations; at most three times."""
+
+_REPEATS = 2  # of sentences that lost a placeholder or an untranslated element
 
 
 def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str], bool]) -> Steps:
@@ -107,19 +143,22 @@ def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str
         texts: the texts.
         fits: whether the model takes a line of a language whole.
     """
-    plans = [_TextPlan(text, fits) for text in texts]
+    plans = [_DocumentPlan(text, fits) if text.markup else _TextPlan(text, fits) for text in texts]
     sentences = [sentence for plan in plans for sentence in plan.sentences]
     yield from _translate(sentences)
-    lost = [sentence for sentence in sentences if not sentence.keeps_placeholders()]
-    for sentence in lost:
-        sentence.split_at_placeholders()
-    if lost:
-        yield from _translate(lost)
+    for _ in range(_REPEATS):
+        sentences = [
+            sentence
+            for sentence in sentences
+            if not sentence.keeps_placeholders() and sentence.split_at_placeholders()
+        ]
+        if sentences:
+            yield from _translate(sentences)
     return [plan.result() for plan in plans]
 
 
 def _translate(
-    sentences: Sequence[_Sentence],
+    sentences: Sequence[_Sentence | MarkedSentence],
 ) -> Generator[list[LineOfText], Sequence[Translation], None]:
     lines = [line for sentence in sentences for line in sentence.lines()]
     translations = iter((yield lines) if lines else ())
@@ -130,14 +169,22 @@ def _translate(
 class _Sentence:
     """A sentence, the pieces in which it is translated, and their translations."""
 
-    def __init__(self, sentence: str, text: TextToTranslate, fits: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        text: TextToTranslate,
+        fits: Callable[[str], bool],
+        *,
+        aligned: bool = False,
+    ) -> None:
         self.source, self._breaks = join_lines(sentence)
-        self._text, self._fits = text, fits
+        self._text, self._fits, self._aligned = text, fits, aligned
         self._is_capitals = _is_capitals(self.source)
         self._pieces = self._fitting(
             [(_true_case(self.source) if self._is_capitals else self.source, "")]
         )
         self._translations: tuple[Translation, ...] = ()
+        self._is_split = False
 
     def _fitting(self, pieces: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """Split pieces until each fits; a piece is a text, and what follows it untranslated."""
@@ -148,18 +195,33 @@ class _Sentence:
             result.append((last, after))
         return result
 
-    def split_at_placeholders(self) -> None:
-        """Translate the text around placeholders instead of the sentence."""
-        self._pieces = self._fitting(split_at_placeholders(self.source))
+    def split_at_placeholders(self) -> bool:
+        """Translate the text around placeholders instead; return whether that is different."""
+        if self._is_split:
+            return False
+        self._pieces, self._is_split = self._fitting(split_at_placeholders(self.source)), True
+        return True
 
     def lines(self) -> list[LineOfText]:
         """Return the lines to translate: the pieces that have letters."""
         source, target = self._text.source, self._text.target
         return [
-            LineOfText(piece.strip(), source, target)
+            LineOfText(
+                piece.strip(),
+                source,
+                target,
+                terms=self._terms(piece),
+                aligned=self._aligned,
+            )
             for piece, _ in self._pieces
             if has_letters(piece)
         ]
+
+    def _terms(self, text: str) -> LineTerms:
+        glossary = self._text.glossary
+        if glossary is None:
+            return NO_TERMS
+        return glossary.terms_of(text, self._text.source, ignore_case=self._is_capitals)
 
     def take(self, translations: Iterable[Translation]) -> None:
         """Take the translations of `lines`."""
@@ -179,13 +241,29 @@ class _Sentence:
                 continue
             leading, _, trailing = split_spaces(piece)
             text += leading + next(translations).text + trailing + after
-        if self._is_capitals and not find_placeholders(self.source):
-            text = text.upper()
+        if self._is_capitals:
+            text = change_around_placeholders(text, str.upper)
         return text
+
+    def alignment(self) -> Alignment | None:
+        """Return how the translation is aligned, if it was translated whole with an alignment."""
+        if len(self._pieces) != 1 or len(self._translations) != 1:
+            return None
+        (translation,), ((piece, after),) = self._translations, self._pieces
+        is_whole = len(piece) == len(self.source) and not after and piece == piece.strip()
+        has_length = len(translation.text) == len(self.translated())  # capitals may change it
+        return translation.alignment if is_whole and has_length else None
 
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation."""
-        return SentenceTranslation(self.source, self.translated(), self._translations)
+        text, terms, ignore_case = self.translated(), self._terms(self.source), self._is_capitals
+        return SentenceTranslation(
+            self.source,
+            text,
+            self._translations,
+            missing_terms(terms, text, ignore_case=ignore_case),
+            present_forbidden_terms(terms, text, ignore_case=ignore_case),
+        )
 
     def restored(self) -> str:
         """Return the translated sentence with the line breaks of the sentence."""
@@ -201,7 +279,7 @@ class _TextPlan:
             _Sentence(part.text, text, lambda line: fits(line, text.source))
             if part.is_sentence
             else part
-            for part in split_text(text.text, text.source)
+            for part in split_text(text.text, text.source, text.sentence_ends)
         ]
         self.sentences = [part for part in self._parts if isinstance(part, _Sentence)]
 
@@ -213,21 +291,42 @@ class _TextPlan:
             if is_sentence and needs_space:
                 text += " "
             text += part.restored() if isinstance(part, _Sentence) else part.text
-            needs_space = is_sentence and not _is_spaceless(self._text.target)
+            needs_space = is_sentence and not is_spaceless(self._text.target)
         return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
 
 
-def _is_spaceless(language: str) -> bool:
-    return parse_code(language).language in _SPACELESS
+class _DocumentPlan:
+    """A document with markup, and its sentences."""
+
+    def __init__(self, text: TextToTranslate, fits: Callable[[str, str], bool]) -> None:
+        def make(sentence: str, aligned: bool) -> _Sentence:
+            return _Sentence(sentence, text, lambda line: fits(line, text.source), aligned=aligned)
+
+        reader = MarkupReader(text.markup, text.tag_rules)
+        self._markup = text.markup
+        self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make)
+        self._with_spaces = not is_spaceless(text.target)
+        self.sentences = self._parts.sentences
+
+    def result(self) -> TextTranslation:
+        """Return the translated document."""
+        text = self._parts.joined(with_spaces=self._with_spaces)
+        sentences = tuple(sentence.result() for sentence in self.sentences)
+        return TextTranslation(text, sentences, self._markup)
 
 
 def _is_capitals(sentence: str) -> bool:
-    """Return whether all cased letters of a sentence are capitals, at least two."""
-    return sentence.isupper() and sum(map(str.isalpha, sentence)) >= _LEAST_CAPITALS
+    """Return whether all cased letters outside placeholders are capitals, at least two."""
+    outside = "".join(text for text, _ in split_at_placeholders(sentence))
+    return outside.isupper() and sum(map(str.isalpha, outside)) >= _LEAST_CAPITALS
 
 
 def _true_case(sentence: str) -> str:
-    """Return a sentence in lower case, with the first letter of each sentence as a capital."""
-    lower = sentence.lower()
-    first = next(index for index, character in enumerate(lower) if character.isalpha())
+    """Return a sentence in lower case around placeholders, with a capital at its start."""
+    lower = change_around_placeholders(sentence, str.lower)
+    (start, _), *_ = split_at_placeholders(lower)
+    letters = [index for index, character in enumerate(start) if character.isalpha()]
+    if not letters:  # it starts with a placeholder
+        return lower
+    first = letters[0]
     return lower[:first] + lower[first].upper() + lower[first + 1 :]

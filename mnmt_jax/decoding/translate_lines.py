@@ -18,6 +18,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
@@ -35,13 +36,14 @@ from mnmt_jax.decoding.encoded_lines import (
 from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.scoring import Score, score_batch
-from mnmt_jax.decoding.search import Hypotheses
+from mnmt_jax.decoding.search import Hypotheses, Search
 from mnmt_jax.decoding.search_limits import (
     check_beam_size,
     check_memory,
     memory_errors,
     with_memory_errors,
 )
+from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -77,6 +79,10 @@ class Translation:
             missing.
         pivot: the intermediate text, if the line was translated through another language; then
             `truncated` and `limited` cover both translations.
+        alignment: how the best hypothesis is aligned to the line; None if the line does not ask for
+            it, and for text that was copied.
+        missing_terms: required terms of the line, by their sources, that the best hypothesis lacks.
+        forbidden_terms: forbidden texts that it has.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -84,6 +90,9 @@ class Translation:
     limited: bool = False
     pivot: str | None = None
     unknown_characters: str = ""
+    alignment: Alignment | None = None
+    missing_terms: tuple[str, ...] = ()
+    forbidden_terms: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -121,36 +130,53 @@ def translate_lines(
         UserError: if a language has no tag, `decode` does not fit the model, or the model's output
             is not finite.
     """
-    longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
-    check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
-    check_beam_size(decode, inference_model.vocabulary.size)
+    check_search(inference_model, decode)
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
     to_encode = range(len(lines)) if has_sources and wanted else wanted
     encoded_lines = encode_lines(inference_model, {i: lines[i] for i in to_encode}, decode)
-    yield from ((i, _untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
+    yield from ((i, untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
     encoded_lines = {i: encoded for i, encoded in encoded_lines.items() if encoded.inputs}
     plan = _Plan(inference_model, lines, encoded_lines, decode)
     results = plan.search(wanted, None if has_sources else len(lines))
     for i, hypotheses in with_memory_errors(results, decode):
-        if not hypotheses:
-            raise UserError(
-                f"line {lines[i].number + 1}: the model's output is not a number; "
-                "use another checkpoint"
-            )
-        encoded = plan.encoded_lines[i]
-        limited = len(hypotheses[0].tokens) > encoded.limit
-        if encoded.copies:
-            hypotheses = tuple(
-                dataclasses.replace(
-                    hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies)
-                )
-                for hypothesis in hypotheses
-            )
-        truncated = encoded.truncated
-        yield i, Translation(hypotheses, truncated, limited, unknown_characters=encoded.unknown)
+        yield i, to_translation(plan.encoded_lines[i], hypotheses, lines[i])
 
 
-def _untranslated(encoded: EncodedLine) -> Translation:
+def to_translation(
+    encoded: EncodedLine, hypotheses: tuple[Hypothesis, ...], line: Line
+) -> Translation:
+    """Return the translation of a line.
+
+    Args:
+        encoded: the encoded line.
+        hypotheses: its hypotheses, best first.
+        line: the line, named in errors.
+
+    Raises:
+        UserError: if there is no hypothesis, because the model's output is not finite.
+    """
+    if not hypotheses:
+        raise UserError(
+            f"line {line.number + 1}: the model's output is not a number; use another checkpoint"
+        )
+    limited = len(hypotheses[0].tokens) > encoded.limit
+    if encoded.copies:
+        hypotheses = tuple(
+            dataclasses.replace(hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies))
+            for hypothesis in hypotheses
+        )
+    text = hypotheses[0].text
+    return Translation(
+        hypotheses,
+        encoded.truncated,
+        limited,
+        unknown_characters=encoded.unknown,
+        missing_terms=missing_terms(line.terms, text),
+        forbidden_terms=present_forbidden_terms(line.terms, text),
+    )
+
+
+def untranslated(encoded: EncodedLine) -> Translation:
     """Return the translation of a line without pieces: blank, or copied entirely."""
     if not encoded.copies:
         return Translation(unknown_characters=encoded.unknown)
@@ -209,7 +235,20 @@ class _Plan:
     def _search_shape(
         self, members: Sequence[int], bucket: int, steps: int, count: int
     ) -> Iterator[Finished]:
-        """Search lines in batches of one shape, chosen for `count` lines."""
+        """Search lines in batches of one shape, chosen for `count` lines.
+
+        The sizes of the arrays of terms belong to the shape; lines without terms come first.
+        """
+        groups: dict[TermsShape | None, list[int]] = {None: []}
+        for i in members:
+            groups.setdefault(self.encoded_lines[i].terms_shape, []).append(i)
+        for terms_shape, group in groups.items():
+            search = make_search(self.decode, has_terms=terms_shape is not None)
+            yield from self._search_group(group, bucket, steps, count, search)
+
+    def _search_group(
+        self, members: Sequence[int], bucket: int, steps: int, count: int, search: Search
+    ) -> Iterator[Finished]:
         rows = self.inference_model.rows(self.decode.batch, count)
         if members:
             check_memory(self.inference_model, self.decode, rows=rows, steps=steps)
@@ -220,12 +259,11 @@ class _Plan:
         def admission(chunk: Sequence[int]) -> Admission:
             numbered = [(self.lines[i].number, self.encoded_lines[i]) for i in chunk]
             shape = {"bucket": bucket, "steps": steps, "size": size}
-            return Admission(
-                chunk, *make_batch(self.inference_model, numbered, self.decode, **shape)
-            )
+            batch = make_batch(self.inference_model, numbered, self.decode, **shape)
+            return Admission(chunk, *batch)
 
         admissions = map(admission, chunks(ordered, size))
-        return search_continuously(self.inference_model, make_search(self.decode), admissions, rows)
+        return search_continuously(self.inference_model, search, admissions, rows)
 
 
 def score_lines(
@@ -307,6 +345,21 @@ def group_by_bucket(sizes: Mapping[int, int], decode: Decode) -> Iterator[tuple[
         if members:
             yield bucket, members
         below = bucket
+
+
+def check_search(inference_model: InferenceModel, decode: Decode) -> None:
+    """Check that settings of a search fit a model of translation.
+
+    Args:
+        inference_model: the model.
+        decode: the settings.
+
+    Raises:
+        UserError: otherwise.
+    """
+    longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
+    check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
+    check_beam_size(decode, inference_model.vocabulary.size)
 
 
 def check_decode(

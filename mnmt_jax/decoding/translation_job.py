@@ -11,10 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.alignment import compose, with_alignments
 from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
-from mnmt_jax.decoding.generate import describe_search, override_decode, with_beam_size
+from mnmt_jax.decoding.generate import (
+    check_method_for_terms,
+    describe_search,
+    override_decode,
+    with_beam_size,
+)
+from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
 from mnmt_jax.decoding.pretrained import PretrainedModel
+from mnmt_jax.decoding.terms import NO_TERMS
 from mnmt_jax.decoding.translate_lines import Translation, translate_lines
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError
@@ -31,11 +39,13 @@ class TranslationJob:
         pretrained: the model.
         decode: settings of the search.
         pivot: the model's code of the language to translate through; None translates directly.
+        glossary: terms of the source language of lines and their translations.
     """
 
     pretrained: PretrainedModel
     decode: Decode
     pivot: str | None = None
+    glossary: Glossary | None = None
 
     @classmethod
     def create(
@@ -45,6 +55,7 @@ class TranslationJob:
         *,
         pivot: str | None = None,
         beam_size: int | None = None,
+        glossary: Glossary | None = None,
         **overrides: Any,
     ) -> Self:
         """Return a job after checking its settings.
@@ -54,6 +65,7 @@ class TranslationJob:
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of the language to translate through, in any form; None translates directly.
             beam_size: field of `Decode`; None leaves that of `options`.
+            glossary: terms and their translations.
             overrides: other fields of `Decode` that replace those of `options`.
 
         Raises:
@@ -67,7 +79,20 @@ class TranslationJob:
             if not isinstance(pivot, str):
                 raise UserError(f"pivot={pivot!r}: must be a language code")
             pivot = match_code(pivot, pretrained.languages, "--pivot")
-        return cls(pretrained, decode, pivot)
+        if glossary is not None:
+            check_method_for_terms(decode)
+        return cls(pretrained, decode, pivot, glossary)
+
+    @property
+    def replicas(self) -> list[Self]:
+        """This job, and the same job with each replica of the model."""
+        others = (dataclasses.replace(self, pretrained=model) for model in self.pretrained.replicas)
+        return [self, *others]
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether a server may search lines by continuous batching; else it does so in batches."""
+        return True
 
     @property
     def window_size(self) -> int:
@@ -95,7 +120,7 @@ class TranslationJob:
         sources = match_line_codes(source, "source", languages)
         targets = match_line_codes(target, "target", languages)
         warn_same_language(source, target, languages)
-        numbered = number_lines(lines, sources, targets)
+        numbered = map(self._with_terms, number_lines(lines, sources, targets))
         return _contrasted(numbered, self.decode) if self.decode.source_contrast else numbered
 
     def as_completed(
@@ -123,10 +148,12 @@ class TranslationJob:
 
         Args:
             lines: from `number_lines`.
-            report: called with the number of lines that were just completed.
+            report: called with the number of lines that were just completed; with 0 before each
+                window.
         """
         while window := list(itertools.islice(lines, self.window_size)):
             translations = {}
+            report(0)
             for line, translation in self.as_completed(window):
                 translations[line.number] = translation
                 report(1)
@@ -136,14 +163,22 @@ class TranslationJob:
         """Return everything translations depend on besides their sources and languages."""
         pivot = {} if self.pivot is None else {"pivot": self.pivot}
         model = as_facts(self.pretrained.config.model)
-        return {"model": model, **self.pretrained.identity, **describe_search(self.decode), **pivot}
+        glossary = {} if self.glossary is None else {"glossary": self.glossary.digest}
+        search = describe_search(self.decode)
+        return {"model": model, **self.pretrained.identity, **search, **pivot, **glossary}
+
+    def _with_terms(self, line: Line) -> Line:
+        if self.glossary is None:
+            return line
+        terms = self.glossary.terms_of(line.text, line.source_lang)
+        return dataclasses.replace(line, terms=terms)
 
     def _translate(
         self, lines: Sequence[Line], done: Collection[int], *, has_sources: bool = True
     ) -> Iterator[tuple[int, Translation]]:
-        return translate_lines(
-            self.pretrained.inference_model, lines, self.decode, done, has_sources=has_sources
-        )
+        model, decode = self.pretrained.inference_model, self.decode
+        translations = translate_lines(model, lines, decode, done, has_sources=has_sources)
+        return with_alignments(model, lines, translations, decode)
 
     def _through_pivot(
         self, lines: Sequence[Line], pivot: str, done: Collection[int]
@@ -154,7 +189,9 @@ class TranslationJob:
         the first step translates the whole window, since the second draws contrast sources from it.
         """
         indirect = [line for line in lines if pivot not in (line.source_lang, line.target_lang)]
-        into_pivot = [dataclasses.replace(line, target_lang=pivot) for line in indirect]
+        into_pivot = [
+            dataclasses.replace(line, target_lang=pivot, terms=NO_TERMS) for line in indirect
+        ]
         skipped = () if self.decode.source_contrast else done
         pivot_translations = {
             indirect[i].number: translation
@@ -183,8 +220,10 @@ class TranslationJob:
 
 def _join(into_pivot: Translation, from_pivot: Translation) -> Translation:
     """Return a translation through a pivot from its two steps; a blank line has no pivot."""
+    first, second = into_pivot.alignment, from_pivot.alignment
     return dataclasses.replace(
         from_pivot,
+        alignment=compose(first, second) if first and second else None,
         truncated=into_pivot.truncated or from_pivot.truncated,
         limited=into_pivot.limited or from_pivot.limited,
         pivot=into_pivot.text if into_pivot.hypotheses else None,

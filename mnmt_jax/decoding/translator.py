@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.glossary import Glossary, as_glossary
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.sentence_job import SentenceJob
@@ -21,9 +24,12 @@ from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import Translation, score_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
-from mnmt_jax.errors import MnmtWarning, UserError, pluralize
+from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
 from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
+
+GlossaryLike = Glossary | Mapping[str, str | Sequence[str]] | str | Path
+"""A glossary, its terms, or the path of its file."""
 
 
 class Translator(PretrainedModel):
@@ -45,11 +51,13 @@ class Translator(PretrainedModel):
         target: str | Sequence[str],
         options: Decode | None = None,
         pivot: str | None = None,
+        glossary: GlossaryLike | None = None,
         progress: bool = False,
         **overrides: Any,
     ) -> tuple[TranslationJob, Iterator[Translation]]:
         """Check the parameters of `translate`, and return the job and its lazy translations."""
-        job = TranslationJob.create(self, options, pivot=pivot, **overrides)
+        terms = None if glossary is None else as_glossary(glossary)
+        job = TranslationJob.create(self, options, pivot=pivot, glossary=terms, **overrides)
         numbered = job.number_lines(lines, source=source, target=target)
         total = len(lines) if isinstance(lines, Sized) else None
         bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)
@@ -66,6 +74,9 @@ class Translator(PretrainedModel):
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of a language to translate into first, and from there into `target`; lines
                 that have it as source or target are translated directly. None translates directly.
+            glossary: terms of the source language and their translations: `{"file": "Datei"}`, with
+                alternatives `{"file": ["Datei", "Akte"]}`, or the path of a file
+                (`mnmt_jax.decoding.glossary`).
             progress: show a progress bar on standard error.
             overrides: fields of `Decode` that replace those of `options`, e.g. `beam_size=1` or
                 `source_contrast=0.7`; `beam_size=None` changes nothing.
@@ -73,7 +84,8 @@ class Translator(PretrainedModel):
         Returns:
             One translation per line, in order. Without source contrast a line's translation does
             not depend on the other lines. Warns of lines that are longer than the largest bucket
-            and were cut, and of characters that the vocabulary does not have.
+            and were cut, of characters that the vocabulary does not have, and of translations
+            without a required term.
 
         Raises:
             UserError: if the model does not have a language, a line is not text, or a setting is
@@ -90,6 +102,7 @@ class Translator(PretrainedModel):
                 stacklevel=2,
             )
         _warn_unknown(translations, copied=job.decode.copy_unknown)
+        _warn_terms(translations)
         return [translation.text for translation in translations]
 
     @with_parameters_of(_start)
@@ -111,8 +124,10 @@ class Translator(PretrainedModel):
         *,
         source: str,
         target: str,
+        markup: Markup = "",
         options: Decode | None = None,
         pivot: str | None = None,
+        glossary: GlossaryLike | None = None,
         **overrides: Any,
     ) -> TextTranslation:
         """Translate a text of any number of paragraphs and sentences.
@@ -125,8 +140,11 @@ class Translator(PretrainedModel):
             text: the text.
             source: language code of the text, in any form.
             target: target language code.
+            markup: "html" or "xml" to keep tags (`mnmt_jax.decoding.markup_text`); "" is plain
+                text.
             options: as in `translate`.
             pivot: as in `translate`.
+            glossary: as in `translate`.
             overrides: as in `translate`.
 
         Returns:
@@ -137,12 +155,15 @@ class Translator(PretrainedModel):
         """
         if not isinstance(text, str):
             raise UserError("translate_text takes one text; `translate` takes a list of lines")
-        job = SentenceJob.create(self, options, pivot=pivot, **overrides)
-        codes = (
-            match_code(code, self.languages, name)
-            for code, name in ((source, "source"), (target, "target"))
+        if markup not in MARKUPS:
+            raise UserError(f"markup={markup!r}: must be 'html', 'xml' or '' for plain text")
+        terms = None if glossary is None else as_glossary(glossary)
+        job = SentenceJob.create(self, options, pivot=pivot, glossary=terms, **overrides)
+        source = match_code(source, self.languages, "source")
+        target = match_code(target, self.languages, "target")
+        (translation,) = job.translate_texts(
+            [TextToTranslate(text, source, target, glossary=terms, markup=markup)]
         )
-        (translation,) = job.translate_texts([TextToTranslate(text, *codes)])
         return translation
 
     def score(
@@ -202,6 +223,21 @@ def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
         MnmtWarning,
         stacklevel=3,
     )
+
+
+def _warn_terms(translations: Iterable[Translation]) -> None:
+    """Warn of translations without a required term, or with a forbidden one."""
+    lines = [one for one in translations if one.missing_terms or one.forbidden_terms]
+    if lines:
+        terms = dict.fromkeys(
+            term for one in lines for term in (*one.missing_terms, *one.forbidden_terms)
+        )
+        warnings.warn(
+            f"{pluralize(len(lines), 'line')} not translated as the glossary demands "
+            f"({join_names(list(terms))}); `stream` says which",
+            MnmtWarning,
+            stacklevel=3,
+        )
 
 
 def _translations(pairs: Iterator[tuple[Line, Translation]], bar: tqdm) -> Iterator[Translation]:

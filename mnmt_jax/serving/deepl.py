@@ -1,49 +1,86 @@
-"""Routes of DeepL's API, version 2: /v2/translate, /v2/languages, /v2/usage."""
+"""Routes of DeepL's API, version 2: /v2/translate, /v2/languages, /v2/usage.
+
+Those of glossaries are in `mnmt_jax.serving.deepl_glossaries`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup, TagRules
+from mnmt_jax.decoding.text_parts import SentenceEnds
+from mnmt_jax.serving.deepl_codes import with_region, without_region
+from mnmt_jax.serving.deepl_glossaries import with_glossary
+from mnmt_jax.serving.glossary_fields import lacking_terms
+from mnmt_jax.serving.request_fields import (
+    is_list_of_text,
+    model_of,
+    read_fields,
+    required,
+    tags_field,
+    text_field,
+    user_of,
+)
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
-_DEFAULTS = {"split_sentences": ("", "1"), "tag_handling": ("",), "glossary_id": ("",)}
+_NO_LIMIT = 10**12  # characters, as DeepL states it
+_DEFAULTS = {
+    "tag_handling": MARKUPS,
+    "formality": ("", "default", "prefer_more", "prefer_less"),
+    "model_type": ("", "quality_optimized", "latency_optimized", "prefer_quality_optimized"),
+}
+_TAG_RULES = ("ignore_tags", "splitting_tags", "non_splitting_tags")
+_REFUSED = ("custom_instructions", "style_id", "translation_memory_id", "glossary_ids")
+_SENTENCE_ENDS: dict[str, SentenceEnds] = {
+    "": "all",
+    "0": "none",
+    "1": "all",
+    "nonewlines": "punctuation",
+}
 
 
 def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
-    characters = 0
 
     @router.post("/translate")
     async def translate(request: Request) -> dict[str, Any]:
-        nonlocal characters
-        fields = await read_fields(request, lists=("text",))
+        fields = await read_fields(request, lists=("text", *_TAG_RULES))
         texts = required(fields, "text")
-        if not all(isinstance(text, str) for text in texts):
+        if not is_list_of_text(texts):
             raise RefusedError(400, "text must be a list of texts")
         for name, allowed in _DEFAULTS.items():
             if (value := text_field(fields, name)) not in allowed:
                 raise RefusedError(400, f"{name}: '{value}' is not supported")
+        for name in _REFUSED:
+            if fields.get(name):
+                raise RefusedError(400, f"{name} is not supported")
         source = text_field(fields, "source_lang")
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
-            source=service.language(source, "source_lang") if source else None,
+            source=service.language(source, "source_lang", any_region=True) if source else None,
+            model=model_of(request, fields),
+            sentence_ends=_sentence_ends(fields),
+            markup=cast(Markup, text_field(fields, "tag_handling")),
+            tag_rules=TagRules(*(tags_field(fields, name) for name in _TAG_RULES)),
         )
+        options = with_glossary(service, request, fields, options)
         answers = await service.translate(texts, options, user_of(request))
-        characters += sum(map(len, texts))
         return {
             "translations": [
                 {
-                    "detected_source_language": _code(answer.source),
+                    "detected_source_language": without_region(answer.source),
                     "text": answer.translation.text,
                     "billed_characters": len(text),
+                    **_model_type(fields),
+                    **lacking_terms(answer, ("missing_terms", "forbidden_terms")),
                 }
                 for text, answer in zip(texts, answers, strict=True)
             ]
@@ -52,31 +89,46 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.get("/languages")
     @router.post("/languages", include_in_schema=False)
     async def languages(request: Request) -> list[dict[str, Any]]:
-        kind = text_field(await read_fields(request), "type", "source")
+        fields = await read_fields(request)
+        kind = text_field(fields, "type", "source")
         if kind not in ("source", "target"):
             raise RefusedError(400, "type must be source or target")
-        return [
-            {"language": code, "name": name, "supports_formality": False}
-            for code, name in _languages(service, with_regions=kind == "target")
-        ]
+        codes = service.models(model_of(request, fields)).languages
+        return _source_languages(codes) if kind == "source" else _target_languages(codes)
 
     @router.get("/usage")
     @router.post("/usage", include_in_schema=False)
-    async def usage() -> dict[str, int]:
-        return {"character_count": characters, "character_limit": 10**12}
+    async def usage(request: Request) -> dict[str, int]:
+        characters, limit = service.users.used(user_of(request))
+        return {"character_count": characters, "character_limit": limit or _NO_LIMIT}
 
     return router
 
 
-def _languages(service: TranslationService, *, with_regions: bool) -> list[tuple[str, str]]:
-    pairs = []
-    for code in service.languages:
-        plain = _code(code)
-        regions = _REGIONS.get(plain, (plain,)) if with_regions else (plain,)
-        pairs += [(region, get_language(code).name) for region in regions]
-    return pairs
+def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:
+    """Return where sentences end, by `split_sentences`; JSON clients may send a number."""
+    value = str(fields.get("split_sentences", ""))
+    if value not in _SENTENCE_ENDS:
+        raise RefusedError(400, f"split_sentences: '{value}' must be 0, 1 or nonewlines")
+    return _SENTENCE_ENDS[value]
 
 
-def _code(code: str) -> str:
-    """Return a code as DeepL writes it: PT-BR, ZH-HANS."""
-    return code.replace("_", "-").upper()
+def _model_type(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kind of model as it was asked for: a direction has one model for all kinds."""
+    kind = text_field(fields, "model_type").removeprefix("prefer_")
+    return {"model_type_used": kind} if kind else {}
+
+
+def _source_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
+    """Return source languages, without regions."""
+    plain = dict.fromkeys(without_region(code) for code in codes)
+    return [{"language": code, "name": get_language(code).name} for code in plain]
+
+
+def _target_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
+    """Return target languages, with the regions that clients require."""
+    return [
+        {"language": region, "name": get_language(code).name, "supports_formality": False}
+        for code in codes
+        for region in _REGIONS.get(with_region(code), (with_region(code),))
+    ]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.markup_tokens import Markup
+from mnmt_jax.documents.formats import FORMATS
+from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
     integer_field,
+    is_list_of_text,
+    model_of,
     read_fields,
     required,
     text_field,
@@ -26,6 +32,9 @@ from mnmt_jax.vocabulary.languages import get_language
 _ALIASES = {"pb": "pt_BR", "zh": "zh_Hans", "zt": "zh_Hant"}
 
 
+_FORMATS: dict[str, Markup] = {"text": "", "html": "html"}
+
+
 def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate"])
@@ -35,14 +44,17 @@ def make_router(service: TranslationService) -> APIRouter:
         fields = await read_fields(request)
         texts = required(fields, "q")
         single = isinstance(texts, str)
-        if not single and not _is_list_of_text(texts):
+        if not single and not is_list_of_text(texts):
             raise RefusedError(400, "q must be text or a list of texts")
-        if text_field(fields, "format", "text") != "text":
-            raise RefusedError(400, "format: only text is supported")
+        if (form := text_field(fields, "format", "text") or "text") not in _FORMATS:
+            raise RefusedError(400, f"format: {form} is not supported; choose text or html")
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
-            target=_language(service, required(fields, "target"), "target"),
-            source=None if source.lower() == "auto" else _language(service, source, "source"),
+            target=language_of(service, required(fields, "target"), "target"),
+            source=None if source.lower() == "auto" else language_of(service, source, "source"),
+            model=model_of(request, fields),
+            markup=_FORMATS[form],
+            glossary=glossary_field(fields, "glossary"),
         )
         alternatives = integer_field(fields, "alternatives", 0)
         answers = await service.translate([texts] if single else texts, options, user_of(request))
@@ -57,9 +69,14 @@ def make_router(service: TranslationService) -> APIRouter:
         return [_detected(*detected)] if detected else []
 
     @router.get("/languages")
-    async def languages() -> list[dict[str, Any]]:
-        codes = list(service.languages)
-        return [{**_named(code), "targets": codes} for code in codes]
+    async def languages(request: Request) -> list[dict[str, Any]]:
+        models = service.models(model_of(request, await read_fields(request)))
+        return [{**_named(code), "targets": models.targets(code)} for code in models.languages]
+
+    @router.get("/spec", include_in_schema=False)
+    async def spec(request: Request) -> dict[str, Any]:
+        schema: dict[str, Any] = request.app.openapi()
+        return schema
 
     @router.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:
@@ -67,11 +84,12 @@ def make_router(service: TranslationService) -> APIRouter:
         return {
             "charLimit": service.settings.max_characters,
             "frontendTimeout": 500,
-            "apiKeys": False,
-            "keyRequired": False,
+            "apiKeys": service.settings.require_keys,
+            "keyRequired": service.settings.require_keys,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "glossary": True,
+            "filesTranslation": True,
+            "supportedFilesFormat": [*FORMATS],
             "language": {"source": _named(first), "target": _named((others or [first])[0])},
         }
 
@@ -102,26 +120,44 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     ]
     if detected:
         response["detectedLanguage"] = detected[0] if single else detected
+    for name, terms in _lacking_terms(answers).items():
+        response[name] = terms[0] if single else terms
     if alternatives > 0:
         others = [_alternatives(answer, alternatives) for answer in answers]
         response["alternatives"] = others[0] if single else others
     return response
 
 
+def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
+    """Return terms of the glossary that translations lack or must not have, if there are any."""
+    names = ("missingTerms", "forbiddenTerms")
+    lacking = [lacking_terms(answer, names) for answer in answers]
+    return {
+        name: [terms.get(name, []) for terms in lacking]
+        for name in names
+        if any(name in terms for terms in lacking)
+    }
+
+
 def _alternatives(answer: Answer, count: int) -> list[str]:
-    """Return other hypotheses of a text of one sentence, at most as many as the beam has."""
+    """Return other hypotheses of a text of one sentence, at most as many as the beam has.
+
+    There are none with markup, because they have no tags.
+    """
     sentences = answer.translation.sentences
-    if len(sentences) != 1 or len(sentences[0].translations) != 1:
+    if answer.translation.markup or len(sentences) != 1 or len(sentences[0].translations) != 1:
         return []
     (translation,) = sentences[0].translations
     return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]
 
 
-def _language(service: TranslationService, code: Any, field: str) -> str:
+def language_of(service: TranslationService, code: Any, field: str) -> str:
+    """Return the server's code of a language that a field names.
+
+    Raises:
+        RefusedError: with status 400, if no model has it.
+    """
     if not isinstance(code, str):
         raise RefusedError(400, f"{field} must be text")
-    return service.language(_ALIASES.get(code.lower(), code), field)
-
-
-def _is_list_of_text(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    code = _ALIASES.get(code.lower(), code)
+    return service.language(code, any_region=field == "source")

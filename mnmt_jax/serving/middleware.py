@@ -5,42 +5,68 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter, Histogram
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MODEL = "mnmt_model"
+"""Key of a request's scope: the model that its path chooses."""
+_MODELS = "/models/"
 
 Respond = Callable[[int, str, str], JSONResponse]
 """Makes the answer to an error from status, message and path."""
 
 
 class LimitBody:
-    """Refuses bodies that are too large, by their size so far, and cancels abandoned requests.
+    """Refuses bodies that are too large or too slow, and cancels abandoned requests.
 
-    A request is abandoned when its client closes the connection before the answer.
+    The size so far counts, so a body needs no content length. A request is abandoned when its
+    client closes the connection before the answer.
+
+    Args:
+        app: the application.
+        max_bytes: most bytes of a body.
+        max_bytes_by_path: other limits, by path.
+        seconds: most seconds of a body.
+        respond: answers refused requests.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, respond: Respond) -> None:
-        self._app, self._max_bytes, self._respond = app, max_bytes, respond
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        max_bytes_by_path: Mapping[str, int],
+        seconds: float,
+        respond: Respond,
+    ) -> None:
+        self._app, self._max_bytes, self._seconds = app, max_bytes, seconds
+        self._max_bytes_by_path, self._respond = max_bytes_by_path, respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body, is_complete = bytearray(), False
-        while not is_complete:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            is_complete = not message.get("more_body", False)
-            if len(body) > self._max_bytes:
-                text = f"the body has more than {self._max_bytes} bytes"
-                await self._respond(413, text, scope["path"])(scope, receive, send)
-                return
-        await self._handle(scope, bytes(body), receive, send)
+        max_bytes = self._max_bytes_by_path.get(scope["path"], self._max_bytes)
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await _read(receive, max_bytes)
+        except TimeoutError:
+            text = f"the body took more than {self._seconds:g} seconds"
+            response = self._respond(408, text, scope["path"])
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        if body is None:
+            return
+        if len(body) > max_bytes:
+            text = f"the body has more than {max_bytes} bytes"
+            await self._respond(413, text, scope["path"])(scope, receive, send)
+            return
+        await self._handle(scope, body, receive, send)
 
     async def _handle(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the application until it has answered or the client has gone."""
@@ -56,6 +82,18 @@ class LimitBody:
             gone.cancel()
 
 
+async def _read(receive: Receive, max_bytes: int) -> bytes | None:
+    """Return the body, or its beginning if it is too large; None if the client has gone."""
+    body, is_complete = bytearray(), False
+    while not is_complete and len(body) <= max_bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        is_complete = not message.get("more_body", False)
+    return bytes(body)
+
+
 def _replay(body: bytes, gone: asyncio.Future[Message]) -> Receive:
     """Return a channel with the body that was read, and then the client's end."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -64,6 +102,29 @@ def _replay(body: bytes, gone: asyncio.Future[Message]) -> Receive:
         return messages.pop() if messages else await asyncio.shield(gone)
 
     return receive
+
+
+class AnswerErrors:
+    """Answers exceptions of the application, so that nothing else shows or logs their text."""
+
+    def __init__(self, app: ASGIApp, answer: Callable[[str, Exception], JSONResponse]) -> None:
+        self._app, self._answer = app, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        has_started = False
+
+        async def observed(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observed)
+        except Exception as error:  # the server goes on
+            response = self._answer(scope.get("path", ""), error)
+            if not has_started:
+                await response(scope, receive, send)
 
 
 class Measure:
@@ -92,3 +153,20 @@ class Measure:
             path = getattr(route, "path", "other")
             self._answers.labels(path, str(status)).inc()
             self._seconds.labels(path).observe(time.perf_counter() - start)
+
+
+class ChooseModel:
+    """Takes `/models/NAME` from the beginning of paths, and notes the name in the scope.
+
+    So a client that cannot send the field `model` chooses a model by the server's address.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] == "http" and scope["path"].startswith(_MODELS):
+            name, slash, path = scope["path"].removeprefix(_MODELS).partition("/")
+            scope = {**scope, "path": slash + path, MODEL: name}
+        await self._app(scope, receive, send)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.serving.users import User
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -22,6 +27,18 @@ async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[
     Raises:
         RefusedError: with status 400, if the body is not what its content type says.
     """
+    if lists not in (known := _parsed(request)):
+        known[lists] = await _read_fields(request, lists)
+    return known[lists]
+
+
+def _parsed(request: Request) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the fields that were read before, so that a body is parsed once."""
+    known: dict[tuple[str, ...], dict[str, Any]] = request.scope.setdefault("mnmt.fields", {})
+    return known
+
+
+async def _read_fields(request: Request, lists: tuple[str, ...]) -> dict[str, Any]:
     fields = _form(request.url.query, lists)
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -35,9 +52,24 @@ async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[
     return fields | _form(_text(body), lists)
 
 
-def user_of(request: Request) -> str:
-    """Return whose sentences a request has: the address of its client."""
-    return request.client.host if request.client else ""
+def user_of(request: Request) -> User:
+    """Return the user of a POST or of a request to DeepL's routes (`authentication`)."""
+    user: User = request.state.user
+    return user
+
+
+def is_deepl(path: str) -> bool:
+    """Return whether a path is one of DeepL's routes."""
+    return path.startswith("/v2/")
+
+
+def model_of(request: Request, fields: Mapping[str, Any]) -> str | None:
+    """Return the name of the model that a request chooses, by its path or a field.
+
+    Raises:
+        RefusedError: with status 400, if the field is not text.
+    """
+    return request.scope.get(MODEL) or text_field(fields, "model") or None
 
 
 def required(fields: Mapping[str, Any], name: str) -> Any:
@@ -48,7 +80,7 @@ def required(fields: Mapping[str, Any], name: str) -> Any:
     """
     value = fields.get(name)
     if value is None or value == "" or value == []:
-        raise RefusedError(400, f"missing {name} parameter")
+        raise RefusedError(400, f"Invalid request: missing {name} parameter")
     return value
 
 
@@ -62,6 +94,19 @@ def text_field(fields: Mapping[str, Any], name: str, default: str = "") -> str:
     if not isinstance(value, str):
         raise RefusedError(400, f"{name} must be text")
     return value
+
+
+def tags_field(fields: Mapping[str, Any], name: str) -> frozenset[str]:
+    """Return the names of tags: a list of texts, in each of which commas separate them.
+
+    Raises:
+        RefusedError: with status 400, if it is something else.
+    """
+    values = fields.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise RefusedError(400, f"{name} must be names of tags")
+    names = [tag.strip() for value in values for tag in value.split(",")]
+    return frozenset(filter(None, names))
 
 
 def integer_field(fields: Mapping[str, Any], name: str, default: int) -> int:
@@ -79,21 +124,39 @@ def integer_field(fields: Mapping[str, Any], name: str, default: int) -> int:
         raise RefusedError(400, f"{name} must be a whole number") from None
 
 
+def is_list_of_text(value: Any) -> bool:
+    """Return whether the value of a field is a list of texts."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
         value = json.loads(body)
+        if _SURROGATE.search(body):
+            json.dumps(value, ensure_ascii=False).encode()  # half a pair is no character
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise RefusedError(400, "the body must be a JSON object")
+    if (b"\\u" in body or b"\xed" in body) and _has_surrogates(value):
+        raise RefusedError(400, "the body has halves of characters, such as \\ud800")
     for name in lists:
         if isinstance(value.get(name), str):
             value[name] = [value[name]]
     return value
 
 
+def _has_surrogates(value: object) -> bool:
+    """Return whether JSON has halves of surrogate pairs, which are not characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _form(text: str, lists: tuple[str, ...]) -> dict[str, Any]:
-    return _collected(parse_qsl(text, keep_blank_values=True, errors="strict"), lists)
+    try:
+        return _collected(parse_qsl(text, keep_blank_values=True, errors="strict"), lists)
+    except UnicodeDecodeError:
+        raise RefusedError(400, "the fields are not UTF-8") from None
 
 
 def _collected(pairs: list[tuple[str, Any]], lists: tuple[str, ...]) -> dict[str, Any]:

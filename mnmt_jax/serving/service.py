@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.decoding.generate import check_method_for_terms
+from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.decoding.text_translation import (
     LineOfText,
     Steps,
@@ -17,13 +21,24 @@ from mnmt_jax.decoding.text_translation import (
     translation_steps,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import UserError, join_names, say
+from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.glossary_store import GlossaryStore
+from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
+from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
 
+_SHORT = 2000  # characters that are split at once
+_WINDOWS = 4  # of lines of a document that wait at a time
 RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
+
+
+_Step = tuple[list[LineOfText], list[TextTranslation] | None]
+_Advance = Callable[[Steps, Sequence[Translation] | None], Awaitable[_Step]]
 
 
 class RefusedError(Exception):
@@ -56,67 +71,118 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationOptions:
-    """What a request asks for, with the model's codes of languages.
+    """What a request asks for, with the server's codes of languages.
 
     Attributes:
         target: code of the target language.
         source: code of the source language; None detects it for each text.
+        model: name of the model; None takes the first that has both languages.
+        glossary: terms and their translations.
+        sentence_ends: where sentences end.
+        markup: kind of markup of the texts.
+        tag_rules: what is done with tags.
     """
 
     target: str
     source: str | None = None
+    model: str | None = None
+    glossary: Glossary | None = None
+    sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
 
 
 class TranslationService:
-    """A model behind the routes.
+    """Models behind the routes.
 
     Args:
-        job: the model and settings of the search.
+        jobs: each model with settings of the search, by its name in requests.
         settings: limits.
         detector: detects source languages.
+        database: API keys, usage and glossaries; None keeps them in memory.
+        make_engine: makes what translates the lines of a job; called for each replica.
     """
 
-    def __init__(self, job: SentenceJob, settings: Settings, detector: LanguageDetector) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[str, SentenceJob],
+        settings: Settings,
+        detector: LanguageDetector,
+        database: Database | None = None,
+        make_engine: Callable[[SentenceJob], LineEngine] = JobEngine,
+    ) -> None:
         self.settings = settings
-        self.languages = job.pretrained.languages
-        self._job, self._detector = job, detector
-        # Of languages that share a label, the first of the model is detected.
-        self._by_label = {detector.expected(code): code for code in reversed(self.languages)}
-        self._batcher = LiveBatcher(
-            functools.partial(TranslationJob.as_completed, job),
-            wait_seconds=settings.wait_milliseconds / 1000,
-            max_waiting=settings.max_waiting,
-            window=settings.window,
+        self.database = database or Database()
+        self.glossaries = GlossaryStore(self.database)
+        self.users = Users(self.database, require_keys=settings.require_keys)
+        self._models = ServedModels(
+            [
+                ServedModel(
+                    name, job, _make_batcher([make_engine(one) for one in job.replicas], settings)
+                )
+                for name, job in jobs.items()
+            ]
         )
+        self._detector = detector
+        # Of languages that share a label, the first is detected.
+        self._by_label = {detector.expected(code): code for code in reversed(self.languages)}
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages of all models."""
+        return self._models.languages
 
     @property
     def waiting(self) -> int:
         """Number of lines that wait."""
-        return self._batcher.waiting
+        return sum(model.batcher.waiting for model in self._models)
 
     def stop(self) -> None:
-        """Translate what waits, and accept no more."""
-        self._batcher.stop()
+        """Translate what waits, accept no more, and close the database."""
+        for model in self._models:
+            model.batcher.stop()
+        self.users.stop()
+        self.database.close()
 
-    def language(self, code: str, field: str) -> str:
-        """Return the model's code of a language.
+    def models(self, name: str | None = None) -> ServedModels:
+        """Return the model of a name, or all models if it is None.
+
+        Raises:
+            RefusedError: with status 400, if there is no such model.
+        """
+        models = self._models.named(name)
+        if not models:
+            names = join_names([model.name for model in self._models])
+            raise RefusedError(400, f"model: {name} is not served; the models are {names}")
+        return models
+
+    def language(self, code: str, field: str = "", *, any_region: bool = False) -> str:
+        """Return the server's code of a language.
 
         Args:
             code: code in any form.
-            field: name of the field, for the message.
+            field: name of the field, for the message; empty leaves it out.
+            any_region: whether a code without region means the first of several regions, as for a
+                source; otherwise it is refused.
 
         Raises:
-            RefusedError: with status 400, if the model does not have it.
+            RefusedError: with status 400, if no model has it, or it is ambiguous.
         """
-        known = find_code(code, self.languages)
+        prefix = field and f"{field}: "
+        try:
+            known = find_code(code, self.languages)
+        except UserError as error:
+            if not any_region:
+                raise RefusedError(400, f"{prefix}{error}") from None
+            known = next(one for one in self.languages if find_code(code, [one]))
         if known is None:
-            raise RefusedError(400, f"{field}: {code} is not supported")
+            raise RefusedError(400, f"{prefix}{code} is not supported")
         return known
 
     def detect(self, text: str) -> tuple[str, float] | None:
-        """Return the model's code of the language of a text and its probability.
+        """Return the server's code of the language of a text and its probability.
 
-        None if the text has no letters, or is in none of the model's languages.
+        None if the text has no letters, or is in none of the models' languages.
         """
         if not has_letters(text):
             return None
@@ -125,29 +191,54 @@ class TranslationService:
         return None if code is None else (code, probability)
 
     async def translate(
-        self, texts: Sequence[str], options: TranslationOptions, user: str
+        self, texts: Sequence[str], options: TranslationOptions, user: User
     ) -> list[Answer]:
-        """Translate texts.
+        """Translate texts, and count their characters.
 
         Args:
             texts: texts of any number of sentences.
             options: their languages.
-            user: whose texts they are, for fairness.
+            user: whose texts they are, for fairness and quotas.
 
         Raises:
-            RefusedError: if a limit is exceeded, the language of a text is not known, too much is
-                waiting, or the time is over.
+            RefusedError: if a limit is exceeded, no model translates from a text's language, too
+                much is waiting, or the time is over.
+            QuotaExceeded: if the user's key has too few characters left.
         """
         self._check_limits(texts)
-        source = options.source
-        sources = [(source, None) if source else self._detected(text) for text in texts]
+        with self.users.charge(user, sum(map(len, texts))):
+            answers = await self._translate(texts, options, user.name)
+        if self.settings.log_text:
+            for text, answer in zip(texts, answers, strict=True):
+                translated = answer.translation.text
+                say(f"{answer.source} {text!r} -> {options.target} {translated!r}")
+        return answers
+
+    async def _translate(
+        self, texts: Sequence[str], options: TranslationOptions, user: str
+    ) -> list[Answer]:
+        source, models = options.source, self.models(options.model)
+        sources = [
+            (source, None)
+            if source
+            else self._detected(_plain_text(text, options), options.target, models)
+            for text in texts
+        ]
         to_translate = [
-            TextToTranslate(text, code, options.target)
+            TextToTranslate(
+                text,
+                code,
+                options.target,
+                options.sentence_ends,
+                glossary=options.glossary,
+                markup=options.markup,
+                tag_rules=options.tag_rules,
+            )
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:
             async with asyncio.timeout(self.settings.timeout):
-                results = await self._run(translation_steps(to_translate, self._job.fits), user)
+                results = await self._translate_texts(to_translate, models, user)
         except TimeoutError:
             raise RefusedError(503, "the translation took too long; send less text") from None
         except QueueFull:
@@ -159,27 +250,104 @@ class TranslationService:
             for result, (code, confidence) in zip(results, sources, strict=True)
         ]
 
-    async def _run(self, steps: Steps, user: str) -> list[TextTranslation]:
-        """Run the steps of a translation; splitting text does not hold up other requests."""
-        lines, results = await asyncio.to_thread(_advance, steps, None)
-        while results is None:
-            translations = await self._translate_lines(lines, user)
-            lines, results = await asyncio.to_thread(_advance, steps, translations)
+    async def translate_document(
+        self, texts: Sequence[TextToTranslate], options: TranslationOptions, user: User
+    ) -> list[TextTranslation]:
+        """Translate the texts of a document, some lines at a time, without limits of a request.
+
+        Args:
+            texts: its texts, all in one direction.
+            options: what the request asks for.
+            user: whose texts they are.
+
+        Raises:
+            RefusedError: if no model has the direction, the time is over, or the server stops.
+            QuotaExceeded: if the user's key has too few characters left.
+        """
+        model = _choose(self.models(options.model), texts[0])
+        steps = translation_steps([model.spelled(text) for text in texts], model.job.fits)
+        try:
+            with self.users.charge(user, sum(len(text.text) for text in texts)):
+                async with asyncio.timeout(self.settings.document_timeout):
+                    results = await self._run(
+                        steps, _advance_in_thread, model, user.name, in_parts=True
+                    )
+        except TimeoutError:
+            raise RefusedError(503, "the translation took too long; divide the document") from None
+        except Stopped:
+            raise RefusedError(503, "the server is stopping") from None
         return results
 
-    async def _translate_lines(self, lines: Sequence[LineOfText], user: str) -> list[Translation]:
+    async def _translate_texts(
+        self, texts: Sequence[TextToTranslate], models: ServedModels, user: str
+    ) -> list[TextTranslation]:
+        """Translate texts with the model of each direction."""
+        by_model: dict[ServedModel, dict[int, TextToTranslate]] = {}
+        for index, text in enumerate(texts):
+            model = _choose(models, text)
+            by_model.setdefault(model, {})[index] = model.spelled(text)
+        results: dict[int, TextTranslation] = {}
+        for model, members in by_model.items():
+            steps = translation_steps(members.values(), model.job.fits)
+            advance = _advance if _are_short(members.values()) else _advance_in_thread
+            translations = await self._run(steps, advance, model, user)
+            results |= zip(members, translations, strict=True)
+        return [results[index] for index in range(len(texts))]
+
+    async def _run(
+        self,
+        steps: Steps,
+        advance: _Advance,
+        model: ServedModel,
+        user: str,
+        *,
+        in_parts: bool = False,
+    ) -> list[TextTranslation]:
+        """Run the steps of a translation; in parts, if there may be any number of lines."""
+        translate = self._translate_in_parts if in_parts else self._translate_lines
+        lines, results = await advance(steps, None)
+        while results is None:
+            translations = await translate(lines, model, user)
+            lines, results = await advance(steps, translations)
+        return results
+
+    async def _translate_in_parts(
+        self, lines: Sequence[LineOfText], model: ServedModel, user: str
+    ) -> list[Translation]:
+        """Translate lines, some at a time; wait as long as too much is waiting."""
+        translations: list[Translation] = []
+        size = _WINDOWS * self.settings.window
+        while len(translations) < len(lines):
+            start = len(translations)
+            part = lines[start : start + min(size, self.settings.max_sentences)]
+            try:
+                translations += await self._translate_lines(part, model, user)
+            except QueueFull:
+                if model.batcher.waiting == 0:  # the queue is shorter than a part
+                    raise RefusedError(429, "too much text; try again later") from None
+                await asyncio.sleep(RETRY_SECONDS)
+        return translations
+
+    async def _translate_lines(
+        self, lines: Sequence[LineOfText], model: ServedModel, user: str
+    ) -> list[Translation]:
         if len(lines) > self.settings.max_sentences:
             limit = self.settings.max_sentences
             raise RefusedError(413, f"{len(lines)} sentences; the limit is {limit}")
-        futures = self._batcher.submit(lines, user)
+        futures = model.batcher.submit(lines, user)
         try:
             return [await asyncio.wrap_future(future) for future in futures]
         finally:
             for future in futures:  # of a client that has gone, or a time that is over
                 future.cancel()
 
-    def _detected(self, text: str) -> tuple[str, float]:
-        return self.detect(text) or (self.languages[0], 0.0)
+    def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:
+        """Return the source language of a text; the first one if no model translates from it."""
+        detected = self.detect(text)
+        if detected and models.choose(detected[0], target):
+            return detected
+        sources = (code for code in models.languages if models.choose(code, target))
+        return next(sources, models.languages[0]), 0.0
 
     def _check_limits(self, texts: Sequence[str]) -> None:
         count, limit = sum(map(len, texts)), self.settings.max_characters
@@ -187,9 +355,64 @@ class TranslationService:
             raise RefusedError(413, f"{count} characters; the limit is {limit}")
 
 
-def _advance(
-    steps: Steps, translations: Sequence[Translation] | None
-) -> tuple[list[LineOfText], list[TextTranslation] | None]:
+def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatcher:
+    return LiveBatcher(
+        engines,
+        wait_seconds=settings.wait_milliseconds / 1000,
+        max_waiting=settings.max_waiting,
+        window=settings.window,
+    )
+
+
+def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
+    """Return the model of a text's direction.
+
+    Raises:
+        RefusedError: with status 400, if there is none.
+    """
+    model = models.choose(text.source, text.target)
+    if model is not None and text.glossary is not None:
+        _check_terms(model.job)
+    if model is None:
+        names = join_names([model.name for model in models])
+        raise RefusedError(400, f"no translation from {text.source} to {text.target} by {names}")
+    return model
+
+
+def _plain_text(text: str, options: TranslationOptions) -> str:
+    """Return a text without tags, for the detection of its language."""
+    if not options.markup:
+        return text
+    return text_of(MarkupReader(options.markup, options.tag_rules), text)
+
+
+def _check_terms(job: SentenceJob) -> None:
+    """Check that the search can have a glossary.
+
+    Raises:
+        RefusedError: with status 400, if it samples.
+    """
+    try:
+        check_method_for_terms(job.decode)
+    except UserError:
+        raise RefusedError(400, "glossary: not supported, because the server samples") from None
+
+
+def _are_short(texts: Iterable[TextToTranslate]) -> bool:
+    """Return whether splitting texts takes less time than a thread would."""
+    return sum(len(text.text) for text in texts) <= _SHORT
+
+
+async def _advance(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
+    return _next_step(steps, translations)
+
+
+async def _advance_in_thread(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
+    """Advance without holding up other requests."""
+    return await asyncio.to_thread(_next_step, steps, translations)
+
+
+def _next_step(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
     """Return the next lines of a translation, or its results."""
     try:
         sent: Any = translations

@@ -10,6 +10,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 
+_ENGINES = ("jax", "ctranslate2")
 _PREFIX = "MNMT_SERVE_"
 
 
@@ -23,6 +24,12 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "address; 0.0.0.0 is reachable from other machines")
     port: int = _setting(5000, "port; 0 for a free one", least=0)
+    engine: str = _setting("jax", "what searches: jax, or ctranslate2 (encoder-decoders on CPUs)")
+    compute_type: str = _setting("float32", "precision of ctranslate2: float32, int8 and others")
+    threads: int = _setting(0, "threads of ctranslate2; 0 for as many as it chooses", least=0)
+    replicas: int = _setting(
+        1, "copies of each model, each on its share of the devices; 1 uses all devices together"
+    )
     wait_milliseconds: float = _setting(
         5.0, "how long a batch waits for further sentences after its first one", least=0
     )
@@ -32,19 +39,50 @@ class Settings:
     max_sentences: int = _setting(1000, "most sentences of a request")
     max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
     timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+    max_document_bytes: int = _setting(10 << 20, "most bytes of a document")
+    max_documents: int = _setting(32, "most documents in translation or kept; then status 429")
+    document_timeout: float = _setting(3600.0, "seconds until a document is given up")
+    document_lifetime: float = _setting(600.0, "seconds that a translated document is kept")
+    headers_timeout: float = _setting(
+        10.0, "seconds until a connection without the headers of a request is closed", least=0.1
+    )
+    body_timeout: float = _setting(
+        60.0, "seconds until a request without its whole body is refused, status 408", least=0.1
+    )
+    answer_timeout: float = _setting(
+        60.0, "seconds until the connection of a client that reads no answer is closed", least=0.1
+    )
+    max_connections: int = _setting(512, "most connections; more are refused, status 503")
+    database: str = _setting(
+        "", "SQLite file of API keys, usage and glossaries; without it they end with the server"
+    )
+    require_keys: bool = _setting(
+        False, "refuse requests without an API key of the database (mnmt api-keys)"
+    )
+    cors_origins: str = _setting(
+        "*", "origins whose pages may use the server, separated by commas; '' for none"
+    )
+    log_text: bool = _setting(False, "print texts and translations, and the words of failures")
 
     def __post_init__(self) -> None:
         """Check the ranges.
 
         Raises:
-            UserError: if a number is too small or too large.
+            UserError: if a number is too small or too large, there is no such engine, or the
+                engine has no replicas.
         """
         for field in dataclasses.fields(self):
             value, least = getattr(self, field.name), field.metadata["least"]
-            if not isinstance(value, str) and not value >= least:
+            if not isinstance(value, str | bool) and not value >= least:
                 raise UserError(f"--{field.name}={value} must be at least {least}")
         if self.port > 65535:
             raise UserError(f"--port={self.port} must be at most 65535")
+        if self.engine not in _ENGINES:
+            raise UserError(f"--engine={self.engine} must be {' or '.join(_ENGINES)}")
+        if self.engine == "ctranslate2" and self.replicas > 1:
+            raise UserError("--replicas is for --engine=jax; ctranslate2 has --threads")
+        if self.require_keys and not self.database:
+            raise UserError("--require_keys needs the --database that has the keys")
 
     @classmethod
     def of_flags(cls, flags: argparse.Namespace) -> Settings:
@@ -62,20 +100,35 @@ def add_settings_flags(
         variables: variables such as MNMT_SERVE_PORT.
 
     Raises:
-        UserError: if a variable is not a number.
+        UserError: if a variable is not a number, or not 0 or 1 for a flag without a value.
     """
     for field in dataclasses.fields(Settings):
         kind: Any = type(field.default)
         variable = f"{_PREFIX}{field.name.upper()}"
-        text = variables.get(variable)
-        try:
-            default = field.default if text is None else kind(text)
-        except ValueError:
-            raise UserError(f"{variable}={text} must be a number") from None
-        parser.add_argument(
-            f"--{field.name}",
-            type=kind,
-            default=default,
-            metavar={str: "TEXT", int: "N", float: "X"}[kind],
-            help=f"{field.metadata['help']}; variable {variable}; default: {field.default}",
-        )
+        default = _variable(variable, variables.get(variable), field.default)
+        shown = field.default or "none" if kind in (str, bool) else field.default
+        options: dict[str, Any] = {
+            "default": default,
+            "help": f"{field.metadata['help']}; variable {variable}; default: {shown}",
+        }
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            metavar = {str: "TEXT", int: "N", float: "X"}[kind]
+            options |= {"type": kind, "metavar": metavar}
+        parser.add_argument(f"--{field.name}", **options)
+
+
+def _variable(name: str, text: str | None, default: Any) -> Any:
+    """Return the value of an environment variable; the default if it is not set."""
+    kind = type(default)
+    if text is None:
+        return default
+    if kind is bool:
+        if text not in ("0", "1"):
+            raise UserError(f"{name}={text} must be 0 or 1")
+        return text == "1"
+    try:
+        return kind(text)
+    except ValueError:
+        raise UserError(f"{name}={text} must be a number") from None

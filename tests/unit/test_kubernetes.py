@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.common_flags import parse_command_line
+from mnmt_jax.commands.train import make_parser
+from mnmt_jax.config.loading import load_config
 from tests.fake_kubernetes import JobSet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +28,7 @@ import json, os, pathlib, sys
 fake = pathlib.Path(os.environ["FAKE"])
 attempt, index = int((fake / "attempt").read_text()), int(os.environ["JOB_COMPLETION_INDEX"])
 call = {{"argv": sys.argv[1:], "flags": os.environ["XLA_FLAGS"], "folder": os.getcwd()}}
+call["variables"] = dict(os.environ)
 (fake / f"call-{{attempt}}-{{os.environ['HOSTNAME']}}").write_text(json.dumps(call))
 sys.exit(json.loads((fake / "statuses").read_text())[attempt][index])
 """
@@ -126,6 +132,112 @@ def test_storage_that_pods_share_is_mounted():
     ]
     assert {"name": "shared", "mountPath": "/shared"} in jobs.container["volumeMounts"]
     assert len(printed(**GPU).pod["volumes"]) == 1
+
+
+def test_pods_have_the_named_variables(image, tmp_path):
+    here = {"MNMT_JAX_CACHE_FOLDER": "/mnt/here", "MNMT_JAX_CACHE_GIB": "300", "HERE": "$(A) $HOME"}
+    flags = ("--env", "A=b=$(HERE) it's", "--workdir=gs://b/r", "--env=HERE", "--env=NO=")
+    flags += ("--env=MNMT_JAX_CACHE_FOLDER=/local/mnmt",)
+    jobs = printed(*flags, **GPU, **here, FOLDER=str(image))
+    (tmp_path / "statuses").write_text("[[0, 0]]")
+    assert jobs.run({"FAKE": str(tmp_path)}, tmp_path / "attempt") == ("Completed", 1)
+    expected = {
+        "A": "b=$(HERE) it's",
+        "HERE": "$(A) $HOME",
+        "NO": "",
+        "MNMT_JAX_CACHE_FOLDER": "/local/mnmt",
+        "MNMT_JAX_CACHE_GIB": "300",
+    }
+    for call in calls(tmp_path).values():
+        assert call["variables"].items() >= expected.items()
+        assert call["argv"][-1] == "--workdir=gs://b/r" and "--env" not in str(call["argv"])
+    assert "env" not in printed(**GPU).container
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--env",), "error: --env : must be NAME=VALUE, or the NAME of a variable"),
+        (("--env", "--workdir=x"), "error: --env --workdir=x: must be NAME=VALUE"),
+        (("--env=A B=c",), "error: --env A B=c: must be NAME=VALUE"),
+        (("--env=NOPE",), "error: --env NOPE: is not set here; pass --env NOPE=VALUE"),
+    ],
+)
+def test_a_wrong_variable_of_the_pods_prints_no_jobset(flags, message):
+    done = jobset("print", *flags, **GPU)
+    assert done.returncode == 2 and done.stderr.startswith(message)
+    assert not done.stdout and len(done.stderr.splitlines()) == 1
+
+
+def test_pods_run_as_an_account_with_secrets_and_a_local_disk():
+    jobs = printed(**TPU, SERVICE_ACCOUNT="trainer", SECRET="keys", LOCAL="/mnt/disks/ssd0")
+    assert jobs.pod["serviceAccountName"] == "trainer"
+    assert jobs.container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    volume = {
+        "name": "local",
+        "hostPath": {"path": "/mnt/disks/ssd0", "type": "DirectoryOrCreate"},
+    }
+    assert volume in jobs.pod["volumes"]
+    assert {"name": "local", "mountPath": "/local"} in jobs.container["volumeMounts"]
+    plain = printed(**TPU)
+    assert "serviceAccountName" not in plain.pod and "envFrom" not in plain.container
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("serviceAccountName: 'trainer'", "serviceAccountName: 'Trainer'"),
+        ("serviceAccountName:", "serviceAccount:"),
+        ("{name: 'A',", "{name: 'B',"),
+        ("value: '1'", "value: 1"),
+        ("{name: 'A',", "{name: '1 A',"),
+        ("{secretRef:", "{secret:"),
+        ("type: DirectoryOrCreate", "type: Folder"),
+        ("mountPath: /local", "mountPath: /dev/shm"),
+    ],
+)
+def test_the_fake_cluster_refuses_what_a_cluster_does(before, after):
+    variables = {"SERVICE_ACCOUNT": "trainer", "SECRET": "keys", "LOCAL": "/mnt"}
+    text = jobset("print", "--env=A=1", "--env=B=2", **GPU, **variables).stdout
+    JobSet.read(text)
+    assert text.count(before) == 1
+    with pytest.raises(AssertionError):
+        JobSet.read(text.replace(before, after))
+
+
+def documented_trainings() -> list[str]:
+    """Return the commands of docs/scale.md that start a JobSet, with their exports."""
+    text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```text\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    exports = [line for block in blocks for line in block.splitlines() if line[:7] == "export "]
+    trainings = [block for block in blocks if "jobset.sh train" in block]
+    return ["\n".join(exports) + "\n" + block for block in trainings]
+
+
+@pytest.mark.parametrize(("number", "hosts"), [(0, 2), (1, 8)])
+def test_documented_commands_start_a_jobset(number, hosts):
+    command = documented_trainings()[number].replace("jobset.sh train", "jobset.sh print")
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    jobs = JobSet.read(done.stdout)
+    assert len(jobs.host_names) == hosts and jobs.pod["serviceAccountName"] == "trainer"
+    _, _, script, _, *arguments = jobs.command()
+    assert "scripts/train.py" in script
+    with contextlib.chdir(ROOT):
+        flags, gin_files, bindings = parse_command_line(make_parser(), arguments)
+        config = load_config(gin_files, bindings)
+    assert flags.workdir == "gs://my-bucket/runs/mine" and len(gin_files) == 2
+    assert config.data.cache == "gs://my-bucket/cache" and config.data.rows == 512
+    if number == 0:
+        assert jobs.variables()["MNMT_JAX_CACHE_FOLDER"] == "/local"
+        assert {"name": "local", "mountPath": "/local"} in jobs.container["volumeMounts"]
 
 
 def test_kubectl_receives_the_printed_jobset_and_deletes_it(tmp_path):

@@ -17,6 +17,7 @@ import pytest
 from mnmt_jax.commands import serve
 from mnmt_jax.decoding.text_translation import LineOfText
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings, add_settings_flags
 from tests.unit.made_server import MadeJob, made_service, serving
@@ -41,9 +42,9 @@ def job() -> MadeJob:
 
 
 @pytest.fixture
-def address(monkeypatch, job):
+def address(job):
     limits = {"max_characters": 500, "max_sentences": 3}
-    service = made_service(monkeypatch, job, wait_milliseconds=0, **limits)
+    service = made_service(job, wait_milliseconds=0, **limits)
     with serving(service) as url:
         yield url
 
@@ -82,10 +83,10 @@ def test_lists_detection_and_alternatives(address):
     [
         ("/translate", {"target": "de"}, 400, "missing q parameter"),
         ("/translate", {"q": "a"}, 400, "missing target parameter"),
-        ("/translate", {"q": "a", "target": "xh"}, 400, "target: xh is not supported"),
+        ("/translate", {"q": "a", "target": "xh"}, 400, "xh is not supported"),
         ("/translate", {"q": "a", "target": 5}, 400, "target must be text"),
         ("/translate", {"q": [1], "target": "de"}, 400, "q must be text or a list of texts"),
-        ("/translate", {"q": "a", "target": "de", "format": "html"}, 400, "only text is supported"),
+        ("/translate", {"q": "a", "target": "de", "format": "md"}, 400, "md is not supported"),
         ("/translate", {"q": "a", "target": "de", "alternatives": "x"}, 400, "a whole number"),
         ("/translate", [1], 400, "must be a JSON object"),
         ("/translate", {"q": "a " * 300, "target": "de"}, 413, "600 characters; the limit is 500"),
@@ -97,12 +98,6 @@ def test_lists_detection_and_alternatives(address):
         ),
         ("/translate", b"q=\xff", 400, "not UTF-8"),
         ("/v2/translate", {"target_lang": "DE"}, 400, "missing text parameter"),
-        (
-            "/v2/translate",
-            {"text": ["a"], "target_lang": "DE", "split_sentences": "0"},
-            400,
-            "'0' is",
-        ),
         ("/suggest", {"q": "a"}, 403, "not collected"),
         ("/nowhere", {"q": "a"}, 404, "Not Found"),
         ("/translate", b"x" * 1_100_000, 413, "more than 1048576 bytes"),
@@ -121,7 +116,7 @@ def test_a_failure_is_not_shown_and_is_of_its_batch_alone(address):
     assert call(address, "/translate", {"q": "Go.", "source": "en", "target": "de"})[0] == 200
 
 
-def test_status_routes(address, monkeypatch, job):
+def test_status_routes(address, job):
     assert call(address, "/health") == (200, {"status": "ok"})
     assert call(address, "/ready") == (200, {"status": "ready"})
     assert call(address, "/openapi.json")[0] == 200
@@ -130,13 +125,13 @@ def test_status_routes(address, monkeypatch, job):
         text = response.read().decode()
     assert 'mnmt_answers_total{path="/translate",status="200"} 1.0' in text
     assert "mnmt_waiting_lines 0.0" in text
-    with serving(made_service(monkeypatch, job), ready=False) as url:
+    with serving(made_service(job), ready=False) as url:
         assert call(url, "/ready") == (503, {"error": "the model is being compiled"})
 
 
-def test_a_full_queue_is_refused_with_a_time_to_wait(monkeypatch, job):
+def test_a_full_queue_is_refused_with_a_time_to_wait(job):
     job.gate.clear()
-    service = made_service(monkeypatch, job, wait_milliseconds=0, max_waiting=2, timeout=30)
+    service = made_service(job, wait_milliseconds=0, max_waiting=2, timeout=30)
     with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
         body = {"q": "One.", "source": "en", "target": "de"}
         first = pool.submit(call, url, "/translate", body)
@@ -152,17 +147,17 @@ def test_a_full_queue_is_refused_with_a_time_to_wait(monkeypatch, job):
         assert first.result()[0] == second.result()[0] == 200
 
 
-def test_a_request_that_takes_too_long_is_answered(monkeypatch, job):
+def test_a_request_that_takes_too_long_is_answered(job):
     job.gate.clear()
-    with serving(made_service(monkeypatch, job, wait_milliseconds=0, timeout=1)) as url:
+    with serving(made_service(job, wait_milliseconds=0, timeout=1)) as url:
         status, answer = call(url, "/translate", {"q": "One.", "source": "en", "target": "de"})
         assert status == 503 and "took too long" in answer["error"]
         job.gate.set()
 
 
-def test_sentences_of_a_client_that_went_away_are_not_translated(monkeypatch, job):
+def test_sentences_of_a_client_that_went_away_are_not_translated(job):
     job.gate.clear()
-    service = made_service(monkeypatch, job, wait_milliseconds=0, timeout=60)
+    service = made_service(job, wait_milliseconds=0, timeout=60)
     with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
         body = {"q": "One.", "source": "en", "target": "de"}
         first = pool.submit(call, url, "/translate", body)
@@ -195,7 +190,7 @@ def wait_until(condition) -> None:
 
 def batcher(job: MadeJob, **changes) -> LiveBatcher:
     options = {"wait_seconds": 0.0, "max_waiting": 1000, "window": 4} | changes
-    return LiveBatcher(job.as_completed, **options)
+    return LiveBatcher([BatchEngine(job.as_completed)], **options)
 
 
 def lines(*texts: str) -> list[LineOfText]:
@@ -237,6 +232,27 @@ def test_a_batch_waits_for_others_only_until_it_is_full(job):
     assert [future.result(30).text for future in futures] == [f"[de] {n}" for n in range(4)]
     assert time.monotonic() - start < 15 and job.batches == [["0", "1", "2", "3"]]
     live.stop()
+
+
+def test_engines_share_the_lines_and_do_not_wait_for_each_other(job):
+    slow = MadeJob()
+    slow.gate.clear()
+    job.gate.clear()
+    engines = [BatchEngine(one.as_completed) for one in (slow, job)]
+    live = LiveBatcher(engines, wait_seconds=0.1, max_waiting=100, window=64)
+    futures = live.submit(lines(*(f"{n}" for n in range(10))), "a")
+    wait_until(lambda: slow.batches and job.batches)
+    assert [len(batch) for batch in slow.batches + job.batches] == [5, 5]
+    job.gate.set()
+    for number in range(3):  # the second engine translates all that comes meanwhile
+        (future,) = live.submit(lines(f"later {number}"), "a")
+        assert future.result(30).text == f"[de] later {number}"
+    assert len(slow.batches) == 1
+    slow.gate.set()
+    assert [future.result(30).text for future in futures] == [f"[de] {n}" for n in range(10)]
+    live.stop()
+    with pytest.raises(Stopped):
+        live.submit(lines("late"), "a")
 
 
 def test_stopping_translates_what_waits_and_takes_no_more(job):
