@@ -3,6 +3,10 @@
 Each element of the source sentence is placed around the words of the translation that are aligned
 to its words. The elements of a parent are placed inside of it and beside each other, so no tag is
 lost or leaves its parent; elements of one parent may change their order, as words do.
+
+Attention is sharpened before: weights of source pieces that all words attend to are divided by
+their sum, and words at the same relative position are preferred (docs/serving.md has both without
+the other).
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar
 _UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
 _FIXED = 1000.0  # score of a word that an element must have
+_LEAST = 1e-9  # weight of a source piece that nothing attends to
+_DISTANCE = 4.0  # nats by which a weight is less if its words are at opposite ends of the sentence
 
 
 @dataclasses.dataclass(eq=False)
@@ -70,7 +76,8 @@ def place_tags(
     """
     fixed = _fixed_spans(source, translation, nodes)
     units = _units(translation, list(fixed.values()))
-    weights = _Weights(source, units, alignment or relative_alignment(source, translation))
+    alignment = _sharpened(alignment) if alignment else relative_alignment(source, translation)
+    weights = _Weights(source, units, alignment)
     for node, span in fixed.items():
         weights.fix(node, units.index(span))
     placed: dict[Node, Span] = {}
@@ -155,6 +162,17 @@ class _Weights:
                 inside = start <= node.start and node.end <= end
                 scores[unit - first] = _FIXED if inside else -_FIXED
         return scores
+
+
+def _sharpened(alignment: Alignment) -> Alignment:
+    """Return an alignment relative to what all words attend to and to relative positions."""
+    weights = alignment.weights / np.maximum(alignment.weights.sum(axis=0), _LEAST)
+    target, source = (
+        np.array([(start + end) / 2 for start, end in spans]) / max(spans[-1][1], 1)
+        for spans in (alignment.target, alignment.source)
+    )
+    nearness = np.exp(-_DISTANCE * np.abs(np.subtract.outer(target, source)))
+    return dataclasses.replace(alignment, weights=_rows_to_one(_rows_to_one(weights) * nearness))
 
 
 def _rows_to_one(weights: Weights) -> Weights:
