@@ -6,9 +6,9 @@
 Sources are aligned to their references under teacher forcing, so the tags of the reference are the
 truth. An element is correct if it is around the same characters; F1 is that of words in elements.
 
-- CLDR: phrases of the test split with their parts marked: items of lists, heads and bodies, numbers.
+- CLDR: phrases with their parts marked: items of lists, heads and bodies, numbers.
 - LibreOffice help (`mnmt fetch libreoffice_help`, its packages unpacked in TREE): paragraphs of the
-  test pages with the same inline tags in both languages.
+  pages with the same inline tags in both languages.
 """
 
 from __future__ import annotations
@@ -87,18 +87,19 @@ def cldr_pairs(
     }
 
 
-def help_pairs(tree: Path, languages: Sequence[str], limit: int) -> dict[Direction, list[Pair]]:
-    """Return paragraphs of the test pages, from and into English."""
+def help_pairs(
+    tree: Path, languages: Sequence[str], limit: int, split: str = "test"
+) -> dict[Direction, list[Pair]]:
+    """Return paragraphs of the pages of a split, from and into English."""
     codes = [code for code in HELP_FOLDERS if code in languages]
     folders = {code: find_page_folder(code, [tree]) for code in codes}
     if missing := [code for code in codes if folders[code] is None]:
         sys.exit(f"{tree}: no help pages in {missing[0]}; unpack its package there")
     english: Any = folders["en"]
     pages = sorted(page.relative_to(english) for page in english.rglob("*.html"))
-    test = [page for page in pages if split_of(page) == "test"]
     directions = [d for code in codes if code != "en" for d in (("en", code), (code, "en"))]
     pairs: dict[Direction, list[Pair]] = {direction: [] for direction in directions}
-    for page in test:
+    for page in (page for page in pages if split_of(page) == split):
         texts: dict[str, dict[str, str]] = {
             code: dict(help_paragraphs(folder / page)) for code, folder in folders.items() if folder
         }
@@ -196,7 +197,7 @@ def run_of(text: str) -> Run:
 
 
 def spans_of(text: str) -> dict[str, tuple[int, int]]:
-    """Return the characters of each element, without spaces; {} if one is empty or is everything."""
+    """Return the characters of each element, without spaces; {} if one is empty or everything."""
     run = run_of(text)
     spans: dict[str, tuple[int, int]] = {}
 

@@ -143,15 +143,19 @@ def align_lines(
 def alignment_path(plan: Plan) -> Path:
     """Return the attentions of a model that place tags best.
 
-    They are the last one of the target, and the first one of a role between it and the source: the
-    states of the source are nearest to their words there (docs/serving.md).
+    Measured for models of four layers (docs/serving.md): cross-attention aligns best in the last
+    layer, attention of the target to itself and the source in the middle. With a role between them,
+    it is the last layer of the target and the first one of the role, where the states of the source
+    are nearest to their words.
 
     Args:
         plan: of the model.
     """
     paths = alignment_paths(plan)
-    last = max(path[0].layer for path in paths)
-    return next(path for path in paths if path[0].layer == last)
+    layers = sorted({path[0].layer for path in paths})
+    sees_source_and_itself = paths[0][0].query in paths[0][0].keys and len(paths[0]) == 1
+    layer = layers[(len(layers) - 1) // 2] if sees_source_and_itself else layers[-1]
+    return next(path for path in paths if path[0].layer == layer)
 
 
 def alignment_paths(plan: Plan) -> list[Path]:
