@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.commands.text_files import check_input_file, check_output_file, is_stream
-from mnmt_jax.errors import UserError, pluralize, say
+from mnmt_jax.errors import UserError, join_names, pluralize, say, warn
 from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.text_translation import TextToTranslate
+    from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
 
 _OF_LINES = {  # flags, and their values without effect
     "input": None,
     "on_bad_line": "error",
     "split_sentences": False,
+    "markup": None,
     "format": "text",
     "num_processes": None,
     "process_id": None,
@@ -46,6 +47,7 @@ def translate_document_file(
             has nothing to translate.
     """
     _check_flags(flags)
+    from mnmt_jax.decoding.glossary import Glossary
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.text_translation import TextToTranslate
     from mnmt_jax.decoding.translator import Translator
@@ -58,15 +60,18 @@ def translate_document_file(
     target = match_code(flags.target, translator.languages, "--target")
     options = DocumentOptions(target, source, flags.overwrite_translations)
     document = read_document(Path(flags.document).read_bytes(), flags.document, options)
+    glossary = Glossary.load(flags.glossary) if flags.glossary else None
     texts = [
-        TextToTranslate(segment.text, source, target, markup=segment.markup)
+        TextToTranslate(segment.text, source, target, markup=segment.markup, glossary=glossary)
         for segment in document.segments
     ]
     job = SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
-    data = document.write(_translate(job, texts))
+    results = _translate(job, texts)
+    data = document.write([result.text for result in results])
     with new_path(Path(os.path.realpath(flags.output))) as partial:
         partial.write_bytes(data)
     say(f"{flags.output}: {pluralize(len(texts), 'text')} translated")
+    warn_of_terms(results)
 
 
 def _check_flags(flags: argparse.Namespace) -> None:
@@ -84,14 +89,24 @@ def _check_flags(flags: argparse.Namespace) -> None:
     check_output_file(flags.output, flags.document, "--document")
 
 
-def _translate(job: SentenceJob, texts: Sequence[TextToTranslate]) -> list[str]:
+def _translate(job: SentenceJob, texts: Sequence[TextToTranslate]) -> list[TextTranslation]:
     """Translate texts, and show how many are done."""
     from tqdm import tqdm
 
-    translations: list[str] = []
+    results: list[TextTranslation] = []
     with tqdm(total=len(texts), unit=" texts", file=sys.stderr, disable=None) as bar:
         for start in range(0, len(texts), _AT_A_TIME):
             part = texts[start : start + _AT_A_TIME]
-            translations += [result.text for result in job.translate_texts(part)]
+            results += job.translate_texts(part)
             bar.update(len(part))
-    return translations
+    return results
+
+
+def warn_of_terms(results: Sequence[TextTranslation]) -> None:
+    """Print the terms that are not translated as the glossary demands."""
+    missing = dict.fromkeys(term for result in results for term in result.missing_terms)
+    forbidden = dict.fromkeys(term for result in results for term in result.forbidden_terms)
+    if missing:
+        warn(f"terms not translated as the glossary demands: {join_names([*missing])}")
+    if forbidden:
+        warn(f"forbidden terms in the translation: {join_names([*forbidden])}")

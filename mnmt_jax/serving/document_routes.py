@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import mimetypes
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -13,12 +14,16 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_tokens import MarkupReader
 from mnmt_jax.decoding.text_translation import TextToTranslate
 from mnmt_jax.documents.formats import check_format, read_document
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
+from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.document_store import DocumentStore, StoredDocument
+from mnmt_jax.serving.glossary_fields import glossary_field
 from mnmt_jax.serving.libretranslate import language_of
 from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
@@ -44,18 +49,21 @@ def _add_libretranslate_routes(
     router: APIRouter, service: TranslationService, store: DocumentStore
 ) -> None:
     @router.post("/translate_file", tags=["LibreTranslate"])
-    async def translate_file(request: Request) -> dict[str, str]:
+    async def translate_file(request: Request) -> dict[str, Any]:
         fields = await read_fields(request)
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
             target=language_of(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else language_of(service, source, "source"),
             model=model_of(request, fields),
+            glossary=glossary_field(fields, "glossary"),
         )
         name, data = await _read_upload(fields)
-        stored_name, _ = store.add(name)
+        stored_name, document = store.add(name)
         await store.run(stored_name, _translation(service, data, options, user_of(request)))
-        return {"translatedFileUrl": f"{request.base_url}download_file/{stored_name}"}
+        url = f"{request.base_url}download_file/{stored_name}"
+        terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
+        return {"translatedFileUrl": url, **terms}
 
     @router.get("/download_file/{stored_name}", tags=["LibreTranslate"])
     async def download_file(stored_name: str) -> Response:
@@ -75,9 +83,10 @@ def _add_deepl_routes(router: APIRouter, service: TranslationService, store: Doc
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
         )
-        for name in ("glossary_id", "output_format"):
+        for name in ("glossary_ids", "output_format"):
             if fields.get(name):
                 raise RefusedError(400, f"{name} is not supported for documents")
+        options = with_glossary(service, request, fields, options)
         name, data = await _read_upload(fields)
         stored_name, document = store.add(name)
         store.start(stored_name, _translation(service, data, options, user_of(request)))
@@ -91,6 +100,7 @@ def _add_deepl_routes(router: APIRouter, service: TranslationService, store: Doc
             state["error_message"] = document.message
         elif document.status == "done":
             state["billed_characters"] = document.characters
+            state |= _lacking_terms(document, ("missing_terms", "forbidden_terms"))
         return state
 
     @router.post("/v2/document/{stored_name}/result", tags=["DeepL"])
@@ -142,13 +152,31 @@ def _translation(
         source = options.source or _detected(service, document)
         stored.characters = sum(len(segment.text) for segment in document.segments)
         texts = [
-            TextToTranslate(segment.text, source, options.target, markup=segment.markup)
+            TextToTranslate(
+                segment.text,
+                source,
+                options.target,
+                markup=segment.markup,
+                glossary=options.glossary,
+            )
             for segment in document.segments
         ]
-        translations = await service.translate_document(texts, options, user)
-        return await asyncio.to_thread(document.write, translations)
+        results = await service.translate_document(texts, options, user)
+        stored.missing_terms = _distinct(result.missing_terms for result in results)
+        stored.forbidden_terms = _distinct(result.forbidden_terms for result in results)
+        return await asyncio.to_thread(document.write, [result.text for result in results])
 
     return translate
+
+
+def _distinct(terms: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(terms)))
+
+
+def _lacking_terms(document: StoredDocument, names: tuple[str, str]) -> dict[str, Any]:
+    """Return the terms of the glossary that a translation lacks or must not have, by names."""
+    terms = zip(names, (document.missing_terms, document.forbidden_terms), strict=True)
+    return {name: list(values) for name, values in terms if values}
 
 
 def _detected(service: TranslationService, document: Document) -> str:
@@ -159,7 +187,9 @@ def _detected(service: TranslationService, document: Document) -> str:
     """
     sample = ""
     for segment in document.segments:
-        sample += f"{segment.text} "
+        is_plain = not segment.markup
+        sample += segment.text if is_plain else text_of(MarkupReader(segment.markup), segment.text)
+        sample += " "
         if len(sample) > _SAMPLE:
             break
     detected = service.detect(sample[:_SAMPLE])

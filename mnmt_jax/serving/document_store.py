@@ -30,6 +30,8 @@ class StoredDocument:
         data: the translated file.
         message: why it was not translated.
         characters: characters of its text.
+        missing_terms: terms that are not translated as the glossary demands.
+        forbidden_terms: forbidden terms in the translation.
     """
 
     name: str
@@ -38,6 +40,8 @@ class StoredDocument:
     data: bytes = b""
     message: str = ""
     characters: int = 0
+    missing_terms: tuple[str, ...] = ()
+    forbidden_terms: tuple[str, ...] = ()
     task: asyncio.Task[None] | None = None
 
 

@@ -252,7 +252,7 @@ class TranslationService:
 
     async def translate_document(
         self, texts: Sequence[TextToTranslate], options: TranslationOptions, user: User
-    ) -> list[str]:
+    ) -> list[TextTranslation]:
         """Translate the texts of a document, some lines at a time, without limits of a request.
 
         Args:
@@ -276,7 +276,7 @@ class TranslationService:
             raise RefusedError(503, "the translation took too long; divide the document") from None
         except Stopped:
             raise RefusedError(503, "the server is stopping") from None
-        return [result.text for result in results]
+        return results
 
     async def _translate_texts(
         self, texts: Sequence[TextToTranslate], models: ServedModels, user: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import tempfile
@@ -13,6 +14,7 @@ import deepl
 import pytest
 import requests
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database
@@ -353,3 +355,24 @@ def test_documents_count_towards_the_quota_of_a_key(job, tmp_path, short_sleeps)
         handle = client.translate_document_upload(TEXT, target_lang="DE", filename="a.txt")
         status = client.translate_document_wait_until_done(handle)
         assert "too few characters left" in status.error_message
+
+
+def test_glossaries_apply_to_documents(job, short_sleeps):
+    """The made job honours required terms; what is forbidden and there is stated."""
+    terms = {"Hello": "Servus", "Goodbye": "!"}
+    with serving(made_service(job, wait_milliseconds=0)) as address:
+        answer = send(address, glossary=json.dumps({"Hello": "Servus", "Goodbye": "!Goodbye"}))
+        file = requests.get(answer.json()["translatedFileUrl"], timeout=60).content
+        assert "Servus" in file.decode() and answer.json()["forbiddenTerms"] == ["Goodbye"]
+        wrong = send(address, glossary="Parts")
+        assert refusal(wrong)[1] == "glossary must be an object of terms and their translations"
+        client = deepl.Translator("key", server_url=address)
+        made = client.create_glossary("a", source_lang="EN", target_lang="DE", entries=terms)
+        for source, status in (("EN", 200), ("FR", 400), ("", 400)):
+            fields = {"target_lang": "DE", "source_lang": source, "glossary_id": made.glossary_id}
+            url, files = f"{address}/v2/document", {"file": ("a.txt", TEXT)}
+            handle = requests.post(url, fields, files=files, timeout=60)
+            assert handle.status_code == status
+        job.decode = Decode(temperature=1.0)
+        sampled = send(address, glossary=json.dumps({"Hello": "Servus"}))
+        assert refusal(sampled)[1] == "glossary: not supported, because the server samples"

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from mnmt_jax.commands import translate
+from mnmt_jax.commands.document_translation import warn_of_terms
+from mnmt_jax.decoding.text_translation import SentenceTranslation, TextTranslation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import make_docx, paragraphs
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
 
+DOCUMENT = "word/document.xml"
 CONTENT = "<w:r><w:t>{}</w:t></w:r><w:r><w:tab/></w:r><w:r><w:t>12</w:t></w:r>"
 
 
@@ -43,8 +46,27 @@ def test_a_document_is_translated_as_its_texts(run, command, capsys):
     translator = Translator.load(run)
     text = translator.translate_text("one two", source="en", target="de", beam_size=1).text
     assert text != "one two"
-    assert paragraphs(output.read_bytes(), "word/document.xml") == [CONTENT.format(text)]
+    assert paragraphs(output.read_bytes(), DOCUMENT) == [CONTENT.format(text)]
     assert f"{output}: 1 text translated" in capsys.readouterr().err
+
+
+def test_a_glossary_applies(command, tmp_path):
+    plain = command().read_bytes()
+    (tmp_path / "terms.tsv").write_text("one\tgreen\n", encoding="utf-8")
+    (text,) = paragraphs(command(f"--glossary={tmp_path / 'terms.tsv'}").read_bytes(), DOCUMENT)
+    assert "green" in text and "green" not in paragraphs(plain, DOCUMENT)[0]
+
+
+def test_terms_that_are_not_honoured_are_named(capsys):
+    sentences = [
+        SentenceTranslation("one", "a", (), missing_terms=("one",)),
+        SentenceTranslation("one", "b", (), missing_terms=("one",), forbidden_terms=("b",)),
+    ]
+    warn_of_terms([TextTranslation("a b", tuple(sentences)), TextTranslation("", ())])
+    assert capsys.readouterr().err == (
+        "warning: terms not translated as the glossary demands: one\n"
+        "warning: forbidden terms in the translation: b\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,6 +74,7 @@ def test_a_document_is_translated_as_its_texts(run, command, capsys):
     [
         (["--split_sentences"], "--split_sentences is for lines; leave it out with --document"),
         (["--format=jsonl"], "--format is for lines; leave it out with --document"),
+        (["--markup=html"], "--markup is for lines; leave it out with --document"),
         (["--input=x"], "--input is for lines; leave it out with --document"),
         (["--runner=beam"], "--runner is for lines; leave it out with --document"),
         (["--num_processes=2", "--process_id=0"], "--num_processes is for lines; leave it"),
