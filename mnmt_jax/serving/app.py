@@ -16,7 +16,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mnmt_jax import __version__
-from mnmt_jax.serving import deepl, deepl_glossaries, document_routes, libretranslate
+from mnmt_jax.serving import (
+    deepl,
+    deepl_glossaries,
+    document_routes,
+    libretranslate,
+    page_routes,
+)
 from mnmt_jax.serving.authentication import make_identify
 from mnmt_jax.serving.database import DatabaseError
 from mnmt_jax.serving.document_routes import DOCUMENT_PATHS
@@ -44,6 +50,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     app.include_router(deepl.make_router(service))
     app.include_router(deepl_glossaries.make_router(service))
     app.include_router(document_routes.make_router(service))
+    app.include_router(page_routes.make_router())
     _add_status_routes(app, is_ready, registry)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)

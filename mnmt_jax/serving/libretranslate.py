@@ -87,6 +87,7 @@ def make_router(service: TranslationService) -> APIRouter:
             "apiKeys": service.settings.require_keys,
             "keyRequired": service.settings.require_keys,
             "suggestions": False,
+            "glossary": True,
             "filesTranslation": True,
             "supportedFilesFormat": [*FORMATS],
             "language": {"source": _named(first), "target": _named((others or [first])[0])},
