@@ -24,6 +24,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
+from mnmt_jax.commands.document_translation import translate_document_file
 from mnmt_jax.commands.pass_through import (
     PassThroughParser,
     add_beam_runner,
@@ -71,6 +72,17 @@ def make_parser() -> PassThroughParser:
         "input",
     )
     parser.add_argument(
+        "--document",
+        metavar="FILE",
+        help="translate a document into --output instead of lines; its layout is kept. Formats: "
+        "txt, md, html, docx, odt, srt, po, xliff, tmx",
+    )
+    parser.add_argument(
+        "--overwrite_translations",
+        action="store_true",
+        help="also translate the texts of a .po, .xliff or .tmx --document that have a translation",
+    )
+    parser.add_argument(
         "--output",
         metavar="FILE",
         help="output file, gzip if it ends in .gz, written when complete; an interrupted command "
@@ -88,6 +100,12 @@ def make_parser() -> PassThroughParser:
         action="store_true",
         help="translate each sentence of a line by itself, and keep what is between them; lines "
         "longer than the largest bucket are split instead of being cut",
+    )
+    parser.add_argument(
+        "--markup",
+        choices=("html", "xml"),
+        help="with --split_sentences: lines have tags, which are placed in their translations by "
+        "word alignment; default: plain text",
     )
     parser.add_argument(
         "--glossary",
@@ -118,8 +136,13 @@ def make_parser() -> PassThroughParser:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.document:
+        translate_document_file(flags, gin_files, bindings)
+        return
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
+    if flags.markup and not flags.split_sentences:
+        raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
@@ -139,6 +162,8 @@ def main() -> None:
     kind = SentenceJob if flags.split_sentences else TranslationJob
     glossary = Glossary.load(flags.glossary) if flags.glossary else None
     job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size, glossary=glossary)
+    if isinstance(job, SentenceJob):
+        job = dataclasses.replace(job, markup=flags.markup or "")
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
         flags.pivot = job.pivot

@@ -15,6 +15,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import Glossary, as_glossary
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.sentence_job import SentenceJob
@@ -123,6 +124,7 @@ class Translator(PretrainedModel):
         *,
         source: str,
         target: str,
+        markup: Markup = "",
         options: Decode | None = None,
         pivot: str | None = None,
         glossary: GlossaryLike | None = None,
@@ -138,6 +140,8 @@ class Translator(PretrainedModel):
             text: the text.
             source: language code of the text, in any form.
             target: target language code.
+            markup: "html" or "xml" to keep tags (`mnmt_jax.decoding.markup_text`); "" is plain
+                text.
             options: as in `translate`.
             pivot: as in `translate`.
             glossary: as in `translate`.
@@ -151,12 +155,14 @@ class Translator(PretrainedModel):
         """
         if not isinstance(text, str):
             raise UserError("translate_text takes one text; `translate` takes a list of lines")
+        if markup not in MARKUPS:
+            raise UserError(f"markup={markup!r}: must be 'html', 'xml' or '' for plain text")
         terms = None if glossary is None else as_glossary(glossary)
         job = SentenceJob.create(self, options, pivot=pivot, glossary=terms, **overrides)
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
         (translation,) = job.translate_texts(
-            [TextToTranslate(text, source, target, glossary=terms)]
+            [TextToTranslate(text, source, target, glossary=terms, markup=markup)]
         )
         return translation
 

@@ -6,11 +6,12 @@ Those of glossaries are in `mnmt_jax.serving.deepl_glossaries`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup, TagRules
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.serving.deepl_codes import with_region, without_region
 from mnmt_jax.serving.deepl_glossaries import with_glossary
@@ -20,6 +21,7 @@ from mnmt_jax.serving.request_fields import (
     model_of,
     read_fields,
     required,
+    tags_field,
     text_field,
     user_of,
 )
@@ -30,10 +32,11 @@ from mnmt_jax.vocabulary.languages import get_language
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 _NO_LIMIT = 10**12  # characters, as DeepL states it
 _DEFAULTS = {
-    "tag_handling": ("",),
+    "tag_handling": MARKUPS,
     "formality": ("", "default", "prefer_more", "prefer_less"),
     "model_type": ("", "quality_optimized", "latency_optimized", "prefer_quality_optimized"),
 }
+_TAG_RULES = ("ignore_tags", "splitting_tags", "non_splitting_tags")
 _REFUSED = ("custom_instructions", "style_id", "translation_memory_id", "glossary_ids")
 _SENTENCE_ENDS: dict[str, SentenceEnds] = {
     "": "all",
@@ -49,22 +52,19 @@ def make_router(service: TranslationService) -> APIRouter:
 
     @router.post("/translate")
     async def translate(request: Request) -> dict[str, Any]:
-        fields = await read_fields(request, lists=("text",))
+        fields = await read_fields(request, lists=("text", *_TAG_RULES))
         texts = required(fields, "text")
         if not is_list_of_text(texts):
             raise RefusedError(400, "text must be a list of texts")
-        for name, allowed in _DEFAULTS.items():
-            if (value := text_field(fields, name)) not in allowed:
-                raise RefusedError(400, f"{name}: '{value}' is not supported")
-        for name in _REFUSED:
-            if fields.get(name):
-                raise RefusedError(400, f"{name} is not supported")
+        check_options(fields)
         source = text_field(fields, "source_lang")
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
+            markup=cast(Markup, text_field(fields, "tag_handling")),
+            tag_rules=TagRules(*(tags_field(fields, name) for name in _TAG_RULES)),
         )
         options = with_glossary(service, request, fields, options)
         answers = await service.translate(texts, options, user_of(request))
@@ -98,6 +98,20 @@ def make_router(service: TranslationService) -> APIRouter:
         return {"character_count": characters, "character_limit": limit or _NO_LIMIT}
 
     return router
+
+
+def check_options(fields: Mapping[str, Any]) -> None:
+    """Check that a request asks for nothing that would be ignored.
+
+    Raises:
+        RefusedError: with status 400, if it does.
+    """
+    for name, allowed in _DEFAULTS.items():
+        if (value := text_field(fields, name)) not in allowed:
+            raise RefusedError(400, f"{name}: '{value}' is not supported")
+    for name in _REFUSED:
+        if fields.get(name):
+            raise RefusedError(400, f"{name} is not supported")
 
 
 def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:

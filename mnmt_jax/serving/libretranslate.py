@@ -8,6 +8,8 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.markup_tokens import Markup
+from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
     integer_field,
@@ -30,6 +32,9 @@ from mnmt_jax.vocabulary.languages import get_language
 _ALIASES = {"pb": "pt_BR", "zh": "zh_Hans", "zt": "zh_Hant"}
 
 
+_FORMATS: dict[str, Markup] = {"text": "", "html": "html"}
+
+
 def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate"])
@@ -41,13 +46,14 @@ def make_router(service: TranslationService) -> APIRouter:
         single = isinstance(texts, str)
         if not single and not is_list_of_text(texts):
             raise RefusedError(400, "q must be text or a list of texts")
-        if text_field(fields, "format", "text") != "text":
-            raise RefusedError(400, "format: only text is supported")
+        if (form := text_field(fields, "format", "text") or "text") not in _FORMATS:
+            raise RefusedError(400, f"format: {form} is not supported; choose text or html")
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
-            target=_language(service, required(fields, "target"), "target"),
-            source=None if source.lower() == "auto" else _language(service, source, "source"),
+            target=language_of(service, required(fields, "target"), "target"),
+            source=None if source.lower() == "auto" else language_of(service, source, "source"),
             model=model_of(request, fields),
+            markup=_FORMATS[form],
             glossary=glossary_field(fields, "glossary"),
         )
         alternatives = integer_field(fields, "alternatives", 0)
@@ -81,8 +87,9 @@ def make_router(service: TranslationService) -> APIRouter:
             "apiKeys": service.settings.require_keys,
             "keyRequired": service.settings.require_keys,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "glossary": True,
+            "filesTranslation": True,
+            "supportedFilesFormat": [*FORMATS],
             "language": {"source": _named(first), "target": _named((others or [first])[0])},
         }
 
@@ -133,15 +140,23 @@ def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
 
 
 def _alternatives(answer: Answer, count: int) -> list[str]:
-    """Return other hypotheses of a text of one sentence, at most as many as the beam has."""
+    """Return other hypotheses of a text of one sentence, at most as many as the beam has.
+
+    There are none with markup, because they have no tags.
+    """
     sentences = answer.translation.sentences
-    if len(sentences) != 1 or len(sentences[0].translations) != 1:
+    if answer.translation.markup or len(sentences) != 1 or len(sentences[0].translations) != 1:
         return []
     (translation,) = sentences[0].translations
     return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]
 
 
-def _language(service: TranslationService, code: Any, field: str) -> str:
+def language_of(service: TranslationService, code: Any, field: str) -> str:
+    """Return the server's code of a language that a field names.
+
+    Raises:
+        RefusedError: with status 400, if no model has it.
+    """
     if not isinstance(code, str):
         raise RefusedError(400, f"{field} must be text")
     code = _ALIASES.get(code.lower(), code)

@@ -96,6 +96,19 @@ def text_field(fields: Mapping[str, Any], name: str, default: str = "") -> str:
     return value
 
 
+def tags_field(fields: Mapping[str, Any], name: str) -> frozenset[str]:
+    """Return the names of tags: a list of texts, in each of which commas separate them.
+
+    Raises:
+        RefusedError: with status 400, if it is something else.
+    """
+    values = fields.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise RefusedError(400, f"{name} must be names of tags")
+    names = [tag.strip() for value in values for tag in value.split(",")]
+    return frozenset(filter(None, names))
+
+
 def integer_field(fields: Mapping[str, Any], name: str, default: int) -> int:
     """Return a field that is a whole number, or text of one.
 
