@@ -73,8 +73,7 @@ def main() -> None:
     count = sum(term.count for item in items for term in item.terms.required)
     print(f"{len(entries)} terms of the index; {count} in {len(items)} lines")
     translator = Translator.load(flags.run)
-    codes = {"source": flags.source, "target": flags.target}
-    for name, translate in _systems(translator, items, codes).items():
+    for name, translate in _systems(translator, items, flags.source, flags.target).items():
         translate()  # compiles
         start = time.process_time()
         texts = translate()
@@ -134,13 +133,15 @@ def _missing(item: _Item, text: str) -> int:
 
 
 def _systems(
-    translator: Translator, items: Sequence[_Item], codes: Mapping[str, str]
+    translator: Translator, items: Sequence[_Item], source: str, target: str
 ) -> dict[str, Callable[[], list[str]]]:
     """Return the ways to translate, by name."""
     job = TranslationJob.create(translator)
 
     def translate(*, with_terms: bool) -> list[str]:
-        lines = list(job.number_lines([item.source for item in items], **codes))
+        lines = list(
+            job.number_lines([item.source for item in items], source=source, target=target)
+        )
         if with_terms:
             lines = [
                 dataclasses.replace(line, terms=item.terms)
@@ -151,11 +152,14 @@ def _systems(
     marked = [_with_placeholders(item) for item in items]
 
     def by_placeholders(*, as_texts: bool) -> list[str]:
-        sources = [source for source, _ in marked]
+        sources = [text for text, _ in marked]
         if as_texts:
-            texts = [translator.translate_text(source, **codes).text for source in sources]
+            texts = [
+                translator.translate_text(text, source=source, target=target).text
+                for text in sources
+            ]
         else:
-            texts = translator.translate(sources, **codes)
+            texts = translator.translate(sources, source=source, target=target)
         return [_restored(text, targets) for text, (_, targets) in zip(texts, marked, strict=True)]
 
     return {
