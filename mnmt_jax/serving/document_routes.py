@@ -21,6 +21,7 @@ from mnmt_jax.documents.formats import check_format, read_document
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
+from mnmt_jax.serving.deepl import check_options
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.document_store import DocumentStore, StoredDocument
 from mnmt_jax.serving.glossary_fields import glossary_field
@@ -83,9 +84,9 @@ def _add_deepl_routes(router: APIRouter, service: TranslationService, store: Doc
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
         )
-        for name in ("glossary_ids", "output_format"):
-            if fields.get(name):
-                raise RefusedError(400, f"{name} is not supported for documents")
+        check_options(fields)
+        if fields.get("output_format"):
+            raise RefusedError(400, "output_format is not supported")
         options = with_glossary(service, request, fields, options)
         name, data = await _read_upload(fields)
         stored_name, document = store.add(name)

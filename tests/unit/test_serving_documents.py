@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import re
 import tempfile
 import threading
 import time
+from urllib.parse import urlsplit
 
 import deepl
 import pytest
@@ -87,7 +89,7 @@ def test_formats_are_listed(address):
         ({"target": ""}, "missing target parameter"),
         ({"target": "xh"}, "xh is not supported"),
         ({"source": "xh"}, "xh is not supported"),
-        ({"name": "a.pdf"}, "a.pdf: must end in .txt, .md, .html,"),
+        ({"name": "a.pdf"}, "a.pdf: the file extension must be one of .txt, .md, .html,"),
         ({"name": "../a.txt"}, "file='../a.txt': has a separator of folders"),
         ({"name": "a\\b.txt"}, "has a separator of folders"),
         ({"data": b"caf\xe9"}, "a.txt:1: is not UTF-8; convert the file to UTF-8"),
@@ -241,8 +243,10 @@ def test_other_requests_are_answered_while_a_document_is_read(monkeypatch, job):
 
 def test_names_of_downloads_lead_nowhere(address):
     for name in ("../../etc/passwd", "%2e%2e%2fetc%2fpasswd", "a", "..", "a.txt"):
-        response = requests.get(f"{address}/download_file/{name}", timeout=60)
-        assert response.status_code == 404
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+        connection.request("GET", f"/download_file/{name}")  # as it is, unlike requests
+        assert connection.getresponse().status == 404
+        connection.close()
 
 
 @pytest.fixture
@@ -301,9 +305,11 @@ def test_the_status_of_a_document_of_deepl_states_its_error(client, text, messag
 
 def test_documents_of_deepl_are_refused_at_once(client):
     for name, options, message in (
-        ("a.pdf", {"target_lang": "DE"}, "a.pdf: must end in"),
+        ("a.pdf", {"target_lang": "DE"}, "a.pdf: the file extension"),
         ("a.txt", {"target_lang": "XH"}, "target_lang: XH is not supported"),
         ("a.txt", {"target_lang": "DE", "output_format": "pdf"}, "output_format is not supported"),
+        ("a.txt", {"target_lang": "DE", "formality": "more"}, "formality: 'more' is not supported"),
+        ("a.txt", {"target_lang": "DE", "style_rule": "a"}, "style_id is not supported"),
     ):
         with pytest.raises(deepl.DeepLException, match=message):
             client.translate_document_upload(TEXT, filename=name, **options)

@@ -81,7 +81,7 @@ def test_terms_that_are_not_honoured_are_named(capsys):
         (["--output=/dev/stdout"], "name the file to write with --output"),
         (["--output=a.odt"], "--output=a.odt: must end in .docx, as --document does"),
         (["--document=no.docx"], "--document=no.docx: no such file"),
-        (["--document=setup.cfg"], "setup.cfg: must end in .txt, .md, .html"),
+        (["--document=setup.cfg"], "setup.cfg: the file extension must be one of .txt, .md, .html"),
         (["--target=xh"], "--target"),
     ],
 )
