@@ -48,7 +48,7 @@ def shuffle_words(line: str) -> str:
     draw = random.Random(line)
     words = line.split()
     draw.shuffle(words)
-    return " ".join(word.upper() for word in words if draw.random() < 0.8)
+    return " ".join(word.upper() for word in words if draw.random() < 0.8) or words[0]
 
 
 def through_texts(segments: Sequence[Segment]) -> list[str]:
