@@ -126,7 +126,7 @@ def test_a_translated_page_has_the_same_structure():
         ("a `b` c", '<x id="1"/> x y', "`b` x y"),
         ("**a** b", '<g id="1"> </g>x', " x"),
         ("a [**b**](c)", 'x<g id="1"><g id="2"/></g>', "x[](c)"),
-        ("a **[![b](c)](d)** e", '<g id="1"><g id="2"><x id="3"/></g></g>x', "**[![b](c)](d)**x"),
+        ("a **[![b](c)](d)** e", '<g id="1"><g id="2"><x id="3"/></g></g> x', "**[![b](c)](d)** x"),
         ("*a*b", '<g id="1">x</g> y', "*x* y"),
         ("***a** b*", 'x <g id="1">y</g>', "*x **y***"),
         ("**a*", 'x <g id="1">y</g>', "x *y*"),
