@@ -232,7 +232,8 @@ def _file_response(document: StoredDocument) -> Response:
     """Return a file that browsers save instead of showing it."""
     kind = mimetypes.guess_type(document.name)[0] or "application/octet-stream"
     headers = {
+        "Content-Type": kind,  # without a charset: the file may have any encoding
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.name)}",
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(document.data, media_type=kind, headers=headers)
+    return Response(document.data, headers=headers)
