@@ -117,16 +117,14 @@ def _places(
     """
     places: list[int] = []
     for number, text in enumerate(content.split("\n"), start=line):
-        position = max(position, starts[number])
-        for written in (text, text.replace("|", "\\|")):
-            place = source.find(written, position)
-            end = starts[number + 1] if number + 1 < len(starts) else len(source) + 1
-            if 0 <= place and place + len(written) < end + (end > len(source)):
-                break
-        else:
+        start = max(position, starts[number])
+        end = starts[number + 1] - 1 if number + 1 < len(starts) else len(source)
+        candidates = (source.find(one, start, end) for one in (text, text.replace("|", "\\|")))
+        place = next((one for one in candidates if one >= 0), -1)
+        if place < 0:
             return None
         for character in text:
-            place += source[place] == "\\" and character == "|" != source[place]
+            place += character == "|" and source[place] == "\\"
             places.append(place)
             place += 1
         places.append(place)  # of the line break, or the end
