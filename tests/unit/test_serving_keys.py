@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import hashlib
 import hmac
@@ -302,6 +303,36 @@ def _broken(path, fault):
     other.execute("BEGIN IMMEDIATE")
     yield
     other.execute("ROLLBACK")
+
+
+GLOSSARY = {
+    "name": "Words",
+    "source_lang": "en",
+    "target_lang": "de",
+    "entries": "a\tb",
+    "entries_format": "tsv",
+}
+
+
+@pytest.mark.parametrize("fault", ["locked", "full"])
+def test_a_change_that_cannot_be_stored_is_one_line_and_holds_up_nobody(path, keys, fault):
+    key = keys.create("weblate")
+    headers = {"Authorization": f"DeepL-Auth-Key {key}"}
+    with (
+        serving(keyed_service(path)) as url,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        with _broken(path, fault):
+            stored = pool.submit(call, url, "/v2/glossaries", GLOSSARY, **headers)
+            time.sleep(0.2)
+            start = time.monotonic()
+            assert call(url, "/translate", {**HELLO, "api_key": key})[0] == 200
+            assert time.monotonic() - start < 1.5  # a lock is waited for two seconds
+            assert stored.result() == (
+                503,
+                {"message": "the server's database cannot be used; try again later"},
+            )
+        assert call(url, "/v2/glossaries", GLOSSARY, **headers)[0] == 201
 
 
 def test_a_database_that_cannot_be_read_is_one_clear_line(monkeypatch, path, keys, capfd):
