@@ -187,6 +187,7 @@ LISTED: Mapping[str, str] = {
     "python benchmarks/byte_fallback.py --mixture multi30k": "needs the files of Multi30k",
     "python benchmarks/capitals.py": "needs a model and its test text",
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
+    "python benchmarks/glossaries.py": "needs a model and the help pages of LibreOffice",
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/sentence_splitting.py": "needs NTREX-128 and two other splitters",
     "python benchmarks/update_cost.py": "compiles and runs three updates",

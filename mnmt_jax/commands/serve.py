@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -80,12 +80,14 @@ def main() -> None:
     if not settings.database:
         say("glossaries and usage are kept in memory until the server ends; --database keeps them")
     jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
+    if settings.engine == "ctranslate2":
+        jobs = {name: _exported(job, settings) for name, job in jobs.items()}
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
     server = uvicorn.Server(make_config(application, settings))
     with _listen(settings) as listener:
-        _say_served(runs, jobs, f"http://{settings.host}:{listener.getsockname()[1]}")
+        _say_served(runs, jobs, settings, f"http://{settings.host}:{listener.getsockname()[1]}")
         threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()
         try:
             server.run([listener])
@@ -99,15 +101,31 @@ def _load_job(
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translator import Translator
 
-    translator = Translator.load(run, flags.step, gin_files=gin_files, bindings=bindings)
+    files: Any = {"gin_files": gin_files, "bindings": bindings}
+    if flags.replicas > 1:
+        translator = Translator.load_replicas(run, flags.replicas, flags.step, **files)
+    else:
+        translator = Translator.load(run, flags.step, **files)
     return SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
 
 
-def _say_served(runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], address: str) -> None:
-    """Print which models are served, and where."""
+def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
+    """Return a job that searches with CTranslate2."""
+    from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
+
+    return CTranslate2Job.of(job, settings.compute_type, settings.threads)
+
+
+def _say_served(
+    runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], settings: Settings, address: str
+) -> None:
+    """Print which models are served, by what, and where."""
+    engine = "" if settings.engine == "jax" else f" by {settings.engine} ({settings.compute_type})"
+    if settings.replicas > 1:
+        engine = f" in {settings.replicas} replicas"
     for name, run in runs.items():
         languages = pluralize(len(jobs[name].pretrained.languages), "language")
-        say(f"serves {run} as {name}, {languages}, on {address}")
+        say(f"serves {run} as {name}{engine}, {languages}, on {address}")
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -126,11 +144,11 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:
-    """Compile all shapes, and say so."""
+    """Compile all shapes of the engine, and say so."""
     from mnmt_jax.serving.warm_up import warm_up
 
     start = time.monotonic()
-    for job in jobs.values():
-        warm_up(job, settings.window)
+    for replica in (replica for job in jobs.values() for replica in job.replicas):
+        warm_up(replica, settings.window)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

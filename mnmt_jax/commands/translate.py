@@ -24,6 +24,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
+from mnmt_jax.commands.document_translation import translate_document_file
 from mnmt_jax.commands.pass_through import (
     PassThroughParser,
     add_beam_runner,
@@ -41,7 +42,7 @@ from mnmt_jax.commands.text_files import (
 )
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, join_names, pluralize, warn
+from mnmt_jax.errors import UserError, docs_page, join_names, pluralize, warn
 from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import match_code
 
@@ -69,6 +70,17 @@ def make_parser() -> PassThroughParser:
         metavar="FILE",
         help="text file, UTF-8 or UTF-16 with a byte order mark, or gzip of one; default: standard "
         "input",
+    )
+    parser.add_argument(
+        "--document",
+        metavar="FILE",
+        help="translate a document into --output instead of lines; its layout is kept. Formats: "
+        "txt, md, html, docx, odt, srt, po, xliff, tmx",
+    )
+    parser.add_argument(
+        "--overwrite_translations",
+        action="store_true",
+        help="also translate the texts of a .po, .xliff or .tmx --document that have a translation",
     )
     parser.add_argument(
         "--output",
@@ -99,7 +111,7 @@ def make_parser() -> PassThroughParser:
         "--glossary",
         metavar="FILE",
         help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
-        "forbidden targets after !; docs/guide.md#glossaries",
+        f"forbidden targets after !; {docs_page('guide.md')}",
     )
     add_beam_size(parser)
     add_pivot(parser)
@@ -124,6 +136,9 @@ def make_parser() -> PassThroughParser:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.document:
+        translate_document_file(flags, gin_files, bindings)
+        return
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
     if flags.markup and not flags.split_sentences:

@@ -84,6 +84,17 @@ class TranslationJob:
         return cls(pretrained, decode, pivot, glossary)
 
     @property
+    def replicas(self) -> list[Self]:
+        """This job, and the same job with each replica of the model."""
+        others = (dataclasses.replace(self, pretrained=model) for model in self.pretrained.replicas)
+        return [self, *others]
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether a server may search lines by continuous batching; else it does so in batches."""
+        return True
+
+    @property
     def window_size(self) -> int:
         """Number of lines in memory at a time."""
         return WINDOW_SIZE

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnmt_jax.decoding.markup_tokens import Markup
+from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
     integer_field,
@@ -25,6 +26,7 @@ from mnmt_jax.serving.service import (
     TranslationOptions,
     TranslationService,
 )
+from mnmt_jax.vocabulary.language_codes import canonical_code
 from mnmt_jax.vocabulary.languages import get_language
 
 # Codes of LibreTranslate that are not those of BCP 47.
@@ -49,8 +51,8 @@ def make_router(service: TranslationService) -> APIRouter:
             raise RefusedError(400, f"format: {form} is not supported; choose text or html")
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
-            target=_language(service, required(fields, "target"), "target"),
-            source=None if source.lower() == "auto" else _language(service, source, "source"),
+            target=language_of(service, required(fields, "target"), "target"),
+            source=None if source.lower() == "auto" else language_of(service, source, "source"),
             model=model_of(request, fields),
             markup=_FORMATS[form],
             glossary=glossary_field(fields, "glossary"),
@@ -70,7 +72,10 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:
         models = service.models(model_of(request, await read_fields(request)))
-        return [{**_named(code), "targets": models.targets(code)} for code in models.languages]
+        return [
+            {**_named(code), "targets": [_listed(target) for target in models.targets(code)]}
+            for code in models.languages
+        ]
 
     @router.get("/spec", include_in_schema=False)
     async def spec(request: Request) -> dict[str, Any]:
@@ -86,8 +91,9 @@ def make_router(service: TranslationService) -> APIRouter:
             "apiKeys": service.settings.require_keys,
             "keyRequired": service.settings.require_keys,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "glossary": True,
+            "filesTranslation": True,
+            "supportedFilesFormat": [*FORMATS],
             "language": {"source": _named(first), "target": _named((others or [first])[0])},
         }
 
@@ -100,12 +106,18 @@ def make_router(service: TranslationService) -> APIRouter:
 
 def _detected(code: str, probability: float) -> dict[str, Any]:
     """Return a detected language; LibreTranslate states its probability in percent."""
-    return {"confidence": round(100 * probability, 1), "language": code}
+    return {"confidence": round(100 * probability, 1), "language": _listed(code)}
 
 
 def _named(code: str) -> dict[str, str]:
     """Return a language with its English name."""
-    return {"code": code, "name": get_language(code).name}
+    return {"code": _listed(code), "name": get_language(code).name}
+
+
+def _listed(code: str) -> str:
+    """Return a code as LibreTranslate lists it and its clients compare it: pt-BR, zh-Hans."""
+    canonical = canonical_code(code)
+    return "zh-Hans" if canonical == "zh" else canonical.replace("_", "-")
 
 
 def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:
@@ -149,7 +161,12 @@ def _alternatives(answer: Answer, count: int) -> list[str]:
     return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]
 
 
-def _language(service: TranslationService, code: Any, field: str) -> str:
+def language_of(service: TranslationService, code: Any, field: str) -> str:
+    """Return the server's code of a language that a field names.
+
+    Raises:
+        RefusedError: with status 400, if no model has it.
+    """
     if not isinstance(code, str):
         raise RefusedError(400, f"{field} must be text")
     code = _ALIASES.get(code.lower(), code)

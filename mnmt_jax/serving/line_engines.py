@@ -83,12 +83,14 @@ class JobEngine:
     """Translates lines of a job by continuous batching, and others in batches of their own.
 
     Args:
-        job: the model and settings of the search. With a pivot or source contrast, which look at
-            lines together, all lines are translated in batches.
+        job: the model and settings of the search. All lines are translated in batches with a pivot
+            or source contrast, which look at lines together, and in an engine without slots;
+            otherwise those that are aligned.
     """
 
     def __init__(self, job: TranslationJob) -> None:
-        self._is_live = job.pivot is None and not job.decode.source_contrast
+        looks_at_others = job.pivot is not None or job.decode.source_contrast
+        self._is_live = job.has_slots and not looks_at_others
         self._live = LiveTranslation[int](job)
         self._batches = BatchEngine(lambda lines: TranslationJob.as_completed(job, lines))
 
@@ -98,10 +100,12 @@ class JobEngine:
 
     def add(self, lines: Sequence[tuple[int, Line]]) -> None:
         """Add lines, each with a key that is unique."""
+        live = [entry for entry in lines if self._is_live and not entry[1].aligned]
+        self._batches.add([entry for entry in lines if not self._is_live or entry[1].aligned])
         try:
-            self._engine.add(lines)
+            self._live.add(live)
         except UserError:  # of a line, which its batch will name
-            self._batches.add(lines)
+            self._batches.add(live)
 
     def run(self) -> Iterator[Result]:
         """Run one program of the lines in slots, and one batch of the others."""
@@ -111,7 +115,3 @@ class JobEngine:
             self._batches.add(self._live.abandon())
         if len(self._batches):
             yield from self._batches.run()
-
-    @property
-    def _engine(self) -> LineEngine:
-        return self._live if self._is_live else self._batches

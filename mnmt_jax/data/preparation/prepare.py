@@ -108,9 +108,10 @@ def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, vocabulary: P
         encoder = Vocabulary.load(vocabulary)
         for code in _languages(tasks):
             encoder.tag_id(code)
-    elif any(isinstance(step, PieceRule) for step in recipe.steps):
+    elif rules := [step.name for step in recipe.steps if isinstance(step, PieceRule)]:
         raise UserError(
-            "the recipe has rules on pieces; add --vocabulary, or leave them out in a copy of it"
+            f"recipe '{recipe.name}' has rules on pieces ({join_names(rules)}); add --vocabulary, "
+            "or leave them out in a copy of the recipe"
         )
     recipe.check_languages(_languages(tasks))
 

@@ -1,0 +1,239 @@
+"""Routes for documents: LibreTranslate's /translate_file, and DeepL's /v2/document."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import mimetypes
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_tokens import MarkupReader
+from mnmt_jax.decoding.text_translation import TextToTranslate
+from mnmt_jax.documents.formats import check_format, read_document
+from mnmt_jax.documents.segments import Document, DocumentOptions
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.path_checks import check_name
+from mnmt_jax.serving.deepl import check_options
+from mnmt_jax.serving.deepl_glossaries import with_glossary
+from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Translate
+from mnmt_jax.serving.glossary_fields import glossary_field
+from mnmt_jax.serving.libretranslate import language_of
+from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
+from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.users import User
+
+DOCUMENT_PATHS = ("/translate_file", "/v2/document")
+"""Paths whose bodies may be as large as a document."""
+
+_SAMPLE = 2000  # characters by which the language of a document is detected
+
+
+def make_router(service: TranslationService) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter()
+    documents = _Documents(service)
+    libretranslate: dict[str, Any] = {"tags": ["LibreTranslate"]}
+    deepl: dict[str, Any] = {"tags": ["DeepL"], "methods": ["POST"]}
+    router.add_api_route(
+        "/translate_file", documents.translate_file, methods=["POST"], **libretranslate
+    )
+    router.add_api_route("/download_file/{stored_name}", documents.download, **libretranslate)
+    router.add_api_route("/v2/document", documents.upload, **deepl)
+    router.add_api_route("/v2/document/{stored_name}", documents.status, **deepl)
+    router.add_api_route("/v2/document/{stored_name}/result", documents.result, **deepl)
+    return router
+
+
+class _Documents:
+    """Handlers of the routes.
+
+    Args:
+        service: the models.
+    """
+
+    def __init__(self, service: TranslationService) -> None:
+        settings = service.settings
+        self._service = service
+        self._store = DocumentStore(settings.document_lifetime, settings.max_documents)
+
+    async def translate_file(self, request: Request) -> dict[str, Any]:
+        """Translate a document (LibreTranslate); answer when it is translated."""
+        fields = await read_fields(request)
+        source = text_field(fields, "source", "auto") or "auto"
+        options = TranslationOptions(
+            target=language_of(self._service, required(fields, "target"), "target"),
+            source=None
+            if source.lower() == "auto"
+            else language_of(self._service, source, "source"),
+            model=model_of(request, fields),
+            glossary=glossary_field(fields, "glossary"),
+        )
+        name, data = await _read_upload(fields)
+        stored_name, document = self._store.add(name, user_of(request).name)
+        await self._store.run(stored_name, self._translation(data, options, user_of(request)))
+        url = f"{request.base_url}download_file/{stored_name}"
+        terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
+        return {"translatedFileUrl": url, **terms}
+
+    async def download(self, stored_name: str) -> Response:
+        """Return a translated document (LibreTranslate)."""
+        document = self._store.get(stored_name)
+        if document.status != "done":
+            raise RefusedError(404, "the document is not translated yet")
+        return _file_response(document)
+
+    async def upload(self, request: Request) -> dict[str, str]:
+        """Begin to translate a document (DeepL)."""
+        fields = await read_fields(request)
+        source = text_field(fields, "source_lang")
+        target = text_field(fields, "target_lang")
+        options = TranslationOptions(
+            target=self._service.language(target, "target_lang"),
+            source=self._service.language(source, "source_lang", any_region=True)
+            if source
+            else None,
+            model=model_of(request, fields),
+        )
+        check_options(fields)
+        if fields.get("output_format"):
+            raise RefusedError(400, "output_format is not supported")
+        options = with_glossary(self._service, request, fields, options)
+        name, data = await _read_upload(fields)
+        stored_name, document = self._store.add(name, user_of(request).name)
+        self._store.start(stored_name, self._translation(data, options, user_of(request)))
+        return {"document_id": stored_name, "document_key": document.key}
+
+    async def status(self, request: Request, stored_name: str) -> dict[str, Any]:
+        """Return whether a document is translated (DeepL)."""
+        document = self._store.get(stored_name, await _document_key(request))
+        state: dict[str, Any] = {"document_id": stored_name, "status": document.status}
+        if document.status == "error":
+            state["error_message"] = document.message
+        elif document.status == "done":
+            state["billed_characters"] = document.characters
+            state |= _lacking_terms(document, ("missing_terms", "forbidden_terms"))
+        return state
+
+    async def result(self, request: Request, stored_name: str) -> Response:
+        """Return a translated document, once (DeepL)."""
+        document = self._store.get(stored_name, await _document_key(request))
+        if document.status == "translating":
+            raise RefusedError(503, "the document is not translated yet")
+        if document.status == "error":
+            raise RefusedError(400, document.message)
+        self._store.remove(stored_name)
+        return _file_response(document)
+
+    def _translation(self, data: bytes, options: TranslationOptions, user: User) -> Translate:
+        """Return a function that translates a file."""
+
+        async def translate(stored: StoredDocument) -> bytes:
+            document = await _read(data, stored.name, options)
+            source = options.source or _detected(self._service, document)
+            stored.characters = sum(len(segment.text) for segment in document.segments)
+            texts = _texts(document, source, options)
+            results = await self._service.translate_document(texts, options, user)
+            stored.missing_terms = _distinct(result.missing_terms for result in results)
+            stored.forbidden_terms = _distinct(result.forbidden_terms for result in results)
+            return await asyncio.to_thread(document.write, [result.text for result in results])
+
+        return translate
+
+
+async def _read(data: bytes, name: str, options: TranslationOptions) -> Document:
+    """Read a document, while other requests are answered.
+
+    Raises:
+        RefusedError: with status 400, if it is damaged or has nothing to translate.
+    """
+    languages = DocumentOptions(options.target, options.source)
+    try:
+        return await asyncio.to_thread(read_document, data, name, languages)
+    except UserError as error:
+        raise RefusedError(400, str(error)) from None
+
+
+def _texts(document: Document, source: str, options: TranslationOptions) -> list[TextToTranslate]:
+    """Return the texts of a document."""
+    return [
+        TextToTranslate(
+            segment.text,
+            source,
+            options.target,
+            markup=segment.markup,
+            glossary=options.glossary,
+        )
+        for segment in document.segments
+    ]
+
+
+async def _document_key(request: Request) -> str:
+    return text_field(await read_fields(request), "document_key")
+
+
+async def _read_upload(fields: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return the name and content of the file of a request.
+
+    Raises:
+        RefusedError: with status 400, if there is none, or its name or format is not supported.
+    """
+    upload = required(fields, "file")
+    if not isinstance(upload, UploadFile):
+        raise RefusedError(400, "file must be a file of multipart/form-data")
+    name = text_field(fields, "filename") or upload.filename or ""
+    try:
+        check_format(check_name(name, "file"))
+    except UserError as error:
+        raise RefusedError(400, str(error)) from None
+    try:
+        return name, await upload.read()
+    finally:
+        await upload.close()
+
+
+def _distinct(terms: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(terms)))
+
+
+def _lacking_terms(document: StoredDocument, names: tuple[str, str]) -> dict[str, Any]:
+    """Return the terms of the glossary that a translation lacks or must not have, by names."""
+    terms = zip(names, (document.missing_terms, document.forbidden_terms), strict=True)
+    return {name: list(values) for name, values in terms if values}
+
+
+def _detected(service: TranslationService, document: Document) -> str:
+    """Return the language of a document.
+
+    Raises:
+        RefusedError: with status 400, if it is not detected.
+    """
+    sample = ""
+    for segment in document.segments:
+        is_plain = not segment.markup
+        sample += segment.text if is_plain else text_of(MarkupReader(segment.markup), segment.text)
+        sample += " "
+        if len(sample) > _SAMPLE:
+            break
+    detected = service.detect(sample[:_SAMPLE])
+    if detected is None:
+        raise RefusedError(400, "the language of the document is not detected; choose it")
+    return detected[0]
+
+
+def _file_response(document: StoredDocument) -> Response:
+    """Return a file that browsers save instead of showing it."""
+    kind = mimetypes.guess_type(document.name)[0] or "application/octet-stream"
+    headers = {
+        "Content-Type": kind,  # without a charset: the file may have any encoding
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.name)}",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(document.data, headers=headers)
