@@ -303,6 +303,8 @@ def main() -> None:
     parser.add_argument("--cldr", action="store_true")
     parser.add_argument("--help_pages", type=Path, metavar="TREE")
     parser.add_argument("--limit", type=int, default=100, help="pairs of each direction")
+    parser.add_argument("--directions", default="", metavar="xx-yy,...", help="default: all")
+    parser.add_argument("--split", choices=("validation", "test"), default="test")
     parser.add_argument("--all_paths", action="store_true", help="compare layers")
     flags = parser.parse_args()
     print("run, corpus, elements; exact %, F1 % of relative position; the same of attention")
@@ -311,12 +313,17 @@ def main() -> None:
         languages = translator.languages
         corpora = {}
         if flags.cldr:
-            corpora["CLDR"] = cldr_pairs(languages, flags.limit)
+            corpora["CLDR"] = cldr_pairs(languages, flags.limit, flags.split)
         if flags.help_pages:
-            corpora["help"] = help_pairs(flags.help_pages, languages, flags.limit)
+            corpora["help"] = help_pairs(flags.help_pages, languages, flags.limit, flags.split)
         plan = translator.inference_model.model.plan
         paths = alignment_paths(plan) if flags.all_paths else [alignment_path(plan)]
-        for corpus, by_direction in corpora.items():
+        for corpus, pairs_of_corpus in corpora.items():
+            by_direction = {
+                direction: pairs
+                for direction, pairs in pairs_of_corpus.items()
+                if not flags.directions or "-".join(direction) in flags.directions.split(",")
+            }
             relative = Counts()
             for pairs in by_direction.values():
                 score(pairs, [None] * len(pairs), relative)
