@@ -25,6 +25,7 @@ _NUMBER = r"\(?\d{1,3}[.)]|\(?[a-z][.)]"
 _BULLETS = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*")
 _NUMBERED = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*(?:{_NUMBER})\s+")
 _SENTENCE_END = re.compile(r"[.!?:;…。！？：；．।॥؟۔][\"'”’»)\]}」』）]*$")
+_SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
 _WRAPPED = 40  # characters of a line that may be wrapped before a capital
 _BREAK = re.compile(rf"[^\S\r\n]*(?:{_LINE_ENDS})\s*(?:(?:>+)\s+)*")
 _BEST_CUTS = (r"[;:。；：．]\s*", r"[,、，،]\s*|\s+[–—-]\s+", r"\s+", "")
@@ -62,6 +63,11 @@ def split_text(text: str, language: str) -> list[Part]:
             parts += [Part(before), Part(stripped, has_letters(stripped)), Part(after)]
         parts.append(Part(suffix))
     return [part for part in parts if part.text]
+
+
+def is_spaceless(language: str) -> bool:
+    """Return whether a language is written without spaces between words and sentences."""
+    return parse_code(language).language in _SPACELESS
 
 
 def split_spaces(text: str) -> tuple[str, str, str]:

@@ -20,6 +20,7 @@ from mnmt_jax.decoding.placeholders import (
 )
 from mnmt_jax.decoding.text_parts import (
     Part,
+    is_spaceless,
     join_lines,
     restore_line_breaks,
     split_long,
@@ -27,10 +28,8 @@ from mnmt_jax.decoding.text_parts import (
     split_text,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
-_SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())  # no spaces between sentences
 _LEAST_CAPITALS = 2  # letters of a sentence in capitals
 
 
@@ -213,12 +212,8 @@ class _TextPlan:
             if is_sentence and needs_space:
                 text += " "
             text += part.restored() if isinstance(part, _Sentence) else part.text
-            needs_space = is_sentence and not _is_spaceless(self._text.target)
+            needs_space = is_sentence and not is_spaceless(self._text.target)
         return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
-
-
-def _is_spaceless(language: str) -> bool:
-    return parse_code(language).language in _SPACELESS
 
 
 def _is_capitals(sentence: str) -> bool:

@@ -77,6 +77,8 @@ class Translation:
             missing.
         pivot: the intermediate text, if the line was translated through another language; then
             `truncated` and `limited` cover both translations.
+        retried: search that made it after the first one failed (`mnmt_jax.decoding.retry`):
+            "contrast" or "pivot"; None for the first one.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -84,6 +86,7 @@ class Translation:
     limited: bool = False
     pivot: str | None = None
     unknown_characters: str = ""
+    retried: str | None = None
 
     @property
     def text(self) -> str:
