@@ -1,7 +1,8 @@
-"""Serve a model over HTTP, for clients of LibreTranslate and DeepL.
+"""Serve models over HTTP, for clients of LibreTranslate and DeepL.
 
-Settings are flags or environment variables (MNMT_SERVE_PORT=5000). SIGTERM and Ctrl-C end the
-server after the requests that it has.
+With several models, a direction goes to the first that has both languages; a request chooses
+another by the field `model` or the path `/models/NAME/translate`. Settings are flags or environment
+variables (MNMT_SERVE_PORT=5000). SIGTERM and Ctrl-C end the server after the requests that it has.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mnmt_jax.commands.common_flags import (
@@ -23,6 +25,7 @@ from mnmt_jax.commands.common_flags import (
     parse_command_line,
 )
 from mnmt_jax.errors import UserError, pluralize, say
+from mnmt_jax.serving.model_names import name_runs
 from mnmt_jax.serving.settings import Settings, add_settings_flags
 
 if TYPE_CHECKING:
@@ -35,7 +38,12 @@ def make_parser() -> CommandParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--run", required=True, metavar="RUN", help="run directory of a trained or imported model"
+        "--run",
+        required=True,
+        action="append",
+        metavar="[NAME=]RUN",
+        help="run directory of a trained or imported model, and its name in requests; default: the "
+        "name of the directory; repeat it for several models",
     )
     parser.add_argument(
         "--lid",
@@ -53,9 +61,9 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Load the model and serve it."""
+    """Load the models and serve them."""
     flags, gin_files, bindings = parse_command_line(make_parser())
-    settings = Settings.of_flags(flags)
+    settings, runs = Settings.of_flags(flags), name_runs(flags.run)
     try:
         import uvicorn
 
@@ -63,26 +71,40 @@ def main() -> None:
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'mnmt-jax[serve]'") from error
     import_modules(flags.module_import)
-    from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.translator import Translator
+    from mnmt_jax.serving.database import Database
     from mnmt_jax.serving.service import TranslationService
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
-    translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
-    job = SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
-    service = TranslationService(job, settings, find_detector(flags.lid))
+    database = Database(settings.database or None)
+    jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
+    service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
     server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
     with _listen(settings) as listener:
-        languages = pluralize(len(translator.languages), "language")
-        port = listener.getsockname()[1]
-        say(f"serves {flags.run}, {languages}, on http://{settings.host}:{port}")
-        threading.Thread(target=_prepare, args=(job, settings, ready), daemon=True).start()
+        _say_served(runs, jobs, f"http://{settings.host}:{listener.getsockname()[1]}")
+        threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()
         try:
             server.run([listener])
         finally:
             service.stop()
+
+
+def _load_job(
+    run: str, flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
+) -> SentenceJob:
+    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.translator import Translator
+
+    translator = Translator.load(run, flags.step, gin_files=gin_files, bindings=bindings)
+    return SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+
+
+def _say_served(runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], address: str) -> None:
+    """Print which models are served, and where."""
+    for name, run in runs.items():
+        languages = pluralize(len(jobs[name].pretrained.languages), "language")
+        say(f"serves {run} as {name}, {languages}, on {address}")
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -100,11 +122,12 @@ def _listen(settings: Settings) -> socket.socket:
         ) from error
 
 
-def _prepare(job: SentenceJob, settings: Settings, ready: threading.Event) -> None:
+def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:
     """Compile all shapes, and say so."""
     from mnmt_jax.serving.warm_up import warm_up
 
     start = time.monotonic()
-    warm_up(job, settings.window)
+    for job in jobs.values():
+        warm_up(job, settings.window)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

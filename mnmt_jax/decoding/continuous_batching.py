@@ -90,19 +90,20 @@ def search_continuously(
     Yields:
         Each sentence, after the program that finished it.
     """
-    slots = _Slots(inference_model, search, rows)
+    slots = Slots(inference_model, search, rows)
     pending = iter(admissions)
     admission = next(pending, None)
     while admission is not None:
         following = next(pending, None)
         if len(admission.request.active) == rows:
-            yield from _search_together(inference_model, search, admission)
+            yield from search_together(inference_model, search, admission)
         else:
-            yield from slots.admit(admission, is_final=following is None)
+            size = len(admission.request.active)
+            yield from slots.admit(admission, rows if following is None else size)
         admission = following
 
 
-def _search_together(
+def search_together(
     inference_model: InferenceModel, search: Search, admission: Admission
 ) -> list[Finished]:
     """Search sentences that start and end together, in a batch of their own."""
@@ -122,37 +123,57 @@ def _search_together(
     ]
 
 
-class _Slots:
-    """The slots of a batch: the sentences in them, and their search state."""
+class Slots:
+    """The slots of a batch: the sentences in them, and their search state.
+
+    Args:
+        inference_model: the model.
+        search: search algorithm.
+        rows: number of slots.
+    """
 
     def __init__(self, inference_model: InferenceModel, search: Search, rows: int) -> None:
         self._inference_model, self._search = inference_model, search
         self._numbers: list[int | None] = [None] * rows
         self._state: Any = None  # search state and requests
 
-    def admit(self, admission: Admission, *, is_final: bool) -> list[Finished]:
-        """Admit sentences to free slots, and search until as many slots are free again.
+    @property
+    def free(self) -> int:
+        """Number of free slots."""
+        return self._numbers.count(None)
+
+    def admit(self, admission: Admission, stop: StopCount) -> list[Finished]:
+        """Admit sentences to free slots, and search.
 
         Args:
-            admission: the sentences.
-            is_final: whether this is the final admission; then the search ends all sentences.
+            admission: the sentences, at most as many as there are free slots.
+            stop: number of free slots, or a limit of steps, at which the search stops.
         """
         rows, size = len(self._numbers), len(admission.request.active)
         free = [row for row, number in enumerate(self._numbers) if number is None]
         slots = np.full(size, rows, np.int32)  # out of range: not written
         for index, number in enumerate(admission.numbers):
             slots[index], self._numbers[free[index]] = free[index], number
-        static: dict[str, Any] = {"model": self._inference_model.model, "search": self._search}
+        static = self._static()
         with self._inference_model.placed(admission.batch) as batch:
             inputs = self._inference_model.params, batch, admission.request
             if self._state is None:
                 self._state = _empty_state(*inputs, rows=rows, **static)
-            stop_count = np.int32(rows if is_final else size)
-            self._state, *result = _admit_and_search(
-                *inputs, self._state, slots, stop_count, **static
-            )
-            hypotheses, has_ended, done = jax.tree.map(np.asarray, result)
-        return list(self._release(hypotheses, has_ended, done))
+            self._state, *result = _admit_and_search(*inputs, self._state, slots, stop, **static)
+            return self._finished(result)
+
+    def advance(self, stop: StopCount) -> list[Finished]:
+        """Search on without further sentences; see `admit`."""
+        with self._inference_model.placed({}):
+            params = self._inference_model.params
+            self._state, *result = _search_on(params, self._state, stop, **self._static())
+            return self._finished(result)
+
+    def _static(self) -> dict[str, Any]:
+        return {"model": self._inference_model.model, "search": self._search}
+
+    def _finished(self, result: Sequence[Any]) -> list[Finished]:
+        return list(self._release(*jax.tree.map(np.asarray, result)))
 
     def _release(
         self, hypotheses: Hypotheses, has_ended: np.ndarray, done: np.ndarray
@@ -194,7 +215,22 @@ def _admit_and_search(
     """
     new = _encode(params, batch, request, model=model, search=search)
     write = functools.partial(_admit, slots=slots)
-    state, request = jax.tree.map(_shard, jax.tree.map(write, slot_state, new))
+    admitted = jax.tree.map(_shard, jax.tree.map(write, slot_state, new))
+    return _search_slots(params, admitted, stop_count, model=model, search=search)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "search"), donate_argnames=("slot_state",))
+def _search_on(
+    params: Any, slot_state: Any, stop_count: StopCount, *, model: Network, search: Search
+) -> tuple[Any, Hypotheses, Array, Array]:
+    """Search on; see `_admit_and_search`."""
+    return _search_slots(params, slot_state, stop_count, model=model, search=search)
+
+
+def _search_slots(
+    params: Any, slot_state: Any, stop_count: StopCount, *, model: Network, search: Search
+) -> tuple[Any, Hypotheses, Array, Array]:
+    state, request = slot_state
     state = search.advance(make_step(model, params, request), state, request, stop_count)
     flags = has_stopped(search, state, request), search.done(state)
     return (state, request), search.finish(state), *flags

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-StopCount = int | Int[Array | np.ndarray, ""] | None
-"""Number of ended sentences at which a search stops; None is all."""
+_Count = int | Int[Array | np.ndarray, ""]
+
+
+class StopAfter(NamedTuple):
+    """When a search stops: at a number of ended sentences, or after a number of steps.
+
+    Attributes:
+        ended: number of ended sentences.
+        steps: most steps.
+    """
+
+    ended: _Count
+    steps: _Count
+
+
+StopCount = _Count | StopAfter | None
+"""Number of ended sentences at which a search stops, with or without a limit of steps; None is all.
+"""
 _State = TypeVar("_State")
 
 
@@ -38,10 +54,18 @@ def repeat_until(
     body: Callable[[_State], _State],
     state: _State,
 ) -> _State:
-    """Repeat a step until `stop_count` sentences have ended."""
+    """Repeat a step until `stop_count` sentences have ended, or for its number of steps."""
+    count = stop_count.ended if isinstance(stop_count, StopAfter) else stop_count
 
     def is_running(state: _State) -> Array:
         rows = ended(state)
-        return jnp.sum(rows) < (rows.size if stop_count is None else stop_count)
+        return jnp.sum(rows) < (rows.size if count is None else count)
 
-    return jax.lax.while_loop(is_running, body, state)
+    if not isinstance(stop_count, StopAfter):
+        return jax.lax.while_loop(is_running, body, state)
+    state, _ = jax.lax.while_loop(
+        lambda loop: is_running(loop[0]) & (loop[1] > 0),
+        lambda loop: (body(loop[0]), loop[1] - 1),
+        (state, jnp.asarray(stop_count.steps, jnp.int32)),
+    )
+    return state

@@ -124,36 +124,45 @@ def translate_lines(
         UserError: if a language has no tag, `decode` does not fit the model, or the model's output
             is not finite.
     """
-    longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
-    check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
-    check_beam_size(decode, inference_model.vocabulary.size)
+    check_search(inference_model, decode)
     wanted = [i for i, line in enumerate(lines) if line.number not in done]
     to_encode = range(len(lines)) if has_sources and wanted else wanted
     encoded_lines = encode_lines(inference_model, {i: lines[i] for i in to_encode}, decode)
-    yield from ((i, _untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
+    yield from ((i, untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
     encoded_lines = {i: encoded for i, encoded in encoded_lines.items() if encoded.inputs}
     plan = _Plan(inference_model, lines, encoded_lines, decode)
     results = plan.search(wanted, None if has_sources else len(lines))
     for i, hypotheses in with_memory_errors(results, decode):
-        if not hypotheses:
-            raise UserError(
-                f"line {lines[i].number + 1}: the model's output is not a number; "
-                "use another checkpoint"
-            )
-        encoded = plan.encoded_lines[i]
-        limited = len(hypotheses[0].tokens) > encoded.limit
-        if encoded.copies:
-            hypotheses = tuple(
-                dataclasses.replace(
-                    hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies)
-                )
-                for hypothesis in hypotheses
-            )
-        truncated = encoded.truncated
-        yield i, Translation(hypotheses, truncated, limited, unknown_characters=encoded.unknown)
+        yield i, to_translation(plan.encoded_lines[i], hypotheses, lines[i])
 
 
-def _untranslated(encoded: EncodedLine) -> Translation:
+def to_translation(
+    encoded: EncodedLine, hypotheses: tuple[Hypothesis, ...], line: Line
+) -> Translation:
+    """Return the translation of a line.
+
+    Args:
+        encoded: the encoded line.
+        hypotheses: its hypotheses, best first.
+        line: the line, named in errors.
+
+    Raises:
+        UserError: if there is no hypothesis, because the model's output is not finite.
+    """
+    if not hypotheses:
+        raise UserError(
+            f"line {line.number + 1}: the model's output is not a number; use another checkpoint"
+        )
+    limited = len(hypotheses[0].tokens) > encoded.limit
+    if encoded.copies:
+        hypotheses = tuple(
+            dataclasses.replace(hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies))
+            for hypothesis in hypotheses
+        )
+    return Translation(hypotheses, encoded.truncated, limited, unknown_characters=encoded.unknown)
+
+
+def untranslated(encoded: EncodedLine) -> Translation:
     """Return the translation of a line without pieces: blank, or copied entirely."""
     if not encoded.copies:
         return Translation(unknown_characters=encoded.unknown)
@@ -223,9 +232,8 @@ class _Plan:
         def admission(chunk: Sequence[int]) -> Admission:
             numbered = [(self.lines[i].number, self.encoded_lines[i]) for i in chunk]
             shape = {"bucket": bucket, "steps": steps, "size": size}
-            return Admission(
-                chunk, *make_batch(self.inference_model, numbered, self.decode, **shape)
-            )
+            batch = make_batch(self.inference_model, numbered, self.decode, **shape)
+            return Admission(chunk, *batch)
 
         admissions = map(admission, chunks(ordered, size))
         return search_continuously(self.inference_model, make_search(self.decode), admissions, rows)
@@ -310,6 +318,21 @@ def group_by_bucket(sizes: Mapping[int, int], decode: Decode) -> Iterator[tuple[
         if members:
             yield bucket, members
         below = bucket
+
+
+def check_search(inference_model: InferenceModel, decode: Decode) -> None:
+    """Check that settings of a search fit a model of translation.
+
+    Args:
+        inference_model: the model.
+        decode: the settings.
+
+    Raises:
+        UserError: otherwise.
+    """
+    longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
+    check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
+    check_beam_size(decode, inference_model.vocabulary.size)
 
 
 def check_decode(

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from mnmt_jax import __version__
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving import deepl, libretranslate
-from mnmt_jax.serving.middleware import LimitBody, Measure
+from mnmt_jax.serving.middleware import ChooseModel, LimitBody, Measure
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     """Return the application.
 
     Args:
-        service: the model.
+        service: the models.
         is_ready: whether all shapes are compiled.
     """
     app = FastAPI(title="mnmt-jax", version=__version__)
@@ -45,6 +45,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     app.add_middleware(
         CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]
     )
+    app.add_middleware(ChooseModel)
     app.add_exception_handler(RefusedError, _answer)
     app.add_exception_handler(UserError, _answer)
     app.add_exception_handler(HTTPException, _answer)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
+from mnmt_jax.serving.request_fields import (
+    model_of,
+    read_fields,
+    required,
+    text_field,
+    user_of,
+)
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -35,6 +42,7 @@ def make_router(service: TranslationService) -> APIRouter:
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
             source=service.language(source, "source_lang") if source else None,
+            model=model_of(request, fields),
         )
         answers = await service.translate(texts, options, user_of(request))
         characters += sum(map(len, texts))
@@ -52,12 +60,14 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.get("/languages")
     @router.post("/languages", include_in_schema=False)
     async def languages(request: Request) -> list[dict[str, Any]]:
-        kind = text_field(await read_fields(request), "type", "source")
+        fields = await read_fields(request)
+        kind = text_field(fields, "type", "source")
         if kind not in ("source", "target"):
             raise RefusedError(400, "type must be source or target")
+        codes = service.models(model_of(request, fields)).languages
         return [
             {"language": code, "name": name, "supports_formality": False}
-            for code, name in _languages(service, with_regions=kind == "target")
+            for code, name in _languages(codes, with_regions=kind == "target")
         ]
 
     @router.get("/usage")
@@ -68,9 +78,9 @@ def make_router(service: TranslationService) -> APIRouter:
     return router
 
 
-def _languages(service: TranslationService, *, with_regions: bool) -> list[tuple[str, str]]:
+def _languages(codes: Iterable[str], *, with_regions: bool) -> list[tuple[str, str]]:
     pairs = []
-    for code in service.languages:
+    for code in codes:
         plain = _code(code)
         regions = _REGIONS.get(plain, (plain,)) if with_regions else (plain,)
         pairs += [(region, get_language(code).name) for region in regions]

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from mnmt_jax.serving.request_fields import (
     integer_field,
+    model_of,
     read_fields,
     required,
     text_field,
@@ -43,6 +44,7 @@ def make_router(service: TranslationService) -> APIRouter:
         options = TranslationOptions(
             target=_language(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else _language(service, source, "source"),
+            model=model_of(request, fields),
         )
         alternatives = integer_field(fields, "alternatives", 0)
         answers = await service.translate([texts] if single else texts, options, user_of(request))
@@ -57,9 +59,9 @@ def make_router(service: TranslationService) -> APIRouter:
         return [_detected(*detected)] if detected else []
 
     @router.get("/languages")
-    async def languages() -> list[dict[str, Any]]:
-        codes = list(service.languages)
-        return [{**_named(code), "targets": codes} for code in codes]
+    async def languages(request: Request) -> list[dict[str, Any]]:
+        models = service.models(model_of(request, await read_fields(request)))
+        return [{**_named(code), "targets": models.targets(code)} for code in models.languages]
 
     @router.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""Batches of lines that arrive at any time: a thread that translates what is waiting.
+"""Lines that arrive at any time: a thread that feeds an engine from the queues of all users.
 
-Lines of all users wait in one queue each, and a batch takes from the users in turn, so a user with
-one line does not wait for all lines of another. A line's translation is that of `mnmt translate`,
-because lines do not depend on each other (`mnmt_jax.decoding.translate_lines`).
+Lines of all users wait in one queue each, and the engine gets lines of the users in turn, so a user
+with one line does not wait for all lines of another.
 """
 
 from __future__ import annotations
@@ -10,17 +9,21 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
+import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.text_translation import LineOfText
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.line_engines import LineEngine
 
 TranslationFuture = concurrent.futures.Future[Translation]
-TranslateLines = Callable[[Sequence[Line]], Iterable[tuple[Line, Translation]]]
+
+_log = logging.getLogger(__name__)
 
 
 class QueueFull(Exception):
@@ -38,20 +41,21 @@ class _Waiting:
 
 
 class LiveBatcher:
-    """A thread that translates lines of all users in batches.
+    """A thread that translates lines of all users.
 
     Args:
-        translate: translates lines with numbers; yields each with its translation.
-        wait_seconds: how long a batch waits for further lines after its first one.
+        engine: translates lines; used by the thread alone.
+        wait_seconds: how long an idle engine waits for further lines after the first one.
         max_waiting: most lines that wait.
-        window: most lines of a batch; lines of one length share the slots of the search.
+        window: most lines that the engine has at a time.
     """
 
     def __init__(
-        self, translate: TranslateLines, *, wait_seconds: float, max_waiting: int, window: int
+        self, engine: LineEngine, *, wait_seconds: float, max_waiting: int, window: int
     ) -> None:
-        self._translate_lines = translate
+        self._engine = engine
         self._wait_seconds, self._max_waiting, self._window = wait_seconds, max_waiting, window
+        self._numbers, self._translated = itertools.count(), dict[int, TranslationFuture]()
         self._queues: collections.OrderedDict[str, collections.deque[_Waiting]] = (
             collections.OrderedDict()
         )
@@ -95,41 +99,57 @@ class LiveBatcher:
         self._thread.join()
 
     def _run(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            self._translate(batch)
+        while (lines := self._next_lines()) is not None:
+            self._translate(lines)
 
-    def _next_batch(self) -> list[_Waiting] | None:
-        """Wait for lines; return None at the end."""
+    def _next_lines(self) -> list[_Waiting] | None:
+        """Return lines for the engine; wait for some if it has none. None is the end."""
         with self._changed:
-            while not self._count and not self._stops:
-                self._changed.wait()
-            deadline = time.monotonic() + self._wait_seconds
-            while 0 < self._count < self._window and not self._stops:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or not self._changed.wait(remaining):
-                    break
-            return self._take() if self._count else None
+            if not len(self._engine):
+                self._wait_for_lines()
+                if not self._count:
+                    return None
+            return self._take(self._window - len(self._engine))
 
-    def _take(self) -> list[_Waiting]:
+    def _wait_for_lines(self) -> None:
+        """Wait for a line, and then for more of them as long as an idle engine may."""
+        while not self._count and not self._stops:
+            self._changed.wait()
+        deadline = time.monotonic() + self._wait_seconds
+        while 0 < self._count < self._window and not self._stops:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not self._changed.wait(remaining):
+                break
+
+    def _take(self, room: int) -> list[_Waiting]:
         """Take lines from the users in turn, without those whose client has gone."""
-        batch: list[_Waiting] = []
-        while self._queues and len(batch) < self._window:
+        lines: list[_Waiting] = []
+        while self._queues and len(lines) < room:
             user, queue = self._queues.popitem(last=False)
             item = queue.popleft()
             self._count -= 1
             if queue:
                 self._queues[user] = queue
             if item.future.set_running_or_notify_cancel():
-                batch.append(item)
-        return batch
+                lines.append(item)
+        return lines
 
-    def _translate(self, batch: Sequence[_Waiting]) -> None:
-        lines = [dataclasses.replace(item.line, number=n) for n, item in enumerate(batch)]
-        try:
-            for line, translation in self._translate_lines(lines):
-                batch[line.number].future.set_result(translation)
-        except Exception as error:  # whatever the model raises belongs to these lines alone
-            reason = error if isinstance(error, UserError) else UserError("translation failed")
-            for item in batch:
-                if not item.future.done():
-                    item.future.set_exception(reason)
+    def _translate(self, lines: Sequence[_Waiting]) -> None:
+        """Give lines to the engine, and let it work; complete the lines that it has translated."""
+        numbered = list(zip(self._numbers, lines, strict=False)) if lines else []
+        self._translated.update((number, item.future) for number, item in numbered)
+        self._engine.add([(number, item.line) for number, item in numbered])
+        for number, result in self._engine.run():
+            future = self._translated.pop(number)
+            if isinstance(result, Translation):
+                future.set_result(result)
+            else:
+                future.set_exception(_shown(result))
+
+
+def _shown(error: Exception) -> UserError:
+    """Return the error that a client may see; what the model raises otherwise is logged."""
+    if isinstance(error, UserError):
+        return error
+    _log.error("%s: %s", type(error).__name__, error)
+    return UserError("translation failed")

@@ -11,6 +11,10 @@ from prometheus_client import Counter, Histogram
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+MODEL = "mnmt_model"
+"""Key of a request's scope: the model that its path chooses."""
+_MODELS = "/models/"
+
 Respond = Callable[[int, str, str], JSONResponse]
 """Makes the answer to an error from status, message and path."""
 
@@ -92,3 +96,20 @@ class Measure:
             path = getattr(route, "path", "other")
             self._answers.labels(path, str(status)).inc()
             self._seconds.labels(path).observe(time.perf_counter() - start)
+
+
+class ChooseModel:
+    """Takes `/models/NAME` from the beginning of paths, and notes the name in the scope.
+
+    So a client that cannot send the field `model` chooses a model by the server's address.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] == "http" and scope["path"].startswith(_MODELS):
+            name, slash, path = scope["path"].removeprefix(_MODELS).partition("/")
+            scope = {**scope, "path": slash + path, MODEL: name}
+        await self._app(scope, receive, send)

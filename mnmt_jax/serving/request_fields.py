@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError
 
 
@@ -38,6 +39,15 @@ async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[
 def user_of(request: Request) -> str:
     """Return whose sentences a request has: the address of its client."""
     return request.client.host if request.client else ""
+
+
+def model_of(request: Request, fields: Mapping[str, Any]) -> str | None:
+    """Return the name of the model that a request chooses, by its path or a field.
+
+    Raises:
+        RefusedError: with status 400, if the field is not text.
+    """
+    return request.scope.get(MODEL) or text_field(fields, "model") or None
 
 
 def required(fields: Mapping[str, Any], name: str) -> Any:

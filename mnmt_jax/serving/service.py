@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.sentence_job import SentenceJob
@@ -17,8 +16,11 @@ from mnmt_jax.decoding.text_translation import (
     translation_steps,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
+from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
@@ -56,67 +58,100 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class TranslationOptions:
-    """What a request asks for, with the model's codes of languages.
+    """What a request asks for, with the server's codes of languages.
 
     Attributes:
         target: code of the target language.
         source: code of the source language; None detects it for each text.
+        model: name of the model; None takes the first that has both languages.
     """
 
     target: str
     source: str | None = None
+    model: str | None = None
 
 
 class TranslationService:
-    """A model behind the routes.
+    """Models behind the routes.
 
     Args:
-        job: the model and settings of the search.
+        jobs: each model with settings of the search, by its name in requests.
         settings: limits.
         detector: detects source languages.
+        database: API keys, usage and glossaries; None keeps them in memory.
+        make_engine: makes what translates the lines of a job.
     """
 
-    def __init__(self, job: SentenceJob, settings: Settings, detector: LanguageDetector) -> None:
+    def __init__(
+        self,
+        jobs: Mapping[str, SentenceJob],
+        settings: Settings,
+        detector: LanguageDetector,
+        database: Database | None = None,
+        make_engine: Callable[[SentenceJob], LineEngine] = JobEngine,
+    ) -> None:
         self.settings = settings
-        self.languages = job.pretrained.languages
-        self._job, self._detector = job, detector
-        # Of languages that share a label, the first of the model is detected.
-        self._by_label = {detector.expected(code): code for code in reversed(self.languages)}
-        self._batcher = LiveBatcher(
-            functools.partial(TranslationJob.as_completed, job),
-            wait_seconds=settings.wait_milliseconds / 1000,
-            max_waiting=settings.max_waiting,
-            window=settings.window,
+        self.database = database or Database()
+        self._models = ServedModels(
+            [
+                ServedModel(name, job, _make_batcher(make_engine(job), settings))
+                for name, job in jobs.items()
+            ]
         )
+        self._detector = detector
+        # Of languages that share a label, the first is detected.
+        self._by_label = {detector.expected(code): code for code in reversed(self.languages)}
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages of all models."""
+        return self._models.languages
 
     @property
     def waiting(self) -> int:
         """Number of lines that wait."""
-        return self._batcher.waiting
+        return sum(model.batcher.waiting for model in self._models)
 
     def stop(self) -> None:
-        """Translate what waits, and accept no more."""
-        self._batcher.stop()
+        """Translate what waits, accept no more, and close the database."""
+        for model in self._models:
+            model.batcher.stop()
+        self.database.close()
+
+    def models(self, name: str | None = None) -> ServedModels:
+        """Return the model of a name, or all models if it is None.
+
+        Raises:
+            RefusedError: with status 400, if there is no such model.
+        """
+        models = self._models.named(name)
+        if not models:
+            names = join_names([model.name for model in self._models])
+            raise RefusedError(400, f"model: {name} is not served; the models are {names}")
+        return models
 
     def language(self, code: str, field: str) -> str:
-        """Return the model's code of a language.
+        """Return the server's code of a language.
 
         Args:
             code: code in any form.
             field: name of the field, for the message.
 
         Raises:
-            RefusedError: with status 400, if the model does not have it.
+            RefusedError: with status 400, if no model has it, or it is ambiguous.
         """
-        known = find_code(code, self.languages)
+        try:
+            known = find_code(code, self.languages)
+        except UserError as error:
+            raise RefusedError(400, f"{field}: {error}") from None
         if known is None:
             raise RefusedError(400, f"{field}: {code} is not supported")
         return known
 
     def detect(self, text: str) -> tuple[str, float] | None:
-        """Return the model's code of the language of a text and its probability.
+        """Return the server's code of the language of a text and its probability.
 
-        None if the text has no letters, or is in none of the model's languages.
+        None if the text has no letters, or is in none of the models' languages.
         """
         if not has_letters(text):
             return None
@@ -135,19 +170,22 @@ class TranslationService:
             user: whose texts they are, for fairness.
 
         Raises:
-            RefusedError: if a limit is exceeded, the language of a text is not known, too much is
-                waiting, or the time is over.
+            RefusedError: if a limit is exceeded, no model translates from a text's language, too
+                much is waiting, or the time is over.
         """
         self._check_limits(texts)
-        source = options.source
-        sources = [(source, None) if source else self._detected(text) for text in texts]
+        source, models = options.source, self.models(options.model)
+        sources = [
+            (source, None) if source else self._detected(text, options.target, models)
+            for text in texts
+        ]
         to_translate = [
             TextToTranslate(text, code, options.target)
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:
             async with asyncio.timeout(self.settings.timeout):
-                results = await self._run(translation_steps(to_translate, self._job.fits), user)
+                results = await self._translate_texts(to_translate, models, user)
         except TimeoutError:
             raise RefusedError(503, "the translation took too long; send less text") from None
         except QueueFull:
@@ -159,32 +197,75 @@ class TranslationService:
             for result, (code, confidence) in zip(results, sources, strict=True)
         ]
 
-    async def _run(self, steps: Steps, user: str) -> list[TextTranslation]:
+    async def _translate_texts(
+        self, texts: Sequence[TextToTranslate], models: ServedModels, user: str
+    ) -> list[TextTranslation]:
+        """Translate texts with the model of each direction."""
+        by_model: dict[ServedModel, dict[int, TextToTranslate]] = {}
+        for index, text in enumerate(texts):
+            model = _choose(models, text)
+            by_model.setdefault(model, {})[index] = model.spelled(text)
+        results: dict[int, TextTranslation] = {}
+        for model, members in by_model.items():
+            steps = translation_steps(members.values(), model.job.fits)
+            results |= zip(members, await self._run(steps, model, user), strict=True)
+        return [results[index] for index in range(len(texts))]
+
+    async def _run(self, steps: Steps, model: ServedModel, user: str) -> list[TextTranslation]:
         """Run the steps of a translation; splitting text does not hold up other requests."""
         lines, results = await asyncio.to_thread(_advance, steps, None)
         while results is None:
-            translations = await self._translate_lines(lines, user)
+            translations = await self._translate_lines(lines, model, user)
             lines, results = await asyncio.to_thread(_advance, steps, translations)
         return results
 
-    async def _translate_lines(self, lines: Sequence[LineOfText], user: str) -> list[Translation]:
+    async def _translate_lines(
+        self, lines: Sequence[LineOfText], model: ServedModel, user: str
+    ) -> list[Translation]:
         if len(lines) > self.settings.max_sentences:
             limit = self.settings.max_sentences
             raise RefusedError(413, f"{len(lines)} sentences; the limit is {limit}")
-        futures = self._batcher.submit(lines, user)
+        futures = model.batcher.submit(lines, user)
         try:
             return [await asyncio.wrap_future(future) for future in futures]
         finally:
             for future in futures:  # of a client that has gone, or a time that is over
                 future.cancel()
 
-    def _detected(self, text: str) -> tuple[str, float]:
-        return self.detect(text) or (self.languages[0], 0.0)
+    def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:
+        """Return the source language of a text; the first one if no model translates from it."""
+        detected = self.detect(text)
+        if detected and models.choose(detected[0], target):
+            return detected
+        sources = (code for code in models.languages if models.choose(code, target))
+        return next(sources, models.languages[0]), 0.0
 
     def _check_limits(self, texts: Sequence[str]) -> None:
         count, limit = sum(map(len, texts)), self.settings.max_characters
         if count > limit:
             raise RefusedError(413, f"{count} characters; the limit is {limit}")
+
+
+def _make_batcher(engine: LineEngine, settings: Settings) -> LiveBatcher:
+    return LiveBatcher(
+        engine,
+        wait_seconds=settings.wait_milliseconds / 1000,
+        max_waiting=settings.max_waiting,
+        window=settings.window,
+    )
+
+
+def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
+    """Return the model of a text's direction.
+
+    Raises:
+        RefusedError: with status 400, if there is none.
+    """
+    model = models.choose(text.source, text.target)
+    if model is None:
+        names = join_names([model.name for model in models])
+        raise RefusedError(400, f"no translation from {text.source} to {text.target} by {names}")
+    return model
 
 
 def _advance(

@@ -32,6 +32,9 @@ class Settings:
     max_sentences: int = _setting(1000, "most sentences of a request")
     max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
     timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+    database: str = _setting(
+        "", "SQLite file of API keys, usage and glossaries; without it they end with the server"
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges.

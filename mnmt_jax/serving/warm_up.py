@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.serving.line_engines import JobEngine
 
 
 def warm_up(job: SentenceJob, window: int) -> None:
@@ -12,16 +12,20 @@ def warm_up(job: SentenceJob, window: int) -> None:
 
     Args:
         job: the model and settings of the search.
-        window: most lines of a batch.
+        window: most lines that are translated at a time.
     """
     model, batch = job.pretrained.inference_model, job.decode.batch
     counts = {model.rows(batch, count): count for count in range(window, 0, -1)}
+    if window > (slots := max(counts)):
+        counts[window] = slots + 1  # more lines than slots
     source, target = job.pretrained.languages[0], job.pretrained.languages[-1]
     for bucket in sorted(set(job.decode.buckets)):
         text = _text_of(job, bucket, source)
         for count in sorted(counts.values()):
-            lines = [Line(number, text, source, target) for number in range(count)]
-            list(TranslationJob.as_completed(job, lines))
+            engine = JobEngine(job)
+            engine.add([(number, Line(0, text, source, target)) for number in range(count)])
+            while len(engine):
+                list(engine.run())
 
 
 def _text_of(job: SentenceJob, bucket: int, language: str) -> str:

@@ -44,7 +44,9 @@ def test_a_model_is_served_until_sigterm(tmp_path):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stderr
         first = server.stderr.readline()
-        (url,) = re.findall(r"serves .*, 3 languages, on (http://127\.0\.0\.1:\d+)$", first.strip())
+        (url,) = re.findall(
+            r"serves .* as run, 3 languages, on (http://127\.0\.0\.1:\d+)$", first.strip()
+        )
         deadline = time.monotonic() + PATIENCE
         while answer(f"{url}/ready")[0] != 200:
             assert time.monotonic() < deadline

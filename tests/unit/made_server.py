@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
-from mnmt_jax.serving import service as service_module
 from mnmt_jax.serving.app import create_app
+from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_detectors import make_lid176
@@ -24,14 +24,18 @@ LANGUAGES = ("en", "de", "fr", "pt", "zh")
 class MadeJob:
     """A job that returns `[TARGET] SENTENCE`, and counts batches.
 
+    Args:
+        languages: codes of the languages.
+        name: printed before TARGET.
+
     Attributes:
         batches: sentences of each batch.
         gate: a batch waits until it is set.
     """
 
-    pretrained = types.SimpleNamespace(languages=LANGUAGES)
-
-    def __init__(self) -> None:
+    def __init__(self, languages: tuple[str, ...] = LANGUAGES, name: str = "") -> None:
+        self.pretrained = types.SimpleNamespace(languages=languages)
+        self._name = name
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -45,14 +49,19 @@ class MadeJob:
         for line in lines:
             if line.text == "Fail.":
                 raise ValueError("secret")
-            texts = (f"[{line.target_lang}] {line.text}", "other")
+            texts = (f"[{self._name}{line.target_lang}] {line.text}", "other")
             yield line, Translation(tuple(Hypothesis(text, -1.0, ()) for text in texts))
 
 
-def made_service(monkeypatch: Any, job: MadeJob, **settings: Any) -> TranslationService:
-    translate = types.SimpleNamespace(as_completed=MadeJob.as_completed)
-    monkeypatch.setattr(service_module, "TranslationJob", translate)
-    return TranslationService(job, Settings(**settings), make_lid176())  # type: ignore[arg-type]
+def made_service(*jobs: MadeJob, **settings: Any) -> TranslationService:
+    """Return a service of jobs, whose names are `made`, `made1`, `made2` and so on."""
+    named: Any = {f"made{number or ''}": job for number, job in enumerate(jobs)}
+    return TranslationService(
+        named,
+        Settings(**settings),
+        make_lid176(),
+        make_engine=lambda job: BatchEngine(job.as_completed),
+    )
 
 
 @contextlib.contextmanager

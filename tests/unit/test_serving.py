@@ -17,6 +17,7 @@ import pytest
 from mnmt_jax.commands import serve
 from mnmt_jax.decoding.text_translation import LineOfText
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.settings import Settings, add_settings_flags
 from tests.unit.made_server import MadeJob, made_service, serving
@@ -41,9 +42,9 @@ def job() -> MadeJob:
 
 
 @pytest.fixture
-def address(monkeypatch, job):
+def address(job):
     limits = {"max_characters": 500, "max_sentences": 3}
-    service = made_service(monkeypatch, job, wait_milliseconds=0, **limits)
+    service = made_service(job, wait_milliseconds=0, **limits)
     with serving(service) as url:
         yield url
 
@@ -121,7 +122,7 @@ def test_a_failure_is_not_shown_and_is_of_its_batch_alone(address):
     assert call(address, "/translate", {"q": "Go.", "source": "en", "target": "de"})[0] == 200
 
 
-def test_status_routes(address, monkeypatch, job):
+def test_status_routes(address, job):
     assert call(address, "/health") == (200, {"status": "ok"})
     assert call(address, "/ready") == (200, {"status": "ready"})
     assert call(address, "/openapi.json")[0] == 200
@@ -130,13 +131,13 @@ def test_status_routes(address, monkeypatch, job):
         text = response.read().decode()
     assert 'mnmt_answers_total{path="/translate",status="200"} 1.0' in text
     assert "mnmt_waiting_lines 0.0" in text
-    with serving(made_service(monkeypatch, job), ready=False) as url:
+    with serving(made_service(job), ready=False) as url:
         assert call(url, "/ready") == (503, {"error": "the model is being compiled"})
 
 
-def test_a_full_queue_is_refused_with_a_time_to_wait(monkeypatch, job):
+def test_a_full_queue_is_refused_with_a_time_to_wait(job):
     job.gate.clear()
-    service = made_service(monkeypatch, job, wait_milliseconds=0, max_waiting=2, timeout=30)
+    service = made_service(job, wait_milliseconds=0, max_waiting=2, timeout=30)
     with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
         body = {"q": "One.", "source": "en", "target": "de"}
         first = pool.submit(call, url, "/translate", body)
@@ -152,17 +153,17 @@ def test_a_full_queue_is_refused_with_a_time_to_wait(monkeypatch, job):
         assert first.result()[0] == second.result()[0] == 200
 
 
-def test_a_request_that_takes_too_long_is_answered(monkeypatch, job):
+def test_a_request_that_takes_too_long_is_answered(job):
     job.gate.clear()
-    with serving(made_service(monkeypatch, job, wait_milliseconds=0, timeout=1)) as url:
+    with serving(made_service(job, wait_milliseconds=0, timeout=1)) as url:
         status, answer = call(url, "/translate", {"q": "One.", "source": "en", "target": "de"})
         assert status == 503 and "took too long" in answer["error"]
         job.gate.set()
 
 
-def test_sentences_of_a_client_that_went_away_are_not_translated(monkeypatch, job):
+def test_sentences_of_a_client_that_went_away_are_not_translated(job):
     job.gate.clear()
-    service = made_service(monkeypatch, job, wait_milliseconds=0, timeout=60)
+    service = made_service(job, wait_milliseconds=0, timeout=60)
     with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
         body = {"q": "One.", "source": "en", "target": "de"}
         first = pool.submit(call, url, "/translate", body)
@@ -195,7 +196,7 @@ def wait_until(condition) -> None:
 
 def batcher(job: MadeJob, **changes) -> LiveBatcher:
     options = {"wait_seconds": 0.0, "max_waiting": 1000, "window": 4} | changes
-    return LiveBatcher(job.as_completed, **options)
+    return LiveBatcher(BatchEngine(job.as_completed), **options)
 
 
 def lines(*texts: str) -> list[LineOfText]:

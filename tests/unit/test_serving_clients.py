@@ -11,8 +11,8 @@ from tests.unit.made_server import LANGUAGES, MadeJob, made_service, serving
 
 
 @pytest.fixture
-def address(monkeypatch):
-    with serving(made_service(monkeypatch, MadeJob(), wait_milliseconds=0)) as url:
+def address():
+    with serving(made_service(MadeJob(), wait_milliseconds=0)) as url:
         yield url
 
 

@@ -1,0 +1,223 @@
+"""Translation of lines that arrive at any time, by continuous batching.
+
+Lines of one shape share the slots of a batch, as in `mnmt_jax.decoding.translate_lines`. Few lines
+are searched together in a smaller batch, as in a small file. If more lines wait than a batch has
+slots, they enter the slots of finished ones. Shapes take turns, program by program.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from mnmt_jax.decoding.continuous_batching import (
+    Admission,
+    Finished,
+    Slots,
+    search_together,
+    slots_per_admission,
+)
+from mnmt_jax.decoding.encoded_lines import EncodedLine, Line, encode_lines, make_batch
+from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
+from mnmt_jax.decoding.search_arrays import StopAfter
+from mnmt_jax.decoding.search_limits import check_memory, memory_errors
+from mnmt_jax.decoding.translate_lines import (
+    Translation,
+    check_search,
+    decode_hypotheses,
+    to_translation,
+    untranslated,
+)
+from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import UserError
+
+_MAX_STEPS = 64  # of a program
+_MANY = 1 << 20  # lines of a shape that fill its largest batch
+
+Key = TypeVar("Key")
+
+
+class Shape(NamedTuple):
+    """The shape of a search.
+
+    Attributes:
+        bucket: length of the sources.
+        steps: maximum number of generated tokens, with eos.
+    """
+
+    bucket: int
+    steps: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry(Generic[Key]):
+    """A line in the search; `key` is the caller's."""
+
+    key: Key
+    line: Line
+    encoded: EncodedLine
+
+
+class LiveTranslation(Generic[Key]):
+    """Lines of one job in their slots.
+
+    Args:
+        job: the model and settings of the search, without a pivot and without source contrast.
+
+    Raises:
+        UserError: if the settings do not fit the model.
+    """
+
+    def __init__(self, job: TranslationJob) -> None:
+        self._model, self._decode = job.pretrained.inference_model, job.decode
+        check_search(self._model, self._decode)
+        self._pools: collections.OrderedDict[Shape, _Pool[Key]] = collections.OrderedDict()
+        self._blank: list[_Entry[Key]] = []
+
+    def __len__(self) -> int:
+        """Number of lines that wait or are searched."""
+        return len(self._blank) + sum(map(len, self._pools.values()))
+
+    def add(self, lines: Sequence[tuple[Key, Line]]) -> None:
+        """Add lines.
+
+        Args:
+            lines: lines, each with a key that `run` returns.
+
+        Raises:
+            UserError: if the vocabulary does not have a language; then no line is added.
+        """
+        encoded = encode_lines(
+            self._model, {n: line for n, (_, line) in enumerate(lines)}, self._decode
+        )
+        for n, (key, line) in enumerate(lines):
+            entry = _Entry(key, line, encoded[n])
+            if entry.encoded.inputs:
+                self._pool(self._shape(entry.encoded)).add(entry)
+            else:
+                self._blank.append(entry)
+
+    def run(self) -> Iterator[tuple[Key, Translation | UserError]]:
+        """Run one program of the shape whose turn it is.
+
+        Yields:
+            Each line that is complete, with its translation, or the error that concerns it alone.
+
+        Raises:
+            Exception: whatever a program raises; the lines of its shape cannot go on (`abandon`).
+        """
+        for entry in self._blank:
+            yield entry.key, untranslated(entry.encoded)
+        self._blank = []
+        shape = next((shape for shape, pool in self._pools.items() if len(pool)), None)
+        if shape is None:
+            return
+        self._pools.move_to_end(shape)
+        with memory_errors(self._decode):
+            finished = self._pools[shape].run()
+        for entry, end in finished:
+            if end.done or shape == self._largest:
+                yield entry.key, self._translation(entry, end)
+            else:
+                self._pool(self._largest).add(entry)
+
+    def abandon(self) -> list[tuple[Key, Line]]:
+        """Drop all lines, and return them with their keys."""
+        entries = [*self._blank, *(entry for pool in self._pools.values() for entry in pool)]
+        self._blank = []
+        self._pools.clear()
+        return [(entry.key, entry.line) for entry in entries]
+
+    @property
+    def _largest(self) -> Shape:
+        """The shape of lines whose first search did not suffice."""
+        bucket = max(self._decode.buckets)
+        return Shape(bucket, length_limit(self._decode, bucket) + 1)
+
+    def _shape(self, encoded: EncodedLine) -> Shape:
+        bucket = min(bucket for bucket in self._decode.buckets if bucket >= encoded.size)
+        limit = length_limit(self._decode, bucket) + 1
+        return Shape(bucket, initial_step_limit(bucket, limit))
+
+    def _pool(self, shape: Shape) -> _Pool[Key]:
+        if shape not in self._pools:
+            self._pools[shape] = _Pool(self, shape)
+        return self._pools[shape]
+
+    def _translation(self, entry: _Entry[Key], end: Finished) -> Translation | UserError:
+        try:
+            hypotheses = decode_hypotheses(self._model, end.hypotheses, end.row)
+            return to_translation(entry.encoded, hypotheses, entry.line)
+        except UserError as error:
+            return error
+
+
+class _Pool(Generic[Key]):
+    """The lines of one shape: those that wait, and those in slots."""
+
+    def __init__(self, owner: LiveTranslation[Key], shape: Shape) -> None:
+        self._model, self._decode, self._shape = owner._model, owner._decode, shape
+        self._search = make_search(self._decode)
+        self._waiting: collections.deque[_Entry[Key]] = collections.deque()
+        self._searched: dict[int, _Entry[Key]] = {}
+        self._rows = self._model.rows(self._decode.batch, _MANY)
+        self._size = slots_per_admission(self._model, self._rows, _MANY)
+        self._slots = self._new_slots()
+        self._next_number = 0
+        check_memory(self._model, self._decode, rows=self._rows, steps=shape.steps)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._searched)
+
+    def __iter__(self) -> Iterator[_Entry[Key]]:
+        yield from self._searched.values()
+        yield from self._waiting
+
+    def add(self, entry: _Entry[Key]) -> None:
+        """Let a line wait."""
+        self._waiting.append(entry)
+
+    def run(self) -> list[tuple[_Entry[Key], Finished]]:
+        """Run one program, and return the lines whose search has ended."""
+        if not self._searched and (len(self._waiting) <= self._rows or self._size == self._rows):
+            rows = self._model.rows(self._decode.batch, len(self._waiting))
+            ended = search_together(self._model, self._search, self._admission(rows, rows))
+        elif self._waiting and len(self) > self._smaller_batch:
+            admission = self._admission(self._size, self._slots.free)
+            wanted = min(len(self._waiting), self._size)  # free slots of the next admission
+            ended = self._slots.admit(admission, self._stop(wanted or self._next_end))
+        else:  # few lines leave the slots, and do not pay for all of them
+            ended = self._slots.advance(self._stop(self._rows if self._waiting else self._next_end))
+        results = [(self._searched.pop(end.number), end) for end in ended]
+        if not self._searched:
+            self._slots = self._new_slots()  # frees the memory of their state
+        return results
+
+    def _new_slots(self) -> Slots:
+        return Slots(self._model, self._search, self._rows)
+
+    @property
+    def _smaller_batch(self) -> int:
+        """Rows of the next smaller batch."""
+        return self._model.rows(self._decode.batch, self._rows // 4)
+
+    @property
+    def _next_end(self) -> int:
+        """Number of free slots when one more line has ended."""
+        return self._rows - len(self._searched) + 1
+
+    def _stop(self, free: int) -> StopAfter:
+        return StopAfter(free, _MAX_STEPS)
+
+    def _admission(self, size: int, free: int) -> Admission:
+        """Take waiting lines, and return them as an admission of `size` sentences."""
+        count = min(len(self._waiting), size, free)
+        entries = [self._waiting.popleft() for _ in range(count)]
+        numbers = range(self._next_number, self._next_number + count)
+        self._next_number += count
+        self._searched.update(zip(numbers, entries, strict=True))
+        numbered = [(entry.line.number, entry.encoded) for entry in entries]
+        batch = make_batch(self._model, numbered, self._decode, **self._shape._asdict(), size=size)
+        return Admission(numbers, *batch)

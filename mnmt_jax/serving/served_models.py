@@ -1,0 +1,94 @@
+"""Models behind one server, and the choice of the model for a direction."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text_translation import TextToTranslate
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.live_batcher import LiveBatcher
+from mnmt_jax.vocabulary.language_codes import find_code, is_same_language
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A model with the batcher of its lines.
+
+    Attributes:
+        name: its name in requests.
+        job: the model and settings of the search.
+        batcher: translates lines of all users.
+    """
+
+    name: str
+    job: SentenceJob
+    batcher: LiveBatcher
+
+    def code(self, language: str) -> str | None:
+        """Return the model's code of a language; None if it does not have it."""
+        try:
+            return find_code(language, self.job.pretrained.languages)
+        except UserError:  # ambiguous
+            return None
+
+    def spelled(self, text: TextToTranslate) -> TextToTranslate:
+        """Return a text whose languages the model has with the model's codes of them."""
+        source, target = self.code(text.source), self.code(text.target)
+        assert source and target
+        return dataclasses.replace(text, source=source, target=target)
+
+    def has(self, *languages: str) -> bool:
+        """Return whether the model has all of some languages."""
+        return all(self.code(language) is not None for language in languages)
+
+
+class ServedModels:
+    """Models in the order in which they are preferred; their languages are the union."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._models = tuple(models)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        """Iterate over the models."""
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        """Return the number of models."""
+        return len(self._models)
+
+    @functools.cached_property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of all languages; one code if models spell a language differently."""
+        codes: list[str] = []
+        for model in self:
+            codes += [
+                code
+                for code in model.job.pretrained.languages
+                if not any(is_same_language(code, other) for other in codes)
+            ]
+        return tuple(codes)
+
+    def targets(self, source: str) -> list[str]:
+        """Return the languages that a source language is translated into."""
+        return [code for code in self.languages if any(model.has(source, code) for model in self)]
+
+    def named(self, name: str | None) -> ServedModels:
+        """Return the model of a name alone, none if it is unknown; all models if it is None."""
+        return self if name is None else ServedModels([m for m in self if m.name == name])
+
+    def choose(self, source: str, target: str) -> ServedModel | None:
+        """Return the first model with both languages; None if there is none.
+
+        A model that has the languages themselves comes before one that has them without region.
+        """
+        candidates = [model for model in self if model.has(source, target)]
+        return min(
+            candidates,
+            key=lambda model: sum(
+                not is_same_language(code, model.code(code) or "") for code in (source, target)
+            ),
+            default=None,
+        )

@@ -1,0 +1,166 @@
+"""Lines that arrive at any time: translated as in a file, in turn, and alone if one fails."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mnmt_jax.decoding import live_translation
+from mnmt_jax.decoding.live_translation import LiveTranslation
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.line_engines import BatchEngine, JobEngine
+from tests.unit.made_translator import LINES, assert_alike, made_translator
+
+# Outputs of different lengths; for some, a first search does not suffice.
+OPTIONS = {"batch": 8, "buckets": (9, 40), "beam_size": 2, "max_length": 60}
+OPTIONS["max_length_per_source"] = 1.5
+TEXTS = [LINES[n % len(LINES)] for n in range(20)]
+TEXTS[3] = TEXTS[11] = " ".join(LINES)
+TEXTS[5] = ""
+
+
+@pytest.fixture(scope="module")
+def job() -> TranslationJob:
+    return TranslationJob.create(made_translator(**OPTIONS))
+
+
+@pytest.fixture(scope="module")
+def expected(job) -> list[Translation]:
+    return [translation for _, translation in job.in_order(numbered(job))]
+
+
+def numbered(job: TranslationJob):
+    return job.number_lines(TEXTS, source="en", target="de")
+
+
+@pytest.mark.parametrize("arrivals", [(20,), (1, 2, 17), (9, 1, 0, 1, 9), (1,) * 20])
+def test_lines_that_arrive_at_any_time_are_translated_as_in_a_file(job, expected, arrivals):
+    lines, results = list(numbered(job)), {}
+    engine = JobEngine(job)
+    for count in arrivals:
+        engine.add([(line.number, line) for line in lines[:count]])
+        del lines[:count]
+        results |= dict(engine.run())
+    while len(engine):
+        results |= dict(engine.run())
+    assert not lines and len(results) == 20
+    assert_alike([results[number] for number in range(20)], expected)
+
+
+def test_as_many_lines_as_slots_are_bit_equal_to_a_file(job, expected):
+    live = LiveTranslation[int](job)
+    live.add([(line.number, line) for line in numbered(job)])
+    results = {}
+    while len(live):
+        results |= dict(live.run())
+    short = [n for n in range(20) if n not in (3, 5, 11) and not limited(expected[n])]
+    assert len(short) > 4
+    for number in short:
+        assert results[number] == expected[number]
+
+
+def limited(translation: Translation) -> bool:
+    """Return whether a line was searched again, in a batch whose size depends on the others."""
+    return any(len(hypothesis.tokens) > 20 for hypothesis in translation.hypotheses)
+
+
+def test_lines_enter_slots_while_others_are_searched(job, expected, monkeypatch):
+    together, admitted = recorded_batches(monkeypatch)
+    live = LiveTranslation[int](job)
+    lines = [line for line, text in zip(numbered(job), expected, strict=True) if text.hypotheses]
+    short = [line for line in lines if not limited(expected[line.number])]
+    assert len({len(expected[line.number].hypotheses[0].tokens) for line in short}) > 1
+    live.add([(number, short[number % len(short)]) for number in range(32)])
+    while len(live) > 12:
+        list(live.run())
+    assert not together and len(admitted) > 5 and max(admitted) == 2
+    live.abandon()
+    live.add([(0, short[0])])
+    list(live.run())
+    assert together == [1]
+
+
+def recorded_batches(monkeypatch) -> tuple[list[int], list[int]]:
+    """Return lists that get the number of lines of batches, and of admissions to slots."""
+    together, admitted = [], []
+    search, admit = live_translation.search_together, live_translation.Slots.admit
+
+    def searched(model, algorithm, admission):
+        if admission.batch["source_tokens"].shape[1] == min(OPTIONS["buckets"]):
+            together.append(len(admission.numbers))
+        return search(model, algorithm, admission)
+
+    def recorded(slots, admission, stop):
+        admitted.append(len(admission.numbers))
+        return admit(slots, admission, stop)
+
+    monkeypatch.setattr(live_translation, "search_together", searched)
+    monkeypatch.setattr(live_translation.Slots, "admit", recorded)
+    return together, admitted
+
+
+def test_shapes_take_turns(job):
+    live = LiveTranslation[int](job)
+    lines = list(numbered(job))
+    live.add([(number, lines[3]) for number in range(30)])  # long ones, which fill the slots
+    live.add([(number, lines[0]) for number in range(30, 32)])
+    done = [number for _ in range(2) for number, _ in live.run()]
+    assert {30, 31} <= set(done) and len(live) > 20
+    assert len(live.abandon()) == 32 - len(done)
+    assert len(live) == 0 and not dict(live.run())
+
+
+def test_an_output_that_is_not_a_number_is_the_error_of_its_line(job, monkeypatch):
+    search = live_translation.search_together
+
+    def broken(model, algorithm, admission):
+        results = search(model, algorithm, admission)
+        hypotheses = results[0].hypotheses
+        scores = np.where(
+            np.arange(len(hypotheses.scores))[:, None] == 1, np.nan, hypotheses.scores
+        )
+        broken_ones = dataclasses.replace(hypotheses, scores=scores)
+        return [dataclasses.replace(result, hypotheses=broken_ones) for result in results]
+
+    monkeypatch.setattr(live_translation, "search_together", broken)
+    live = LiveTranslation[str](job)
+    line, *_ = numbered(job)
+    live.add([("a", line), ("b", line)])
+    results = {}
+    while len(live):
+        results |= dict(live.run())
+    assert isinstance(results["a"], Translation)
+    assert isinstance(results["b"], UserError) and "not a number" in str(results["b"])
+
+
+def test_lines_of_a_program_that_failed_are_translated_alone(job, expected, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("a device was lost")
+
+    monkeypatch.setattr(live_translation, "search_together", fail)
+    engine = JobEngine(job)
+    lines = list(numbered(job))[:2]
+    engine.add([(line.number, line) for line in lines])
+    results = dict(engine.run())
+    assert_alike([results[0], results[1]], expected[:2])
+
+
+def test_a_failing_line_fails_alone_in_a_batch():
+    def translate(lines):
+        for line in lines:
+            if line.text == TEXTS[1]:
+                raise ValueError("broken")
+            yield line, Translation((Hypothesis(line.text.upper(), 0.0, ()),))
+
+    engine = BatchEngine(translate)
+    lines = TranslationJob.create(made_translator(**OPTIONS)).number_lines(
+        TEXTS[:3], source="en", target="de"
+    )
+    engine.add([(10 + line.number, line) for line in lines])
+    results = dict(engine.run())
+    assert [results[10].text, results[12].text] == [TEXTS[0].upper(), TEXTS[2].upper()]
+    assert isinstance(results[11], ValueError) and len(engine) == 0
