@@ -19,6 +19,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import regex
 
@@ -73,6 +74,10 @@ class TranslationChecks:
     score: float | None
     retried: str | None = None
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the results as an object of JSON."""
+        return dataclasses.asdict(self) | {"missing_numbers": list(self.missing_numbers)}
+
     @property
     def failed(self) -> bool:
         """Whether the translation should not be used: wrong language, copy, loop or nothing."""
@@ -107,6 +112,18 @@ class TranslationChecker:
         """Return the model's code of a label; None if the model does not have the language."""
         return self._by_label.get(label)
 
+    def detect_target(self, text: str, target_language: str) -> tuple[str | None, float]:
+        """Return the language of a translation and its probability; see `TranslationChecks`.
+
+        Args:
+            text: the translation.
+            target_language: code that is preferred to others with the same label.
+        """
+        label, probability = self.detect(_prose(text))
+        if label and label == self.detector.expected(target_language):
+            return target_language, probability
+        return self.code(label) or label or None, probability
+
     def check(
         self, source: str, source_language: str, translation: Translation, target_language: str
     ) -> TranslationChecks:
@@ -119,19 +136,16 @@ class TranslationChecker:
             target_language: the model's code of the requested language.
         """
         text = translation.text
-        label, probability = self.detect(_prose(text))
+        language, probability = self.detect_target(text, target_language)
         expected = self.detector.expected(target_language)
-        counts = probability >= MIN_PROBABILITY and _letters(_prose(text)) >= MIN_LETTERS
-        if label == expected:
-            label_code: str | None = target_language
-        else:
-            label_code = self.code(label) or label or None
+        is_certain = probability >= MIN_PROBABILITY and _letters(_prose(text)) >= MIN_LETTERS
+        is_target = language == target_language
         return TranslationChecks(
-            language=label_code,
+            language=language,
             probability=probability,
-            off_target=counts and expected is not None and label != expected,
+            off_target=is_certain and expected is not None and not is_target,
             copied=self.detector.expected(source_language) != expected
-            and not (counts and label == expected)
+            and not (is_certain and is_target)
             and is_copy(source, text),
             repeated=is_repetitive(source, source_language, text, target_language),
             empty=has_letters(source) and not text.strip(),

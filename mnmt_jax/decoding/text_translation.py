@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.guards import TranslationChecks
 from mnmt_jax.decoding.placeholders import (
     find_placeholders,
     keeps_placeholders,
@@ -41,11 +42,13 @@ class SentenceTranslation:
         source: the sentence in one line.
         text: the translated sentence in one line.
         translations: translations of the pieces, one if the sentence was translated whole.
+        checks: results of its checks (`mnmt_jax.decoding.text_checks`), if they were asked for.
     """
 
     source: str
     text: str
     translations: tuple[Translation, ...]
+    checks: TranslationChecks | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +58,12 @@ class TextTranslation:
     Attributes:
         text: the translated text.
         sentences: its sentences, in order.
+        checks: results of its checks, if they were asked for.
     """
 
     text: str
     sentences: tuple[SentenceTranslation, ...]
+    checks: TranslationChecks | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,7 +90,7 @@ class JobEngine:
     def __init__(self, job: TranslationJob) -> None:
         self._is_live = job.pivot is None and not job.decode.source_contrast
         self._live = LiveTranslation[int](job)
-        self._batches = BatchEngine(lambda lines: TranslationJob.as_completed(job, lines))
+        self._batches = BatchEngine(lambda lines: TranslationJob.search(job, lines))
 
     def __len__(self) -> int:
         """Number of lines that are not translated yet."""

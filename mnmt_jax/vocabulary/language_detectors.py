@@ -151,9 +151,7 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
         return _rank_by_fasttext(detector, text, "full", count)
 
     try:
-        probe_labels = {
-            code: next(iter(rank(text, 1)), ("",))[0] for code, text in _PROBES.items()
-        }
+        probe_labels = {code: next(iter(rank(text, 1)), ("",))[0] for code, text in _PROBES.items()}
     except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{setting}{path}: not a model of fastText ({error}); give lid.176.bin"
