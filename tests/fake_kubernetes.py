@@ -19,6 +19,9 @@ import yaml
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _RULE_NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _PORT_NAME = re.compile(r"[a-z][a-z0-9-]{0,13}[a-z0-9]")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_REFERENCE = re.compile(r"\$\$|\$\((?P<name>[^)]*)\)")
+_HOST_PATHS = {"Directory", "DirectoryOrCreate"}
 _MAX_NAME = 63
 _SUFFIX = 6  # of a pod's name: a hyphen and five random characters
 _REASONS = {"BackoffLimitExceeded", "PodFailurePolicy", "DeadlineExceeded"}
@@ -61,11 +64,13 @@ _SCHEMA = {
                                 "restartPolicy": "Never",  # as podFailurePolicy needs
                                 "terminationGracePeriodSeconds": int,
                                 "nodeSelector?": dict,
+                                "serviceAccountName?": str,
                                 "volumes": [
                                     {
                                         "name": str,
                                         "emptyDir?": {"medium": str},
                                         "persistentVolumeClaim?": {"claimName": str},
+                                        "hostPath?": {"path": str, "type": str},
                                     }
                                 ],
                                 "containers": [
@@ -73,6 +78,8 @@ _SCHEMA = {
                                         "name": str,
                                         "image": str,
                                         "command": [str],
+                                        "env?": [{"name": str, "value": str}],
+                                        "envFrom?": [{"secretRef": {"name": str}}],
                                         "resources": {"limits": dict},
                                         "ports": [{"name": str, "containerPort": int}],
                                         "volumeMounts": [{"name": str, "mountPath": str}],
@@ -125,6 +132,7 @@ class JobSet:
         check_fields(manifest, _SCHEMA)
         jobs = cls(manifest)
         jobs._check_names()
+        jobs._check_volumes()
         jobs._check_policies()
         return jobs
 
@@ -165,10 +173,25 @@ class JobSet:
     def _check_names(self) -> None:
         for name in (self.manifest["metadata"]["name"], self.job["name"], *self.host_names):
             assert _NAME.fullmatch(name) and len(name) + _SUFFIX <= _MAX_NAME, name
-        volumes = {volume["name"] for volume in self.pod["volumes"]}
-        assert {mount["name"] for mount in self.container["volumeMounts"]} == volumes
+        accounts = [self.pod["serviceAccountName"]] if "serviceAccountName" in self.pod else []
+        secrets = [source["secretRef"]["name"] for source in self.container.get("envFrom", ())]
+        assert all(_NAME.fullmatch(name) for name in (*accounts, *secrets))
+        variables = [variable["name"] for variable in self.container.get("env", ())]
+        assert len(set(variables)) == len(variables), f"a variable twice: {variables}"
+        assert all(_VARIABLE.fullmatch(name) for name in variables), variables
         ports = [port["name"] for port in self.container["ports"]]
         assert len(set(ports)) == len(ports) and all(map(_PORT_NAME.fullmatch, ports))
+
+    def _check_volumes(self) -> None:
+        volumes = {volume["name"] for volume in self.pod["volumes"]}
+        mounts = self.container["volumeMounts"]
+        assert {mount["name"] for mount in mounts} == volumes
+        assert len({mount["mountPath"] for mount in mounts}) == len(mounts) == len(volumes)
+        for volume in self.pod["volumes"]:
+            assert len(volume) == 2, f"a volume has a name and one source: {volume}"
+            if "hostPath" in volume:
+                path = volume["hostPath"]
+                assert path["path"].startswith("/") and path["type"] in _HOST_PATHS, path
 
     def _check_policies(self) -> None:
         spec = self.job["template"]["spec"]
@@ -183,14 +206,17 @@ class JobSet:
             assert _RULE_NAME.fullmatch(rule["name"])
             assert rule["action"] in _ACTIONS and set(rule["onJobFailureReasons"]) <= _REASONS
 
-    def command(self) -> list[str]:
-        """Return the command of a container after Kubernetes' replacement of variables.
+    def variables(self) -> dict[str, str]:
+        """Return the variables of `env` with references to earlier ones replaced."""
+        variables: dict[str, str] = {}
+        for variable in self.container.get("env", ()):
+            variables[variable["name"]] = _expand(variable["value"], variables)
+        return variables
 
-        Only variables of `env` are replaced, and this container has none.
-        """
-        words = self.container["command"]
-        assert not any(re.search(r"(?<!\$)(\$\$)*\$\(", word) for word in words)
-        return [word.replace("$$", "$") for word in words]
+    def command(self) -> list[str]:
+        """Return the command of a container with references to variables of `env` replaced."""
+        variables = self.variables()
+        return [_expand(word, variables) for word in self.container["command"]]
 
     def start_pods(self, environment: Mapping[str, str]) -> list[subprocess.Popen[str]]:
         """Start a process for each pod, with the variables that Kubernetes sets."""
@@ -200,6 +226,7 @@ class JobSet:
                 self.command(),
                 env={
                     **environment,
+                    **self.variables(),
                     "PATH": os.environ["PATH"],
                     "HOSTNAME": host,
                     "JOB_COMPLETION_INDEX": str(number % completions),
@@ -244,6 +271,15 @@ class JobSet:
             if action == "FailJobSet":
                 break
         return "Failed", attempt + 1
+
+
+def _expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` by a known variable's value, and `$$` by `$`, as Kubernetes does."""
+
+    def replacement(match: re.Match[str]) -> str:
+        return "$" if match[0] == "$$" else variables.get(match["name"], match[0])
+
+    return _REFERENCE.sub(replacement, text)
 
 
 def _matches(rule: Mapping[str, Any], status: int) -> bool:

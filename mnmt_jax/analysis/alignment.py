@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from mnmt_jax.analysis.attention_maps import AttentionSpec, attention_specs, attention_weights
 from mnmt_jax.analysis.layer_states import SOURCE_SIDE_ROLES
 from mnmt_jax.analysis.teacher_forcing import ForcedBatch, ForcedSentences, iterate_batches
 from mnmt_jax.analysis.token_classes import EOS, PUNCTUATION, TAG, token_id_classes
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.attention_weights import AttentionSpec, attention_specs, attention_weights
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CONTENT = "content"

@@ -67,6 +67,16 @@ class BatchIterator:
         """Process ids of the running worker processes."""
         return self._workers.process_ids if self._workers else ()
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Numbers of the chunk and of the next batch in it; setting them starts again there."""
+        return self._chunk, self._batch
+
+    @position.setter
+    def position(self, position: tuple[int, int]) -> None:
+        self.close()
+        self._chunk, self._batch = position
+
     def get_state(self) -> dict[str, int]:
         """Return the position as integers for `set_state`, in this or another process."""
         return {
@@ -90,8 +100,7 @@ class BatchIterator:
                 "the data position was saved under other Data settings, tasks, texts or "
                 f"vocabulary; restore the cache and the settings of {saved}, or start a new run"
             )
-        self.close()
-        self._chunk, self._batch = int(state["chunk"]), int(state["batch"])
+        self.position = int(state["chunk"]), int(state["batch"])
 
     def close(self) -> None:
         """End the worker processes; the next batch is the same as without, and starts new ones."""

@@ -39,6 +39,7 @@ class Line:
         source_lang: code of the source language.
         target_lang: code of the target language.
         contrast_sources: texts of the same language that the source is contrasted with.
+        aligned: whether its translation is aligned to it (`mnmt_jax.decoding.alignment`).
     """
 
     number: int
@@ -46,6 +47,7 @@ class Line:
     source_lang: str
     target_lang: str
     contrast_sources: tuple[str, ...] = ()
+    aligned: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 
 _PLACEHOLDER = re.compile(
     r"""
@@ -34,6 +35,12 @@ def split_at_placeholders(text: str) -> list[tuple[str, str]]:
         pieces.append((text[start : match.start()], match.group()))
         start = match.end()
     return [*pieces, (text[start:], "")]
+
+
+def change_around_placeholders(text: str, change: Callable[[str], str]) -> str:
+    """Return a text with what is not a placeholder changed."""
+    pieces = split_at_placeholders(text)
+    return "".join(change(before) + placeholder for before, placeholder in pieces)
 
 
 def keeps_placeholders(text: str, translation: str) -> bool:

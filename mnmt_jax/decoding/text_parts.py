@@ -13,12 +13,14 @@ import bisect
 import dataclasses
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
 
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
+_LINE_BREAK = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _LINE = re.compile(f"(.*?)({_LINE_ENDS}|$)", re.DOTALL)
 _BULLET = r"[-*+•‣◦▪·–—>#|]+"
 _NUMBER = r"\(?\d{1,3}[.)]|\(?[a-z][.)]"
@@ -29,6 +31,11 @@ _SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
 _WRAPPED = 40  # characters of a line that may be wrapped before a capital
 _BREAK = re.compile(rf"[^\S\r\n]*(?:{_LINE_ENDS})\s*(?:(?:>+)\s+)*")
 _BEST_CUTS = (r"[;:。；：．]\s*", r"[,、，،]\s*|\s+[–—-]\s+", r"\s+", "")
+
+
+SentenceEnds = Literal["all", "punctuation", "none"]
+"""Where sentences end: at line breaks and punctuation, at punctuation alone, or at the text's end.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,21 +51,23 @@ class Part:
     is_sentence: bool = False
 
 
-def split_text(text: str, language: str) -> list[Part]:
+def split_text(text: str, language: str, ends: SentenceEnds = "all") -> list[Part]:
     """Split a text into sentences and what is between them.
 
     Args:
         text: any text.
         language: code of its language.
+        ends: where sentences end.
 
     Returns:
         The parts, whose texts joined are the text. Sentences have letters, and no space at either
         end; line breaks in them are those of wrapped lines.
     """
     parts: list[Part] = []
-    for prefix, block, suffix in _blocks(text):
+    blocks: Iterable[tuple[str, str, str]] = _blocks(text) if ends == "all" else [("", text, "")]
+    for prefix, block, suffix in blocks:
         parts.append(Part(prefix))
-        for sentence in split_sentences(block, language):
+        for sentence in _split_block(block, language, ends):
             before, stripped, after = split_spaces(sentence)
             parts += [Part(before), Part(stripped, has_letters(stripped)), Part(after)]
         parts.append(Part(suffix))
@@ -88,6 +97,17 @@ def split_sentences(text: str, language: str) -> list[str]:
 
     sentences: list[str] = sentencex.segment(parse_code(language).language, text)
     return sentences
+
+
+def _split_block(block: str, language: str, ends: SentenceEnds) -> list[str]:
+    """Return the sentences of lines that belong together, with the spaces after each."""
+    if ends == "none":
+        return [block]
+    if ends == "all":
+        return split_sentences(block, language)
+    sentences = split_sentences(_LINE_BREAK.sub(" ", block), language)
+    stops = itertools.accumulate(map(len, sentences), initial=0)
+    return [block[start:stop] for start, stop in itertools.pairwise(stops)]
 
 
 def split_long(sentence: str, fits: Callable[[str], bool]) -> list[str]:

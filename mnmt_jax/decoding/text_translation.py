@@ -15,12 +15,13 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.guards import TranslationChecks
 from mnmt_jax.decoding.placeholders import (
-    find_placeholders,
+    change_around_placeholders,
     keeps_placeholders,
     split_at_placeholders,
 )
 from mnmt_jax.decoding.text_parts import (
     Part,
+    SentenceEnds,
     is_spaceless,
     join_lines,
     restore_line_breaks,
@@ -74,11 +75,13 @@ class TextToTranslate:
         text: any text.
         source: code of the source language.
         target: code of the target language.
+        sentence_ends: where its sentences end.
     """
 
     text: str
     source: str
     target: str
+    sentence_ends: SentenceEnds = "all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,15 +92,17 @@ class LineOfText:
         text: the line.
         source: code of its language.
         target: code of the target language.
+        aligned: whether its translation is aligned to it.
     """
 
     text: str
     source: str
     target: str
+    aligned: bool = False
 
     def numbered(self, number: int) -> Line:
         """Return the line with a number, as jobs take it."""
-        return Line(number, self.text, self.source, self.target)
+        return Line(number, self.text, self.source, self.target, aligned=self.aligned)
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
@@ -183,8 +188,8 @@ class _Sentence:
                 continue
             leading, _, trailing = split_spaces(piece)
             text += leading + next(translations).text + trailing + after
-        if self._is_capitals and not find_placeholders(self.source):
-            text = text.upper()
+        if self._is_capitals:
+            text = change_around_placeholders(text, str.upper)
         return text
 
     def result(self) -> SentenceTranslation:
@@ -205,7 +210,7 @@ class _TextPlan:
             _Sentence(part.text, text, lambda line: fits(line, text.source))
             if part.is_sentence
             else part
-            for part in split_text(text.text, text.source)
+            for part in split_text(text.text, text.source, text.sentence_ends)
         ]
         self.sentences = [part for part in self._parts if isinstance(part, _Sentence)]
 
@@ -222,12 +227,17 @@ class _TextPlan:
 
 
 def _is_capitals(sentence: str) -> bool:
-    """Return whether all cased letters of a sentence are capitals, at least two."""
-    return sentence.isupper() and sum(map(str.isalpha, sentence)) >= _LEAST_CAPITALS
+    """Return whether all cased letters outside placeholders are capitals, at least two."""
+    outside = "".join(text for text, _ in split_at_placeholders(sentence))
+    return outside.isupper() and sum(map(str.isalpha, outside)) >= _LEAST_CAPITALS
 
 
 def _true_case(sentence: str) -> str:
-    """Return a sentence in lower case, with the first letter of each sentence as a capital."""
-    lower = sentence.lower()
-    first = next(index for index, character in enumerate(lower) if character.isalpha())
+    """Return a sentence in lower case around placeholders, with a capital at its start."""
+    lower = change_around_placeholders(sentence, str.lower)
+    (start, _), *_ = split_at_placeholders(lower)
+    letters = [index for index, character in enumerate(start) if character.isalpha()]
+    if not letters:  # it starts with a placeholder
+        return lower
+    first = letters[0]
     return lower[:first] + lower[first].upper() + lower[first + 1 :]

@@ -18,6 +18,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
+from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
@@ -79,6 +80,8 @@ class Translation:
             `truncated` and `limited` cover both translations.
         retried: search that made it after the first one failed (`mnmt_jax.decoding.retry`):
             "contrast" or "pivot"; None for the first one.
+        alignment: how the best hypothesis is aligned to the line; None if the line does not ask for
+            it, and for text that was copied.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -87,6 +90,7 @@ class Translation:
     pivot: str | None = None
     unknown_characters: str = ""
     retried: str | None = None
+    alignment: Alignment | None = None
 
     @property
     def text(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.alignment import compose, with_alignments
 from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
 from mnmt_jax.decoding.generate import describe_search, override_decode, with_beam_size
 from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
@@ -175,9 +176,9 @@ class TranslationJob:
     def _translate(
         self, lines: Sequence[Line], done: Collection[int], *, has_sources: bool = True
     ) -> Iterator[tuple[int, Translation]]:
-        return translate_lines(
-            self.pretrained.inference_model, lines, self.decode, done, has_sources=has_sources
-        )
+        model, decode = self.pretrained.inference_model, self.decode
+        translations = translate_lines(model, lines, decode, done, has_sources=has_sources)
+        return with_alignments(model, lines, translations, decode)
 
     def _through_pivot(
         self, lines: Sequence[Line], pivot: str, done: Collection[int]
@@ -217,8 +218,10 @@ class TranslationJob:
 
 def _join(into_pivot: Translation, from_pivot: Translation) -> Translation:
     """Return a translation through a pivot from its two steps; a blank line has no pivot."""
+    first, second = into_pivot.alignment, from_pivot.alignment
     return dataclasses.replace(
         from_pivot,
+        alignment=compose(first, second) if first and second else None,
         truncated=into_pivot.truncated or from_pivot.truncated,
         limited=into_pivot.limited or from_pivot.limited,
         pivot=into_pivot.text if into_pivot.hypotheses else None,

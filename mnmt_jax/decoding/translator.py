@@ -138,11 +138,9 @@ class Translator(PretrainedModel):
         if not isinstance(text, str):
             raise UserError("translate_text takes one text; `translate` takes a list of lines")
         job = SentenceJob.create(self, options, pivot=pivot, **overrides)
-        codes = (
-            match_code(code, self.languages, name)
-            for code, name in ((source, "source"), (target, "target"))
-        )
-        (translation,) = job.translate_texts([TextToTranslate(text, *codes)])
+        source = match_code(source, self.languages, "source")
+        target = match_code(target, self.languages, "target")
+        (translation,) = job.translate_texts([TextToTranslate(text, source, target)])
         return translation
 
     def score(

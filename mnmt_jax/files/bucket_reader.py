@@ -23,6 +23,7 @@ from mnmt_jax.files.storage_errors import causes, one_line
 
 _log = logging.getLogger(__name__)
 _TIMEOUT = (30.0, 60.0)  # seconds: to connect, and between two pieces of an answer
+_QUESTION_TIMEOUT = (5.0, 5.0)  # the same for the question whether there is an outage
 _PATIENCE = 600.0  # seconds of an outage after which the process gives up
 _FIRST_PATIENCE = 60.0  # the same before the first answer: the name or the network may be wrong
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
@@ -112,6 +113,17 @@ class BucketReader:
 
         self._persist(name, attempt)
 
+    def outage(self) -> str:
+        """Ask the bucket once; return why it does not answer, or "" if it does."""
+        try:
+            blobs = self._storage().list_blobs(
+                *(self._bucket, 1), prefix=self._prefix, retry=None, timeout=_QUESTION_TIMEOUT
+            )
+            next(iter(blobs), None)
+        except Exception as error:  # the client raises many kinds
+            return _reason(error, _QUESTION_TIMEOUT) if _is_outage(error) else ""
+        return ""
+
     def _persist(self, name: str, attempt: Callable[[], _Result]) -> _Result:
         """Return the result of an attempt, repeated through outages and after failures."""
         failures = 0
@@ -200,7 +212,7 @@ class _Outage:
             if not self._said or now - self._said > _SILENCE:
                 self._said = now
                 _log.warning(
-                    "%s/%s: no answer (%s); waiting for it, at most %.0f s; two Ctrl-C end this",
+                    "%s/%s: no answer (%s); waiting for it, at most %.0f s; Ctrl-C ends this",
                     *(self._url, name, reason, patience),
                 )
         pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, elapsed / 2))
@@ -241,7 +253,7 @@ def _is_outage(error: Exception) -> bool:
     return status in _OUTAGE_STATUSES or _is_network(error)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, timeout: tuple[float, float] = _TIMEOUT) -> str:
     """Return a short reason: the system's, that of the status, or the text of the error."""
     import requests
     import urllib3
@@ -255,5 +267,5 @@ def _reason(error: Exception) -> str:
             return cause.strerror
     timeouts = (requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError)
     if any(isinstance(cause, timeouts) for cause in causes(error)):
-        return f"nothing sent for {_TIMEOUT[1]:.0f} s"
+        return f"nothing sent for {timeout[1]:.0f} s"
     return one_line(error)

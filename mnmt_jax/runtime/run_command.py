@@ -29,6 +29,7 @@ from mnmt_jax.runtime.interrupts import redeliver_interrupts
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTPUT = "standard output"
+_SIGNAL_STATUS = 128  # and the number of the signal that stopped a command
 _NO_TEMPORARY = "No usable temporary directory"
 
 
@@ -55,6 +56,8 @@ def run_command(main: Callable[[], int | None]) -> None:
         with warnings_as_lines(), redeliver_interrupts():
             status = main() or 0
         flush_output()
+        if status > _SIGNAL_STATUS:
+            exit_immediately(status)  # a thread may wait for a bucket
     except UserError as error:
         status = TRY_AGAIN_STATUS if isinstance(error, OutageError) else 2
         print(f"error: {error}", file=sys.stderr)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.serving.request_fields import (
     model_of,
     read_fields,
@@ -16,11 +17,24 @@ from mnmt_jax.serving.request_fields import (
     user_of,
 )
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.vocabulary.language_codes import is_code, parse_code
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
-_DEFAULTS = {"split_sentences": ("", "1"), "tag_handling": ("",), "glossary_id": ("",)}
+_DEFAULTS = {
+    "tag_handling": ("",),
+    "glossary_id": ("",),
+    "formality": ("", "default", "prefer_more", "prefer_less"),
+    "model_type": ("", "quality_optimized", "latency_optimized", "prefer_quality_optimized"),
+}
+_REFUSED = ("custom_instructions", "style_id", "translation_memory_id")
+_SENTENCE_ENDS: dict[str, SentenceEnds] = {
+    "": "all",
+    "0": "none",
+    "1": "all",
+    "nonewlines": "punctuation",
+}
 
 
 def make_router(service: TranslationService) -> APIRouter:
@@ -38,20 +52,25 @@ def make_router(service: TranslationService) -> APIRouter:
         for name, allowed in _DEFAULTS.items():
             if (value := text_field(fields, name)) not in allowed:
                 raise RefusedError(400, f"{name}: '{value}' is not supported")
+        for name in _REFUSED:
+            if fields.get(name):
+                raise RefusedError(400, f"{name} is not supported")
         source = text_field(fields, "source_lang")
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
-            source=service.language(source, "source_lang") if source else None,
+            source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
+            sentence_ends=_sentence_ends(fields),
         )
         answers = await service.translate(texts, options, user_of(request))
         characters += sum(map(len, texts))
         return {
             "translations": [
                 {
-                    "detected_source_language": _code(answer.source),
+                    "detected_source_language": _without_region(answer.source),
                     "text": answer.translation.text,
                     "billed_characters": len(text),
+                    **_model_type(fields),
                 }
                 for text, answer in zip(texts, answers, strict=True)
             ]
@@ -65,10 +84,7 @@ def make_router(service: TranslationService) -> APIRouter:
         if kind not in ("source", "target"):
             raise RefusedError(400, "type must be source or target")
         codes = service.models(model_of(request, fields)).languages
-        return [
-            {"language": code, "name": name, "supports_formality": False}
-            for code, name in _languages(codes, with_regions=kind == "target")
-        ]
+        return _source_languages(codes) if kind == "source" else _target_languages(codes)
 
     @router.get("/usage")
     @router.post("/usage", include_in_schema=False)
@@ -78,13 +94,38 @@ def make_router(service: TranslationService) -> APIRouter:
     return router
 
 
-def _languages(codes: Iterable[str], *, with_regions: bool) -> list[tuple[str, str]]:
-    pairs = []
-    for code in codes:
-        plain = _code(code)
-        regions = _REGIONS.get(plain, (plain,)) if with_regions else (plain,)
-        pairs += [(region, get_language(code).name) for region in regions]
-    return pairs
+def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:
+    """Return where sentences end, by `split_sentences`; JSON clients may send a number."""
+    value = str(fields.get("split_sentences", ""))
+    if value not in _SENTENCE_ENDS:
+        raise RefusedError(400, f"split_sentences: '{value}' must be 0, 1 or nonewlines")
+    return _SENTENCE_ENDS[value]
+
+
+def _model_type(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kind of model as it was asked for: a direction has one model for all kinds."""
+    kind = text_field(fields, "model_type").removeprefix("prefer_")
+    return {"model_type_used": kind} if kind else {}
+
+
+def _source_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
+    """Return source languages, without regions."""
+    plain = dict.fromkeys(_without_region(code) for code in codes)
+    return [{"language": code, "name": get_language(code).name} for code in plain]
+
+
+def _target_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
+    """Return target languages, with the regions that clients require."""
+    return [
+        {"language": region, "name": get_language(code).name, "supports_formality": False}
+        for code in codes
+        for region in _REGIONS.get(_code(code), (_code(code),))
+    ]
+
+
+def _without_region(code: str) -> str:
+    """Return the code of a source language as DeepL writes it: PT for pt_BR."""
+    return _code(parse_code(code).without_region if is_code(code) else code)
 
 
 def _code(code: str) -> str:

@@ -63,6 +63,11 @@ def make_router(service: TranslationService) -> APIRouter:
         models = service.models(model_of(request, await read_fields(request)))
         return [{**_named(code), "targets": models.targets(code)} for code in models.languages]
 
+    @router.get("/spec", include_in_schema=False)
+    async def spec(request: Request) -> dict[str, Any]:
+        schema: dict[str, Any] = request.app.openapi()
+        return schema
+
     @router.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:
         first, *others = service.languages
@@ -122,7 +127,8 @@ def _alternatives(answer: Answer, count: int) -> list[str]:
 def _language(service: TranslationService, code: Any, field: str) -> str:
     if not isinstance(code, str):
         raise RefusedError(400, f"{field} must be text")
-    return service.language(_ALIASES.get(code.lower(), code), field)
+    code = _ALIASES.get(code.lower(), code)
+    return service.language(code, any_region=field == "source")
 
 
 def _is_list_of_text(value: Any) -> bool:

@@ -58,7 +58,7 @@ def required(fields: Mapping[str, Any], name: str) -> Any:
     """
     value = fields.get(name)
     if value is None or value == "" or value == []:
-        raise RefusedError(400, f"missing {name} parameter")
+        raise RefusedError(400, f"Invalid request: missing {name} parameter")
     return value
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.decoding.text_translation import (
     LineOfText,
     Steps,
@@ -64,11 +65,13 @@ class TranslationOptions:
         target: code of the target language.
         source: code of the source language; None detects it for each text.
         model: name of the model; None takes the first that has both languages.
+        sentence_ends: where sentences end.
     """
 
     target: str
     source: str | None = None
     model: str | None = None
+    sentence_ends: SentenceEnds = "all"
 
 
 class TranslationService:
@@ -130,22 +133,27 @@ class TranslationService:
             raise RefusedError(400, f"model: {name} is not served; the models are {names}")
         return models
 
-    def language(self, code: str, field: str) -> str:
+    def language(self, code: str, field: str = "", *, any_region: bool = False) -> str:
         """Return the server's code of a language.
 
         Args:
             code: code in any form.
-            field: name of the field, for the message.
+            field: name of the field, for the message; empty leaves it out.
+            any_region: whether a code without region means the first of several regions, as for a
+                source; otherwise it is refused.
 
         Raises:
             RefusedError: with status 400, if no model has it, or it is ambiguous.
         """
+        prefix = field and f"{field}: "
         try:
             known = find_code(code, self.languages)
         except UserError as error:
-            raise RefusedError(400, f"{field}: {error}") from None
+            if not any_region:
+                raise RefusedError(400, f"{prefix}{error}") from None
+            known = next(one for one in self.languages if find_code(code, [one]))
         if known is None:
-            raise RefusedError(400, f"{field}: {code} is not supported")
+            raise RefusedError(400, f"{prefix}{code} is not supported")
         return known
 
     def detect(self, text: str) -> tuple[str, float] | None:
@@ -180,7 +188,7 @@ class TranslationService:
             for text in texts
         ]
         to_translate = [
-            TextToTranslate(text, code, options.target)
+            TextToTranslate(text, code, options.target, options.sentence_ends)
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:

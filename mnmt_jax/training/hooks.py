@@ -105,7 +105,7 @@ def validate_params(session: Session) -> Record:
         placed = place_batch(model_arrays(batch), built.mesh)
         return built.programs.loss(session.state.params, placed)
 
-    with session.reporter.paused():
+    with session.reporter.paused(), session.waiting(interruptible=False):
         languages = task_languages(built.pipeline)
         result = validate(built.pipeline.validation(names), loss, built.tasks, languages)
     session.history.add(session.step, checkpoint_loss(result, built.config.train.best_by))

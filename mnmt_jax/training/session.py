@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from signal import Signals
 from types import TracebackType
 from typing import IO, Any
@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import Array
 
 from mnmt_jax.data.batch_iterator import BatchIterator
+from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.distributed.processes import is_first
 from mnmt_jax.distributed.sharding import place_batch
+from mnmt_jax.distributed.stopping import InterruptedWaitError
 from mnmt_jax.distributed.stragglers import HostTimes
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -28,6 +30,12 @@ from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import ValidationHistory
 
 _STEPS_AHEAD = 2  # updates dispatched before the loop waits: hides the host's work
+
+
+@contextlib.contextmanager
+def _never_interrupted(*, interruptible: bool = True) -> Iterator[None]:
+    """Do as `StopRequests.waiting` without signals."""
+    yield
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -49,6 +57,7 @@ class Session:
         saved_step: step of the newest checkpoint, or `NEVER`.
         latest: metrics of the last update, on the device.
         host_times: time in which this host prepares batches.
+        waiting: as `StopRequests.waiting`; returns the context of a wait for data.
     """
 
     built: Built
@@ -63,6 +72,7 @@ class Session:
     saved_step: int
     latest: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     host_times: HostTimes = dataclasses.field(default_factory=HostTimes)
+    waiting: Callable[..., contextlib.AbstractContextManager[None]] = _never_interrupted
     _dispatched: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
     _unchecked: dict[int, list[np.ndarray]] = dataclasses.field(default_factory=dict)
 
@@ -110,7 +120,11 @@ class Session:
         steps = self.built.config.train.steps
         signal = stop_signal()
         while not self.is_complete and not signal:
-            self.advance()
+            try:
+                self.advance()
+            except InterruptedWaitError:
+                signal = stop_signal()
+                break
             record: Record = {}
             for hook in hooks:
                 if hook.is_due(self.step, steps):
@@ -128,9 +142,8 @@ class Session:
 
     def advance(self) -> None:
         """Dispatch one update; return before the device has finished it."""
-        accumulate = self.built.config.optimizer.accumulate
         with self.host_times.preparing():
-            micro_batches = [next(self.batches) for _ in range(accumulate)]
+            micro_batches = self._next_batches()
             batch = {
                 name: np.stack([micro_batch[name] for micro_batch in micro_batches])
                 for name in model_arrays(micro_batches[0])
@@ -143,6 +156,20 @@ class Session:
         if len(self._dispatched) > _STEPS_AHEAD:
             jax.block_until_ready(self._dispatched.popleft())
         self.reporter.advance(self.latest)
+
+    def _next_batches(self) -> list[HostBatch]:
+        """Return the micro-batches of an update.
+
+        Raises:
+            InterruptedWaitError: if a signal ended the wait; the position is that of before.
+        """
+        position = self.batches.position
+        try:
+            with self.waiting():
+                return [next(self.batches) for _ in range(self.built.config.optimizer.accumulate)]
+        except InterruptedWaitError:
+            self.batches.position = position
+            raise
 
     def publish(self, *, raise_errors: bool) -> None:
         """Copy small files to the bucket, if the run is in one.

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from signal import SIGTERM
+
+import jax
 
 from mnmt_jax.config.sections import Config
+from mnmt_jax.distributed.outage_watch import end_in_outage
 from mnmt_jax.distributed.preemption import watch_for_preemption
 from mnmt_jax.distributed.processes import Agreement, is_first
-from mnmt_jax.distributed.stopping import StopRequests
+from mnmt_jax.distributed.stopping import InterruptedWaitError, StopRequests
+from mnmt_jax.errors import say
 from mnmt_jax.model.attention import fused
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import build
@@ -42,11 +47,28 @@ def train(
     run.check_folder()
     check_trackers(config.train.trackers, is_writer=is_first())
     with (
-        StopRequests() as stop,
+        StopRequests(can_interrupt=jax.process_count() == 1) as stop,
         watch_for_preemption(stop.announce),
-        open_session(build(config), run, source_specs) as session,
+        end_in_outage(stop, run.location, config.data.cache),
+    ):
+        return _train(config, run, source_specs, stop)
+
+
+def _train(
+    config: Config, run: RunDirectory, source_specs: Sequence[SourceRunSpec], stop: StopRequests
+) -> str | None:
+    try:
+        with stop.waiting():
+            built = build(config)
+    except InterruptedWaitError:
+        signal = stop.received or SIGTERM
+        say(f"{signal.name}: {run.location} was not opened; run the same command again")
+        return signal.name
+    with (
+        open_session(built, run, source_specs) as session,
         Agreement(session.built.mesh, lambda: stop.received or 0) as agreement,
     ):
+        session.waiting = stop.waiting
         _announce(session)
         steps = session.built.config.train.steps
         stop_signal = session.loop(training_hooks(config.train), agreement.signal)

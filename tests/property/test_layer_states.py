@@ -13,7 +13,6 @@ import pytest
 from mnmt_jax.analysis import probe_features
 from mnmt_jax.analysis import teacher_forcing as forced_batches
 from mnmt_jax.analysis.alignment import TOKEN_GROUPS, attention_statistics
-from mnmt_jax.analysis.attention_maps import attention_specs, attention_weights
 from mnmt_jax.analysis.layer_states import (
     compute_layer_states,
     mean_states,
@@ -29,6 +28,7 @@ from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.attention_weights import attention_specs, attention_weights
 from mnmt_jax.model.network import build_model
 from tests.random_params import MILD, random_params
 from tests.sample_batches import small_config

@@ -16,7 +16,7 @@ import pytest
 
 from mnmt_jax import Translator
 from mnmt_jax.config.loading import save_config
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import TRY_AGAIN_STATUS, UserError
 from mnmt_jax.files import bucket_reader
 from mnmt_jax.files.bucket import Mirror, bucket_path, copy_files, files_below
 from mnmt_jax.files.lazy_array import LazyArray
@@ -201,6 +201,34 @@ def test_killed_and_continued(objects, straight, tmp_path):
     assert train(config, "gs://bucket/runs/killed") is None
     copy = download(bucket_path("gs://bucket/runs/killed"), tmp_path / "copy")
     assert_same_training(copy, run, STEPS)
+
+
+def test_a_stop_during_an_outage_ends_soon_and_continues(objects, server, straight, tmp_path):
+    """The clients of checkpoints repeat their requests for a quarter of an hour."""
+    changes = {"save_every": 1, "steps": 100_000}
+    config = dataclasses.replace(
+        straight[0], train=dataclasses.replace(straight[0].train, **changes)
+    )
+    save_config(config, tmp_path / "run.gin")
+    child = fresh_process.start(
+        "train.py", f"--gin_file={tmp_path / 'run.gin'}", "--workdir=gs://bucket/runs/stopped"
+    )
+    while "runs/stopped/checkpoints/2/commit_success.txt" not in objects:
+        assert child.poll() is None, child.said()
+        time.sleep(0.01)
+    server.refuses = 503, b"{}"
+    start = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    assert child.wait() == TRY_AGAIN_STATUS
+    server.refuses = None
+    assert time.monotonic() - start < 60
+    errors = [line for line in child.said().splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "gs://bucket/runs/stopped: no answer for 1" in errors[0]
+    assert "(503 Service Unavailable), so that nothing can be saved after SIGTERM" in errors[0]
+    run = RunDirectory.open("gs://bucket/runs/stopped")
+    step = max(int(path.name) for path in run.checkpoints.iterdir() if path.name.isdigit())
+    settings = dataclasses.replace(config.train, steps=step + 1)
+    assert train(dataclasses.replace(config, train=settings), str(run.location)) is None
 
 
 @pytest.mark.parametrize("answer", [FORBIDDEN, NONSENSE], ids=["forbidden", "nonsense"])

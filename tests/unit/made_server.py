@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -31,7 +31,10 @@ class MadeJob:
     Attributes:
         batches: sentences of each batch.
         gate: a batch waits until it is set.
+        respond: translates a sentence; None marks it.
     """
+
+    respond: Callable[[str], str] | None = None
 
     def __init__(self, languages: tuple[str, ...] = LANGUAGES, name: str = "") -> None:
         self.pretrained = types.SimpleNamespace(languages=languages)
@@ -49,7 +52,8 @@ class MadeJob:
         for line in lines:
             if line.text == "Fail.":
                 raise ValueError("secret")
-            texts = (f"[{self._name}{line.target_lang}] {line.text}", "other")
+            marked = f"[{self._name}{line.target_lang}] {line.text}"
+            texts = (self.respond(line.text) if self.respond else marked, "other")
             yield line, Translation(tuple(Hypothesis(text, -1.0, ()) for text in texts))
 
 

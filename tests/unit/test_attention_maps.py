@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from mnmt_jax.analysis.attention_maps import attention_specs, attention_weights
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.attention import core
+from mnmt_jax.model.attention_weights import attention_specs, attention_weights
 from tests.drawn_masks import read_pictures
 from tests.property.test_model import row_of
 from tests.sample_batches import make, small_config

@@ -23,6 +23,7 @@ import json, os, pathlib, sys
 fake = pathlib.Path(os.environ["FAKE"])
 attempt, index = int((fake / "attempt").read_text()), int(os.environ["JOB_COMPLETION_INDEX"])
 call = {{"argv": sys.argv[1:], "flags": os.environ["XLA_FLAGS"], "folder": os.getcwd()}}
+call["variables"] = dict(os.environ)
 (fake / f"call-{{attempt}}-{{os.environ['HOSTNAME']}}").write_text(json.dumps(call))
 sys.exit(json.loads((fake / "statuses").read_text())[attempt][index])
 """
@@ -126,6 +127,77 @@ def test_storage_that_pods_share_is_mounted():
     ]
     assert {"name": "shared", "mountPath": "/shared"} in jobs.container["volumeMounts"]
     assert len(printed(**GPU).pod["volumes"]) == 1
+
+
+def test_pods_have_the_named_variables(image, tmp_path):
+    here = {"MNMT_JAX_CACHE_FOLDER": "/mnt/here", "MNMT_JAX_CACHE_GIB": "300", "HERE": "$(A) $HOME"}
+    flags = ("--env", "A=b=$(HERE) it's", "--workdir=gs://b/r", "--env=HERE", "--env=NO=")
+    flags += ("--env=MNMT_JAX_CACHE_FOLDER=/local/mnmt",)
+    jobs = printed(*flags, **GPU, **here, FOLDER=str(image))
+    (tmp_path / "statuses").write_text("[[0, 0]]")
+    assert jobs.run({"FAKE": str(tmp_path)}, tmp_path / "attempt") == ("Completed", 1)
+    expected = {
+        "A": "b=$(HERE) it's",
+        "HERE": "$(A) $HOME",
+        "NO": "",
+        "MNMT_JAX_CACHE_FOLDER": "/local/mnmt",
+        "MNMT_JAX_CACHE_GIB": "300",
+    }
+    for call in calls(tmp_path).values():
+        assert call["variables"].items() >= expected.items()
+        assert call["argv"][-1] == "--workdir=gs://b/r" and "--env" not in str(call["argv"])
+    assert "env" not in printed(**GPU).container
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--env",), "error: --env : must be NAME=VALUE, or the NAME of a variable"),
+        (("--env", "--workdir=x"), "error: --env --workdir=x: must be NAME=VALUE"),
+        (("--env=A B=c",), "error: --env A B=c: must be NAME=VALUE"),
+        (("--env=NOPE",), "error: --env NOPE: is not set here; pass --env NOPE=VALUE"),
+    ],
+)
+def test_a_wrong_variable_of_the_pods_prints_no_jobset(flags, message):
+    done = jobset("print", *flags, **GPU)
+    assert done.returncode == 2 and done.stderr.startswith(message)
+    assert not done.stdout and len(done.stderr.splitlines()) == 1
+
+
+def test_pods_run_as_an_account_with_secrets_and_a_local_disk():
+    jobs = printed(**TPU, SERVICE_ACCOUNT="trainer", SECRET="keys", LOCAL="/mnt/disks/ssd0")
+    assert jobs.pod["serviceAccountName"] == "trainer"
+    assert jobs.container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    volume = {
+        "name": "local",
+        "hostPath": {"path": "/mnt/disks/ssd0", "type": "DirectoryOrCreate"},
+    }
+    assert volume in jobs.pod["volumes"]
+    assert {"name": "local", "mountPath": "/local"} in jobs.container["volumeMounts"]
+    plain = printed(**TPU)
+    assert "serviceAccountName" not in plain.pod and "envFrom" not in plain.container
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("serviceAccountName: 'trainer'", "serviceAccountName: 'Trainer'"),
+        ("serviceAccountName:", "serviceAccount:"),
+        ("{name: 'A',", "{name: 'B',"),
+        ("value: '1'", "value: 1"),
+        ("{name: 'A',", "{name: '1 A',"),
+        ("{secretRef:", "{secret:"),
+        ("type: DirectoryOrCreate", "type: Folder"),
+        ("mountPath: /local", "mountPath: /dev/shm"),
+    ],
+)
+def test_the_fake_cluster_refuses_what_a_cluster_does(before, after):
+    variables = {"SERVICE_ACCOUNT": "trainer", "SECRET": "keys", "LOCAL": "/mnt"}
+    text = jobset("print", "--env=A=1", "--env=B=2", **GPU, **variables).stdout
+    JobSet.read(text)
+    assert text.count(before) == 1
+    with pytest.raises(AssertionError):
+        JobSet.read(text.replace(before, after))
 
 
 def test_kubectl_receives_the_printed_jobset_and_deletes_it(tmp_path):

@@ -83,7 +83,7 @@ def test_lists_detection_and_alternatives(address):
     [
         ("/translate", {"target": "de"}, 400, "missing q parameter"),
         ("/translate", {"q": "a"}, 400, "missing target parameter"),
-        ("/translate", {"q": "a", "target": "xh"}, 400, "target: xh is not supported"),
+        ("/translate", {"q": "a", "target": "xh"}, 400, "xh is not supported"),
         ("/translate", {"q": "a", "target": 5}, 400, "target must be text"),
         ("/translate", {"q": [1], "target": "de"}, 400, "q must be text or a list of texts"),
         ("/translate", {"q": "a", "target": "de", "format": "html"}, 400, "only text is supported"),
@@ -98,12 +98,6 @@ def test_lists_detection_and_alternatives(address):
         ),
         ("/translate", b"q=\xff", 400, "not UTF-8"),
         ("/v2/translate", {"target_lang": "DE"}, 400, "missing text parameter"),
-        (
-            "/v2/translate",
-            {"text": ["a"], "target_lang": "DE", "split_sentences": "0"},
-            400,
-            "'0' is",
-        ),
         ("/suggest", {"q": "a"}, 403, "not collected"),
         ("/nowhere", {"q": "a"}, 404, "Not Found"),
         ("/translate", b"x" * 1_100_000, 413, "more than 1048576 bytes"),

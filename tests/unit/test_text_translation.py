@@ -87,6 +87,19 @@ def test_capitals_are_translated_in_lower_case_and_returned_as_capitals():
     assert result.text.startswith("SS STOP HERE, PLEASE! ß I go.")
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "translation"),
+    [
+        ("PRESS {key} NOW", "Press {key} now", "SO PRESS {key} NOW"),
+        ("a@b.org IS NEW", "a@b.org is new", "SO a@b.org IS NEW"),
+        ("{x} ab", "{x} ab", "so {x} ab"),
+    ],
+)
+def test_capitals_around_placeholders(text, line, translation):
+    result, steps = translate(text, lambda line: f"so {line}")
+    assert steps == [[line]] and result.text == translation
+
+
 def test_long_sentences_are_split_and_never_cut():
     text = "one two three, four five six; seven eight nine ten eleven"
     result, (lines,) = translate(text, brackets, most_words=6)
