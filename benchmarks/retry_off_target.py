@@ -2,7 +2,7 @@
 
 Example:
     python benchmarks/retry_off_target.py RUN --task cldr_quickstart --limit 100
-    python benchmarks/retry_off_target.py RUN --task multi30k --parallel FOLDER --languages en,de,fr,cs
+    python benchmarks/retry_off_target.py RUN --task mine --parallel FOLDER --languages en,de,fr
 
 Translates the directions without English. Prints a table with a row per search: BLEU and chrF++
 (means of the directions), off-target by nearest rendering, which knows all languages of each

@@ -97,7 +97,14 @@ def _load_job(
     from mnmt_jax.decoding.translator import Translator
 
     translator = Translator.load(run, flags.step, gin_files=gin_files, bindings=bindings)
-    return SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    return SentenceJob.create(
+        translator,
+        pivot=flags.pivot,
+        beam_size=flags.beam_size,
+        retry_off_target=flags.retry_off_target,
+        retry_pivot=flags.retry_pivot or None,
+        lid=flags.lid,
+    )
 
 
 def _say_served(runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], address: str) -> None:
@@ -129,5 +136,8 @@ def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threadi
     start = time.monotonic()
     for job in jobs.values():
         warm_up(job, settings.window)
+        for attempt in job.retry.attempts if job.retry else ():
+            if attempt.job.decode != job.decode:
+                warm_up(attempt.job, settings.window)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

@@ -197,7 +197,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
 
     Returns:
         The fields of all lines; `others` if it was contrasted with other lines, `pivot` if it was
-        translated through a pivot language, `unknown_characters` if its source has some.
+        translated through a pivot language, `unknown_characters` if its source has some, `retried`
+        if its first translation failed the checks.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
     if line.contrast_sources:
@@ -206,6 +207,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         record["pivot"] = translation.pivot
     if translation.unknown_characters:
         record["unknown_characters"] = translation.unknown_characters
+    if translation.retried:
+        record["retried"] = translation.retried
     return record | {
         "translation": translation.text,
         "score": translation.score,
@@ -213,6 +216,20 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         "limited": translation.limited,
         "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
     }
+
+
+def read_record(record: Mapping[str, Any]) -> Translation:
+    """Return the translation of a record, without the tokens of its hypotheses."""
+    from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+
+    return Translation(
+        hypotheses=tuple(Hypothesis(one["text"], one["score"], ()) for one in record["nbest"]),
+        truncated=record["truncated"],
+        limited=record["limited"],
+        pivot=record.get("pivot"),
+        unknown_characters=record.get("unknown_characters", ""),
+        retried=record.get("retried"),
+    )
 
 
 def format_record(record: Mapping[str, Any]) -> str:

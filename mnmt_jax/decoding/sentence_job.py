@@ -75,9 +75,8 @@ class SentenceJob(TranslationJob):
         """Return the translations of a text's sentences as one."""
         if not result.text.strip():
             return Translation()
-        pieces = [piece for sentence in result.sentences for piece in sentence.translations]
         text = LINE_BREAKS.sub(" ", result.text)
-        return join_pieces(text, pieces, self.decode.length_penalty)
+        return join_pieces(text, result.pieces, self.decode.length_penalty)
 
 
 def run_steps(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from mnmt_jax.decoding.guards import TranslationChecker, TranslationChecks
 from mnmt_jax.decoding.text_translation import (
     SentenceTranslation,
     TextToTranslate,
     TextTranslation,
+    last_retry,
 )
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 
@@ -40,8 +42,7 @@ def with_checks(
         dataclasses.replace(sentence, checks=one)
         for sentence, one in zip(result.sentences, checks, strict=True)
     )
-    pieces = [piece for sentence in sentences for piece in sentence.translations]
-    joined = join_pieces(result.text, pieces, length_penalty)
+    joined = join_pieces(result.text, result.pieces, length_penalty)
     language, probability = checker.detect_target(result.text, text.target)
     whole = TranslationChecks(
         language=language,
@@ -57,6 +58,18 @@ def with_checks(
         retried=joined.retried,
     )
     return dataclasses.replace(result, sentences=sentences, checks=whole)
+
+
+def checks_record(result: TextTranslation) -> dict[str, Any] | None:
+    """Return the checks of a text and its sentences as an object of JSON; None without checks."""
+    if result.checks is None:
+        return None
+    sentences = [
+        {"source": one.source, "translation": one.text, **one.checks.as_dict()}
+        for one in result.sentences
+        if one.checks is not None
+    ]
+    return {**result.checks.as_dict(), "sentences": sentences}
 
 
 def join_pieces(text: str, pieces: Sequence[Translation], length_penalty: float) -> Translation:
@@ -82,5 +95,5 @@ def join_pieces(text: str, pieces: Sequence[Translation], length_penalty: float)
         limited=any(piece.limited for piece in pieces),
         pivot=" ".join(pivots) if pivots else None,
         unknown_characters="".join(piece.unknown_characters for piece in pieces),
-        retried=max((piece.retried for piece in pieces if piece.retried), default=None),
+        retried=last_retry(pieces),
     )

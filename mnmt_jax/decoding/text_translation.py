@@ -66,6 +66,16 @@ class TextTranslation:
     sentences: tuple[SentenceTranslation, ...]
     checks: TranslationChecks | None = None
 
+    @property
+    def pieces(self) -> list[Translation]:
+        """Translations of the pieces of all sentences."""
+        return [piece for sentence in self.sentences for piece in sentence.translations]
+
+    @property
+    def retried(self) -> str | None:
+        """The last search that made any of the pieces after a first one failed."""
+        return last_retry(self.pieces)
+
 
 @dataclasses.dataclass(frozen=True)
 class TextToTranslate:
@@ -103,6 +113,11 @@ class LineOfText:
     def numbered(self, number: int) -> Line:
         """Return the line with a number, as jobs take it."""
         return Line(number, self.text, self.source, self.target, aligned=self.aligned)
+
+
+def last_retry(pieces: Iterable[Translation]) -> str | None:
+    """Return the last search that made any of some translations; None for first ones."""
+    return max((piece.retried for piece in pieces if piece.retried), default=None)
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]

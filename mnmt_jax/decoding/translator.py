@@ -12,17 +12,20 @@ from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.signatures import with_parameters_of
+from mnmt_jax.decoding.text_checks import with_checks
 from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import Translation, score_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import MnmtWarning, UserError, pluralize
 from mnmt_jax.vocabulary.language_codes import match_code
+from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 
@@ -45,11 +48,14 @@ class Translator(PretrainedModel):
         target: str | Sequence[str],
         options: Decode | None = None,
         pivot: str | None = None,
+        retry_off_target: bool = False,
         progress: bool = False,
         **overrides: Any,
     ) -> tuple[TranslationJob, Iterator[Translation]]:
         """Check the parameters of `translate`, and return the job and its lazy translations."""
-        job = TranslationJob.create(self, options, pivot=pivot, **overrides)
+        job = TranslationJob.create(
+            self, options, pivot=pivot, retry_off_target=retry_off_target, **overrides
+        )
         numbered = job.number_lines(lines, source=source, target=target)
         total = len(lines) if isinstance(lines, Sized) else None
         bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)
@@ -66,6 +72,9 @@ class Translator(PretrainedModel):
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of a language to translate into first, and from there into `target`; lines
                 that have it as source or target are translated directly. None translates directly.
+            retry_off_target: whether translations in the wrong language, copies, loops and empty
+                ones are searched again (`mnmt_jax.decoding.retry`); its further arguments are
+                `retry_pivot` and `lid`.
             progress: show a progress bar on standard error.
             overrides: fields of `Decode` that replace those of `options`, e.g. `beam_size=1` or
                 `source_contrast=0.7`; `beam_size=None` changes nothing.
@@ -113,6 +122,9 @@ class Translator(PretrainedModel):
         target: str,
         options: Decode | None = None,
         pivot: str | None = None,
+        retry_off_target: bool = False,
+        checks: bool = False,
+        lid: str = LID176,
         **overrides: Any,
     ) -> TextTranslation:
         """Translate a text of any number of paragraphs and sentences.
@@ -127,6 +139,10 @@ class Translator(PretrainedModel):
             target: target language code.
             options: as in `translate`.
             pivot: as in `translate`.
+            retry_off_target: as in `translate`.
+            checks: whether the text and its sentences have the results of checks
+                (`mnmt_jax.decoding.guards`).
+            lid: detector of the languages of translations.
             overrides: as in `translate`.
 
         Returns:
@@ -137,11 +153,17 @@ class Translator(PretrainedModel):
         """
         if not isinstance(text, str):
             raise UserError("translate_text takes one text; `translate` takes a list of lines")
-        job = SentenceJob.create(self, options, pivot=pivot, **overrides)
+        job = SentenceJob.create(
+            self, options, pivot=pivot, retry_off_target=retry_off_target, lid=lid, **overrides
+        )
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
-        (translation,) = job.translate_texts([TextToTranslate(text, source, target)])
-        return translation
+        to_translate = TextToTranslate(text, source, target)
+        (translation,) = job.translate_texts([to_translate])
+        if not checks:
+            return translation
+        checker = TranslationChecker(find_detector(lid, "lid="), self.languages)
+        return with_checks(translation, to_translate, checker, job.decode.length_penalty)
 
     def score(
         self,

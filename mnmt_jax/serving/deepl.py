@@ -8,15 +8,22 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.text_checks import checks_record
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.serving.request_fields import (
+    boolean_field,
     model_of,
     read_fields,
     required,
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.service import (
+    Answer,
+    RefusedError,
+    TranslationOptions,
+    TranslationService,
+)
 from mnmt_jax.vocabulary.language_codes import is_code, parse_code
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -61,6 +68,7 @@ def make_router(service: TranslationService) -> APIRouter:
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
+            checks=boolean_field(fields, "checks"),
         )
         answers = await service.translate(texts, options, user_of(request))
         characters += sum(map(len, texts))
@@ -71,6 +79,7 @@ def make_router(service: TranslationService) -> APIRouter:
                     "text": answer.translation.text,
                     "billed_characters": len(text),
                     **_model_type(fields),
+                    **_checks(answer),
                 }
                 for text, answer in zip(texts, answers, strict=True)
             ]
@@ -100,6 +109,13 @@ def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:
     if value not in _SENTENCE_ENDS:
         raise RefusedError(400, f"split_sentences: '{value}' must be 0, 1 or nonewlines")
     return _SENTENCE_ENDS[value]
+
+
+def _checks(answer: Answer) -> dict[str, Any]:
+    """Return the results of checks, if they were asked for, and the further search, if any."""
+    result = answer.translation
+    facts = {"checks": checks_record(result), "retried": result.retried}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _model_type(fields: Mapping[str, Any]) -> dict[str, str]:

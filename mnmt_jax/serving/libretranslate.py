@@ -7,7 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.text_checks import checks_record
 from mnmt_jax.serving.request_fields import (
+    boolean_field,
     integer_field,
     model_of,
     read_fields,
@@ -45,6 +47,7 @@ def make_router(service: TranslationService) -> APIRouter:
             target=_language(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else _language(service, source, "source"),
             model=model_of(request, fields),
+            checks=boolean_field(fields, "checks"),
         )
         alternatives = integer_field(fields, "alternatives", 0)
         answers = await service.translate([texts] if single else texts, options, user_of(request))
@@ -109,6 +112,12 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     ]
     if detected:
         response["detectedLanguage"] = detected[0] if single else detected
+    for name, values in (
+        ("checks", [checks_record(answer.translation) for answer in answers]),
+        ("retried", [answer.translation.retried for answer in answers]),
+    ):
+        if any(values):
+            response[name] = values[0] if single else values
     if alternatives > 0:
         others = [_alternatives(answer, alternatives) for answer in answers]
         response["alternatives"] = others[0] if single else others

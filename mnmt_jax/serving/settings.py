@@ -32,6 +32,14 @@ class Settings:
     max_sentences: int = _setting(1000, "most sentences of a request")
     max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
     timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+    retry_off_target: bool = _setting(
+        False,
+        "search translations in the wrong language, copies, loops and empty ones again, with "
+        "language contrast and then through a pivot",
+    )
+    retry_pivot: str = _setting(
+        "", "pivot language of --retry_off_target; without it English, if the model has it"
+    )
     database: str = _setting(
         "", "SQLite file of API keys, usage and glossaries; without it they end with the server"
     )
@@ -44,7 +52,7 @@ class Settings:
         """
         for field in dataclasses.fields(self):
             value, least = getattr(self, field.name), field.metadata["least"]
-            if not isinstance(value, str) and not value >= least:
+            if not isinstance(value, str | bool) and not value >= least:
                 raise UserError(f"--{field.name}={value} must be at least {least}")
         if self.port > 65535:
             raise UserError(f"--port={self.port} must be at most 65535")
@@ -65,10 +73,13 @@ def add_settings_flags(
         variables: variables such as MNMT_SERVE_PORT.
 
     Raises:
-        UserError: if a variable is not a number.
+        UserError: if a variable is not a number, or not true or false.
     """
     for field in dataclasses.fields(Settings):
         kind: Any = type(field.default)
+        if kind is bool:
+            _add_switch(parser, field, variables)
+            continue
         variable = f"{_PREFIX}{field.name.upper()}"
         text = variables.get(variable)
         try:
@@ -82,3 +93,21 @@ def add_settings_flags(
             metavar={str: "TEXT", int: "N", float: "X"}[kind],
             help=f"{field.metadata['help']}; variable {variable}; default: {field.default}",
         )
+
+
+def _add_switch(
+    parser: argparse.ArgumentParser,
+    field: dataclasses.Field[Any],
+    variables: Mapping[str, str],
+) -> None:
+    """Add a flag without value, and its opposite; its variable is true or false."""
+    variable = f"{_PREFIX}{field.name.upper()}"
+    text = variables.get(variable, str(field.default)).lower()
+    if text not in ("true", "false"):
+        raise UserError(f"{variable}={text} must be true or false")
+    parser.add_argument(
+        f"--{field.name}",
+        action=argparse.BooleanOptionalAction,
+        default=text == "true",
+        help=f"{field.metadata['help']}; variable {variable}",
+    )

@@ -43,6 +43,9 @@ class MadeJob:
         self.gate = threading.Event()
         self.gate.set()
 
+    retry = None
+    decode = types.SimpleNamespace(length_penalty=1.0)
+
     def fits(self, text: str, language: str) -> bool:
         return len(text) <= 200
 
