@@ -139,6 +139,7 @@ RUN_BY: Mapping[str, str] = {
     "docs/methods.md": "tests/system/test_documents.py",
     "docs/recipes.md": "tests/system/test_documents.py",
     "docs/scale.md": "tests/system/test_documents.py",
+    "docs/serving.md": "tests/system/test_documents.py",
     "docs/reproduce.md": "tests/system/test_documents.py",
     "docs/t5x.md": "tests/t5x/test_page.py",
     "docs/tutorials/add_language.md": "tests/system/test_finetuning.py",

@@ -14,6 +14,7 @@ import numpy as np
 PAD, EOS = 0, 1
 LogProbs = Callable[[Sequence[int]], np.ndarray]
 Hypothesis = tuple[float, list[int]]
+SlowTerm = tuple[Sequence[Sequence[int]], int]  # alternatives, and how often one is required
 
 
 def slow_beam_search(
@@ -40,6 +41,111 @@ def slow_beam_search(
         if len(finished) == beam:
             break
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])
+
+
+def slow_constrained_search(
+    log_probs: LogProbs,
+    terms: Sequence[SlowTerm],
+    forbidden: Sequence[Sequence[int]] = (),
+    *,
+    beam: int,
+    max_length: int,
+    length_penalty: float = 1.0,
+) -> list[Hypothesis]:
+    """Beam search in banks by the number of missing tokens; complete hypotheses first."""
+    live: list[Hypothesis] = [(0.0, [])]
+    finished: list[tuple[bool, float, list[int]]] = []
+    for step in range(max_length + 1):
+        candidates = []
+        for total, tokens in live:
+            values = _allowed(log_probs(tokens), step, max_length)
+            if missing_tokens(terms, tokens) and step < max_length:
+                values[EOS] = -np.inf
+            for sequence in forbidden:
+                if _ends_with(tokens, sequence[:-1]):
+                    values[sequence[-1]] = -np.inf
+            candidates += _constrained_candidates(terms, (total, tokens), values, 2 * beam)
+        candidates.sort(key=lambda candidate: (candidate[1], -candidate[0]))
+        ranked = (candidates if step == max_length else _rank_by_banks(candidates))[: 2 * beam]
+        live = []
+        for rank, (total, _, tokens, token) in enumerate(ranked):
+            if token != EOS:
+                live.append((total, [*tokens, token]))
+            elif rank < beam and len(finished) < beam:
+                score = float(total) / (step + 1) ** length_penalty
+                finished.append((missing_tokens(terms, tokens) > 0, score, [*tokens, EOS]))
+        live = live[:beam]
+        if len(finished) == beam:
+            break
+    finished.sort(key=lambda hypothesis: (hypothesis[0], -hypothesis[1]))
+    return [(score, tokens) for _, score, tokens in finished]
+
+
+def _constrained_candidates(
+    terms: Sequence[SlowTerm], hypothesis: Hypothesis, values: np.ndarray, count: int
+) -> list[tuple]:
+    """Return (score, missing tokens, tokens, next token) of the best and of terms."""
+    total, tokens = hypothesis
+    best = [int(token) for token in np.argsort(-values, kind="stable")[:count]]
+    return [
+        (
+            np.float32(total) + np.float32(values[token]),
+            missing_tokens(terms, [*tokens, token]),
+            tokens,
+            token,
+        )
+        for token in dict.fromkeys([*best, *_continuing(terms, tokens)])
+        if values[token] > -np.inf
+    ]
+
+
+def _rank_by_banks(candidates: Sequence[tuple]) -> list[tuple]:
+    banks: dict[int, list[tuple]] = {}
+    for candidate in candidates:
+        banks.setdefault(candidate[1], []).append(candidate)
+    rounds = itertools.zip_longest(*(banks[missing] for missing in sorted(banks)))
+    return [candidate for one_round in rounds for candidate in one_round if candidate]
+
+
+def _ends_with(tokens: Sequence[int], end: Sequence[int]) -> bool:
+    return not end or list(tokens[-len(end) :]) == list(end)
+
+
+def _count(alternatives: Sequence[Sequence[int]], tokens: Sequence[int]) -> tuple[int, int]:
+    """Return how often a term occurs without overlap, and where its last occurrence ends."""
+    count = start = 0
+    for end in range(1, len(tokens) + 1):
+        if any(len(a) <= end - start and _ends_with(tokens[:end], a) for a in alternatives):
+            count, start = count + 1, end
+    return count, start
+
+
+def _matched(alternative: Sequence[int], tokens: Sequence[int]) -> int:
+    """Return how many tokens of an alternative the tokens end with."""
+    sizes = range(min(len(alternative) - 1, len(tokens)), 0, -1)
+    return next((size for size in sizes if _ends_with(tokens, alternative[:size])), 0)
+
+
+def missing_tokens(terms: Sequence[SlowTerm], tokens: Sequence[int]) -> int:
+    """Return the number of missing tokens; matched ones count for one term alone."""
+    total, best = 0, 0
+    for alternatives, required in terms:
+        count, start = _count(alternatives, tokens)
+        if count < required:
+            least = min(map(len, alternatives))
+            total += (required - count) * least
+            for one in alternatives:
+                best = max(best, least - len(one) + _matched(one, tokens[start:]))
+    return total - best
+
+
+def _continuing(terms: Sequence[SlowTerm], tokens: Sequence[int]) -> list[int]:
+    following = []
+    for alternatives, required in terms:
+        count, start = _count(alternatives, tokens)
+        if count < required:
+            following += [one[_matched(one, tokens[start:])] for one in alternatives]
+    return following
 
 
 def _allowed(scores: np.ndarray, step: int, max_length: int) -> np.ndarray:

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a model, or resume training",
     "translate": "translate lines of text",
     "serve": "serve a model over HTTP, for clients of LibreTranslate and DeepL",
+    "api-keys": "create, list or revoke the API keys of the server",
     "score": "print log-probabilities of texts or translations, and the perplexity",
     "sample": "sample text from a language model",
     "evaluate": "translate a test set and score every direction",

@@ -68,6 +68,7 @@ def main() -> None:
         import uvicorn
 
         from mnmt_jax.serving.app import create_app
+        from mnmt_jax.serving.connections import make_config
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'mnmt-jax[serve]'") from error
     import_modules(flags.module_import)
@@ -80,7 +81,7 @@ def main() -> None:
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
+    server = uvicorn.Server(make_config(application, settings))
     with _listen(settings) as listener:
         _say_served(runs, jobs, f"http://{settings.host}:{listener.getsockname()[1]}")
         threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()

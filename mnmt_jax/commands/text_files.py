@@ -198,7 +198,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
     Returns:
         The fields of all lines; `others` if it was contrasted with other lines, `pivot` if it was
         translated through a pivot language, `unknown_characters` if its source has some, `retried`
-        if its first translation failed the checks.
+        if its first translation failed the checks, `missing_terms` and `forbidden_terms` if it is
+        not translated as the glossary demands.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
     if line.contrast_sources:
@@ -209,6 +210,9 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         record["unknown_characters"] = translation.unknown_characters
     if translation.retried:
         record["retried"] = translation.retried
+    for name in ("missing_terms", "forbidden_terms"):
+        if terms := getattr(translation, name):
+            record[name] = list(terms)
     return record | {
         "translation": translation.text,
         "score": translation.score,

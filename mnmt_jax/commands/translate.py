@@ -91,6 +91,12 @@ def make_parser() -> PassThroughParser:
         help="translate each sentence of a line by itself, and keep what is between them; lines "
         "longer than the largest bucket are split instead of being cut",
     )
+    parser.add_argument(
+        "--glossary",
+        metavar="FILE",
+        help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
+        "forbidden targets after !; docs/guide.md#glossaries",
+    )
     add_beam_size(parser)
     add_pivot(parser)
     add_retry(parser)
@@ -109,7 +115,8 @@ def make_parser() -> PassThroughParser:
         "source, translation, score, truncated (source too long, its end is not translated), "
         "limited (output has Decode.max_length pieces), nbest (text and score of each hypothesis, "
         "as many as the beam), and where they apply others (contrast sources), pivot (text in the "
-        "pivot language), unknown_characters, retried (contrast or pivot, of --retry_off_target); "
+        "pivot language), unknown_characters, retried (contrast or pivot, of --retry_off_target), "
+        "missing_terms and forbidden_terms (of the glossary); "
         "default: text",
     )
     add_step(parser)
@@ -130,6 +137,7 @@ def main() -> None:
         check_output_file(flags.output, flags.input, work_shard=share)
     import_modules(flags.module_import)
     from mnmt_jax.commands.resumable_output import ResumableOutput
+    from mnmt_jax.decoding.glossary import Glossary
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
@@ -141,10 +149,12 @@ def main() -> None:
         code = match_code(getattr(flags, name), translator.languages, f"--{name}")
         setattr(flags, name, code)
     kind = SentenceJob if flags.split_sentences else TranslationJob
+    glossary = Glossary.load(flags.glossary) if flags.glossary else None
     job = kind.create(
         translator,
         pivot=flags.pivot,
         beam_size=flags.beam_size,
+        glossary=glossary,
         retry_off_target=flags.retry_off_target,
         retry_pivot=flags.retry_pivot,
         lid=flags.lid,
@@ -187,6 +197,8 @@ def _check_sharing(flags: argparse.Namespace, processes: int) -> None:
         raise UserError(f"{flag} needs --output, because finished lines are kept beside it")
     if flags.split_sentences:
         raise UserError(f"--split_sentences translates in one process; leave {flag} out")
+    if flags.glossary and flags.runner == "beam":
+        raise UserError("--glossary is not for --runner=beam; leave one of them out")
 
 
 def _check_checks(flags: argparse.Namespace) -> None:
@@ -212,6 +224,7 @@ class _Marked:
         unknown: characters that no piece of the vocabulary covers.
         retried: the first translation failed the checks, and a further search passed them.
         characters: counts of these characters.
+        terms: not translated as the glossary demands.
     """
 
     truncated: list[int] = dataclasses.field(default_factory=list)
@@ -220,6 +233,7 @@ class _Marked:
     unknown: list[int] = dataclasses.field(default_factory=list)
     retried: list[int] = dataclasses.field(default_factory=list)
     characters: Counter[str] = dataclasses.field(default_factory=Counter)
+    terms: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add the events of a record."""
@@ -231,6 +245,7 @@ class _Marked:
             (self.alone, is_alone),
             (self.unknown, unknown),
             (self.retried, "retried" in record),
+            (self.terms, record.keys() & {"missing_terms", "forbidden_terms"}),
         ):
             if mark:
                 numbers.append(record["line"])
@@ -266,6 +281,12 @@ def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None
     if marked.retried:
         count = pluralize(len(marked.retried), "translation")
         print(f"{count} replaced by a further search (--retry_off_target)", file=sys.stderr)
+    _warn_lines(
+        marked.terms,
+        "line",
+        "not translated as the glossary demands",
+        "--format=jsonl names the terms",
+    )
     _report_unknown(marked, decode)
 
 

@@ -21,6 +21,14 @@ from mnmt_jax.decoding.generate import length_limit
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.search import Request, sentence_rngs
+from mnmt_jax.decoding.terms import (
+    NO_TERMS,
+    EncodedTerms,
+    LineTerms,
+    TermsShape,
+    encode_terms,
+    search_terms,
+)
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.byte_fallback import drop_incomplete_character
 from mnmt_jax.vocabulary.normalization import normalize_lines
@@ -40,6 +48,7 @@ class Line:
         target_lang: code of the target language.
         contrast_sources: texts of the same language that the source is contrasted with.
         aligned: whether its translation is aligned to it (`mnmt_jax.decoding.alignment`).
+        terms: texts that the translation must or must not have.
     """
 
     number: int
@@ -48,6 +57,7 @@ class Line:
     target_lang: str
     contrast_sources: tuple[str, ...] = ()
     aligned: bool = False
+    terms: LineTerms = NO_TERMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +73,7 @@ class EncodedLine:
         limit: maximum number of generated tokens, without eos.
         unknown: characters of the source that no piece covers.
         copies: those of them that are copied to the translation.
+        terms: token sequences of the line's terms; None for plain search.
     """
 
     inputs: tuple[Example, ...] = ()
@@ -72,6 +83,12 @@ class EncodedLine:
     limit: int = 0
     unknown: str = ""
     copies: tuple[CopiedText, ...] = ()
+    terms: EncodedTerms | None = None
+
+    @property
+    def terms_shape(self) -> TermsShape | None:
+        """Sizes of the arrays of terms; None for plain search."""
+        return None if self.terms is None else self.terms.shape
 
 
 def number_lines(
@@ -149,6 +166,9 @@ def encode_lines(
             truncated=len(source.pieces) > max_pieces,
             size=size,
             limit=limit,
+            terms=encode_terms(line.terms, inference_model.vocabulary, line.target_lang)
+            if line.terms
+            else None,
         )
 
     return {i: encode(line) for i, line in lines.items()}
@@ -194,7 +214,8 @@ def make_batch(
 
     Args:
         inference_model: the model.
-        lines: number in the full input, and encoding, of each line.
+        lines: number in the full input, and encoding, of each line; all with terms of one shape,
+            or without terms.
         decode: settings of the search.
         bucket: length of the sources.
         steps: maximum number of generated tokens, with eos.
@@ -212,12 +233,14 @@ def make_batch(
             prefix[row, position] = (trigger, *instruction.forced_ids(vocabulary, language))
         weights[row], limits[row], ids[row] = encoded.weights, encoded.limit, number
     contrast = Contrast(jnp.asarray(prefix[:, 1:]), jnp.asarray(weights[:, 1:]))
+    terms = [encoded.terms for _, encoded in lines if encoded.terms is not None]
     request = Request(
         prefix=jnp.asarray(prefix[:, 0]),
         max_length=jnp.asarray(limits),
         active=jnp.asarray(np.arange(size) < len(lines)),
         rngs=sentence_rngs(decode.seed, jnp.asarray(ids)) if decode.method == "sample" else None,
         contrast=contrast if inputs > 1 else None,
+        terms=search_terms(terms, size) if terms else None,
         max_steps=steps,
         allow_unk=decode.allow_unk,
     )

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.constrained_search import ConstrainedBeamSearch
 from mnmt_jax.decoding.contrastive_decoding import Contrast
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search, Step
 from mnmt_jax.errors import UserError
@@ -22,14 +23,22 @@ from mnmt_jax.model.network import Network
 _EXTRA_STEPS = 8  # initial step limit beyond 1.5 times the source length
 
 
-def make_search(decode: Decode) -> Search:
+def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
     """Return the search algorithm of a configuration.
 
+    Args:
+        decode: the configuration.
+        has_terms: whether requests have terms. Greedy search is then beam search of one beam.
+
     Raises:
-        UserError: if a value is out of range.
+        UserError: if a value is out of range, or sampling has terms.
     """
     if decode.beam_size < 1:
         raise UserError(f"Decode.beam_size={decode.beam_size} must be at least 1")
+    if has_terms:
+        check_method_for_terms(decode)
+        beam = 1 if decode.method == "greedy" else decode.beam_size
+        return ConstrainedBeamSearch(beam, reorder, decode.length_penalty)
     if decode.method == "greedy":
         return Greedy(length_penalty=decode.length_penalty)
     if decode.method == "beam":
@@ -46,6 +55,19 @@ def make_search(decode: Decode) -> Search:
         top_p=decode.top_p,
         length_penalty=decode.length_penalty,
     )
+
+
+def check_method_for_terms(decode: Decode) -> None:
+    """Check that a search can have terms.
+
+    Raises:
+        UserError: if it samples.
+    """
+    if decode.method == "sample":
+        raise UserError(
+            f"Decode.temperature={decode.temperature:g}: sampling has no terms of a glossary; "
+            "use --gin.Decode.temperature=0"
+        )
 
 
 def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:

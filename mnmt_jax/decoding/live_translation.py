@@ -23,6 +23,7 @@ from mnmt_jax.decoding.encoded_lines import EncodedLine, Line, encode_lines, mak
 from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.search_arrays import StopAfter
 from mnmt_jax.decoding.search_limits import check_memory, memory_errors
+from mnmt_jax.decoding.terms import TermsShape
 from mnmt_jax.decoding.translate_lines import (
     Translation,
     check_search,
@@ -45,10 +46,12 @@ class Shape(NamedTuple):
     Attributes:
         bucket: length of the sources.
         steps: maximum number of generated tokens, with eos.
+        terms: sizes of the arrays of terms; None for plain search.
     """
 
     bucket: int
     steps: int
+    terms: TermsShape | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +121,10 @@ class LiveTranslation(Generic[Key]):
         with memory_errors(self._decode):
             finished = self._pools[shape].run()
         for entry, end in finished:
-            if end.done or shape == self._largest:
+            if end.done or shape == self._largest(entry):
                 yield entry.key, self._translation(entry, end)
             else:
-                self._pool(self._largest).add(entry)
+                self._pool(self._largest(entry)).add(entry)
 
     def abandon(self) -> list[tuple[Key, Line]]:
         """Drop all lines, and return them with their keys."""
@@ -130,16 +133,15 @@ class LiveTranslation(Generic[Key]):
         self._pools.clear()
         return [(entry.key, entry.line) for entry in entries]
 
-    @property
-    def _largest(self) -> Shape:
-        """The shape of lines whose first search did not suffice."""
+    def _largest(self, entry: _Entry[Key]) -> Shape:
+        """Return the shape of a line whose first search did not suffice."""
         bucket = max(self._decode.buckets)
-        return Shape(bucket, length_limit(self._decode, bucket) + 1)
+        return Shape(bucket, length_limit(self._decode, bucket) + 1, entry.encoded.terms_shape)
 
     def _shape(self, encoded: EncodedLine) -> Shape:
         bucket = min(bucket for bucket in self._decode.buckets if bucket >= encoded.size)
         limit = length_limit(self._decode, bucket) + 1
-        return Shape(bucket, initial_step_limit(bucket, limit))
+        return Shape(bucket, initial_step_limit(bucket, limit), encoded.terms_shape)
 
     def _pool(self, shape: Shape) -> _Pool[Key]:
         if shape not in self._pools:
@@ -159,7 +161,7 @@ class _Pool(Generic[Key]):
 
     def __init__(self, owner: LiveTranslation[Key], shape: Shape) -> None:
         self._model, self._decode, self._shape = owner._model, owner._decode, shape
-        self._search = make_search(self._decode)
+        self._search = make_search(self._decode, has_terms=shape.terms is not None)
         self._waiting: collections.deque[_Entry[Key]] = collections.deque()
         self._searched: dict[int, _Entry[Key]] = {}
         self._rows = self._model.rows(self._decode.batch, _MANY)
@@ -219,5 +221,6 @@ class _Pool(Generic[Key]):
         self._next_number += count
         self._searched.update(zip(numbers, entries, strict=True))
         numbered = [(entry.line.number, entry.encoded) for entry in entries]
-        batch = make_batch(self._model, numbered, self._decode, **self._shape._asdict(), size=size)
+        shape = {"bucket": self._shape.bucket, "steps": self._shape.steps, "size": size}
+        batch = make_batch(self._model, numbered, self._decode, **shape)
         return Admission(numbers, *batch)

@@ -26,6 +26,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.contrastive_decoding import EXCLUDED_PROB_SCALE, Contrast, contrast_scores
 from mnmt_jax.decoding.search_arrays import StopCount, pick, put_tokens, repeat_until
+from mnmt_jax.decoding.search_terms import SearchTerms
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
@@ -47,6 +48,7 @@ class Request:
         active: bool [batch], False for rows that only fill the batch.
         rngs: [batch] keys, used by `Sample` only.
         contrast: further inputs that scores are contrasted with; None is plain search.
+        terms: required and forbidden terms, for `ConstrainedBeamSearch` only.
         max_steps: maximum number of generated tokens, with eos, of the arrays; a sentence that may
             be longer is not `done` if they did not suffice.
         allow_unk: whether unk may be generated. Otherwise its probability counts in the
@@ -59,6 +61,7 @@ class Request:
     prefix_length: Int[AnyArray, ""] | None = None
     rngs: Array | None = None
     contrast: Contrast | None = None
+    terms: SearchTerms | None = None
     max_steps: int = flax.struct.field(pytree_node=False, default=201)
     allow_unk: bool = flax.struct.field(pytree_node=False, default=True)
 
@@ -212,13 +215,13 @@ class BeamSearch:
             is_running = ~has_stopped(self, state, request)
             logits, cache = step(state.last, state.cache)
             values, normalizer = _values(logits, state.step, request)
-            scores, parents, tokens = _ranked(values, normalizer, state)
+            scores, parents, tokens = self.ranked(values, normalizer, state, request)
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
             state = self._finalise(state, request, is_running, (scores, parents, is_eos))
             # A stable sort by `is_eos` puts the other continuations first, in order of rank.
             chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
             parents, last = pick(parents, chosen), pick(tokens, chosen)
-            return dataclasses.replace(
+            state = dataclasses.replace(
                 state,
                 step=jnp.where(is_running, state.step + 1, state.step),
                 last=last,
@@ -226,10 +229,37 @@ class BeamSearch:
                 live_scores=pick(scores, chosen),
                 cache=self.reorder(cache, parents),
             )
+            return self.continued(state, parents, request)
 
         return repeat_until(
             stop_count, functools.partial(has_stopped, self, request=request), body, state
         )
+
+    def ranked(
+        self,
+        values: Float[Array, "batch beam vocab"],
+        normalizer: Float[Array, "batch beam"],
+        state: BeamState,
+        request: Request,
+    ) -> tuple[Array, Array, Array]:
+        """Return the 2 * beam best continuations: scores, parents and tokens, [batch, 2 * beam].
+
+        The best of each beam are selected first, by the values of `_values`: the normaliser is one
+        number per beam, so log-probabilities of the full vocabulary are never computed.
+        """
+        batch, beam, vocab = values.shape
+        candidates = min(2 * beam, vocab)
+        values, tokens = top_of_rows(values, candidates)
+        log_probs = values - normalizer[:, :, None]
+        totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * candidates)
+        scores, flat = top_of_rows(totals, 2 * beam)
+        return scores, flat // candidates, pick(tokens.reshape(batch, beam * candidates), flat)
+
+    def continued(
+        self, state: BeamState, parents: Int[Array, "batch beam"], request: Request
+    ) -> BeamState:
+        """Return the state after a step; a subclass updates its fields, by the chosen parents."""
+        return state
 
     def done(self, state: BeamState) -> Bool[Array, " batch"]:
         """Return which sentences have all their hypotheses."""
@@ -269,25 +299,6 @@ class BeamSearch:
             is_running & ((count == self.beam) | (state.step >= request.max_length))
         )
         return dataclasses.replace(state, finished=finished, finished_count=count, done=done)
-
-
-def _ranked(
-    values: Float[Array, "batch beam vocab"],
-    normalizer: Float[Array, "batch beam"],
-    state: BeamState,
-) -> tuple[Array, Array, Array]:
-    """Return the 2 * beam best continuations: scores, parents and tokens, [batch, 2 * beam].
-
-    The best of each beam are selected first, by the values of `_values`: the normaliser is one
-    number per beam, so log-probabilities of the full vocabulary are never computed.
-    """
-    batch, beam, vocab = values.shape
-    candidates = min(2 * beam, vocab)
-    values, tokens = top_of_rows(values, candidates)
-    log_probs = values - normalizer[:, :, None]
-    totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * candidates)
-    scores, flat = top_of_rows(totals, 2 * beam)
-    return scores, flat // candidates, pick(tokens.reshape(batch, beam * candidates), flat)
 
 
 def _values(

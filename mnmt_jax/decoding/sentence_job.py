@@ -36,7 +36,10 @@ class SentenceJob(TranslationJob):
 
         All lines are translated, also those that are done, so that their batches are the same.
         """
-        texts = [TextToTranslate(line.text, line.source_lang, line.target_lang) for line in lines]
+        texts = [
+            TextToTranslate(line.text, line.source_lang, line.target_lang, glossary=self.glossary)
+            for line in lines
+        ]
         results = self.translate_texts(texts, first_number=lines[0].number if lines else 0)
         for line, result in zip(lines, results, strict=True):
             if line.number not in done:
@@ -76,7 +79,10 @@ class SentenceJob(TranslationJob):
         if not result.text.strip():
             return Translation()
         text = LINE_BREAKS.sub(" ", result.text)
-        return join_pieces(text, result.pieces, self.decode.length_penalty)
+        joined = join_pieces(text, result.pieces, self.decode.length_penalty)
+        return dataclasses.replace(
+            joined, missing_terms=result.missing_terms, forbidden_terms=result.forbidden_terms
+        )
 
 
 def run_steps(

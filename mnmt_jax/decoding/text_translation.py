@@ -13,12 +13,14 @@ import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecks
 from mnmt_jax.decoding.placeholders import (
     change_around_placeholders,
     keeps_placeholders,
     split_at_placeholders,
 )
+from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, missing_terms, present_forbidden_terms
 from mnmt_jax.decoding.text_parts import (
     Part,
     SentenceEnds,
@@ -44,12 +46,16 @@ class SentenceTranslation:
         text: the translated sentence in one line.
         translations: translations of the pieces, one if the sentence was translated whole.
         checks: results of its checks (`mnmt_jax.decoding.text_checks`), if they were asked for.
+        missing_terms: terms of the glossary, by their sources, that are not translated as required.
+        forbidden_terms: forbidden texts that the translation has.
     """
 
     source: str
     text: str
     translations: tuple[Translation, ...]
     checks: TranslationChecks | None = None
+    missing_terms: tuple[str, ...] = ()
+    forbidden_terms: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +82,16 @@ class TextTranslation:
         """The last search that made any of the pieces after a first one failed."""
         return last_retry(self.pieces)
 
+    @property
+    def missing_terms(self) -> tuple[str, ...]:
+        """Terms of the glossary, by their sources, that are not translated as required."""
+        return tuple(term for sentence in self.sentences for term in sentence.missing_terms)
+
+    @property
+    def forbidden_terms(self) -> tuple[str, ...]:
+        """Forbidden texts that the translation has."""
+        return tuple(term for sentence in self.sentences for term in sentence.forbidden_terms)
+
 
 @dataclasses.dataclass(frozen=True)
 class TextToTranslate:
@@ -86,12 +102,14 @@ class TextToTranslate:
         source: code of the source language.
         target: code of the target language.
         sentence_ends: where its sentences end.
+        glossary: terms and their translations.
     """
 
     text: str
     source: str
     target: str
     sentence_ends: SentenceEnds = "all"
+    glossary: Glossary | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,16 +121,19 @@ class LineOfText:
         source: code of its language.
         target: code of the target language.
         aligned: whether its translation is aligned to it.
+        terms: texts that the translation must or must not have.
     """
 
     text: str
     source: str
     target: str
     aligned: bool = False
+    terms: LineTerms = NO_TERMS
 
     def numbered(self, number: int) -> Line:
         """Return the line with a number, as jobs take it."""
-        return Line(number, self.text, self.source, self.target, aligned=self.aligned)
+        languages = self.source, self.target
+        return Line(number, self.text, *languages, aligned=self.aligned, terms=self.terms)
 
 
 def last_retry(pieces: Iterable[Translation]) -> str | None:
@@ -180,10 +201,16 @@ class _Sentence:
         """Return the lines to translate: the pieces that have letters."""
         source, target = self._text.source, self._text.target
         return [
-            LineOfText(piece.strip(), source, target)
+            LineOfText(piece.strip(), source, target, terms=self._terms(piece))
             for piece, _ in self._pieces
             if has_letters(piece)
         ]
+
+    def _terms(self, text: str) -> LineTerms:
+        glossary = self._text.glossary
+        if glossary is None:
+            return NO_TERMS
+        return glossary.terms_of(text, self._text.source, ignore_case=self._is_capitals)
 
     def take(self, translations: Iterable[Translation]) -> None:
         """Take the translations of `lines`."""
@@ -209,7 +236,14 @@ class _Sentence:
 
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation."""
-        return SentenceTranslation(self.source, self.translated(), self._translations)
+        text, terms, ignore_case = self.translated(), self._terms(self.source), self._is_capitals
+        return SentenceTranslation(
+            self.source,
+            text,
+            self._translations,
+            missing_terms(terms, text, ignore_case=ignore_case),
+            present_forbidden_terms(terms, text, ignore_case=ignore_case),
+        )
 
     def restored(self) -> str:
         """Return the translated sentence with the line breaks of the sentence."""

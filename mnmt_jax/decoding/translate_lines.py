@@ -36,13 +36,14 @@ from mnmt_jax.decoding.encoded_lines import (
 from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.scoring import Score, score_batch
-from mnmt_jax.decoding.search import Hypotheses
+from mnmt_jax.decoding.search import Hypotheses, Search
 from mnmt_jax.decoding.search_limits import (
     check_beam_size,
     check_memory,
     memory_errors,
     with_memory_errors,
 )
+from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -82,6 +83,8 @@ class Translation:
             "contrast" or "pivot"; None for the first one.
         alignment: how the best hypothesis is aligned to the line; None if the line does not ask for
             it, and for text that was copied.
+        missing_terms: required terms of the line, by their sources, that the best hypothesis lacks.
+        forbidden_terms: forbidden texts that it has.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -91,6 +94,8 @@ class Translation:
     unknown_characters: str = ""
     retried: str | None = None
     alignment: Alignment | None = None
+    missing_terms: tuple[str, ...] = ()
+    forbidden_terms: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -163,7 +168,15 @@ def to_translation(
             dataclasses.replace(hypothesis, text=reinsert_unknown(hypothesis.text, encoded.copies))
             for hypothesis in hypotheses
         )
-    return Translation(hypotheses, encoded.truncated, limited, unknown_characters=encoded.unknown)
+    text = hypotheses[0].text
+    return Translation(
+        hypotheses,
+        encoded.truncated,
+        limited,
+        unknown_characters=encoded.unknown,
+        missing_terms=missing_terms(line.terms, text),
+        forbidden_terms=present_forbidden_terms(line.terms, text),
+    )
 
 
 def untranslated(encoded: EncodedLine) -> Translation:
@@ -225,7 +238,20 @@ class _Plan:
     def _search_shape(
         self, members: Sequence[int], bucket: int, steps: int, count: int
     ) -> Iterator[Finished]:
-        """Search lines in batches of one shape, chosen for `count` lines."""
+        """Search lines in batches of one shape, chosen for `count` lines.
+
+        The sizes of the arrays of terms belong to the shape; lines without terms come first.
+        """
+        groups: dict[TermsShape | None, list[int]] = {None: []}
+        for i in members:
+            groups.setdefault(self.encoded_lines[i].terms_shape, []).append(i)
+        for terms_shape, group in groups.items():
+            search = make_search(self.decode, has_terms=terms_shape is not None)
+            yield from self._search_group(group, bucket, steps, count, search)
+
+    def _search_group(
+        self, members: Sequence[int], bucket: int, steps: int, count: int, search: Search
+    ) -> Iterator[Finished]:
         rows = self.inference_model.rows(self.decode.batch, count)
         if members:
             check_memory(self.inference_model, self.decode, rows=rows, steps=steps)
@@ -240,7 +266,7 @@ class _Plan:
             return Admission(chunk, *batch)
 
         admissions = map(admission, chunks(ordered, size))
-        return search_continuously(self.inference_model, make_search(self.decode), admissions, rows)
+        return search_continuously(self.inference_model, search, admissions, rows)
 
 
 def score_lines(

@@ -13,10 +13,17 @@ from typing import Any, Self
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.alignment import compose, with_alignments
 from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
-from mnmt_jax.decoding.generate import describe_search, override_decode, with_beam_size
+from mnmt_jax.decoding.generate import (
+    check_method_for_terms,
+    describe_search,
+    override_decode,
+    with_beam_size,
+)
+from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.retry import Retry
+from mnmt_jax.decoding.terms import NO_TERMS
 from mnmt_jax.decoding.translate_lines import Translation, translate_lines
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError
@@ -34,12 +41,14 @@ class TranslationJob:
         pretrained: the model.
         decode: settings of the search.
         pivot: the model's code of the language to translate through; None translates directly.
+        glossary: terms of the source language of lines and their translations.
         retry: checks and further searches of translations that fail them; None takes the first.
     """
 
     pretrained: PretrainedModel
     decode: Decode
     pivot: str | None = None
+    glossary: Glossary | None = None
     retry: Retry | None = None
 
     @classmethod
@@ -50,6 +59,7 @@ class TranslationJob:
         *,
         pivot: str | None = None,
         beam_size: int | None = None,
+        glossary: Glossary | None = None,
         retry_off_target: bool = False,
         retry_pivot: str | None = None,
         lid: str = LID176,
@@ -62,6 +72,7 @@ class TranslationJob:
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of the language to translate through, in any form; None translates directly.
             beam_size: field of `Decode`; None leaves that of `options`.
+            glossary: terms and their translations.
             retry_off_target: whether translations in the wrong language, copies, loops and empty
                 ones are searched again (`mnmt_jax.decoding.retry`).
             retry_pivot: code of the pivot of the last search; None is English, if the model has it.
@@ -79,7 +90,9 @@ class TranslationJob:
             if not isinstance(pivot, str):
                 raise UserError(f"pivot={pivot!r}: must be a language code")
             pivot = match_code(pivot, pretrained.languages, "--pivot")
-        job = cls(pretrained, decode, pivot)
+        if glossary is not None:
+            check_method_for_terms(decode)
+        job = cls(pretrained, decode, pivot, glossary)
         if not retry_off_target:
             return job
         retry = Retry.create(job, find_detector(lid), retry_pivot)
@@ -111,7 +124,7 @@ class TranslationJob:
         sources = match_line_codes(source, "source", languages)
         targets = match_line_codes(target, "target", languages)
         warn_same_language(source, target, languages)
-        numbered = number_lines(lines, sources, targets)
+        numbered = map(self._with_terms, number_lines(lines, sources, targets))
         return _contrasted(numbered, self.decode) if self.decode.source_contrast else numbered
 
     def as_completed(
@@ -170,8 +183,15 @@ class TranslationJob:
         pivot = {} if self.pivot is None else {"pivot": self.pivot}
         retry = {} if self.retry is None else {"retry": self.retry.provenance()}
         model = as_facts(self.pretrained.config.model)
-        search = describe_search(self.decode) | pivot | retry
+        glossary = {} if self.glossary is None else {"glossary": self.glossary.digest}
+        search = describe_search(self.decode) | pivot | glossary | retry
         return {"model": model, **self.pretrained.identity, **search}
+
+    def _with_terms(self, line: Line) -> Line:
+        if self.glossary is None:
+            return line
+        terms = self.glossary.terms_of(line.text, line.source_lang)
+        return dataclasses.replace(line, terms=terms)
 
     def _translate(
         self, lines: Sequence[Line], done: Collection[int], *, has_sources: bool = True
@@ -189,7 +209,9 @@ class TranslationJob:
         the first step translates the whole window, since the second draws contrast sources from it.
         """
         indirect = [line for line in lines if pivot not in (line.source_lang, line.target_lang)]
-        into_pivot = [dataclasses.replace(line, target_lang=pivot) for line in indirect]
+        into_pivot = [
+            dataclasses.replace(line, target_lang=pivot, terms=NO_TERMS) for line in indirect
+        ]
         skipped = () if self.decode.source_contrast else done
         pivot_translations = {
             indirect[i].number: translation

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.glossary import Glossary, as_glossary
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
 from mnmt_jax.decoding.pretrained import PretrainedModel
@@ -23,10 +25,13 @@ from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import Translation, score_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
-from mnmt_jax.errors import MnmtWarning, UserError, pluralize
+from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
 from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
+
+GlossaryLike = Glossary | Mapping[str, str | Sequence[str]] | str | Path
+"""A glossary, its terms, or the path of its file."""
 
 
 class Translator(PretrainedModel):
@@ -49,12 +54,19 @@ class Translator(PretrainedModel):
         options: Decode | None = None,
         pivot: str | None = None,
         retry_off_target: bool = False,
+        glossary: GlossaryLike | None = None,
         progress: bool = False,
         **overrides: Any,
     ) -> tuple[TranslationJob, Iterator[Translation]]:
         """Check the parameters of `translate`, and return the job and its lazy translations."""
+        terms = None if glossary is None else as_glossary(glossary)
         job = TranslationJob.create(
-            self, options, pivot=pivot, retry_off_target=retry_off_target, **overrides
+            self,
+            options,
+            pivot=pivot,
+            glossary=terms,
+            retry_off_target=retry_off_target,
+            **overrides,
         )
         numbered = job.number_lines(lines, source=source, target=target)
         total = len(lines) if isinstance(lines, Sized) else None
@@ -72,6 +84,9 @@ class Translator(PretrainedModel):
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of a language to translate into first, and from there into `target`; lines
                 that have it as source or target are translated directly. None translates directly.
+            glossary: terms of the source language and their translations: `{"file": "Datei"}`, with
+                alternatives `{"file": ["Datei", "Akte"]}`, or the path of a file
+                (`mnmt_jax.decoding.glossary`).
             retry_off_target: whether translations in the wrong language, copies, loops and empty
                 ones are searched again (`mnmt_jax.decoding.retry`); its further arguments are
                 `retry_pivot` and `lid`.
@@ -82,7 +97,8 @@ class Translator(PretrainedModel):
         Returns:
             One translation per line, in order. Without source contrast a line's translation does
             not depend on the other lines. Warns of lines that are longer than the largest bucket
-            and were cut, and of characters that the vocabulary does not have.
+            and were cut, of characters that the vocabulary does not have, and of translations
+            without a required term.
 
         Raises:
             UserError: if the model does not have a language, a line is not text, or a setting is
@@ -99,6 +115,7 @@ class Translator(PretrainedModel):
                 stacklevel=2,
             )
         _warn_unknown(translations, copied=job.decode.copy_unknown)
+        _warn_terms(translations)
         return [translation.text for translation in translations]
 
     @with_parameters_of(_start)
@@ -122,6 +139,7 @@ class Translator(PretrainedModel):
         target: str,
         options: Decode | None = None,
         pivot: str | None = None,
+        glossary: GlossaryLike | None = None,
         retry_off_target: bool = False,
         checks: bool = False,
         lid: str = LID176,
@@ -139,6 +157,7 @@ class Translator(PretrainedModel):
             target: target language code.
             options: as in `translate`.
             pivot: as in `translate`.
+            glossary: as in `translate`.
             retry_off_target: as in `translate`.
             checks: whether the text and its sentences have the results of checks
                 (`mnmt_jax.decoding.guards`).
@@ -153,12 +172,19 @@ class Translator(PretrainedModel):
         """
         if not isinstance(text, str):
             raise UserError("translate_text takes one text; `translate` takes a list of lines")
+        terms = None if glossary is None else as_glossary(glossary)
         job = SentenceJob.create(
-            self, options, pivot=pivot, retry_off_target=retry_off_target, lid=lid, **overrides
+            self,
+            options,
+            pivot=pivot,
+            glossary=terms,
+            retry_off_target=retry_off_target,
+            lid=lid,
+            **overrides,
         )
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
-        to_translate = TextToTranslate(text, source, target)
+        to_translate = TextToTranslate(text, source, target, glossary=terms)
         (translation,) = job.translate_texts([to_translate])
         if not checks:
             return translation
@@ -222,6 +248,21 @@ def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
         MnmtWarning,
         stacklevel=3,
     )
+
+
+def _warn_terms(translations: Iterable[Translation]) -> None:
+    """Warn of translations without a required term, or with a forbidden one."""
+    lines = [one for one in translations if one.missing_terms or one.forbidden_terms]
+    if lines:
+        terms = dict.fromkeys(
+            term for one in lines for term in (*one.missing_terms, *one.forbidden_terms)
+        )
+        warnings.warn(
+            f"{pluralize(len(lines), 'line')} not translated as the glossary demands "
+            f"({join_names(list(terms))}); `stream` says which",
+            MnmtWarning,
+            stacklevel=3,
+        )
 
 
 def _translations(pairs: Iterator[tuple[Line, Translation]], bar: tqdm) -> Iterator[Translation]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import traceback
 import uuid
 from collections.abc import Callable
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -14,10 +16,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mnmt_jax import __version__
-from mnmt_jax.errors import UserError
 from mnmt_jax.serving import deepl, libretranslate
-from mnmt_jax.serving.middleware import ChooseModel, LimitBody, Measure
+from mnmt_jax.serving.authentication import make_identify
+from mnmt_jax.serving.database import DatabaseError
+from mnmt_jax.serving.middleware import AnswerErrors, ChooseModel, LimitBody, Measure
+from mnmt_jax.serving.request_fields import is_deepl
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
+from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.usage import QuotaExceeded
 
 _log = logging.getLogger(__name__)
 
@@ -29,28 +35,40 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
         service: the models.
         is_ready: whether all shapes are compiled.
     """
-    app = FastAPI(title="mnmt-jax", version=__version__)
+    settings = service.settings
+    identify = Depends(make_identify(service.users))
+    app = FastAPI(title="mnmt-jax", version=__version__, dependencies=[identify])
     registry = CollectorRegistry()
     app.include_router(libretranslate.make_router(service))
     app.include_router(deepl.make_router(service))
     _add_status_routes(app, is_ready, registry)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)
-    app.add_middleware(LimitBody, max_bytes=service.settings.max_bytes, respond=_error_response)
+    _add_middleware(app, settings, registry)
+    for kind in (RefusedError, QuotaExceeded, DatabaseError, HTTPException):
+        app.add_exception_handler(kind, _answer)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
+    """Add what every request passes through, the innermost first."""
+    app.add_middleware(
+        LimitBody,
+        max_bytes=settings.max_bytes,
+        seconds=settings.body_timeout,
+        respond=_error_response,
+    )
+    app.add_middleware(AnswerErrors, answer=functools.partial(_failure, settings.log_text))
     app.add_middleware(
         Measure,
         answers=Counter("mnmt_answers", "Answers", ["path", "status"], registry=registry),
         seconds=Histogram("mnmt_answer_seconds", "Time to answer", ["path"], registry=registry),
     )
-    app.add_middleware(
-        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]
-    )
+    if origins := [origin.strip() for origin in settings.cors_origins.split(",") if origin]:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
+        )
     app.add_middleware(ChooseModel)
-    app.add_exception_handler(RefusedError, _answer)
-    app.add_exception_handler(UserError, _answer)
-    app.add_exception_handler(HTTPException, _answer)
-    app.add_exception_handler(Exception, _answer)
-    return app
 
 
 def _add_status_routes(
@@ -74,19 +92,30 @@ def _add_status_routes(
 def _error_response(status: int, message: str, path: str) -> JSONResponse:
     """Return an error in the form of the path's protocol."""
     headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
-    if path.startswith("/v2/"):
+    if is_deepl(path):
         headers["X-Trace-ID"] = uuid.uuid4().hex
         return JSONResponse({"message": message}, status, headers)
     return JSONResponse({"error": message}, status, headers)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    """Answer an error; what the server itself does wrong is not shown."""
+    """Answer an error of which the client is told."""
+    path = request.url.path
     if isinstance(error, RefusedError):
-        status, message = error.status, error.message
-    elif isinstance(error, HTTPException):
-        status, message = error.status_code, error.detail
-    else:
-        _log.error("%s: %s", type(error).__name__, error)
-        status, message = 500, "the translation failed"
-    return _error_response(status, message, request.url.path)
+        return _error_response(error.status, error.message, path)
+    if isinstance(error, QuotaExceeded):
+        status = 456 if is_deepl(path) else 403
+        return _error_response(status, "the API key has too few characters left this month", path)
+    if isinstance(error, DatabaseError):
+        _log.error("%s", error)
+        return _error_response(503, "the server's database cannot be used; try again later", path)
+    assert isinstance(error, HTTPException)
+    return _error_response(error.status_code, error.detail, path)
+
+
+def _failure(log_text: bool, path: str, error: Exception) -> JSONResponse:
+    """Answer an error of the server itself; its text, which may be a user's, is not shown."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
+    _log.error("%s at %s%s", type(error).__name__, places, f": {error}" if log_text else "")
+    return _error_response(500, "the translation failed", path)

@@ -19,6 +19,7 @@ _REMEDIES = {
     "not a database": "choose another file",
     "unable to open": "its folder must exist, and both must be writable",
     "readonly": "make it writable",
+    "disk I/O": "check its disk, and the free space",
 }
 
 

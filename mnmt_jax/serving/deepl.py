@@ -29,6 +29,7 @@ from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
+_NO_LIMIT = 10**12  # characters, as DeepL states it
 _DEFAULTS = {
     "tag_handling": ("",),
     "glossary_id": ("",),
@@ -47,11 +48,9 @@ _SENTENCE_ENDS: dict[str, SentenceEnds] = {
 def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/v2", tags=["DeepL"])
-    characters = 0
 
     @router.post("/translate")
     async def translate(request: Request) -> dict[str, Any]:
-        nonlocal characters
         fields = await read_fields(request, lists=("text",))
         texts = required(fields, "text")
         if not all(isinstance(text, str) for text in texts):
@@ -71,7 +70,6 @@ def make_router(service: TranslationService) -> APIRouter:
             checks=boolean_field(fields, "checks"),
         )
         answers = await service.translate(texts, options, user_of(request))
-        characters += sum(map(len, texts))
         return {
             "translations": [
                 {
@@ -97,8 +95,9 @@ def make_router(service: TranslationService) -> APIRouter:
 
     @router.get("/usage")
     @router.post("/usage", include_in_schema=False)
-    async def usage() -> dict[str, int]:
-        return {"character_count": characters, "character_limit": 10**12}
+    async def usage(request: Request) -> dict[str, int]:
+        characters, limit = service.users.used(user_of(request))
+        return {"character_count": characters, "character_limit": limit or _NO_LIMIT}
 
     return router
 

@@ -77,8 +77,8 @@ def make_router(service: TranslationService) -> APIRouter:
         return {
             "charLimit": service.settings.max_characters,
             "frontendTimeout": 500,
-            "apiKeys": False,
-            "keyRequired": False,
+            "apiKeys": service.settings.require_keys,
+            "keyRequired": service.settings.require_keys,
             "suggestions": False,
             "filesTranslation": False,
             "supportedFilesFormat": [],

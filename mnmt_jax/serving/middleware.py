@@ -20,31 +20,48 @@ Respond = Callable[[int, str, str], JSONResponse]
 
 
 class LimitBody:
-    """Refuses bodies that are too large, by their size so far, and cancels abandoned requests.
+    """Refuses bodies that are too large or too slow, and cancels abandoned requests.
 
-    A request is abandoned when its client closes the connection before the answer.
+    The size so far counts, so a body needs no content length. A request is abandoned when its
+    client closes the connection before the answer.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, respond: Respond) -> None:
-        self._app, self._max_bytes, self._respond = app, max_bytes, respond
+    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float, respond: Respond) -> None:
+        self._app, self._max_bytes, self._seconds = app, max_bytes, seconds
+        self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        try:
+            async with asyncio.timeout(self._seconds):
+                body = await self._read(receive)
+        except TimeoutError:
+            text = f"the body took more than {self._seconds:g} seconds"
+            response = self._respond(408, text, scope["path"])
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        if body is None:
+            return
+        if len(body) > self._max_bytes:
+            text = f"the body has more than {self._max_bytes} bytes"
+            await self._respond(413, text, scope["path"])(scope, receive, send)
+            return
+        await self._handle(scope, body, receive, send)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        """Return the body, or its beginning if it is too large; None if the client has gone."""
         body, is_complete = bytearray(), False
-        while not is_complete:
+        while not is_complete and len(body) <= self._max_bytes:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return
+                return None
             body += message.get("body", b"")
             is_complete = not message.get("more_body", False)
-            if len(body) > self._max_bytes:
-                text = f"the body has more than {self._max_bytes} bytes"
-                await self._respond(413, text, scope["path"])(scope, receive, send)
-                return
-        await self._handle(scope, bytes(body), receive, send)
+        return bytes(body)
 
     async def _handle(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the application until it has answered or the client has gone."""
@@ -68,6 +85,29 @@ def _replay(body: bytes, gone: asyncio.Future[Message]) -> Receive:
         return messages.pop() if messages else await asyncio.shield(gone)
 
     return receive
+
+
+class AnswerErrors:
+    """Answers exceptions of the application, so that nothing else shows or logs their text."""
+
+    def __init__(self, app: ASGIApp, answer: Callable[[str, Exception], JSONResponse]) -> None:
+        self._app, self._answer = app, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        has_started = False
+
+        async def observed(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observed)
+        except Exception as error:  # the server goes on
+            response = self._answer(scope.get("path", ""), error)
+            if not has_started:
+                await response(scope, receive, send)
 
 
 class Measure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -11,6 +12,9 @@ from starlette.requests import Request
 
 from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.serving.users import User
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
@@ -25,6 +29,18 @@ async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[
     Raises:
         RefusedError: with status 400, if the body is not what its content type says.
     """
+    if lists not in (known := _parsed(request)):
+        known[lists] = await _read_fields(request, lists)
+    return known[lists]
+
+
+def _parsed(request: Request) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the fields that were read before, so that a body is parsed once."""
+    known: dict[tuple[str, ...], dict[str, Any]] = request.scope.setdefault("mnmt.fields", {})
+    return known
+
+
+async def _read_fields(request: Request, lists: tuple[str, ...]) -> dict[str, Any]:
     fields = _form(request.url.query, lists)
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -38,9 +54,15 @@ async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[
     return fields | _form(_text(body), lists)
 
 
-def user_of(request: Request) -> str:
-    """Return whose sentences a request has: the address of its client."""
-    return request.client.host if request.client else ""
+def user_of(request: Request) -> User:
+    """Return the user of a POST or of a request to DeepL's routes (`authentication`)."""
+    user: User = request.state.user
+    return user
+
+
+def is_deepl(path: str) -> bool:
+    """Return whether a path is one of DeepL's routes."""
+    return path.startswith("/v2/")
 
 
 def model_of(request: Request, fields: Mapping[str, Any]) -> str | None:
@@ -108,6 +130,8 @@ def boolean_field(fields: Mapping[str, Any], name: str) -> bool:
 def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
         value = json.loads(body)
+        if _SURROGATE.search(body):
+            json.dumps(value, ensure_ascii=False).encode()  # half a pair is no character
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
@@ -119,7 +143,10 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _form(text: str, lists: tuple[str, ...]) -> dict[str, Any]:
-    return _collected(parse_qsl(text, keep_blank_values=True, errors="strict"), lists)
+    try:
+        return _collected(parse_qsl(text, keep_blank_values=True, errors="strict"), lists)
+    except UnicodeDecodeError:
+        raise RefusedError(400, "the fields are not UTF-8") from None
 
 
 def _collected(pairs: list[tuple[str, Any]], lists: tuple[str, ...]) -> dict[str, Any]:

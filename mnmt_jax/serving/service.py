@@ -20,13 +20,14 @@ from mnmt_jax.decoding.text_translation import (
 )
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
-from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.live_retry import translate_lines
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
@@ -102,6 +103,7 @@ class TranslationService:
     ) -> None:
         self.settings = settings
         self.database = database or Database()
+        self.users = Users(self.database, require_keys=settings.require_keys)
         self._models = ServedModels(
             [
                 ServedModel(
@@ -133,6 +135,7 @@ class TranslationService:
         for model in self._models:
             for batcher in model.batchers:
                 batcher.stop()
+        self.users.stop()
         self.database.close()
 
     def models(self, name: str | None = None) -> ServedModels:
@@ -181,20 +184,32 @@ class TranslationService:
         return None if code is None else (code, probability)
 
     async def translate(
-        self, texts: Sequence[str], options: TranslationOptions, user: str
+        self, texts: Sequence[str], options: TranslationOptions, user: User
     ) -> list[Answer]:
-        """Translate texts.
+        """Translate texts, and count their characters.
 
         Args:
             texts: texts of any number of sentences.
             options: their languages.
-            user: whose texts they are, for fairness.
+            user: whose texts they are, for fairness and quotas.
 
         Raises:
             RefusedError: if a limit is exceeded, no model translates from a text's language, too
                 much is waiting, or the time is over.
+            QuotaExceeded: if the user's key has too few characters left.
         """
         self._check_limits(texts)
+        with self.users.charge(user, sum(map(len, texts))):
+            answers = await self._translate(texts, options, user.name)
+        if self.settings.log_text:
+            for text, answer in zip(texts, answers, strict=True):
+                translated = answer.translation.text
+                say(f"{answer.source} {text!r} -> {options.target} {translated!r}")
+        return answers
+
+    async def _translate(
+        self, texts: Sequence[str], options: TranslationOptions, user: str
+    ) -> list[Answer]:
         source, models = options.source, self.models(options.model)
         sources = [
             (source, None) if source else self._detected(text, options.target, models)

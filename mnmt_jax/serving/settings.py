@@ -40,9 +40,26 @@ class Settings:
     retry_pivot: str = _setting(
         "", "pivot language of --retry_off_target; without it English, if the model has it"
     )
+    headers_timeout: float = _setting(
+        10.0, "seconds until a connection without the headers of a request is closed", least=0.1
+    )
+    body_timeout: float = _setting(
+        60.0, "seconds until a request without its whole body is refused, status 408", least=0.1
+    )
+    answer_timeout: float = _setting(
+        60.0, "seconds until the connection of a client that reads no answer is closed", least=0.1
+    )
+    max_connections: int = _setting(512, "most connections; more are refused, status 503")
     database: str = _setting(
         "", "SQLite file of API keys, usage and glossaries; without it they end with the server"
     )
+    require_keys: bool = _setting(
+        False, "refuse requests without an API key of the database (mnmt api-keys)"
+    )
+    cors_origins: str = _setting(
+        "*", "origins whose pages may use the server, separated by commas; '' for none"
+    )
+    log_text: bool = _setting(False, "print texts and translations, and the words of failures")
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -56,6 +73,8 @@ class Settings:
                 raise UserError(f"--{field.name}={value} must be at least {least}")
         if self.port > 65535:
             raise UserError(f"--port={self.port} must be at most 65535")
+        if self.require_keys and not self.database:
+            raise UserError("--require_keys needs the --database that has the keys")
 
     @classmethod
     def of_flags(cls, flags: argparse.Namespace) -> Settings:
@@ -73,7 +92,7 @@ def add_settings_flags(
         variables: variables such as MNMT_SERVE_PORT.
 
     Raises:
-        UserError: if a variable is not a number, or not true or false.
+        UserError: if a variable is not a number, or not 0 or 1 for a flag without a value.
     """
     for field in dataclasses.fields(Settings):
         kind: Any = type(field.default)
@@ -81,33 +100,30 @@ def add_settings_flags(
             _add_switch(parser, field, variables)
             continue
         variable = f"{_PREFIX}{field.name.upper()}"
-        text = variables.get(variable)
-        try:
-            default = field.default if text is None else kind(text)
-        except ValueError:
-            raise UserError(f"{variable}={text} must be a number") from None
-        parser.add_argument(
-            f"--{field.name}",
-            type=kind,
-            default=default,
-            metavar={str: "TEXT", int: "N", float: "X"}[kind],
-            help=f"{field.metadata['help']}; variable {variable}; default: {field.default}",
-        )
+        default = _variable(variable, variables.get(variable), field.default)
+        shown = field.default or "none" if kind in (str, bool) else field.default
+        options: dict[str, Any] = {
+            "default": default,
+            "help": f"{field.metadata['help']}; variable {variable}; default: {shown}",
+        }
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            metavar = {str: "TEXT", int: "N", float: "X"}[kind]
+            options |= {"type": kind, "metavar": metavar}
+        parser.add_argument(f"--{field.name}", **options)
 
 
-def _add_switch(
-    parser: argparse.ArgumentParser,
-    field: dataclasses.Field[Any],
-    variables: Mapping[str, str],
-) -> None:
-    """Add a flag without value, and its opposite; its variable is true or false."""
-    variable = f"{_PREFIX}{field.name.upper()}"
-    text = variables.get(variable, str(field.default)).lower()
-    if text not in ("true", "false"):
-        raise UserError(f"{variable}={text} must be true or false")
-    parser.add_argument(
-        f"--{field.name}",
-        action=argparse.BooleanOptionalAction,
-        default=text == "true",
-        help=f"{field.metadata['help']}; variable {variable}",
-    )
+def _variable(name: str, text: str | None, default: Any) -> Any:
+    """Return the value of an environment variable; the default if it is not set."""
+    kind = type(default)
+    if text is None:
+        return default
+    if kind is bool:
+        if text not in ("0", "1"):
+            raise UserError(f"{name}={text} must be 0 or 1")
+        return text == "1"
+    try:
+        return kind(text)
+    except ValueError:
+        raise UserError(f"{name}={text} must be a number") from None

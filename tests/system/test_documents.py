@@ -112,6 +112,12 @@ def check_states(found):
     assert sum(cross["mass"].values()) == pytest.approx(1) and cross["mass"]["tag"] > 0
 
 
+def test_the_keys_of_the_server(root):
+    printed = list(run_page("docs/serving.md", root).values())
+    assert printed[0].startswith("mnmt-")
+    assert "weblate" in printed[1] and "500000" in printed[1]
+
+
 def test_reproducing_a_table(root):
     printed = run_page("docs/reproduce.md", root)
     listed, shown, plan = list(printed.values())[:3]

@@ -13,6 +13,8 @@ import uvicorn
 
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.serving.app import create_app
+from mnmt_jax.serving.connections import make_config
+from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.service import TranslationService
 from mnmt_jax.serving.settings import Settings
@@ -63,20 +65,30 @@ class MadeJob:
 def made_service(*jobs: MadeJob, **settings: Any) -> TranslationService:
     """Return a service of jobs, whose names are `made`, `made1`, `made2` and so on."""
     named: Any = {f"made{number or ''}": job for number, job in enumerate(jobs)}
+    limits = Settings(**settings)
     return TranslationService(
         named,
-        Settings(**settings),
+        limits,
         make_lid176(),
+        Database(limits.database or None),
         make_engine=lambda job: BatchEngine(job.as_completed),
     )
 
 
 @contextlib.contextmanager
 def serving(service: TranslationService, ready: bool = True) -> Iterator[str]:
-    """Serve on a free port; yield the address."""
-    config = uvicorn.Config(
-        create_app(service, lambda: ready), host="127.0.0.1", port=0, log_level="error"
-    )
+    """Serve a service on a free port; yield the address."""
+    try:
+        with serving_app(create_app(service, lambda: ready), service.settings) as address:
+            yield address
+    finally:
+        service.stop()
+
+
+@contextlib.contextmanager
+def serving_app(app: Any, settings: Settings) -> Iterator[str]:
+    """Serve an application on a free port; yield the address."""
+    config = make_config(app, settings, host="127.0.0.1", port=0)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -90,4 +102,3 @@ def serving(service: TranslationService, ready: bool = True) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(30)
-        service.stop()

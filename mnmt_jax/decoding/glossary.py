@@ -1,0 +1,231 @@
+"""Glossaries: terms of a source language and their translations.
+
+A file has a term a line, with its alternatives: `SOURCE<TAB>TARGET|ALTERNATIVE`. A target with `!`
+before it is forbidden where the source has the term; with an empty source, everywhere.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, Term
+from mnmt_jax.decoding.text_parts import is_spaceless
+from mnmt_jax.errors import UserError
+
+_FORBIDDEN = "!"
+_SEPARATOR = "|"
+_REMEDY = "a line is SOURCE<TAB>TARGET, with further targets after |"
+
+
+@dataclasses.dataclass(frozen=True)
+class GlossaryEntry:
+    """A term and its translations.
+
+    Attributes:
+        source: the term. If it is in lower case, it is also meant in other cases. '' stands for any
+            text, and has forbidden translations only.
+        targets: translations, of which one is required.
+        forbidden: translations that are forbidden where the source has the term.
+    """
+
+    source: str
+    targets: tuple[str, ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+    @classmethod
+    def of_targets(cls, source: str, targets: Iterable[str], where: str) -> GlossaryEntry:
+        """Return an entry from targets of which those with `!` are forbidden.
+
+        Args:
+            source: the term.
+            targets: its translations.
+            where: what errors name, such as a file and a line.
+
+        Raises:
+            UserError: if a target is empty, or a required one has no source.
+        """
+        texts = [target.strip() for target in targets]
+        forbidden = tuple(text[1:].strip() for text in texts if text.startswith(_FORBIDDEN))
+        required = tuple(text for text in texts if not text.startswith(_FORBIDDEN))
+        source = source.strip()
+        if not texts or not all((*required, *forbidden)):
+            raise UserError(f"{where}: a target of '{source}' is empty; {_REMEDY}")
+        if required and not source:
+            raise UserError(f"{where}: '{required[0]}' has no source; {_REMEDY}")
+        if clash := set(required) & set(forbidden):
+            raise UserError(f"{where}: '{min(clash)}' is both required and forbidden")
+        return cls(source, required, forbidden)
+
+
+@dataclasses.dataclass(frozen=True)
+class Glossary:
+    """Terms and their translations from one language into another.
+
+    Attributes:
+        entries: the terms, each source once.
+        name: of the file, for messages.
+    """
+
+    entries: tuple[GlossaryEntry, ...]
+    name: str = "glossary"
+
+    def __post_init__(self) -> None:
+        """Check the sources.
+
+        Raises:
+            UserError: if one occurs twice.
+        """
+        counts = collections.Counter(entry.source for entry in self.entries)
+        repeated = next((source for source, count in counts.items() if count > 1), None)
+        if repeated is not None:
+            raise UserError(f"{self.name}: '{repeated}' occurs twice; join its targets with |")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Glossary:
+        """Read a file; blank lines and those that start with # are left out.
+
+        Raises:
+            UserError: if it cannot be read, or a line is not a term.
+        """
+        try:
+            text = Path(path).read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; give the path of a glossary") from error
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: not UTF-8; convert it") from None
+        return cls(tuple(_parse_lines(text, str(path))), str(path))
+
+    @classmethod
+    def of_mapping(
+        cls, terms: Mapping[str, str | Sequence[str]], name: str = "glossary"
+    ) -> Glossary:
+        """Return a glossary of terms with a translation or a list of alternatives.
+
+        Raises:
+            UserError: if a term or a translation is not text.
+        """
+        entries = []
+        for source, targets in terms.items():
+            listed = [targets] if isinstance(targets, str) else targets
+            if not isinstance(listed, list | tuple) or not all(
+                isinstance(text, str) for text in (source, *listed)
+            ):
+                raise UserError(f"{name}: '{source}' must have a text or a list of texts")
+            entries.append(GlossaryEntry.of_targets(source, listed, name))
+        return cls(tuple(entries), name)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the entries."""
+        entries = [(entry.source, entry.targets, entry.forbidden) for entry in self.entries]
+        return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
+
+    def terms_of(self, text: str, language: str, *, ignore_case: bool = False) -> LineTerms:
+        """Return the terms of a line, the longest ones where several begin.
+
+        Args:
+            text: the line.
+            language: code of its language. Terms start and end at the ends of words, except in
+                languages without spaces.
+            ignore_case: whether the case of terms does not matter.
+        """
+        matches = collections.Counter(self._matches(text, is_spaceless(language), ignore_case))
+        entries = [*self._everywhere, *matches]
+        if not entries:
+            return NO_TERMS
+        required = tuple(
+            Term(entry.source, entry.targets, matches[entry]) for entry in entries if entry.targets
+        )
+        forbidden = dict.fromkeys(text for entry in entries for text in entry.forbidden)
+        return LineTerms(required, tuple(forbidden))
+
+    def _matches(self, text: str, spaceless: bool, ignore_case: bool) -> Iterator[GlossaryEntry]:
+        lower, start = _lower(text), 0
+        index = self._index
+        while start < len(text):
+            end = start + 1
+            if spaceless or _is_boundary(text, start):
+                for entry in index.get(lower[start], ()):
+                    stop = start + len(entry.source)
+                    if _equals(entry.source, text[start:stop], lower[start:stop], ignore_case) and (
+                        spaceless or _is_boundary(text, stop)
+                    ):
+                        yield entry
+                        end = stop
+                        break
+            start = end
+
+    @functools.cached_property
+    def _everywhere(self) -> tuple[GlossaryEntry, ...]:
+        return tuple(entry for entry in self.entries if not entry.source)
+
+    @functools.cached_property
+    def _index(self) -> dict[str, list[GlossaryEntry]]:
+        """Entries by the first character of their sources: longest first, then cased ones."""
+        index: dict[str, list[GlossaryEntry]] = {}
+        ordered = sorted(
+            (entry for entry in self.entries if entry.source),
+            key=lambda entry: (-len(entry.source), entry.source == _lower(entry.source)),
+        )
+        for entry in ordered:
+            index.setdefault(_lower(entry.source[0]), []).append(entry)
+        return index
+
+
+def as_glossary(glossary: Glossary | Mapping[str, str | Sequence[str]] | str | Path) -> Glossary:
+    """Return a glossary from a mapping or the path of a file.
+
+    Raises:
+        UserError: if it is something else, or not a glossary.
+    """
+    if isinstance(glossary, Glossary):
+        return glossary
+    if isinstance(glossary, Mapping):
+        return Glossary.of_mapping(glossary)
+    if isinstance(glossary, str | Path):
+        return Glossary.load(glossary)
+    raise UserError("glossary must be a Glossary, a mapping of terms or the path of a file")
+
+
+def _parse_lines(text: str, name: str) -> Iterator[GlossaryEntry]:
+    numbers: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        where = f"{name}, line {number}"
+        source, tab, targets = line.partition("\t")
+        if not tab or "\t" in targets:
+            raise UserError(f"{where}: {line.count(chr(9))} tabs instead of 1; {_REMEDY}")
+        entry = GlossaryEntry.of_targets(source, targets.split(_SEPARATOR), where)
+        if (first := numbers.setdefault(entry.source, number)) != number:
+            raise UserError(
+                f"{where}: '{entry.source}' is also on line {first}; join its targets with |"
+            )
+        yield entry
+
+
+def _equals(source: str, text: str, lower: str, ignore_case: bool) -> bool:
+    """Return whether a source is a text; in lower case it is also meant in other cases."""
+    return source == text or source == lower or (ignore_case and _lower(source) == lower)
+
+
+def _lower(text: str) -> str:
+    """Return a text in lower case, character by character, so that positions stay."""
+    return "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+
+
+def _is_boundary(text: str, position: int) -> bool:
+    """Return whether a word may start or end at a position."""
+    if position in (0, len(text)):
+        return True
+    return not (_is_word(text[position - 1]) and _is_word(text[position]))
+
+
+def _is_word(character: str) -> bool:
+    return character.isalnum() or character == "_" or unicodedata.category(character)[0] == "M"

@@ -1,0 +1,262 @@
+"""Terms of a line: texts that its translation must or must not contain, and their tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mnmt_jax.decoding.search_terms import SearchTerms
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+_BEFORE = "("  # separates a term from the space mark that precedes the first word of a text
+_GROWTH = 4  # ratio of consecutive sizes of arrays
+_MAX_SEQUENCES = 16  # alternatives of a term, in all their forms
+_MAX_TOKENS = 16  # of an alternative
+_MAX_POSITIONS = 1024  # of all required terms of a line
+_MAX_FORBIDDEN = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A term of a source text and the alternatives for its translation.
+
+    Attributes:
+        source: the term as the glossary has it.
+        targets: alternatives, of which the translation must have one.
+        count: how often the source has the term.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    count: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LineTerms:
+    """Terms of a line; false if there are none.
+
+    Attributes:
+        required: terms that the translation must have.
+        forbidden: texts that the translation must not have.
+    """
+
+    required: tuple[Term, ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self.required or self.forbidden)
+
+
+NO_TERMS = LineTerms()
+
+
+class TermsShape(NamedTuple):
+    """Sizes of the arrays of a line's terms; lines of one shape are searched together."""
+
+    terms: int
+    alternatives: int
+    forbidden: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedTerms:
+    """Token sequences of a line's terms.
+
+    Attributes:
+        required: sequences of the alternatives of each term.
+        counts: how often each term is required.
+        forbidden: sequences that must not occur.
+    """
+
+    required: tuple[tuple[tuple[int, ...], ...], ...]
+    counts: tuple[int, ...]
+    forbidden: tuple[tuple[int, ...], ...]
+
+    @property
+    def shape(self) -> TermsShape:
+        """Sizes of the arrays, from few possible ones so that few programs are compiled."""
+        sequences = (*itertools.chain(*self.required), *self.forbidden)
+        return TermsShape(
+            _padded(len(self.required), least=1),
+            _padded(max(map(len, self.required), default=1)),
+            _padded(len(self.forbidden)) if self.forbidden else 0,
+            _padded(max(map(len, sequences))),
+        )
+
+
+def encode_terms(terms: LineTerms, vocabulary: Vocabulary, language: str) -> EncodedTerms | None:
+    """Return the token sequences of terms; None if there are none.
+
+    A text has up to four sequences: as at the start of a word and inside of one (after a bracket),
+    and both with its first letter as a capital (at the start of a sentence). Left out are sequences
+    with unk, of more than 16 tokens, and terms without any other or beyond the size of the arrays.
+
+    Args:
+        terms: the terms.
+        vocabulary: of the model.
+        language: code of the target language.
+    """
+    required: list[tuple[tuple[int, ...], ...]] = []
+    counts: list[int] = []
+    for term in terms.required:
+        sequences = _sequences(term.targets, vocabulary, language)[:_MAX_SEQUENCES]
+        if sequences and _positions([*required, sequences]) <= _MAX_POSITIONS:
+            required.append(sequences)
+            counts.append(term.count)
+    forbidden = _sequences(terms.forbidden, vocabulary, language)[:_MAX_FORBIDDEN]
+    if not required and not forbidden:
+        return None
+    return EncodedTerms(
+        tuple(required), tuple(with_contained(required, counts, _count_tokens)), forbidden
+    )
+
+
+def search_terms(encoded: Sequence[EncodedTerms], size: int) -> SearchTerms:
+    """Return the terms of lines of one shape as arrays.
+
+    Args:
+        encoded: terms of each line.
+        size: rows of the arrays; rows without a line have no terms.
+    """
+    shape = encoded[0].shape
+    width = shape.terms * shape.alternatives
+    tokens = np.zeros((size, width + shape.forbidden, shape.length), np.int32)
+    counts = np.zeros((size, shape.terms), np.int32)
+    for row, terms in enumerate(encoded):
+        counts[row, : len(terms.counts)] = terms.counts
+        for index, sequence in _placed(terms, shape):
+            tokens[row, index, : len(sequence)] = sequence
+    return SearchTerms(tokens, counts, shape.alternatives)
+
+
+def missing_terms(terms: LineTerms, text: str, *, ignore_case: bool = False) -> tuple[str, ...]:
+    """Return the sources of required terms that a translation has not, or not as often.
+
+    Args:
+        terms: the terms.
+        text: the translation.
+        ignore_case: whether case does not matter. Otherwise the first letter may be a capital.
+    """
+    text = _comparable(text, ignore_case)
+    forms = [
+        [_comparable(form, ignore_case) for target in term.targets for form in _cased(target)]
+        for term in terms.required
+    ]
+    counts = with_contained(forms, [term.count for term in terms.required], count_texts)
+    return tuple(
+        term.source
+        for term, alternatives, count in zip(terms.required, forms, counts, strict=True)
+        if count_texts(alternatives, text) < count
+    )
+
+
+def present_forbidden_terms(
+    terms: LineTerms, text: str, *, ignore_case: bool = False
+) -> tuple[str, ...]:
+    """Return the forbidden texts that a translation has; case as in `missing_terms`."""
+    text = _comparable(text, ignore_case)
+    return tuple(
+        one
+        for one in terms.forbidden
+        if any(_comparable(form, ignore_case) in text for form in _cased(one))
+    )
+
+
+def _comparable(text: str, ignore_case: bool) -> str:
+    """Return a text in the form that vocabularies write, NFKC."""
+    text = unicodedata.normalize("NFKC", text)
+    return text.lower() if ignore_case else text
+
+
+def with_contained(
+    terms: Sequence[Sequence], counts: Sequence[int], count_in: Callable[[Any, Any], int]
+) -> list[int]:
+    """Return how often each term must occur if those in occurrences of other terms do not count.
+
+    Args:
+        terms: alternatives of each term.
+        counts: how often each term is required.
+        count_in: returns how often a term occurs in an alternative of another one.
+    """
+    return [
+        counts[i]
+        + sum(
+            counts[j] * min(count_in(term, alternative) for alternative in other)
+            for j, other in enumerate(terms)
+            if j != i
+        )
+        for i, term in enumerate(terms)
+    ]
+
+
+def count_texts(alternatives: Sequence[str], text: str) -> int:
+    """Return how often a text has one of several alternatives, without overlap."""
+    longest_first = sorted(alternatives, key=len, reverse=True)
+    return len(re.findall("|".join(map(re.escape, longest_first)), text))
+
+
+def _count_tokens(alternatives: Sequence[Sequence[int]], tokens: Sequence[int]) -> int:
+    """Return how often a sequence has one of several alternatives, without overlap."""
+    count = start = 0
+    for end in range(1, len(tokens) + 1):
+        if any(tokens[max(start, end - len(one)) : end] == one for one in alternatives):
+            count, start = count + 1, end
+    return count
+
+
+def _sequences(
+    texts: Sequence[str], vocabulary: Vocabulary, language: str
+) -> tuple[tuple[int, ...], ...]:
+    """Return the different token sequences of texts, without those that cannot be generated."""
+    sequences = dict.fromkeys(
+        sequence
+        for text in texts
+        for form in _cased(text)
+        for sequence in _encode(form, vocabulary, language)
+    )
+    return tuple(
+        one for one in sequences if 0 < len(one) <= _MAX_TOKENS and vocabulary.unk_id not in one
+    )
+
+
+def _encode(text: str, vocabulary: Vocabulary, language: str) -> Iterator[tuple[int, ...]]:
+    """Yield the tokens of a text as a word of its own, and as the rest of a word."""
+    bracket, alone, inside = (
+        tuple(ids) for ids in vocabulary.encode_lines([_BEFORE, text, _BEFORE + text], language)
+    )
+    yield alone
+    if inside[: len(bracket)] == bracket:
+        yield inside[len(bracket) :]
+
+
+def _cased(text: str) -> tuple[str, ...]:
+    """Return a text, and the text with its first letter as a capital if that differs."""
+    capitalized = text[:1].upper() + text[1:]
+    return (text,) if capitalized == text else (text, capitalized)
+
+
+def _padded(size: int, least: int = _GROWTH) -> int:
+    while least < size:
+        least *= _GROWTH
+    return least
+
+
+def _positions(required: Sequence[tuple[tuple[int, ...], ...]]) -> int:
+    """Return the size of the arrays of required terms."""
+    shape = EncodedTerms(tuple(required), (), ()).shape
+    return shape.terms * shape.alternatives * shape.length
+
+
+def _placed(terms: EncodedTerms, shape: TermsShape) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield each sequence with its place in the arrays."""
+    for number, alternatives in enumerate(terms.required):
+        yield from enumerate(alternatives, start=number * shape.alternatives)
+    yield from enumerate(terms.forbidden, start=shape.terms * shape.alternatives)

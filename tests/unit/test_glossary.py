@@ -1,0 +1,205 @@
+"""Glossaries: their files, the terms of a text, and what translations lack."""
+
+import pytest
+
+from mnmt_jax.decoding.glossary import Glossary, as_glossary
+from mnmt_jax.decoding.terms import (
+    LineTerms,
+    Term,
+    encode_terms,
+    missing_terms,
+    present_forbidden_terms,
+    search_terms,
+)
+from mnmt_jax.errors import UserError
+from tests.unit.made_text import vocabulary
+
+
+def _counts(glossary, text, language="en", **options):
+    terms = Glossary.of_mapping(glossary).terms_of(text, language, **options)
+    return {term.source: term.count for term in terms.required}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Open the file, then the other file.", {"file": 2}),
+        ("The profile of files", {}),
+        ("A file manager opens a file.", {"file manager": 1, "file": 1}),
+        ("FILE (File)", {"file": 2}),
+        ("file_name file2 file-name", {"file": 1}),
+        ("A pdf is no PDF", {"PDF": 1}),
+        ("the US told us", {"US": 1, "us": 1}),
+        ("", {}),
+    ],
+)
+def test_terms_are_whole_words_and_the_longest_match(text, expected):
+    glossary = {
+        "file": "Datei",
+        "file manager": "Dateiverwalter",
+        "PDF": "PDF-Dokument",
+        "US": "USA",
+        "us": "uns",
+    }
+    assert _counts(glossary, text) == expected
+
+
+def test_terms_of_languages_without_spaces_are_substrings():
+    assert _counts({"文件": "file", "文件管理": "file manager"}, "打开文件和文件管理器", "zh") == {
+        "文件": 1,
+        "文件管理": 1,
+    }
+    assert _counts({"文件": "file"}, "打开文件", "en") == {}
+
+
+def test_combining_marks_belong_to_a_word():
+    assert _counts({"cafe": "Café"}, "cafe\u0301 cafe") == {"cafe": 1}
+    assert _counts({"फ़ाइल": "file"}, "फ़ाइलें फ़ाइल", "hi") == {"फ़ाइल": 1}
+
+
+def test_a_change_of_length_in_lower_case_does_not_move_terms():
+    assert _counts({"file": "Datei"}, "İİİ file İ") == {"file": 1}
+
+
+def test_case_is_ignored_where_a_text_is_in_capitals():
+    assert _counts({"Writer": "Writer"}, "open writer") == {}
+    assert _counts({"Writer": "Writer"}, "open writer", ignore_case=True) == {"Writer": 1}
+
+
+def test_a_file_has_alternatives_and_forbidden_targets(tmp_path):
+    path = tmp_path / "g.tsv"
+    path.write_text(
+        "\ufeff# terms\nfile\tDatei|Akte|!File\n\n print \t drucken \r\n\t!Sie|!Ihr\n", "utf-8"
+    )
+    terms = Glossary.load(path).terms_of("print a file", "en")
+    assert terms.required == (Term("print", ("drucken",)), Term("file", ("Datei", "Akte")))
+    assert terms.forbidden == ("Sie", "Ihr", "File")
+    assert Glossary.load(path).terms_of("nothing", "en") == LineTerms((), ("Sie", "Ihr"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("file Datei", "g.tsv, line 2: 0 tabs instead of 1"),
+        ("file\tDatei\tx", "g.tsv, line 2: 2 tabs instead of 1"),
+        ("file\t", "g.tsv, line 2: a target of 'file' is empty"),
+        ("file\tDatei|!", "g.tsv, line 2: a target of 'file' is empty"),
+        ("\tDatei", "g.tsv, line 2: 'Datei' has no source"),
+        ("file\tA|!A", "g.tsv, line 2: 'A' is both required and forbidden"),
+        ("ok\tA", "g.tsv, line 2: 'ok' is also on line 1"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    path = tmp_path / "g.tsv"
+    path.write_text(f"ok\tgut\n{line}\n", "utf-8")
+    with pytest.raises(UserError) as error:
+        Glossary.load(path)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_glossary_that_cannot_be_read_is_an_error(tmp_path):
+    (tmp_path / "latin.tsv").write_bytes(b"caf\xe9\tx\n")
+    with pytest.raises(UserError, match=r"latin\.tsv: not UTF-8"):
+        as_glossary(tmp_path / "latin.tsv")
+    for value, message in (
+        (tmp_path / "none.tsv", "No such file"),
+        (tmp_path, "Is a directory"),
+        (3, "must be a Glossary"),
+        ({"file": 3}, "'file' must have a text or a list of texts"),
+        ({3: "Datei"}, "'3' must have a text or a list of texts"),
+        ({"file": []}, "a target of 'file' is empty"),
+    ):
+        with pytest.raises(UserError, match=message):
+            as_glossary(value)
+
+
+def test_the_digest_is_that_of_the_entries(tmp_path):
+    (tmp_path / "g.tsv").write_text("a\tb|!c\n", "utf-8")
+    loaded = Glossary.load(tmp_path / "g.tsv")
+    assert loaded.digest == Glossary.of_mapping({"a": ["b", "!c"]}).digest
+    assert loaded.digest != Glossary.of_mapping({"a": ["b", "c"]}).digest
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("Der Dateimanager öffnet die Datei.", ()),
+        ("Der Dateimanager öffnet sie.", ("file",)),
+        ("Die Datei, die Akte", ("file manager",)),
+        ("Dateimanager: akte", ("file",)),
+        ("", ("file manager", "file")),
+    ],
+)
+def test_missing_terms_are_counted_outside_of_longer_ones(text, missing):
+    terms = LineTerms((Term("file manager", ("Dateimanager",)), Term("file", ("Datei", "Akte"))))
+    assert missing_terms(terms, text) == missing
+
+
+def test_terms_with_one_translation_need_it_as_often():
+    terms = LineTerms((Term("file", ("Datei",)), Term("document", ("Datei",))))
+    assert missing_terms(terms, "Datei") == ("file", "document")
+    assert missing_terms(terms, "Datei, Datei") == ()
+
+
+def test_the_first_letter_of_a_term_may_be_a_capital():
+    terms = LineTerms((Term("print", ("drucken",)),), ("sie",))
+    assert missing_terms(terms, "Drucken") == ()
+    assert missing_terms(terms, "DRUCKEN") == ("print",)
+    assert missing_terms(terms, "DRUCKEN", ignore_case=True) == ()
+    assert present_forbidden_terms(terms, "Sie SIE") == ("sie",)
+    assert present_forbidden_terms(terms, "SIE") == ()
+    assert present_forbidden_terms(terms, "SIE", ignore_case=True) == ("sie",)
+
+
+def test_compatible_characters_are_equal():
+    """SentencePiece writes NFKC: three dots for an ellipsis."""
+    terms = LineTerms((Term("more", ("mehr\u2026",)),), ("\uff21",))
+    assert missing_terms(terms, "mehr...") == ()
+    assert present_forbidden_terms(terms, "A") == ("\uff21",)
+
+
+def test_the_tokens_of_a_term_are_those_at_the_start_and_inside_of_a_word():
+    vocab = vocabulary()
+    encoded = encode_terms(LineTerms((Term("x", ("haus",)),)), vocab, "de")
+    (sequences,) = encoded.required
+    assert {vocab.decode(one) for one in sequences} == {"haus", "Haus"}
+    firsts = {vocab.tokens(one)[0][0] for one in sequences}
+    assert "\u2581" in firsts and len(firsts) > 1
+    for one in sequences:
+        assert vocab.decode([*vocab.encode("eins", "de"), *one]) in (
+            "eins haus",
+            "eins Haus",
+            "einshaus",
+            "einsHaus",
+        )
+
+
+def test_terms_that_cannot_be_encoded_are_left_out_but_reported():
+    vocab = vocabulary()
+    terms = LineTerms((Term("x", ("\u4e00",)), Term("y", ("haus " * 17,))), ("\u4e00",))
+    assert encode_terms(terms, vocab, "de") is None
+    assert missing_terms(terms, "nothing") == ("x", "y")
+
+
+def test_too_many_terms_are_bounded():
+    vocab = vocabulary()
+    terms = LineTerms(tuple(Term(str(n), ("haus " + "und " * (n % 4),)) for n in range(100)))
+    shape = encode_terms(terms, vocab, "de").shape
+    assert shape.terms * shape.alternatives * shape.length <= 1024
+
+
+def test_arrays_have_the_alternatives_of_each_term_and_then_forbidden_sequences():
+    vocab = vocabulary()
+    encoded = [
+        encode_terms(LineTerms((Term("x", ("haus",), count=2),), ("und",)), vocab, "de"),
+        encode_terms(LineTerms((Term("y", ("und",)),), ("haus",)), vocab, "de"),
+    ]
+    assert encoded[0].shape == encoded[1].shape
+    arrays = search_terms(encoded, 3)
+    assert arrays.counts.tolist() == [[2], [1], [0]]
+    for row, one in enumerate(encoded):
+        sequences = [tuple(t for t in tokens if t) for tokens in arrays.tokens[row].tolist()]
+        assert sequences[: len(one.required[0])] == list(one.required[0])
+        assert sequences[arrays.required :][: len(one.forbidden)] == list(one.forbidden)
+        assert sum(map(bool, sequences)) == len(one.required[0]) + len(one.forbidden)
+    assert not arrays.tokens[2].any()

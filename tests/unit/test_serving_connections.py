@@ -1,0 +1,242 @@
+"""Slow clients, many connections, bodies of unknown size, and what the server prints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+import urllib.request
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.settings import Settings
+from tests.unit.made_server import MadeJob, made_service, serving, serving_app
+from tests.unit.test_serving import call, wait_until
+
+LIMITS = {
+    "headers_timeout": 0.5,
+    "body_timeout": 0.5,
+    "answer_timeout": 0.5,
+    "max_bytes": 10_000_000,
+    "max_characters": 10_000_000,
+}
+HELLO = {"q": "Hello.", "source": "en", "target": "de"}
+HEAD = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def address(monkeypatch):
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **LIMITS)) as url:
+        yield url
+
+
+def connect(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def everything(client: socket.socket) -> bytes:
+    """Return what arrives until the server closes the connection."""
+    data = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := client.recv(65536):
+            data += part
+    return data
+
+
+def seconds_until_closed(client: socket.socket, byte: bytes, every: float) -> float:
+    """Send bytes slowly until the server closes the connection."""
+    start = time.monotonic()
+    client.settimeout(every)
+    while time.monotonic() - start < 15:
+        try:
+            client.sendall(byte)
+            if client.recv(65536) == b"":
+                break
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /health HTTP/1.1\r\nX-Long: "])
+def test_headers_that_never_end(address, start):
+    with connect(address) as client:
+        client.sendall(start)
+        assert 0.4 < seconds_until_closed(client, b"a" if start else b"", 0.1) < 5
+    assert call(address, "/health")[0] == 200
+
+
+def test_headers_of_a_second_request_that_never_end(address):
+    with connect(address) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in client.recv(65536)
+        assert 0.4 < seconds_until_closed(client, b"G", 0.1) < 5
+
+
+def test_a_body_of_a_byte_a_second(address):
+    with connect(address) as client:
+        client.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+        for _ in range(10):
+            time.sleep(0.1)
+            with contextlib.suppress(OSError):
+                client.sendall(b" ")
+        answer = everything(client)
+    assert b" 408 " in answer and b'{"error":"the body took more than 0.5 seconds"}' in answer
+
+
+def test_a_translation_may_take_longer_than_headers_and_body(monkeypatch):
+    job = MadeJob()
+    job.gate.clear()
+    service = made_service(job, wait_milliseconds=0, **LIMITS)
+    with serving(service) as url, connect(url) as client:
+        body = json.dumps(HELLO).encode()
+        client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        time.sleep(1.2)
+        job.gate.set()
+        assert b"[de] Hello." in client.recv(65536)
+
+
+@pytest.fixture
+def long_answers():
+    """A server whose answers are longer than the buffers of the system, and their events."""
+    is_answered = threading.Event()
+
+    async def answer(scope, receive, send):
+        await PlainTextResponse("a" * 10_000_000)(scope, receive, send)
+        is_answered.set()
+
+    with serving_app(answer, Settings(**{**LIMITS, "answer_timeout": 1.5})) as url:
+        yield url, is_answered
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+def test_a_client_that_never_reads_its_answer(long_answers):
+    url, is_answered = long_answers
+    with connect(url) as client:
+        client.sendall(GET)
+        assert is_answered.wait(20)
+        time.sleep(2)
+        assert 1000 < len(everything(client)) < 9_000_000
+
+
+def test_a_client_that_waits_a_little_gets_its_answer(long_answers):
+    url, is_answered = long_answers
+    with connect(url) as client:
+        client.sendall(GET)
+        assert is_answered.wait(20)
+        time.sleep(0.8)  # longer than the time for headers
+        assert len(everything(client)) > 10_000_000
+
+
+def test_too_many_connections_are_refused_and_old_ones_served(monkeypatch):
+    limits = {**LIMITS, "max_connections": 3, "headers_timeout": 30}
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(connect(url)) for _ in range(3)]
+            refused = everything(stack.enter_context(connect(url)))
+            assert b" 503 " in refused and b"Retry-After: 2" in refused
+            assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"].startswith("too many")
+            clients[0].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in clients[0].recv(65536)
+        wait_until(lambda: b"200 OK" in get_health(url))
+
+
+def get_health(url: str) -> bytes:
+    with connect(url) as client:
+        client.sendall(GET)
+        return everything(client)
+
+
+def test_a_chunked_body_is_limited_without_its_length(monkeypatch):
+    limits = {**LIMITS, "max_bytes": 1000}
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
+        with connect(url) as client:
+            client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+            client.sendall(b"64\r\n" + b" " * 100 + b"\r\n")
+            time.sleep(0.1)
+            client.sendall(b"400\r\n" + b" " * 1024 + b"\r\n")
+            assert b" 413 " in client.recv(65536)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/translate?q=%ff&target=de", b""),
+        ("/translate", b"q=%ff&target=de"),
+        ("/translate", json.dumps({**HELLO, "q": "a\ud800b"}).encode()),
+        ("/translate", b'{"q": "' + b"[" * 100_000),
+        ("/v2/translate", b"text=%C3&target_lang=DE"),
+        ("/detect", b"q=%f0%9f"),
+    ],
+)
+def test_text_that_is_no_text_is_a_mistake_of_the_client(address, path, body):
+    headers = {"Content-Type": "application/json"} if body.startswith(b"{") else {}
+    assert call(address, path, body, **headers)[0] == 400
+
+
+def test_pairs_of_surrogates_are_characters(address):
+    body = json.dumps({**HELLO, "q": "🙂"}).encode()
+    assert b"\\ud83d" in body
+    answer = call(address, "/translate", body, **{"Content-Type": "application/json"})
+    assert answer == (200, {"translatedText": "🙂"})
+
+
+# Origins of pages
+
+
+@pytest.mark.parametrize(
+    ("setting", "allowed"), [("*", "*"), ("https://a.example, https://b.example", None), ("", None)]
+)
+def test_origins_of_pages_are_a_setting(monkeypatch, setting, allowed):
+    service = made_service(MadeJob(), cors_origins=setting)
+    with serving(service) as url:
+        for origin in ("https://b.example", "https://c.example"):
+            request = urllib.request.Request(f"{url}/languages", headers={"Origin": origin})
+            with urllib.request.urlopen(request) as response:
+                expected = allowed or (origin if origin in setting else None)
+                assert response.headers["Access-Control-Allow-Origin"] == expected
+
+
+# What is printed
+
+
+def log_of(monkeypatch, capfd, caplog, **settings) -> str:
+    """Return what the server prints about a translation and a failure of its own."""
+    service = made_service(MadeJob(), wait_milliseconds=0, **settings)
+
+    def fail(text):
+        raise ZeroDivisionError(f"private {text}")
+
+    monkeypatch.setattr(service, "detect", fail)
+    with serving(service) as url:
+        assert call(url, "/translate?q=Private&source=en&target=de", b"")[0] == 200
+        answer = call(url, "/detect?q=secret", b"")
+        assert answer == (500, {"error": "the translation failed"})
+        answer = call(url, "/v2/translate", {"text": "secret", "target_lang": "DE"})
+        assert answer == (500, {"message": "the translation failed"})
+    return capfd.readouterr().err + caplog.text
+
+
+def test_no_text_of_users_is_printed_and_no_trace(monkeypatch, capfd, caplog):
+    printed = log_of(monkeypatch, capfd, caplog)
+    assert printed.count("ZeroDivisionError at ") == 2 and "test_serving_connections" in printed
+    assert "rivate" not in printed and "secret" not in printed and "Traceback" not in printed
+
+
+def test_text_is_printed_on_request(monkeypatch, capfd, caplog):
+    printed = log_of(monkeypatch, capfd, caplog, log_text=True)
+    assert "en 'Private' -> de '[de] Private'" in printed
+    assert "private secret" in printed and "Traceback" not in printed
+
+
+def test_time_limits_are_checked():
+    with pytest.raises(UserError, match="--body_timeout=0 must be at least 0.1"):
+        Settings(body_timeout=0)
