@@ -58,7 +58,7 @@ class TranslationChecks:
         cut: whether the source was truncated, or the translation has the maximum length.
         unknown_characters: characters of the source that no piece of the vocabulary covers.
         missing_numbers: groups of digits of the source that it lacks.
-        score: log-probability divided by length, as in `Hypothesis`; None if it has no tokens.
+        score: log-probability divided by length, as in `Hypothesis`; None for a blank line.
         retried: search that made it after the first failed, as in `Translation`.
     """
 
@@ -180,7 +180,7 @@ def is_repetitive(
     """
     if has_loop(translation, target_language) and not has_loop(source, source_language):
         return True
-    limit = highest_count(source, source_language) + _MORE_OFTEN
+    limit = max(highest_count(source, source_language), 1) + _MORE_OFTEN
     if highest_count(translation, target_language) >= limit:
         return True
     if is_spaceless(target_language):

@@ -145,7 +145,7 @@ def _with_decode(job: TranslationJob, languages: Sequence[str]) -> TranslationJo
         if name == "source" or find_code(name, languages) is not None
     )
     names = tuple(dict.fromkeys(names))
-    weight = max(decode.language_contrast, min(_LANGUAGE_CONTRAST, _MAX_CONTRAST / len(names)))
+    weight = min(max(decode.language_contrast, _LANGUAGE_CONTRAST), _MAX_CONTRAST / len(names))
     changed = dataclasses.replace(
         decode, source_contrast=0.0, language_contrast=weight, contrast_languages=names
     )

@@ -53,9 +53,9 @@ class SentenceTranslation:
     source: str
     text: str
     translations: tuple[Translation, ...]
-    checks: TranslationChecks | None = None
     missing_terms: tuple[str, ...] = ()
     forbidden_terms: tuple[str, ...] = ()
+    checks: TranslationChecks | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,9 +96,6 @@ def add_settings_flags(
     """
     for field in dataclasses.fields(Settings):
         kind: Any = type(field.default)
-        if kind is bool:
-            _add_switch(parser, field, variables)
-            continue
         variable = f"{_PREFIX}{field.name.upper()}"
         default = _variable(variable, variables.get(variable), field.default)
         shown = field.default or "none" if kind in (str, bool) else field.default
