@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 import re
 import socket
 import statistics
@@ -77,10 +78,20 @@ def main() -> None:
     parser.add_argument("--clients", default="1,8,64", metavar="N,N")
     parser.add_argument("--seconds", type=positive_int, default=120, metavar="N")
     parser.add_argument("--lines_per_request", type=positive_int, default=1, metavar="N")
+    parser.add_argument(
+        "--heavy_lines",
+        type=int,
+        default=0,
+        metavar="N",
+        help="lines of the requests of one more client, another user; default: 0, no such client",
+    )
     flags = parser.parse_args()
     lines = [line for line in flags.input.read_text("utf-8").splitlines() if line.strip()]
-    expected, rate = _translate(flags.run, lines, flags.source, flags.target)
-    print(f"{len(lines)} lines in one process: {rate:.0f} lines/s", flush=True)
+    expected, rate, cpu = _translate(flags.run, lines, flags.source, flags.target)
+    print(
+        f"{len(lines)} lines in one process: {rate:.0f} lines/s, {1000 * cpu:.1f} CPU ms a line",
+        flush=True,
+    )
     load = Load(lines, expected, flags.source, flags.target, flags.lines_per_request)
     port = _free_port()
     command = [sys.executable, "-m", "mnmt_jax", "serve", "--run", flags.run, f"--port={port}"]
@@ -88,60 +99,82 @@ def main() -> None:
         try:
             _wait_until_ready(server, port)
             for clients in map(int, flags.clients.split(",")):
-                print(_measure(load, port, server.pid, clients, flags.seconds, rate), flush=True)
+                round_ = _Round(load, port, server.pid, flags.heavy_lines)
+                print(round_.measure(clients, flags.seconds, rate), flush=True)
         finally:
             server.terminate()
 
 
-def _translate(run: str, lines: Sequence[str], source: str, target: str) -> tuple[list[str], float]:
-    """Return the translations of lines in this process, and lines per second."""
+def _translate(
+    run: str, lines: Sequence[str], source: str, target: str
+) -> tuple[list[str], float, float]:
+    """Return translations in this process, lines per second, and CPU seconds of a line."""
     job = SentenceJob.create(Translator.load(run))
     for _ in range(2):  # the first pass compiles
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         numbered = job.number_lines(lines, source=source, target=target)
         texts = [translation.text for _, translation in job.in_order(numbered)]
         seconds = time.perf_counter() - start
-    return texts, len(lines) / seconds
+        cpu = time.process_time() - cpu
+    return texts, len(lines) / seconds, cpu / len(lines)
 
 
-def _measure(load: Load, port: int, pid: int, clients: int, seconds: float, rate: float) -> str:
-    """Return the line of a number of clients."""
-    answers, memory = Answers(), list[float]()
-    start = time.perf_counter()
-    asyncio.run(_run_clients(load, port, clients, seconds, answers, memory, pid))
-    reached = answers.lines / (time.perf_counter() - start)
-    p50, p95, p99 = _percentiles(answers.seconds)
-    return (
-        f"{clients} clients: {reached:.0f} lines/s, {reached / rate:.2f} of one process; "
-        f"p50 {p50:.0f} ms, p95 {p95:.0f} ms, p99 {p99:.0f} ms; {answers.errors} errors, "
-        f"{answers.different} of {answers.lines} lines differ; "
-        f"memory {memory[0]:.0f} MiB after the first half, {memory[1]:.0f} MiB at the end"
-    )
+class _Round:
+    """Clients at work for some seconds.
+
+    Args:
+        load: what they send.
+        port: port of the server.
+        pid: its process.
+        heavy_lines: lines of the requests of one more client, another user; 0 is none.
+    """
+
+    def __init__(self, load: Load, port: int, pid: int, heavy_lines: int) -> None:
+        self._load, self._port, self._pid, self._heavy_lines = load, port, pid, heavy_lines
+        self._answers, self._heavy, self._memory = Answers(), Answers(), list[float]()
+
+    def measure(self, clients: int, seconds: float, rate: float) -> str:
+        """Return the figures of a number of clients."""
+        start, cpu = time.perf_counter(), _cpu_seconds(self._pid)
+        asyncio.run(self._run(clients, seconds))
+        lines = self._answers.lines + self._heavy.lines
+        reached = lines / (time.perf_counter() - start)
+        cpu = (_cpu_seconds(self._pid) - cpu) / max(lines, 1)
+        p50, p95, p99 = _percentiles(self._answers.seconds)
+        both = (self._answers, self._heavy)
+        return (
+            f"{clients} clients{' and a heavy one' if self._heavy_lines else ''}: "
+            f"{reached:.0f} lines/s, {reached / rate:.2f} of one process, {1000 * cpu:.1f} CPU ms "
+            f"a line; p50 {p50:.0f} ms, p95 {p95:.0f} ms, p99 {p99:.0f} ms; "
+            f"{sum(one.errors for one in both)} errors, "
+            f"{sum(one.different for one in both)} of {lines} lines differ; memory "
+            f"{self._memory[0]:.0f} MiB after the first half, {self._memory[1]:.0f} MiB at the end"
+        )
+
+    async def _run(self, clients: int, seconds: float) -> None:
+        end, load, port = time.perf_counter() + seconds, self._load, self._port
+        work = [_client(load, port, 37 * n, end, self._answers) for n in range(clients)]
+        if self._heavy_lines:
+            heavy = dataclasses.replace(load, lines_per_request=self._heavy_lines)
+            work.append(_client(heavy, port, 0, end, self._heavy, "127.0.0.2"))
+        tasks = [asyncio.ensure_future(one) for one in work]
+        await asyncio.sleep(seconds / 2)
+        self._memory.append(_memory(self._pid))
+        await asyncio.gather(*tasks)
+        self._memory.append(_memory(self._pid))
 
 
-async def _run_clients(
+async def _client(
     load: Load,
     port: int,
-    clients: int,
-    seconds: float,
+    position: int,
+    end: float,
     answers: Answers,
-    memory: list[float],
-    pid: int,
+    address: str = "127.0.0.1",
 ) -> None:
-    end = time.perf_counter() + seconds
-    tasks = [
-        asyncio.ensure_future(_client(load, port, number * 37, end, answers))
-        for number in range(clients)
-    ]
-    await asyncio.sleep(seconds / 2)
-    memory.append(_memory(pid))
-    await asyncio.gather(*tasks)
-    memory.append(_memory(pid))
-
-
-async def _client(load: Load, port: int, position: int, end: float, answers: Answers) -> None:
-    """Send requests until the time is over."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    """Send requests until the time is over; the address of a client tells users apart."""
+    local = (address, 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=local)
     while time.perf_counter() < end:
         chosen = [(position + n) % len(load.lines) for n in range(load.lines_per_request)]
         position += load.lines_per_request
@@ -186,6 +219,12 @@ def _memory(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     (size,) = re.findall(r"VmRSS:\s*(\d+) kB", status)
     return int(size) / 1024
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _free_port() -> int:

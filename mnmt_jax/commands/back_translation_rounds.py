@@ -12,6 +12,7 @@ Processes that train together divide the sentences to translate as in
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -45,6 +46,7 @@ from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing_keys, read_object
 from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
+from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.training.epochs import convert_epochs
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
@@ -156,8 +158,16 @@ class BackTranslationRounds:
             else ResumableOutput(str(output), made_by, WINDOW_SIZE, work_shard)
         ) as partial:
             wait_for_all("opened")  # before the last process can write the cache
-            with tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar:
-                partial.finish(_lines(pairs), job.as_completed, bar.update)
+            with (
+                tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar,
+                note_first_results(functools.partial(tqdm.write, file=sys.stderr)) as note,
+            ):
+
+                def report(lines: int) -> None:
+                    bar.update(lines)
+                    note(lines)
+
+                partial.finish(_lines(pairs), job.as_completed, report)
             if not partial.is_last():
                 return None
             if not any(record["translation"].strip() for record in partial.records()):

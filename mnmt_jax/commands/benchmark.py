@@ -22,6 +22,7 @@ from mnmt_jax.commands.common_flags import (
 )
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
 from mnmt_jax.commands.direction_flags import FORMS, restrict
+from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ def main() -> None:
     drawn = draw_sentences(_test_set(flags, translator.languages), flags.sentences, flags.seed)
     texts, sources, targets = zip(*drawn, strict=True)
     lines = list(job.number_lines(texts, source=sources, target=targets))
-    measured = time_translation(job, lines, repeats=flags.repeats)
+    with note_first_results() as note:
+        note(0)
+        measured = time_translation(job, lines, repeats=flags.repeats)
     timing = Timing(
         sentences=flags.sentences,
         tokens=measured.tokens,

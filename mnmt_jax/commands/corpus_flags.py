@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,9 +144,14 @@ def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], context: s
 
 
 def corpus_and_directions(
-    arguments: argparse.Namespace,
+    arguments: argparse.Namespace, splits: Sequence[str] = ("train",)
 ) -> tuple[Corpus, tuple[Direction, ...]]:
-    """Create the corpus and the supervised directions that the flags name.
+    """Create the corpus and the directions that the flags name.
+
+    Args:
+        arguments: parsed arguments.
+        splits: splits whose directions are the default; without "train" no other split is read, and
+            files without {split} in their names are of the last one.
 
     Raises:
         UserError: if a flag is malformed or does not apply, or files or directions are missing.
@@ -159,16 +164,27 @@ def corpus_and_directions(
         mixture = get_mixture(arguments.mixture)
         refuse_flags(arguments, ("name", *FILE_FLAGS), f"the built-in mixture '{mixture.name}'")
         corpus = mixture_corpus(mixture)
-        directions = _directions(arguments, corpus) or mixture.directions
+        default = mixture.directions if "train" in splits else _directions_in(corpus, splits)
+        directions = _directions(arguments, corpus) or default
         return _by_language(arguments, corpus, directions)
     if arguments.text:
         refuse_flags(arguments, bridge_flags.DIRECTION_FLAGS, "text of single languages (--text)")
     name = "corpus" if arguments.name is None else check_name(arguments.name, "--name")
-    corpus = file_corpus(arguments, name)
-    directions = _directions(arguments, corpus) or corpus.directions("train")
+    if "train" in splits:
+        corpus = file_corpus(arguments, name)
+    else:
+        only_splits = splits if "{split}" in _pattern(arguments) else splits[-1:]
+        corpus = file_corpus(arguments, name, only_splits=only_splits)
+    directions = _directions(arguments, corpus) or _directions_in(corpus, splits)
     if not directions:
         raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
     return _by_language(arguments, corpus, directions)
+
+
+def _directions_in(corpus: Corpus, splits: Iterable[str]) -> tuple[Direction, ...]:
+    """Return the directions that have text in any of some splits."""
+    directions = (pair for split in splits for pair in corpus.directions(split))
+    return tuple(dict.fromkeys(directions))
 
 
 def zero_shot_directions(arguments: argparse.Namespace) -> tuple[Direction, ...] | None:
@@ -264,9 +280,8 @@ def file_corpus(
         suggested = ",".join(
             f"{split}={word}" for split, word in split_words.items() if word and has_other_names
         )
-        raise UserError(
-            f"{error}{f'; perhaps --splits {suggested}' if suggested else ''}"
-        ) from error
+        remedy = f"perhaps --splits {suggested}" if suggested else _suggested_pattern(arguments)
+        raise UserError(f"{error}{f'; {remedy}' if remedy else ''}") from error
 
 
 def benchmark_corpus(
@@ -337,11 +352,23 @@ def _pattern(arguments: argparse.Namespace) -> str:
         return pattern
     if not Path(pattern).is_dir():
         flag = "text" if text else "parallel"
-        raise UserError(
-            f"--{flag}={pattern}: no such directory; give one with files SPLIT.LANGUAGE, or a "
-            "pattern such as 'data/{split}.{language}'"
+        remedy = _suggested_pattern(arguments) or (
+            "give one with files SPLIT.LANGUAGE, or a pattern such as 'data/{split}.{language}'"
         )
+        raise UserError(f"--{flag}={pattern}: no such directory; {remedy}")
     return str(Path(pattern) / "{split}.{language}")
+
+
+def _suggested_pattern(arguments: argparse.Namespace) -> str:
+    """Return a suggestion for a path without languages; empty without one."""
+    from mnmt_jax.commands.file_patterns import suggest_pattern
+
+    text = getattr(arguments, "text", None)
+    path = text or arguments.parallel
+    if not path or "{" in path:
+        return ""
+    pattern = suggest_pattern(path, split_list(arguments.languages))
+    return f"did you mean --{'text' if text else 'parallel'} '{pattern}'?" if pattern else ""
 
 
 def _wanted_splits(

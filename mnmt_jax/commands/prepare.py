@@ -1,9 +1,11 @@
 """Clean, filter, deduplicate and tokenize text by a recipe into the token cache of a training.
 
-With --text_output, write text files instead, such as for a vocabulary or other programs. The work
-is divided into chunks, which several processes of this machine share, or the workers of Apache
-Beam; the result is the same. After any stop the same command continues. Arguments after `--`
-go to Beam, e.g. `-- --runner=FlinkRunner`.
+With --text_output, write text files instead, such as for a vocabulary or other programs. With
+--evaluation_text, write validation and test text with the recipe's changes and all its lines.
+
+The work is divided into chunks, which several processes of this machine share, or the workers of
+Apache Beam; the result is the same. After any stop the same command continues. Arguments after
+`--` go to Beam, e.g. `-- --runner=FlinkRunner`.
 """
 
 from __future__ import annotations
@@ -59,6 +61,13 @@ def make_parser() -> PassThroughParser:
         metavar="DIR",
         help="write text files SPLIT.FIRST-SECOND.LANGUAGE to this folder instead of a cache",
     )
+    result.add_argument(
+        "--evaluation_text",
+        type=Path,
+        metavar="DIR",
+        help="write the validation and test text to such files: only the steps that change text, "
+        "no pair is dropped",
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
@@ -84,7 +93,7 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     from mnmt_jax.commands.corpus_flags import corpus_and_directions, zero_shot_directions
-    from mnmt_jax.data.mixtures import plan_tasks
+    from mnmt_jax.data.mixtures import EVALUATION_SPLITS, plan_evaluation_tasks, plan_tasks
     from mnmt_jax.data.preparation.prepare import prepare
     from mnmt_jax.data.preparation.recipes import read_recipe
     from mnmt_jax.data.preparation.score_files import ScoreFiles
@@ -92,8 +101,13 @@ def main() -> None:
 
     recipe = read_recipe(flags.recipe)
     form, output = _output(flags)
-    corpus, directions = corpus_and_directions(flags)
-    tasks = plan_tasks(corpus, directions, zero_shot=zero_shot_directions(flags))
+    if flags.evaluation_text:
+        recipe = recipe.without_rules()
+        corpus, directions = corpus_and_directions(flags, EVALUATION_SPLITS)
+        tasks = plan_evaluation_tasks(corpus, directions)
+    else:
+        corpus, directions = corpus_and_directions(flags)
+        tasks = plan_tasks(corpus, directions, zero_shot=zero_shot_directions(flags))
     with contextlib.ExitStack() as stack:
         counts = prepare(
             corpus,
@@ -108,7 +122,7 @@ def main() -> None:
         )
     page = write_page(output, recipe, counts)
     print(steps_table(recipe, counts))
-    if flags.text_output:
+    if not flags.output:
         print(f"Text: {output}, {pluralize(2 * len(counts), 'file')}", file=sys.stderr)
     else:
         print(f"Cache: {output}, {pluralize(len(tasks), 'task')}", file=sys.stderr)
@@ -124,8 +138,8 @@ def _output(flags: argparse.Namespace) -> tuple[CacheOutput | TextOutput, Path]:
     from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
 
     vocabulary = Path(flags.vocabulary) if flags.vocabulary else None
-    if flags.text_output:
-        return TextOutput(vocabulary), flags.text_output
+    if folder := flags.text_output or flags.evaluation_text:
+        return TextOutput(vocabulary), folder
     if vocabulary is None:
         raise UserError("--output needs --vocabulary; 'mnmt vocabulary' makes one")
     return CacheOutput(vocabulary), flags.output

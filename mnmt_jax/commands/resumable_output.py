@@ -120,7 +120,7 @@ class ResumableOutput:
         Args:
             lines: all lines of the input, in order.
             translate: translates the remaining lines of a window.
-            report: called with the number of newly translated lines.
+            report: called with the number of newly translated lines; with 0 before each window.
 
         Raises:
             OSError: if the disk is full.
@@ -138,6 +138,7 @@ class ResumableOutput:
                     say(f"resumes after {pluralize(self._completed, 'line')}")
             is_reusing = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
+            report(0)
             for line, translation in translate(window, done=done):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
                 self._completed += 1

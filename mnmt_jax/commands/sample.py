@@ -20,6 +20,7 @@ from mnmt_jax.commands.text_files import (
     read_lines,
 )
 from mnmt_jax.errors import pluralize, warn
+from mnmt_jax.runtime.first_results import note_first_results
 
 _TEMPERATURE = "Decode.temperature"
 
@@ -77,8 +78,10 @@ def main() -> None:
         prompts, language=flags.language, count=flags.count, **settings
     )
     limited = 0
-    with open_output(flags.output) as file:
+    with open_output(flags.output) as file, note_first_results() as note:
+        note(0)
         for continuation in continuations:
+            note(1)
             limited += continuation.limited
             record = {
                 "line": continuation.prompt + 1,

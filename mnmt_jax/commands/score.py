@@ -25,6 +25,7 @@ from mnmt_jax.commands.text_files import (
     read_lines,
 )
 from mnmt_jax.errors import UserError, pluralize
+from mnmt_jax.runtime.first_results import note_first_results
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.scoring import Score
@@ -125,7 +126,9 @@ def _scores(
             if model.inference_model.model.layout.is_autoregressive
             else "pseudo-perplexity"
         )
-        return model.score(lines, language=flags.language), name
+        with note_first_results() as note:
+            note(0)
+            return model.score(lines, language=flags.language), name
     from mnmt_jax.decoding.translator import Translator
 
     references = list(read_lines(flags.reference, has_on_bad_line=False))
@@ -136,4 +139,6 @@ def _scores(
         )
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     sides = {"source": flags.source, "target": flags.target}
-    return translator.log_probs(lines, references, **sides), "perplexity"
+    with note_first_results() as note:
+        note(0)
+        return translator.log_probs(lines, references, **sides), "perplexity"

@@ -77,6 +77,8 @@ def main() -> None:
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
     database = Database(settings.database or None)
+    if not settings.database:
+        say("glossaries and usage are kept in memory until the server ends; --database keeps them")
     jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import sys
 import time
 from collections import Counter
@@ -43,6 +44,7 @@ from mnmt_jax.commands.text_files import (
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names, pluralize, warn
+from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
@@ -92,6 +94,12 @@ def make_parser() -> PassThroughParser:
         "longer than the largest bucket are split instead of being cut",
     )
     parser.add_argument(
+        "--markup",
+        choices=("html", "xml"),
+        help="with --split_sentences: lines have tags, which are placed in their translations by "
+        "word alignment; default: plain text",
+    )
+    parser.add_argument(
         "--glossary",
         metavar="FILE",
         help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
@@ -132,6 +140,8 @@ def main() -> None:
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
     _check_checks(flags)
+    if flags.markup and not flags.split_sentences:
+        raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
     if flags.output:
         check_output_file(flags.output, flags.input, work_shard=share)
@@ -159,6 +169,8 @@ def main() -> None:
         retry_pivot=flags.retry_pivot,
         lid=flags.lid,
     )
+    if isinstance(job, SentenceJob):
+        job = dataclasses.replace(job, markup=flags.markup or "")
     write = _writer(flags, translator.languages)
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
@@ -410,12 +422,16 @@ def _progress() -> Iterator[Callable[[int], None]]:
     from tqdm import tqdm
 
     count, start = 0, time.monotonic()
-    with tqdm(unit=" lines", file=sys.stderr, disable=None) as bar:
+    with (
+        tqdm(unit=" lines", file=sys.stderr, disable=None) as bar,
+        note_first_results(functools.partial(tqdm.write, file=sys.stderr)) as note,
+    ):
 
         def report(lines: int) -> None:
             nonlocal count
             count += lines
             bar.update(lines)
+            note(lines)
 
         yield report
     seconds = time.monotonic() - start

@@ -28,6 +28,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 QUICKSTART_LANGUAGES = ("en", "de", "fr", "cs")
 CACHED_SPLITS = ("train", "validation")
+EVALUATION_SPLITS = ("validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +154,25 @@ def plan_tasks(
         PlannedTask(task_name(corpus.name, pair), pair, splits)
         for pair, splits in (*trained, *held_out)
     ]
+
+
+def plan_evaluation_tasks(corpus: Corpus, directions: Sequence[Direction]) -> list[PlannedTask]:
+    """Return the tasks with the validation and test text of directions.
+
+    Raises:
+        UserError: if a direction has neither.
+    """
+    present = {split: set(corpus.directions(split)) for split in EVALUATION_SPLITS}
+    tasks = []
+    for pair in directions:
+        splits = tuple(split for split in EVALUATION_SPLITS if pair in present[split])
+        if not splits:
+            raise UserError(
+                f"corpus '{corpus.name}' has no validation or test text for {'-'.join(pair)}; "
+                "leave the direction out"
+            )
+        tasks.append(PlannedTask(task_name(corpus.name, pair), pair, splits))
+    return tasks
 
 
 def cache_task_sources(

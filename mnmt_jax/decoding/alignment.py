@@ -179,7 +179,9 @@ def compose(first: Alignment, second: Alignment) -> Alignment:
     return Alignment(first.source, second.target, _normalized(weights))
 
 
-def overlaps(spans: Sequence[Span], others: Sequence[Span]) -> Float[np.ndarray, "spans others"]:
+def overlaps(
+    spans: Sequence[tuple[float, float]], others: Sequence[tuple[float, float]]
+) -> Float[np.ndarray, "spans others"]:
     """Return the number of characters that spans share with other spans of the same text."""
     starts, ends = np.array(spans, float).reshape(-1, 2).T
     other_starts, other_ends = np.array(others, float).reshape(-1, 2).T

@@ -55,11 +55,13 @@ class GlossaryEntry:
         required = tuple(text for text in texts if not text.startswith(_FORBIDDEN))
         source = source.strip()
         if not texts or not all((*required, *forbidden)):
-            raise UserError(f"{where}: a target of '{source}' is empty; {_REMEDY}")
+            raise UserError(f"{where}: a target of '{source}' is empty; write one")
         if required and not source:
-            raise UserError(f"{where}: '{required[0]}' has no source; {_REMEDY}")
+            raise UserError(
+                f"{where}: '{required[0]}' has no source; write one, or ! for forbidden"
+            )
         if clash := set(required) & set(forbidden):
-            raise UserError(f"{where}: '{min(clash)}' is both required and forbidden")
+            raise UserError(f"{where}: '{min(clash)}' is both required and forbidden; choose one")
         return cls(source, required, forbidden)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeGuard, TypeVar
 
+from mnmt_jax.decoding.alignment import with_alignments
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
@@ -120,11 +121,13 @@ class LiveTranslation(Generic[Key]):
         self._pools.move_to_end(shape)
         with memory_errors(self._decode):
             finished = self._pools[shape].run()
+        complete = []
         for entry, end in finished:
             if end.done or shape == self._largest(entry):
-                yield entry.key, self._translation(entry, end)
+                complete.append((entry, self._translation(entry, end)))
             else:
                 self._pool(self._largest(entry)).add(entry)
+        yield from self._with_alignments(complete)
 
     def abandon(self) -> list[tuple[Key, Line]]:
         """Drop all lines, and return them with their keys."""
@@ -154,6 +157,20 @@ class LiveTranslation(Generic[Key]):
             return to_translation(entry.encoded, hypotheses, entry.line)
         except UserError as error:
             return error
+
+    def _with_alignments(
+        self, results: Sequence[tuple[_Entry[Key], Translation | UserError]]
+    ) -> Iterator[tuple[Key, Translation | UserError]]:
+        """Yield the translations, aligned if their lines ask for it, and the errors."""
+        translations = [(n, end) for n, (_, end) in enumerate(results) if _is_translation(end)]
+        yield from ((entry.key, end) for entry, end in results if not _is_translation(end))
+        lines = [entry.line for entry, _ in results]
+        for n, translation in with_alignments(self._model, lines, translations, self._decode):
+            yield results[n][0].key, translation
+
+
+def _is_translation(result: Translation | UserError) -> TypeGuard[Translation]:
+    return isinstance(result, Translation)
 
 
 class _Pool(Generic[Key]):

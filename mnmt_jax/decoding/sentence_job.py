@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.encoded_lines import Line, with_contrast_sources
+from mnmt_jax.decoding.markup_tokens import Markup
 from mnmt_jax.decoding.text_checks import join_pieces
 from mnmt_jax.decoding.text_translation import (
     LineOfText,
@@ -22,8 +23,15 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 _WINDOW_SIZE = 512
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class SentenceJob(TranslationJob):
-    """A job that splits each line into sentences, and joins their translations."""
+    """A job that splits each line into sentences, and joins their translations.
+
+    Attributes:
+        markup: kind of markup of the lines.
+    """
+
+    markup: Markup = ""
 
     @property
     def window_size(self) -> int:
@@ -38,7 +46,13 @@ class SentenceJob(TranslationJob):
         All lines are translated, also those that are done, so that their batches are the same.
         """
         texts = [
-            TextToTranslate(line.text, line.source_lang, line.target_lang, glossary=self.glossary)
+            TextToTranslate(
+                line.text,
+                line.source_lang,
+                line.target_lang,
+                glossary=self.glossary,
+                markup=self.markup,
+            )
             for line in lines
         ]
         results = self.translate_texts(texts, first_number=lines[0].number if lines else 0)
@@ -73,7 +87,8 @@ class SentenceJob(TranslationJob):
 
     def provenance(self) -> dict[str, Any]:
         """Return what `TranslationJob.provenance` does, and what splits sentences."""
-        return super().provenance() | {"sentences": f"sentencex {_version()}"}
+        markup = {"markup": self.markup} if self.markup else {}
+        return super().provenance() | {"sentences": f"sentencex {_version()}"} | markup
 
     def _joined(self, result: TextTranslation) -> Translation:
         """Return the translations of a text's sentences as one."""

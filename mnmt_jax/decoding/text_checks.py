@@ -43,7 +43,8 @@ def with_checks(
         for sentence, one in zip(result.sentences, checks, strict=True)
     )
     joined = join_pieces(result.text, result.pieces, length_penalty)
-    language, probability = checker.detect_target(result.text, text.target)
+    translated = "\n".join(sentence.text for sentence in sentences)
+    language, probability = checker.detect_target(translated, text.target)
     whole = TranslationChecks(
         language=language,
         probability=probability,

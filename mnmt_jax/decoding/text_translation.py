@@ -12,9 +12,12 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Generator, Iterable, Sequence
 
+from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecks
+from mnmt_jax.decoding.markup_text import MarkedSentence, split_markup
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.placeholders import (
     change_around_placeholders,
     keeps_placeholders,
@@ -64,12 +67,14 @@ class TextTranslation:
 
     Attributes:
         text: the translated text.
-        sentences: its sentences, in order.
+        sentences: its sentences, in order, without tags.
+        markup: kind of markup of the text.
         checks: results of its checks, if they were asked for.
     """
 
     text: str
     sentences: tuple[SentenceTranslation, ...]
+    markup: Markup = ""
     checks: TranslationChecks | None = None
 
     @property
@@ -102,6 +107,8 @@ class TextToTranslate:
         source: code of the source language.
         target: code of the target language.
         sentence_ends: where its sentences end.
+        markup: "html" or "xml" (`mnmt_jax.decoding.markup_text`); "" is plain text.
+        tag_rules: what is done with tags.
         glossary: terms and their translations.
     """
 
@@ -109,6 +116,8 @@ class TextToTranslate:
     source: str
     target: str
     sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
     glossary: Glossary | None = None
 
 
@@ -142,7 +151,9 @@ def last_retry(pieces: Iterable[Translation]) -> str | None:
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
-"""Yields lines to translate, and takes their translations; at most twice."""
+"""Yields lines to translate, and takes their translations; at most three times."""
+
+_REPEATS = 2  # of sentences that lost a placeholder or an untranslated element
 
 
 def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str], bool]) -> Steps:
@@ -152,19 +163,22 @@ def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str
         texts: the texts.
         fits: whether the model takes a line of a language whole.
     """
-    plans = [_TextPlan(text, fits) for text in texts]
+    plans = [_DocumentPlan(text, fits) if text.markup else _TextPlan(text, fits) for text in texts]
     sentences = [sentence for plan in plans for sentence in plan.sentences]
     yield from _translate(sentences)
-    lost = [sentence for sentence in sentences if not sentence.keeps_placeholders()]
-    for sentence in lost:
-        sentence.split_at_placeholders()
-    if lost:
-        yield from _translate(lost)
+    for _ in range(_REPEATS):
+        sentences = [
+            sentence
+            for sentence in sentences
+            if not sentence.keeps_placeholders() and sentence.split_at_placeholders()
+        ]
+        if sentences:
+            yield from _translate(sentences)
     return [plan.result() for plan in plans]
 
 
 def _translate(
-    sentences: Sequence[_Sentence],
+    sentences: Sequence[_Sentence | MarkedSentence],
 ) -> Generator[list[LineOfText], Sequence[Translation], None]:
     lines = [line for sentence in sentences for line in sentence.lines()]
     translations = iter((yield lines) if lines else ())
@@ -175,14 +189,22 @@ def _translate(
 class _Sentence:
     """A sentence, the pieces in which it is translated, and their translations."""
 
-    def __init__(self, sentence: str, text: TextToTranslate, fits: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        text: TextToTranslate,
+        fits: Callable[[str], bool],
+        *,
+        aligned: bool = False,
+    ) -> None:
         self.source, self._breaks = join_lines(sentence)
-        self._text, self._fits = text, fits
+        self._text, self._fits, self._aligned = text, fits, aligned
         self._is_capitals = _is_capitals(self.source)
         self._pieces = self._fitting(
             [(_true_case(self.source) if self._is_capitals else self.source, "")]
         )
         self._translations: tuple[Translation, ...] = ()
+        self._is_split = False
 
     def _fitting(self, pieces: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """Split pieces until each fits; a piece is a text, and what follows it untranslated."""
@@ -193,15 +215,24 @@ class _Sentence:
             result.append((last, after))
         return result
 
-    def split_at_placeholders(self) -> None:
-        """Translate the text around placeholders instead of the sentence."""
-        self._pieces = self._fitting(split_at_placeholders(self.source))
+    def split_at_placeholders(self) -> bool:
+        """Translate the text around placeholders instead; return whether that is different."""
+        if self._is_split:
+            return False
+        self._pieces, self._is_split = self._fitting(split_at_placeholders(self.source)), True
+        return True
 
     def lines(self) -> list[LineOfText]:
         """Return the lines to translate: the pieces that have letters."""
         source, target = self._text.source, self._text.target
         return [
-            LineOfText(piece.strip(), source, target, terms=self._terms(piece))
+            LineOfText(
+                piece.strip(),
+                source,
+                target,
+                terms=self._terms(piece),
+                aligned=self._aligned,
+            )
             for piece, _ in self._pieces
             if has_letters(piece)
         ]
@@ -233,6 +264,15 @@ class _Sentence:
         if self._is_capitals:
             text = change_around_placeholders(text, str.upper)
         return text
+
+    def alignment(self) -> Alignment | None:
+        """Return how the translation is aligned, if it was translated whole with an alignment."""
+        if len(self._pieces) != 1 or len(self._translations) != 1:
+            return None
+        (translation,), ((piece, after),) = self._translations, self._pieces
+        is_whole = len(piece) == len(self.source) and not after and piece == piece.strip()
+        has_length = len(translation.text) == len(self.translated())  # capitals may change it
+        return translation.alignment if is_whole and has_length else None
 
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation."""
@@ -273,6 +313,26 @@ class _TextPlan:
             text += part.restored() if isinstance(part, _Sentence) else part.text
             needs_space = is_sentence and not is_spaceless(self._text.target)
         return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
+
+
+class _DocumentPlan:
+    """A document with markup, and its sentences."""
+
+    def __init__(self, text: TextToTranslate, fits: Callable[[str, str], bool]) -> None:
+        def make(sentence: str, aligned: bool) -> _Sentence:
+            return _Sentence(sentence, text, lambda line: fits(line, text.source), aligned=aligned)
+
+        reader = MarkupReader(text.markup, text.tag_rules)
+        self._markup = text.markup
+        self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make)
+        self._with_spaces = not is_spaceless(text.target)
+        self.sentences = self._parts.sentences
+
+    def result(self) -> TextTranslation:
+        """Return the translated document."""
+        text = self._parts.joined(with_spaces=self._with_spaces)
+        sentences = tuple(sentence.result() for sentence in self.sentences)
+        return TextTranslation(text, sentences, self._markup)
 
 
 def _is_capitals(sentence: str) -> bool:

@@ -169,10 +169,12 @@ class TranslationJob:
 
         Args:
             lines: from `number_lines`.
-            report: called with the number of lines that were just completed.
+            report: called with the number of lines that were just completed; with 0 before each
+                window.
         """
         while window := list(itertools.islice(lines, self.window_size)):
             translations = {}
+            report(0)
             for line, translation in self.as_completed(window):
                 translations[line.number] = translation
                 report(1)

@@ -16,6 +16,7 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import Glossary, as_glossary
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.sentence_job import SentenceJob
@@ -137,6 +138,7 @@ class Translator(PretrainedModel):
         *,
         source: str,
         target: str,
+        markup: Markup = "",
         options: Decode | None = None,
         pivot: str | None = None,
         glossary: GlossaryLike | None = None,
@@ -155,6 +157,8 @@ class Translator(PretrainedModel):
             text: the text.
             source: language code of the text, in any form.
             target: target language code.
+            markup: "html" or "xml" to keep tags (`mnmt_jax.decoding.markup_text`); "" is plain
+                text.
             options: as in `translate`.
             pivot: as in `translate`.
             glossary: as in `translate`.
@@ -172,6 +176,8 @@ class Translator(PretrainedModel):
         """
         if not isinstance(text, str):
             raise UserError("translate_text takes one text; `translate` takes a list of lines")
+        if markup not in MARKUPS:
+            raise UserError(f"markup={markup!r}: must be 'html', 'xml' or '' for plain text")
         terms = None if glossary is None else as_glossary(glossary)
         job = SentenceJob.create(
             self,
@@ -184,7 +190,7 @@ class Translator(PretrainedModel):
         )
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
-        to_translate = TextToTranslate(text, source, target, glossary=terms)
+        to_translate = TextToTranslate(text, source, target, glossary=terms, markup=markup)
         (translation,) = job.translate_texts([to_translate])
         if not checks:
             return translation

@@ -44,6 +44,7 @@ from mnmt_jax.evaluation.translations import (
 )
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.languages import Direction
 
 
@@ -158,9 +159,12 @@ def translate(
     if direct_count := sum(pivot in direction for direction in directions):
         say(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
     assigned = [pair for number, pair in enumerate(directions) if work_shard.holds(number)]
-    for number, direction in enumerate(assigned, start=1):
-        if store.translate(direction, benchmark.texts(direction), model.translate):
-            say(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
+    with note_first_results() as note:
+        for number, direction in enumerate(assigned, start=1):
+            note(0)
+            if store.translate(direction, benchmark.texts(direction), model.translate):
+                note(1)
+                say(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
     missing = []
     if work_shard.processes > 1:
         missing = [pair for pair in directions if not store.holds(pair, benchmark.texts(pair))]

@@ -94,12 +94,13 @@ def _steps_table(
 ) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows: steps, pairs that reached them, and what they dropped."""
     dropped = {item.label: item for item in _sums(steps, counts)}
-    rows = [_reading_row([item for item in counts if item.group.split == "train"])]
+    shown = [item for item in counts if item.group.split == "train"] or counts
+    rows = [_reading_row(shown)]
     for label, step in steps.items():
         item = dropped.get(label)
         numbers = _numbers(item.reached, item.dropped) if item else ["–"] * 3
         rows.append([_step_text(label, step), *numbers])
-    kept = sum(item.kept for item in counts if item.group.split == "train")
+    kept = sum(item.kept for item in shown)
     rows.append(["kept", f"{kept:,}", "", ""])
     return ["step", "pairs", "dropped", "share"], rows
 

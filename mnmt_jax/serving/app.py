@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mnmt_jax import __version__
-from mnmt_jax.serving import deepl, libretranslate
+from mnmt_jax.serving import deepl, deepl_glossaries, libretranslate
 from mnmt_jax.serving.authentication import make_identify
 from mnmt_jax.serving.database import DatabaseError
 from mnmt_jax.serving.middleware import AnswerErrors, ChooseModel, LimitBody, Measure
@@ -41,6 +41,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     registry = CollectorRegistry()
     app.include_router(libretranslate.make_router(service))
     app.include_router(deepl.make_router(service))
+    app.include_router(deepl_glossaries.make_router(service))
     _add_status_routes(app, is_ready, registry)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)

@@ -1,20 +1,29 @@
-"""Routes of DeepL's API, version 2: /v2/translate, /v2/languages, /v2/usage."""
+"""Routes of DeepL's API, version 2: /v2/translate, /v2/languages, /v2/usage.
+
+Those of glossaries are in `mnmt_jax.serving.deepl_glossaries`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup, TagRules
 from mnmt_jax.decoding.text_checks import checks_record
 from mnmt_jax.decoding.text_parts import SentenceEnds
+from mnmt_jax.serving.deepl_codes import with_region, without_region
+from mnmt_jax.serving.deepl_glossaries import with_glossary
+from mnmt_jax.serving.glossary_fields import lacking_terms
 from mnmt_jax.serving.request_fields import (
     boolean_field,
+    is_list_of_text,
     model_of,
     read_fields,
     required,
+    tags_field,
     text_field,
     user_of,
 )
@@ -24,19 +33,18 @@ from mnmt_jax.serving.service import (
     TranslationOptions,
     TranslationService,
 )
-from mnmt_jax.vocabulary.language_codes import is_code, parse_code
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
 _REGIONS = {"EN": ("EN-GB", "EN-US"), "PT": ("PT-BR", "PT-PT")}
 _NO_LIMIT = 10**12  # characters, as DeepL states it
 _DEFAULTS = {
-    "tag_handling": ("",),
-    "glossary_id": ("",),
+    "tag_handling": MARKUPS,
     "formality": ("", "default", "prefer_more", "prefer_less"),
     "model_type": ("", "quality_optimized", "latency_optimized", "prefer_quality_optimized"),
 }
-_REFUSED = ("custom_instructions", "style_id", "translation_memory_id")
+_TAG_RULES = ("ignore_tags", "splitting_tags", "non_splitting_tags")
+_REFUSED = ("custom_instructions", "style_id", "translation_memory_id", "glossary_ids")
 _SENTENCE_ENDS: dict[str, SentenceEnds] = {
     "": "all",
     "0": "none",
@@ -51,9 +59,9 @@ def make_router(service: TranslationService) -> APIRouter:
 
     @router.post("/translate")
     async def translate(request: Request) -> dict[str, Any]:
-        fields = await read_fields(request, lists=("text",))
+        fields = await read_fields(request, lists=("text", *_TAG_RULES))
         texts = required(fields, "text")
-        if not all(isinstance(text, str) for text in texts):
+        if not is_list_of_text(texts):
             raise RefusedError(400, "text must be a list of texts")
         for name, allowed in _DEFAULTS.items():
             if (value := text_field(fields, name)) not in allowed:
@@ -68,16 +76,20 @@ def make_router(service: TranslationService) -> APIRouter:
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
             checks=boolean_field(fields, "checks"),
+            markup=cast(Markup, text_field(fields, "tag_handling")),
+            tag_rules=TagRules(*(tags_field(fields, name) for name in _TAG_RULES)),
         )
+        options = with_glossary(service, request, fields, options)
         answers = await service.translate(texts, options, user_of(request))
         return {
             "translations": [
                 {
-                    "detected_source_language": _without_region(answer.source),
+                    "detected_source_language": without_region(answer.source),
                     "text": answer.translation.text,
                     "billed_characters": len(text),
                     **_model_type(fields),
                     **_checks(answer),
+                    **lacking_terms(answer, ("missing_terms", "forbidden_terms")),
                 }
                 for text, answer in zip(texts, answers, strict=True)
             ]
@@ -125,7 +137,7 @@ def _model_type(fields: Mapping[str, Any]) -> dict[str, str]:
 
 def _source_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
     """Return source languages, without regions."""
-    plain = dict.fromkeys(_without_region(code) for code in codes)
+    plain = dict.fromkeys(without_region(code) for code in codes)
     return [{"language": code, "name": get_language(code).name} for code in plain]
 
 
@@ -134,15 +146,5 @@ def _target_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
     return [
         {"language": region, "name": get_language(code).name, "supports_formality": False}
         for code in codes
-        for region in _REGIONS.get(_code(code), (_code(code),))
+        for region in _REGIONS.get(with_region(code), (with_region(code),))
     ]
-
-
-def _without_region(code: str) -> str:
-    """Return the code of a source language as DeepL writes it: PT for pt_BR."""
-    return _code(parse_code(code).without_region if is_code(code) else code)
-
-
-def _code(code: str) -> str:
-    """Return a code as DeepL writes it: PT-BR, ZH-HANS."""
-    return code.replace("_", "-").upper()

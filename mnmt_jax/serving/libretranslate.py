@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 
+from mnmt_jax.decoding.markup_tokens import Markup
 from mnmt_jax.decoding.text_checks import checks_record
+from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
     boolean_field,
     integer_field,
+    is_list_of_text,
     model_of,
     read_fields,
     required,
@@ -29,6 +33,9 @@ from mnmt_jax.vocabulary.languages import get_language
 _ALIASES = {"pb": "pt_BR", "zh": "zh_Hans", "zt": "zh_Hant"}
 
 
+_FORMATS: dict[str, Markup] = {"text": "", "html": "html"}
+
+
 def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["LibreTranslate"])
@@ -38,16 +45,18 @@ def make_router(service: TranslationService) -> APIRouter:
         fields = await read_fields(request)
         texts = required(fields, "q")
         single = isinstance(texts, str)
-        if not single and not _is_list_of_text(texts):
+        if not single and not is_list_of_text(texts):
             raise RefusedError(400, "q must be text or a list of texts")
-        if text_field(fields, "format", "text") != "text":
-            raise RefusedError(400, "format: only text is supported")
+        if (form := text_field(fields, "format", "text") or "text") not in _FORMATS:
+            raise RefusedError(400, f"format: {form} is not supported; choose text or html")
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
             target=_language(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else _language(service, source, "source"),
             model=model_of(request, fields),
             checks=boolean_field(fields, "checks"),
+            markup=_FORMATS[form],
+            glossary=glossary_field(fields, "glossary"),
         )
         alternatives = integer_field(fields, "alternatives", 0)
         answers = await service.translate([texts] if single else texts, options, user_of(request))
@@ -118,16 +127,32 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     ):
         if any(values):
             response[name] = values[0] if single else values
+    for name, terms in _lacking_terms(answers).items():
+        response[name] = terms[0] if single else terms
     if alternatives > 0:
         others = [_alternatives(answer, alternatives) for answer in answers]
         response["alternatives"] = others[0] if single else others
     return response
 
 
+def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
+    """Return terms of the glossary that translations lack or must not have, if there are any."""
+    names = ("missingTerms", "forbiddenTerms")
+    lacking = [lacking_terms(answer, names) for answer in answers]
+    return {
+        name: [terms.get(name, []) for terms in lacking]
+        for name in names
+        if any(name in terms for terms in lacking)
+    }
+
+
 def _alternatives(answer: Answer, count: int) -> list[str]:
-    """Return other hypotheses of a text of one sentence, at most as many as the beam has."""
+    """Return other hypotheses of a text of one sentence, at most as many as the beam has.
+
+    There are none with markup, because they have no tags.
+    """
     sentences = answer.translation.sentences
-    if len(sentences) != 1 or len(sentences[0].translations) != 1:
+    if answer.translation.markup or len(sentences) != 1 or len(sentences[0].translations) != 1:
         return []
     (translation,) = sentences[0].translations
     return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]
@@ -138,7 +163,3 @@ def _language(service: TranslationService, code: Any, field: str) -> str:
         raise RefusedError(400, f"{field} must be text")
     code = _ALIASES.get(code.lower(), code)
     return service.language(code, any_region=field == "source")
-
-
-def _is_list_of_text(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -84,7 +84,7 @@ class JobEngine:
 
     Args:
         job: the model and settings of the search. With a pivot or source contrast, which look at
-            lines together, all lines are translated in batches.
+            lines together, all lines are translated in batches; otherwise those that are aligned.
     """
 
     def __init__(self, job: TranslationJob) -> None:
@@ -98,10 +98,12 @@ class JobEngine:
 
     def add(self, lines: Sequence[tuple[int, Line]]) -> None:
         """Add lines, each with a key that is unique."""
+        live = [entry for entry in lines if self._is_live and not entry[1].aligned]
+        self._batches.add([entry for entry in lines if not self._is_live or entry[1].aligned])
         try:
-            self._engine.add(lines)
+            self._live.add(live)
         except UserError:  # of a line, which its batch will name
-            self._batches.add(lines)
+            self._batches.add(live)
 
     def run(self) -> Iterator[Result]:
         """Run one program of the lines in slots, and one batch of the others."""
@@ -111,7 +113,3 @@ class JobEngine:
             self._batches.add(self._live.abandon())
         if len(self._batches):
             yield from self._batches.run()
-
-    @property
-    def _engine(self) -> LineEngine:
-        return self._live if self._is_live else self._batches

@@ -98,6 +98,19 @@ def text_field(fields: Mapping[str, Any], name: str, default: str = "") -> str:
     return value
 
 
+def tags_field(fields: Mapping[str, Any], name: str) -> frozenset[str]:
+    """Return the names of tags: a list of texts, in each of which commas separate them.
+
+    Raises:
+        RefusedError: with status 400, if it is something else.
+    """
+    values = fields.get(name, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise RefusedError(400, f"{name} must be names of tags")
+    names = [tag.strip() for value in values for tag in value.split(",")]
+    return frozenset(filter(None, names))
+
+
 def integer_field(fields: Mapping[str, Any], name: str, default: int) -> int:
     """Return a field that is a whole number, or text of one.
 
@@ -127,6 +140,11 @@ def boolean_field(fields: Mapping[str, Any], name: str) -> bool:
     return value
 
 
+def is_list_of_text(value: Any) -> bool:
+    """Return whether the value of a field is a list of texts."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
 def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
         value = json.loads(body)
@@ -136,10 +154,18 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise RefusedError(400, "the body must be a JSON object")
+    if (b"\\u" in body or b"\xed" in body) and _has_surrogates(value):
+        raise RefusedError(400, "the body has halves of characters, such as \\ud800")
     for name in lists:
         if isinstance(value.get(name), str):
             value[name] = [value[name]]
     return value
+
+
+def _has_surrogates(value: object) -> bool:
+    """Return whether JSON has halves of surrogate pairs, which are not characters."""
+    text = json.dumps(value, ensure_ascii=False)
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _form(text: str, lists: tuple[str, ...]) -> dict[str, Any]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.decoding.generate import check_method_for_terms
+from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecker
+from mnmt_jax.decoding.markup_runs import text_of
+from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_checks import with_checks
 from mnmt_jax.decoding.text_parts import SentenceEnds
@@ -22,6 +26,7 @@ from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.live_retry import translate_lines
@@ -31,7 +36,12 @@ from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
+_SHORT = 2000  # characters that are split at once
 RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
+
+
+_Step = tuple[list[LineOfText], list[TextTranslation] | None]
+_Advance = Callable[[Steps, Sequence[Translation] | None], Awaitable[_Step]]
 
 
 class RefusedError(Exception):
@@ -71,14 +81,20 @@ class TranslationOptions:
         source: code of the source language; None detects it for each text.
         model: name of the model; None takes the first that has both languages.
         checks: whether answers have the results of checks (`mnmt_jax.decoding.guards`).
+        glossary: terms and their translations.
         sentence_ends: where sentences end.
+        markup: kind of markup of the texts.
+        tag_rules: what is done with tags.
     """
 
     target: str
     source: str | None = None
     model: str | None = None
     checks: bool = False
+    glossary: Glossary | None = None
     sentence_ends: SentenceEnds = "all"
+    markup: Markup = ""
+    tag_rules: TagRules = TagRules()
 
 
 class TranslationService:
@@ -103,6 +119,7 @@ class TranslationService:
     ) -> None:
         self.settings = settings
         self.database = database or Database()
+        self.glossaries = GlossaryStore(self.database)
         self.users = Users(self.database, require_keys=settings.require_keys)
         self._models = ServedModels(
             [
@@ -212,11 +229,21 @@ class TranslationService:
     ) -> list[Answer]:
         source, models = options.source, self.models(options.model)
         sources = [
-            (source, None) if source else self._detected(text, options.target, models)
+            (source, None)
+            if source
+            else self._detected(_plain_text(text, options), options.target, models)
             for text in texts
         ]
         to_translate = [
-            TextToTranslate(text, code, options.target, options.sentence_ends)
+            TextToTranslate(
+                text,
+                code,
+                options.target,
+                options.sentence_ends,
+                glossary=options.glossary,
+                markup=options.markup,
+                tag_rules=options.tag_rules,
+            )
             for text, (code, _) in zip(texts, sources, strict=True)
         ]
         try:
@@ -246,15 +273,19 @@ class TranslationService:
         results: dict[int, TextTranslation] = {}
         for model, members in by_model.items():
             steps = translation_steps(members.values(), model.job.fits)
-            results |= zip(members, await self._run(steps, model, user), strict=True)
+            advance = _advance if _are_short(members.values()) else _advance_in_thread
+            translations = await self._run(steps, advance, model, user)
+            results |= zip(members, translations, strict=True)
         return [results[index] for index in range(len(texts))]
 
-    async def _run(self, steps: Steps, model: ServedModel, user: str) -> list[TextTranslation]:
-        """Run the steps of a translation; splitting text does not hold up other requests."""
-        lines, results = await asyncio.to_thread(_advance, steps, None)
+    async def _run(
+        self, steps: Steps, advance: _Advance, model: ServedModel, user: str
+    ) -> list[TextTranslation]:
+        """Run the steps of a translation."""
+        lines, results = await advance(steps, None)
         while results is None:
             translations = await self._translate_lines(lines, model, user)
-            lines, results = await asyncio.to_thread(_advance, steps, translations)
+            lines, results = await advance(steps, translations)
         return results
 
     async def _translate_lines(
@@ -307,15 +338,48 @@ def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
         RefusedError: with status 400, if there is none.
     """
     model = models.choose(text.source, text.target)
+    if model is not None and text.glossary is not None:
+        _check_terms(model.job)
     if model is None:
         names = join_names([model.name for model in models])
         raise RefusedError(400, f"no translation from {text.source} to {text.target} by {names}")
     return model
 
 
-def _advance(
-    steps: Steps, translations: Sequence[Translation] | None
-) -> tuple[list[LineOfText], list[TextTranslation] | None]:
+def _plain_text(text: str, options: TranslationOptions) -> str:
+    """Return a text without tags, for the detection of its language."""
+    if not options.markup:
+        return text
+    return text_of(MarkupReader(options.markup, options.tag_rules), text)
+
+
+def _check_terms(job: SentenceJob) -> None:
+    """Check that the search can have a glossary.
+
+    Raises:
+        RefusedError: with status 400, if it samples.
+    """
+    try:
+        check_method_for_terms(job.decode)
+    except UserError:
+        raise RefusedError(400, "glossary: not supported, because the server samples") from None
+
+
+def _are_short(texts: Iterable[TextToTranslate]) -> bool:
+    """Return whether splitting texts takes less time than a thread would."""
+    return sum(len(text.text) for text in texts) <= _SHORT
+
+
+async def _advance(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
+    return _next_step(steps, translations)
+
+
+async def _advance_in_thread(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
+    """Advance without holding up other requests."""
+    return await asyncio.to_thread(_next_step, steps, translations)
+
+
+def _next_step(steps: Steps, translations: Sequence[Translation] | None) -> _Step:
     """Return the next lines of a translation, or its results."""
     try:
         sent: Any = translations

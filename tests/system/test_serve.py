@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -9,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -35,14 +39,15 @@ def answer(url: str, body: dict | None = None) -> tuple[int, dict]:
         return error.code, json.loads(error.read())
 
 
-def test_a_model_is_served_until_sigterm(tmp_path):
-    run = write_made_run(tmp_path / "run", made_translator("1", "register"))
-    expected = Translator.load(run).translate_text(TEXT, source="en", target="de").text
-    flags = ["--run", str(run), "--port=0", "--window=4", "--wait_milliseconds=0"]
+@contextlib.contextmanager
+def served(run, port: int):
+    """Serve a run; yield the process and its address when it is ready."""
+    flags = ["--run", str(run), f"--port={port}", "--window=4", "--wait_milliseconds=0"]
     command = [sys.executable, "-m", "mnmt_jax", "serve", *flags]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stderr
+        assert "kept in memory until the server ends" in server.stderr.readline()
         first = server.stderr.readline()
         (url,) = re.findall(
             r"serves .* as run, 3 languages, on (http://127\.0\.0\.1:\d+)$", first.strip()
@@ -52,14 +57,70 @@ def test_a_model_is_served_until_sigterm(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         assert "ready: all shapes compiled in " in server.stderr.readline()
-        body = {"q": TEXT, "source": "en", "target": "de"}
+        try:
+            yield server, url
+        finally:
+            server.kill()
+
+
+def test_a_model_is_served_until_sigterm_and_again_after_a_kill(tmp_path):
+    run = write_made_run(tmp_path / "run", made_translator("1", "register"))
+    expected = Translator.load(run).translate_text(TEXT, source="en", target="de").text
+    body = {"q": TEXT, "source": "en", "target": "de"}
+    with served(run, free_port()) as (killed, url), under_load(url, body) as load:
+        wait_until(lambda: len(load) > 5)
+        killed.kill()
+        killed.wait(PATIENCE)
+        wait_until(lambda: (0, {}) in load)
+    assert set(map(repr, load)) <= {repr((200, {"translatedText": expected})), repr((0, {}))}
+    with served(run, int(url.rpartition(":")[2])) as (server, url):
         assert answer(f"{url}/translate", body) == (200, {"translatedText": expected})
-        body = {"text": [TEXT], "source_lang": "EN", "target_lang": "DE"}
-        status, translated = answer(f"{url}/v2/translate", body)
+        fields = {"text": [TEXT], "source_lang": "EN", "target_lang": "DE"}
+        status, translated = answer(f"{url}/v2/translate", fields)
         assert status == 200 and translated["translations"][0]["text"] == expected
-        server.send_signal(signal.SIGTERM)
-        rest = server.stderr.read()
-        assert server.wait(PATIENCE) in (0, 143, -signal.SIGTERM) and "Traceback" not in rest, rest
+        with under_load(url, body) as load:
+            wait_until(lambda: len(load) > 5)
+            server.send_signal(signal.SIGTERM)
+            rest = server.stderr.read()
+            assert server.wait(PATIENCE) in (0, 143, -signal.SIGTERM)
+        assert "Traceback" not in rest, rest
+        assert {status for status, _ in load} <= {200, 503, 0}  # answered, or not accepted
+
+
+@contextlib.contextmanager
+def under_load(url: str, body: dict):
+    """Send requests from three threads; yield the list of their answers, (0, {}) for none."""
+    answers: list[tuple[int, dict]] = []
+    stops = threading.Event()
+
+    def send() -> None:
+        while not stops.is_set():
+            try:
+                answers.append(answer(f"{url}/translate", body))
+            except (OSError, http.client.HTTPException):
+                answers.append((0, {}))
+                stops.wait(0.05)
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(send) for _ in range(3)]
+        try:
+            yield answers
+        finally:
+            stops.set()
+    for future in futures:
+        future.result()
+
+
+def wait_until(condition) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def test_an_address_in_use_is_one_line(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.serving.app import create_app
 from mnmt_jax.serving.connections import make_config
@@ -40,6 +41,7 @@ class MadeJob:
 
     def __init__(self, languages: tuple[str, ...] = LANGUAGES, name: str = "") -> None:
         self.pretrained = types.SimpleNamespace(languages=languages)
+        self.decode = Decode()
         self._name = name
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
@@ -57,9 +59,18 @@ class MadeJob:
         for line in lines:
             if line.text == "Fail.":
                 raise ValueError("secret")
-            marked = f"[{self._name}{line.target_lang}] {line.text}"
+            marked = f"[{self._name}{line.target_lang}] {_with_terms(line)}"
             texts = (self.respond(line.text) if self.respond else marked, "other")
             yield line, Translation(tuple(Hypothesis(text, -1.0, ()) for text in texts))
+
+
+def _with_terms(line: Any) -> str:
+    """Return the text of a line with the first translations of its terms, unless they are odd."""
+    text: str = line.text
+    for term in line.terms.required:
+        if term.targets[0] != "odd":
+            text = text.replace(term.source, term.targets[0])
+    return text
 
 
 def made_service(*jobs: MadeJob, **settings: Any) -> TranslationService:

@@ -23,6 +23,7 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model
+from mnmt_jax.serving.line_engines import JobEngine
 from mnmt_jax.vocabulary.piece_offsets import decoded_spans, encoded_spans
 from tests.unit.made_text import vocabulary
 from tests.unit.made_translator import LINES, made_translator
@@ -157,3 +158,19 @@ def test_decoded_spans_are_the_text():
     spans = decoded_spans(vocabulary(), [*ids, vocabulary().eos_id])
     assert "".join(text[start:end] for start, end in spans) == text
     assert spans[-1] == (len(text), len(text)) and len(spans) == len(ids) + 1
+
+
+def test_lines_of_a_server_are_aligned_as_those_of_a_job():
+    job = TranslationJob.create(made_translator("register", "register"))
+    lines = [dataclasses.replace(line, aligned=line.number < 2) for line in aligned_lines()]
+    engine = JobEngine(job)  # type: ignore[arg-type]
+    engine.add(list(enumerate(lines)))
+    served = {}
+    while len(engine):
+        served.update(engine.run())
+    expected = translated("register", lines)
+    assert [served[n].alignment is None for n in range(len(lines))] == [False] * 2 + [True] * 5
+    for number in range(2):
+        np.testing.assert_array_equal(
+            served[number].alignment.weights, expected[number].alignment.weights
+        )

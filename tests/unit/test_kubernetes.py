@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.common_flags import parse_command_line
+from mnmt_jax.commands.train import make_parser
+from mnmt_jax.config.loading import load_config
 from tests.fake_kubernetes import JobSet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,6 +203,41 @@ def test_the_fake_cluster_refuses_what_a_cluster_does(before, after):
     assert text.count(before) == 1
     with pytest.raises(AssertionError):
         JobSet.read(text.replace(before, after))
+
+
+def documented_trainings() -> list[str]:
+    """Return the commands of docs/scale.md that start a JobSet, with their exports."""
+    text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```text\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    exports = [line for block in blocks for line in block.splitlines() if line[:7] == "export "]
+    trainings = [block for block in blocks if "jobset.sh train" in block]
+    return ["\n".join(exports) + "\n" + block for block in trainings]
+
+
+@pytest.mark.parametrize(("number", "hosts"), [(0, 2), (1, 8)])
+def test_documented_commands_start_a_jobset(number, hosts):
+    command = documented_trainings()[number].replace("jobset.sh train", "jobset.sh print")
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    jobs = JobSet.read(done.stdout)
+    assert len(jobs.host_names) == hosts and jobs.pod["serviceAccountName"] == "trainer"
+    _, _, script, _, *arguments = jobs.command()
+    assert "scripts/train.py" in script
+    with contextlib.chdir(ROOT):
+        flags, gin_files, bindings = parse_command_line(make_parser(), arguments)
+        config = load_config(gin_files, bindings)
+    assert flags.workdir == "gs://my-bucket/runs/mine" and len(gin_files) == 2
+    assert config.data.cache == "gs://my-bucket/cache" and config.data.rows == 512
+    if number == 0:
+        assert jobs.variables()["MNMT_JAX_CACHE_FOLDER"] == "/local"
+        assert {"name": "local", "mountPath": "/local"} in jobs.container["volumeMounts"]
 
 
 def test_kubectl_receives_the_printed_jobset_and_deletes_it(tmp_path):

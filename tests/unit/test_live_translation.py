@@ -114,6 +114,15 @@ def test_shapes_take_turns(job):
     assert len(live) == 0 and not dict(live.run())
 
 
+def test_lines_that_are_aligned_get_their_alignment(job):
+    engine, (line, other, *_) = JobEngine(job), numbered(job)
+    engine.add([(0, dataclasses.replace(line, aligned=True)), (1, other)])
+    results = {}
+    while len(engine):
+        results |= dict(engine.run())
+    assert results[0].alignment is not None and results[1].alignment is None
+
+
 def test_an_output_that_is_not_a_number_is_the_error_of_its_line(job, monkeypatch):
     search = live_translation.search_together
 

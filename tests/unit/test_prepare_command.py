@@ -203,3 +203,90 @@ def test_a_cache_needs_a_vocabulary(flags, monkeypatch):
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *kept, "--text_output=clean"])
     with pytest.raises(UserError, match="--text_output: not allowed with argument --output"):
         prepare.main()
+
+
+CHANGING = """\
+[[steps]]
+step = "normalize"
+form = "NFKC"
+[[steps]]
+step = "length"
+max_words = 1
+[[steps]]
+step = "pair_duplicates"
+[[steps]]
+step = "piece_length"
+max_pieces = 1
+"""
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    """Flags of text to evaluate on, which no rule of the recipe would keep; no training text."""
+    for split, count in (("validation", 2), ("test", 3)):
+        for code in ("en", "de"):
+            text = "".join(f"ﬁne  day {code}\n" for _ in range(count))
+            (tmp_path / f"{split}.{code}").write_text(text, encoding="utf-8")
+    (tmp_path / "recipe.toml").write_text(CHANGING, encoding="utf-8")
+    values = {"recipe": "recipe.toml", "evaluation_text": "clean"}
+    flags = [f"--{name}={tmp_path / value}" for name, value in values.items()]
+    return [*flags, "--languages=en,de", "--processes=1"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "more", "sizes"),
+    [
+        ("{split}.{language}", [], {"validation": 2, "test": 3}),
+        ("{split}.{language}", ["--directions=en-de"], {"validation": 2, "test": 3}),
+        ("validation.{language}", [], {"test": 2}),
+    ],
+)
+def test_text_to_evaluate_on_is_changed_and_keeps_its_lines(
+    evaluation, tmp_path, monkeypatch, capsys, pattern, more, sizes
+):
+    flags = [*evaluation, f"--parallel={tmp_path / pattern}", *more]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    prepare.main()
+    said = capsys.readouterr()
+    rows = [line.split("|")[1].split(":")[0].strip() for line in said.out.splitlines()[2:]]
+    assert rows == ["reading", "1. normalize", "kept"]
+    assert said.out.splitlines()[-1].split("|")[2].strip() == f"{sum(sizes.values())}"
+    texts = {path.name: path.read_text("utf-8") for path in (tmp_path / "clean").glob("*.de-en.*")}
+    assert texts == {
+        f"{split}.de-en.{code}": f"fine day {code}\n" * size
+        for split, size in sizes.items()
+        for code in ("de", "en")
+    }
+
+
+def test_a_recipe_that_changes_no_text_prepares_none_to_evaluate_on(
+    evaluation, tmp_path, monkeypatch
+):
+    (tmp_path / "recipe.toml").write_text('[[steps]]\nstep = "copies"\n', encoding="utf-8")
+    flags = [*evaluation, f"--parallel={tmp_path}/{{split}}.{{language}}"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    with pytest.raises(UserError, match="recipe 'recipe' changes no text; evaluate on the files"):
+        prepare.main()
+
+
+def test_directions_without_text_to_evaluate_on_are_refused(evaluation, tmp_path, monkeypatch):
+    (tmp_path / "test.fr-en.fr").write_text("un\n", encoding="utf-8")
+    (tmp_path / "test.fr-en.en").write_text("one\n", encoding="utf-8")
+    (tmp_path / "test.de-en.de").write_text("eins\n", encoding="utf-8")
+    (tmp_path / "test.de-en.en").write_text("one\n", encoding="utf-8")
+    flags = [*evaluation, f"--parallel={tmp_path}/{{split}}.{{pair}}.{{language}}"]
+    flags += ["--languages=en,de,fr", "--directions=en-fr,de-fr"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    with pytest.raises(
+        UserError, match="no validation or test text for de-fr; leave the direction"
+    ):
+        prepare.main()
+
+
+def test_a_builtin_mixture_has_text_to_evaluate_on(evaluation, tmp_path, monkeypatch):
+    flags = [flag for flag in evaluation if not flag.startswith("--languages")]
+    more = ["--mixture=cldr_quickstart", "--directions=en-de"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
+    prepare.main()
+    names = {path.name for path in (tmp_path / "clean").glob("*.de-en.*")}
+    assert names == {f"{s}.de-en.{code}" for s in ("validation", "test") for code in ("de", "en")}

@@ -86,7 +86,7 @@ def test_lists_detection_and_alternatives(address):
         ("/translate", {"q": "a", "target": "xh"}, 400, "xh is not supported"),
         ("/translate", {"q": "a", "target": 5}, 400, "target must be text"),
         ("/translate", {"q": [1], "target": "de"}, 400, "q must be text or a list of texts"),
-        ("/translate", {"q": "a", "target": "de", "format": "html"}, 400, "only text is supported"),
+        ("/translate", {"q": "a", "target": "de", "format": "md"}, 400, "md is not supported"),
         ("/translate", {"q": "a", "target": "de", "alternatives": "x"}, 400, "a whole number"),
         ("/translate", [1], 400, "must be a JSON object"),
         ("/translate", {"q": "a " * 300, "target": "de"}, 413, "600 characters; the limit is 500"),

@@ -47,5 +47,27 @@ def test_deepl(address):
     assert client.get_usage().character.count == len("Das ist gut. Sehr gut.Good\n\n- morningHello")
     with pytest.raises(deepl.DeepLException, match="target_lang: XH is not supported"):
         client.translate_text("Hello", target_lang="XH")
-    with pytest.raises(deepl.DeepLException, match="tag_handling: 'html' is not supported"):
-        client.translate_text("<b>Hello</b>", target_lang="DE", tag_handling="html")
+    with pytest.raises(deepl.DeepLException, match="tag_handling: 'md' is not supported"):
+        client.translate_text("**Hello**", target_lang="DE", tag_handling="md")
+
+
+def test_deepl_with_tags():
+    job = MadeJob()
+    job.respond = str.upper
+    with serving(made_service(job, wait_milliseconds=0)) as address:
+        check_tags(deepl.Translator("key", server_url=address))
+
+
+def check_tags(client):
+    html = client.translate_text(
+        "<p>Good <b>morning</b>\nall.</p>", target_lang="DE", tag_handling="html"
+    )
+    assert html.text == "<p>GOOD <b>MORNING</b> ALL.</p>"
+    xml = client.translate_text(
+        "<d><T>One</T><x>two</x> <b>three</b></d>",
+        target_lang="DE",
+        tag_handling="xml",
+        splitting_tags=["T"],
+        ignore_tags=["x", "y"],
+    )
+    assert xml.text == "<d><T>ONE</T><x>two</x> <b>THREE</b></d>"

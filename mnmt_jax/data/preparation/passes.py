@@ -88,7 +88,7 @@ class Group:
     """A split of a pair of languages, whose text both directions share.
 
     Attributes:
-        split: `train` or `validation`.
+        split: `train`, `validation` or `test`.
         languages: the sorted codes.
     """
 

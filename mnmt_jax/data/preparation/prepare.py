@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
-from mnmt_jax.data.mixtures import CACHED_SPLITS, PlannedTask, no_text
+from mnmt_jax.data.mixtures import PlannedTask, no_text
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -107,9 +108,10 @@ def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, vocabulary: P
         encoder = Vocabulary.load(vocabulary)
         for code in _languages(tasks):
             encoder.tag_id(code)
-    elif any(isinstance(step, PieceRule) for step in recipe.steps):
+    elif rules := [step.name for step in recipe.steps if isinstance(step, PieceRule)]:
         raise UserError(
-            "the recipe has rules on pieces; add --vocabulary, or leave them out in a copy of it"
+            f"recipe '{recipe.name}' has rules on pieces ({join_names(rules)}); add --vocabulary, "
+            "or leave them out in a copy of the recipe"
         )
     recipe.check_languages(_languages(tasks))
 
@@ -254,7 +256,7 @@ def _groups_of(tasks: Sequence[PlannedTask]) -> list[Group]:
     """Return the groups of the tasks: training text first."""
     groups = (
         Group.of(split, task.direction)
-        for split in CACHED_SPLITS
+        for split in SPLITS
         for task in tasks
         if split in task.splits
     )

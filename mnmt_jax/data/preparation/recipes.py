@@ -29,7 +29,7 @@ from mnmt_jax.data.preparation.language_rule import DetectedLanguage
 from mnmt_jax.data.preparation.length_rules import Length, LengthRatio, PieceLength, PieceRatio
 from mnmt_jax.data.preparation.pair_rules import Copies, Numbers, RepeatedNgrams, Score
 from mnmt_jax.data.preparation.recipe_files import FOLDER, recipe_names
-from mnmt_jax.data.preparation.steps import PieceRule, Step
+from mnmt_jax.data.preparation.steps import PieceRule, Step, Transform
 from mnmt_jax.data.preparation.transforms import Moses, Normalize, Segment
 from mnmt_jax.errors import UserError, docs_page, join_names, suggest
 from mnmt_jax.files.toml_files import read_toml
@@ -80,6 +80,19 @@ class Recipe:
     source: str
     note: str
     steps: tuple[Step, ...]
+
+    def without_rules(self) -> Recipe:
+        """Return the recipe of text to evaluate on: its transforms, which drop nothing.
+
+        Raises:
+            UserError: if it has none.
+        """
+        transforms = tuple(step for step in self.steps if isinstance(step, Transform))
+        if not transforms:
+            raise UserError(
+                f"recipe '{self.name}' changes no text; evaluate on the files as they are"
+            )
+        return dataclasses.replace(self, steps=transforms)
 
     def check_languages(self, languages: Sequence[str]) -> None:
         """Check that every step can process these languages.

@@ -1,0 +1,207 @@
+"""Runs of text in documents: what stands between two block tags, with its inline elements."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
+from mnmt_jax.decoding.tag_placement import Node
+
+_NO_BREAK_SPACES = "\xa0\u2007\u202f"  # they are not joined with other white space
+
+
+@dataclasses.dataclass(eq=False)
+class Run:
+    """Text with inline elements.
+
+    Attributes:
+        raw: its characters in the document.
+        text: its text, with entities as characters and single spaces.
+        spans: where each character of the text is in `raw`.
+        nodes: its elements.
+        tags: where each node starts and ends in `raw`.
+    """
+
+    raw: str = ""
+    text: str = ""
+    spans: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    tags: dict[Node, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Item:
+    """A token of a run; an untranslated element is one item, and has its text."""
+
+    token: Token
+    text: str = ""
+
+
+def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
+    """Split a document into runs of text and what is between them; joined, it is the document."""
+    tokens, items = list(reader.tokens(document)), list[_Item]()
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        end = position + 1
+        is_tag = token.kind in ("start", "empty", "end")
+        if token.kind in ("start", "empty") and reader.is_untranslated(token):
+            end = _end_of_element(tokens, position)
+        raw = "".join(other.raw for other in tokens[position:end])
+        if is_tag and reader.is_block(token.name):
+            yield from _finished(reader, items)
+            items = []
+            yield raw
+        elif end > position + 1:
+            text = _visible_text(reader, tokens[position:end])
+            items.append(_Item(Token("other", raw), text))
+        else:
+            items.append(_Item(token))
+        position = end
+    yield from _finished(reader, items)
+
+
+def text_of(reader: MarkupReader, document: str) -> str:
+    """Return the text of a document, a line per run."""
+    return "\n".join(run.text for run in split_runs(reader, document) if isinstance(run, Run))
+
+
+def _end_of_element(tokens: Sequence[Token], start: int) -> int:
+    """Return the index after the end tag of an element; after the last token, if it has none."""
+    name, depth = tokens[start].name, 0
+    for index in range(start, len(tokens)):
+        token = tokens[index]
+        if token.name == name:
+            depth += {"start": 1, "end": -1}.get(token.kind, 0)
+        if depth <= 0:
+            return index + 1
+    return len(tokens)
+
+
+def _visible_text(reader: MarkupReader, tokens: Sequence[Token]) -> str:
+    """Return the text of an untranslated element, in single spaces."""
+    if not reader.is_visible(tokens[0]):
+        return ""
+    raw = "".join(token.raw for token in tokens if token.kind == "text")
+    return " ".join("".join(character for character, _ in reader.decoded(raw)).split())
+
+
+def _finished(reader: MarkupReader, items: Sequence[_Item]) -> Iterator[str | Run]:
+    """Yield the run of items; as it is, if it has no text."""
+    if any(item.token.kind == "text" and item.token.raw.strip() for item in items):
+        yield _Builder(reader).build(items)
+    else:
+        yield "".join(item.token.raw for item in items)
+
+
+class _Builder:
+    """Builds a run from its items."""
+
+    def __init__(self, reader: MarkupReader) -> None:
+        self._reader = reader
+        self._run = Run()
+        self._open: list[tuple[Node, str]] = []  # with their names
+        self._last: Node | None = None  # without text, at the end of the run so far
+
+    def build(self, items: Sequence[_Item]) -> Run:
+        """Return the run; an element that has no partner in it is cut at its ends."""
+        partners = _partners(items)
+        for index, item in enumerate(items):
+            self._add(item, index in partners)
+        return self._run
+
+    def _add(self, item: _Item, has_partner: bool) -> None:
+        kind, start = item.token.kind, len(self._run.raw)
+        self._run.raw += item.token.raw
+        if kind == "text":
+            self._add_text(item.token.raw, start)
+        elif kind == "start" and has_partner:
+            node = self._node(item.token.raw, start)
+            self._open.append((node, item.token.name))
+        elif kind == "end" and has_partner:
+            node, _ = self._open.pop()
+            node.closing = item.token.raw
+            self._trim(node)
+            self._run.tags[node] = self._run.tags[node][0], len(self._run.raw)
+            if node.is_empty:
+                self._make_atom(node)
+        else:
+            self._add_atom(item, start)
+
+    def _add_text(self, raw: str, start: int) -> None:
+        for character, source in self._reader.decoded(raw):
+            end = start + len(source)
+            if not character:  # an entity that only the document knows
+                self._add_atom(_Item(Token("other", source), source), start)
+            elif character.isspace() and character not in _NO_BREAK_SPACES:
+                self._add_space((start, end))
+            else:
+                self._append(character, (start, end))
+            start = end
+
+    def _add_space(self, span: tuple[int, int]) -> None:
+        text = self._run.text
+        if text and not text.endswith(" "):
+            self._append(" ", span)
+        elif self._last is not None:
+            self._last.has_space = True
+
+    def _append(self, characters: str, span: tuple[int, int]) -> None:
+        self._run.text += characters
+        self._run.spans += [span] * len(characters)
+        self._last = None
+
+    def _node(self, opening: str, start: int) -> Node:
+        length = len(self._run.text)
+        node = Node(length, length, opening)
+        siblings = self._open[-1][0].children if self._open else self._run.nodes
+        siblings.append(node)
+        self._run.tags[node] = start, start + len(opening)
+        return node
+
+    def _add_atom(self, item: _Item, start: int) -> None:
+        """Add what is not changed: a comment, an empty element, or an untranslated one."""
+        node = self._node(item.token.raw, start)
+        if item.text:
+            node.is_fixed = True
+            self._append(item.text, self._run.tags[node])
+            node.end = len(self._run.text)
+        else:
+            self._last = node
+
+    def _trim(self, node: Node) -> None:
+        """Let an element end with the run so far, without the spaces at its ends."""
+        text = self._run.text[node.start :]
+        if text.strip():
+            node.end = node.start + len(text.rstrip())
+            node.start += len(text) - len(text.lstrip())
+        for child in node.children:
+            if child.start < node.start:
+                child.has_space = True
+            if child.start > node.end:
+                child.opening = " " + child.opening
+            if child.is_empty:
+                child.start = child.end = min(max(child.start, node.start), node.end)
+
+    def _make_atom(self, node: Node) -> None:
+        """Let an element without text be one unit."""
+        first, last = self._run.tags[node]
+        node.opening, node.closing, node.children = self._run.raw[first:last], "", []
+        self._last = node
+
+
+def _partners(items: Sequence[_Item]) -> set[int]:
+    """Return the indices of start and end tags that are well nested with each other."""
+    stack: list[int] = []
+    partners: set[int] = set()
+    for index, item in enumerate(items):
+        if item.token.kind == "start":
+            stack.append(index)
+        elif item.token.kind == "end":
+            names = [items[other].token.name for other in stack]
+            if item.token.name in names:
+                position = len(names) - 1 - names[::-1].index(item.token.name)
+                partners |= {stack[position], index}
+                del stack[position:]
+    return partners

@@ -1,0 +1,279 @@
+"""Translation of documents: sentences are translated whole, with their tags placed afterwards.
+
+Everything outside of translated sentences is kept byte for byte. Text between two block tags is
+split into sentences whatever inline tags are in it. White space in a sentence, line breaks too, is
+a space. Untranslated elements (`<code>`, `translate="no"`, ignored tags) are translated with their
+sentence if the translation keeps their text; otherwise they are left out, and placed as a tag is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from mnmt_jax.decoding.alignment import Alignment
+from mnmt_jax.decoding.markup_runs import Run, split_runs
+from mnmt_jax.decoding.markup_tokens import MarkupReader
+from mnmt_jax.decoding.tag_placement import Node, fixed_nodes, occurrences, place_tags
+from mnmt_jax.decoding.text_parts import SentenceEnds, split_text
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.text_translation import LineOfText, SentenceTranslation
+    from mnmt_jax.decoding.translate_lines import Translation
+
+
+class PlainSentence(Protocol):
+    """A sentence that is translated without markup."""
+
+    def lines(self) -> list[LineOfText]:
+        """Return the lines to translate."""
+
+    def take(self, translations: Iterable[Translation]) -> None:
+        """Take the translations of `lines`."""
+
+    def keeps_placeholders(self) -> bool:
+        """Return whether the translation has the placeholders of the sentence."""
+
+    def split_at_placeholders(self) -> bool:
+        """Translate the text around placeholders instead; return whether that is different."""
+
+    def translated(self) -> str:
+        """Return the translated sentence."""
+
+    def alignment(self) -> Alignment | None:
+        """Return how it is aligned, if that is known."""
+
+    def result(self) -> SentenceTranslation:
+        """Return the sentence with its translation."""
+
+
+MakeSentence = Callable[[str, bool], PlainSentence]
+"""Makes a sentence of a text, and whether it has tags to place."""
+
+
+class MarkedSentence:
+    """A sentence with its elements.
+
+    Args:
+        source: the sentence without tags.
+        nodes: its elements.
+        make: makes the sentence that is translated.
+        follows: whether nothing is between the sentence before and this one.
+    """
+
+    def __init__(
+        self, source: str, nodes: Sequence[Node], make: MakeSentence, *, follows: bool = False
+    ) -> None:
+        self.follows = follows
+        self._source, self._nodes, self._make = source, nodes, make
+        self._plain = make(source, bool(nodes))
+
+    def lines(self) -> list[LineOfText]:
+        """Return the lines to translate."""
+        return self._plain.lines()
+
+    def take(self, translations: Iterable[Translation]) -> None:
+        """Take the translations of `lines`."""
+        self._plain.take(translations)
+
+    def keeps_placeholders(self) -> bool:
+        """Return whether the translation has the placeholders and the untranslated elements."""
+        return self._keeps_fixed() and self._plain.keeps_placeholders()
+
+    def split_at_placeholders(self) -> bool:
+        """Translate the sentence without what was lost; return whether that is different."""
+        if self._keeps_fixed():
+            return self._plain.split_at_placeholders()
+        self._leave_out_fixed()
+        return True
+
+    def result(self) -> SentenceTranslation:
+        """Return the sentence with its translation, without tags."""
+        return self._plain.result()
+
+    def placed(self) -> str:
+        """Return the translated sentence with its tags."""
+        translation, alignment = self._plain.translated(), self._plain.alignment()
+        return place_tags(self._source, translation, self._nodes, alignment)
+
+    def _keeps_fixed(self) -> bool:
+        texts = {self._source[node.start : node.end] for node in fixed_nodes(self._nodes)}
+        translation = self._plain.translated()
+        return all(
+            len(occurrences(translation, text)) == len(occurrences(self._source, text))
+            for text in texts
+        )
+
+    def _leave_out_fixed(self) -> None:
+        """Translate the sentence without its untranslated elements."""
+        spans = [(node.start, node.end) for node in fixed_nodes(self._nodes)]
+        kept = _kept_characters(self._source, spans)
+        before = list(itertools.accumulate(kept, initial=0))
+        for node in _all_nodes(self._nodes):
+            node.has_space |= node.is_fixed and self._source[node.end : node.end + 1] == " "
+            node.start, node.end = before[node.start], before[node.end]
+        self._source = "".join(itertools.compress(self._source, kept))
+        self._plain = self._make(self._source, True)
+
+
+@dataclasses.dataclass(frozen=True)
+class MarkupParts:
+    """A document as sentences and what is between them.
+
+    Attributes:
+        parts: strings that stay as they are, and sentences.
+    """
+
+    parts: Sequence[str | MarkedSentence]
+
+    @property
+    def sentences(self) -> list[MarkedSentence]:
+        """The sentences, in order."""
+        return [part for part in self.parts if isinstance(part, MarkedSentence)]
+
+    def joined(self, *, with_spaces: bool) -> str:
+        """Return the translated document.
+
+        Args:
+            with_spaces: whether the target language has spaces between sentences.
+        """
+        text = ""
+        for part in self.parts:
+            if isinstance(part, MarkedSentence) and part.follows and with_spaces:
+                text += " "
+            text += part if isinstance(part, str) else part.placed()
+        return text
+
+
+def split_markup(
+    document: str, language: str, ends: SentenceEnds, reader: MarkupReader, make: MakeSentence
+) -> MarkupParts:
+    """Split a document into sentences.
+
+    Args:
+        document: HTML or XML, or a part of it.
+        language: code of its language.
+        ends: where sentences end; line breaks never end one.
+        reader: what its tags mean.
+        make: makes sentences.
+    """
+    parts: list[str | MarkedSentence] = []
+    for run in split_runs(reader, document):
+        parts += [run] if isinstance(run, str) else _sentences_of(run, language, ends, make)
+    return MarkupParts(parts)
+
+
+def _sentences_of(
+    run: Run, language: str, ends: SentenceEnds, make: MakeSentence
+) -> Iterator[str | MarkedSentence]:
+    """Yield the sentences of a run and the raw text around them."""
+    raw_end, start, follows = 0, 0, False
+    ends = "none" if ends == "none" else "punctuation"
+    for part in split_text(_masked(run), language, ends):
+        end = start + len(part.text)
+        nodes = _nodes_of(run, start, end) if part.is_sentence else []
+        if part.is_sentence and _has_letters(run.text[start:end], nodes):
+            first, last = _region(run, start, end)
+            yield run.raw[raw_end:first] + _raw_text(run, 0, start, (first, last))
+            yield MarkedSentence(run.text[start:end], nodes, make, follows=follows)
+            yield _raw_text(run, end, len(run.text), (first, last))
+            raw_end = last
+        start, follows = end, part.is_sentence
+    yield run.raw[raw_end:]
+
+
+def _masked(run: Run) -> str:
+    """Return the text of a run with letters for untranslated elements, in which none ends."""
+    text = run.text
+    for node in fixed_nodes(run.nodes):
+        text = text[: node.start] + "x" * (node.end - node.start) + text[node.end :]
+    return text
+
+
+def _has_letters(sentence: str, nodes: Sequence[Node]) -> bool:
+    """Return whether there are letters outside of untranslated elements."""
+    kept = _kept_characters(sentence, [(node.start, node.end) for node in fixed_nodes(nodes)])
+    return has_letters("".join(itertools.compress(sentence, kept)))
+
+
+def _nodes_of(run: Run, start: int, end: int) -> list[Node]:
+    """Return the elements of a sentence, with positions in it.
+
+    Elements around the sentence, and what is before its first and after its last character, are
+    outside.
+    """
+    return [_cut(node, start, end) for node in _inside(run, start, end)]
+
+
+def _inside(run: Run, start: int, end: int) -> list[Node]:
+    """Return the outermost elements of a sentence, which may also be partly outside."""
+    nodes = run.nodes
+    while outer := [n for n in nodes if n.start <= start and end <= n.end and not n.is_fixed]:
+        nodes = outer[0].children
+    return [
+        node
+        for node in nodes
+        if (node.start < end and start < node.end) or (node.is_empty and start < node.start < end)
+    ]
+
+
+def _region(run: Run, start: int, end: int) -> tuple[int, int]:
+    """Return where a sentence with its tags is in the document."""
+    first, last = run.spans[start][0], run.spans[end - 1][1]
+    for node in _all_nodes(_inside(run, start, end)):
+        if not node.is_empty and start <= node.start < end:
+            first = min(first, run.tags[node][0])
+        if not node.is_empty and start < node.end <= end:
+            last = max(last, run.tags[node][1])
+    return first, last
+
+
+def _raw_text(run: Run, start: int, end: int, region: tuple[int, int]) -> str:
+    """Return the spaces of a part of the text that are in a region of the document."""
+    spans = [span for span in run.spans[start:end] if region[0] <= span[0] and span[1] <= region[1]]
+    return "".join(run.raw[first:last] for first, last in spans)
+
+
+def _cut(node: Node, start: int, end: int) -> Node:
+    """Return the part of an element that is in a sentence."""
+    starts_before, ends_after = node.start < start, node.end > end
+    children = [
+        child
+        for child in node.children
+        if (child.start < end and start < child.end)
+        or (child.is_empty and start < child.start < end)
+        or (child.is_empty and child.start == start and not starts_before)
+        or (child.is_empty and child.start == end and not ends_after)
+    ]
+    return dataclasses.replace(
+        node,
+        start=max(node.start, start) - start,
+        end=min(node.end, end) - start,
+        opening="" if starts_before else node.opening,
+        closing="" if ends_after else node.closing,
+        starts_before=starts_before,
+        ends_after=ends_after,
+        children=[_cut(child, start, end) for child in children],
+    )
+
+
+def _kept_characters(text: str, removed: Iterable[tuple[int, int]]) -> list[bool]:
+    """Return which characters stay if spans are removed, and spaces that would be doubled."""
+    kept = [True] * len(text)
+    for start, end in removed:
+        kept[start:end] = [False] * (end - start)
+    previous = " "
+    for index, character in enumerate(text):
+        if kept[index]:
+            kept[index] = not (character == " " == previous)
+            previous = character
+    return kept
+
+
+def _all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
+    for node in nodes:
+        yield node
+        yield from _all_nodes(node.children)

@@ -1,0 +1,310 @@
+"""Placement of the tags of a sentence in its translation.
+
+Each element of the source sentence is placed around the words of the translation that are aligned
+to its words. The elements of a parent are placed inside of it and beside each other, so no tag is
+lost or leaves its parent; elements of one parent may change their order, as words do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import regex
+from jaxtyping import Float
+
+from mnmt_jax.decoding.alignment import Alignment, Weights, overlaps
+from mnmt_jax.vocabulary.piece_offsets import Span
+
+# A word, a letter of a script without spaces, or a mark.
+_SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
+_THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
+_FIXED = 1000.0  # score of a word that an element must have
+
+
+@dataclasses.dataclass(eq=False)
+class Node:
+    """An element, or something without text, in a sentence.
+
+    Attributes:
+        start: number of characters of the sentence before it.
+        end: number of characters of the sentence up to its end.
+        opening: its start tag, or everything of what has no text; "" if it starts earlier.
+        closing: its end tag; "" if it ends later.
+        children: what it contains, in order.
+        is_fixed: whether its text stays as it is; then `opening` is all of it.
+        starts_before: whether it starts before the sentence.
+        ends_after: whether it ends after the sentence.
+        has_space: whether a space follows that is not a character of the sentence.
+    """
+
+    start: int
+    end: int
+    opening: str = ""
+    closing: str = ""
+    children: list[Node] = dataclasses.field(default_factory=list)
+    is_fixed: bool = False
+    starts_before: bool = False
+    ends_after: bool = False
+    has_space: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no text."""
+        return self.start == self.end
+
+
+def place_tags(
+    source: str, translation: str, nodes: Sequence[Node], alignment: Alignment | None = None
+) -> str:
+    """Return a translated sentence with its tags, and with special characters as entities.
+
+    Args:
+        source: the sentence.
+        translation: its translation, which has the text of all fixed nodes.
+        nodes: elements of the sentence, in order.
+        alignment: of both; None aligns words by their relative position.
+    """
+    fixed = _fixed_spans(source, translation, nodes)
+    units = _units(translation, list(fixed.values()))
+    weights = _Weights(source, units, alignment or relative_alignment(source, translation))
+    for node, span in fixed.items():
+        weights.fix(node, units.index(span))
+    placed: dict[Node, Span] = {}
+    _place(nodes, (0, len(units)), weights, placed)
+    return _Writer(source, translation, units, placed).write(nodes)
+
+
+def relative_alignment(source: str, translation: str) -> Alignment:
+    """Align words by their relative position."""
+    spans = [_units(text, ()) for text in (source, translation)]
+    shares = [
+        [(start / len(text), end / len(text)) for start, end in text_spans]
+        for text, text_spans in zip((source, translation), spans, strict=True)
+    ]
+    weights = _rows_to_one(overlaps(shares[1], shares[0]))
+    return Alignment(tuple(spans[0]), tuple(spans[1]), weights)
+
+
+def occurrences(text: str, part: str) -> list[Span]:
+    """Return where a part of a text is, as whole words."""
+    start = r"(?<!\w)" if regex.match(r"\w", part) else ""
+    end = r"(?!\w)" if regex.match(r"\w", part[-1:]) else ""
+    pattern = f"{start}{regex.escape(part)}{end}"
+    return [match.span() for match in regex.finditer(pattern, text)]
+
+
+def fixed_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yield the nodes whose text stays as it is, in order."""
+    for node in nodes:
+        if node.is_fixed and not node.is_empty:
+            yield node
+        yield from fixed_nodes(node.children)
+
+
+def _fixed_spans(source: str, translation: str, nodes: Sequence[Node]) -> dict[Node, Span]:
+    """Return where the text of fixed nodes is in the translation, in the order of the source."""
+    spans: dict[Node, Span] = {}
+    for node in fixed_nodes(nodes):
+        for start, end in occurrences(translation, source[node.start : node.end]):
+            if all(end <= first or last <= start for first, last in spans.values()):
+                spans[node] = start, end
+                break
+    return spans
+
+
+def _units(text: str, fixed: Sequence[Span]) -> list[Span]:
+    """Return the words and marks of a text; a fixed span is one of them."""
+    units, position = list(fixed), 0
+    for start, end in [*sorted(fixed), (len(text), len(text))]:
+        units += [match.span() for match in _UNIT.finditer(text, position, start)]
+        position = end
+    return sorted(units)
+
+
+class _Weights:
+    """Weights of the characters of the source for each unit of the translation."""
+
+    def __init__(self, source: str, units: Sequence[Span], alignment: Alignment) -> None:
+        characters = [(index, index + 1) for index in range(len(source))]
+        of_units = overlaps(units, alignment.target) @ alignment.weights
+        by_character = overlaps(alignment.source, characters)
+        sizes = by_character.sum(axis=1, keepdims=True)
+        shares = by_character / np.maximum(sizes, 1)
+        matrix = _rows_to_one(of_units @ shares)
+        self._sums = np.concatenate([np.zeros((len(units), 1)), np.cumsum(matrix, axis=1)], axis=1)
+        self._fixed: dict[int, Node] = {}
+
+    def fix(self, node: Node, unit: int) -> None:
+        """Let a unit be the translation of a node, and of no other."""
+        self._fixed[unit] = node
+
+    def unit_of(self, node: Node) -> int | None:
+        """Return the unit of a fixed node."""
+        return next((unit for unit, other in self._fixed.items() if other is node), None)
+
+    def scores(self, start: int, end: int, within: Span) -> Float[np.ndarray, " units"]:
+        """Return by how much the weights of a part of the source exceed the threshold."""
+        first, last = within
+        scores = self._sums[first:last, end] - self._sums[first:last, start] - _THRESHOLD
+        for unit, node in self._fixed.items():
+            if first <= unit < last:
+                inside = start <= node.start and node.end <= end
+                scores[unit - first] = _FIXED if inside else -_FIXED
+        return scores
+
+
+def _rows_to_one(weights: Weights) -> Weights:
+    sums = weights.sum(axis=1, keepdims=True)
+    return weights / np.where(sums > 0, sums, 1.0)
+
+
+def _place(
+    nodes: Sequence[Node], within: Span, weights: _Weights, placed: dict[Node, Span]
+) -> None:
+    """Place the children of a node in its units, and their children in theirs."""
+    elements = [node for node in nodes if not node.is_empty]
+    for node in elements:
+        if node.starts_before or node.ends_after:
+            placed[node], within = _place_at_end(node, within, weights)
+    free, pending = [within], [node for node in elements if node not in placed]
+    while pending:
+        best = [_best_range(node, free, weights) for node in pending]
+        index = max(range(len(pending)), key=lambda n: best[n][0])
+        node = pending.pop(index)
+        placed[node] = best[index][1]
+        free = [part for interval in free for part in _without(interval, placed[node])]
+    for node in elements:
+        _place(node.children, placed[node], weights, placed)
+    _place_empty(nodes, within, weights, placed)
+
+
+def _place_at_end(node: Node, within: Span, weights: _Weights) -> tuple[Span, Span]:
+    """Return the range of an element at an end of the sentence, and what is left of its parent."""
+    first, last = within
+    scores = weights.scores(node.start, node.end, within)
+    if node.starts_before:
+        cut = min(first + max(_best_prefix(scores), 1), last)
+        return (first, cut), (cut, last)
+    cut = max(last - max(_best_prefix(scores[::-1]), 1), first)
+    return (cut, last), (first, cut)
+
+
+def _best_range(node: Node, free: Sequence[Span], weights: _Weights) -> tuple[float, Span]:
+    """Return the best free range of an element, and its score; fixed ones are placed first."""
+    unit = weights.unit_of(node)
+    if unit is not None:
+        return np.inf, (unit, unit + 1)
+    options = [
+        _best_part(weights.scores(node.start, node.end, interval), interval[0])
+        for interval in free
+        if interval[0] < interval[1]
+    ]
+    cut = free[-1][1]
+    return max(options, default=(-np.inf, (cut, cut)))
+
+
+def _best_part(scores: Float[np.ndarray, " units"], first: int) -> tuple[float, Span]:
+    """Return the part of scores with the largest sum, which is not empty, and this sum."""
+    best, start, total = (-np.inf, (first, first + 1)), 0, 0.0
+    for index, score in enumerate(scores.tolist()):
+        if total <= 0:
+            start, total = index, 0.0
+        total += score
+        if total > best[0]:
+            best = total, (first + start, first + index + 1)
+    return best
+
+
+def _best_prefix(scores: Float[np.ndarray, " units"]) -> int:
+    """Return the length of the prefix with the largest sum, the shortest of equal ones."""
+    return int(np.argmax(np.concatenate([[0.0], np.cumsum(scores)])))
+
+
+def _without(interval: Span, removed: Span) -> list[Span]:
+    """Return the parts of an interval outside of another one."""
+    first, last = interval
+    if removed[0] == removed[1] or removed[1] <= first or last <= removed[0]:
+        return [interval]
+    return [(first, max(first, removed[0])), (min(last, removed[1]), last)]
+
+
+def _place_empty(
+    nodes: Sequence[Node], within: Span, weights: _Weights, placed: dict[Node, Span]
+) -> None:
+    """Place what has no text between the units of a node, outside of its elements, in order."""
+    spans = [placed[node] for node in nodes if not node.is_empty]
+    least = within[0]
+    for node in nodes:
+        if not node.is_empty:
+            continue
+        scores = weights.scores(0, node.start, within)
+        sums = np.concatenate([[0.0], np.cumsum(scores)])
+        allowed = [
+            cut
+            for cut in range(least, within[1] + 1)
+            if not any(start < cut < end for start, end in spans)
+        ]
+        least = max(allowed or [least], key=lambda cut: sums[cut - within[0]])
+        placed[node] = least, least
+
+
+@dataclasses.dataclass(frozen=True)
+class _Writer:
+    """Writes a translation with its tags.
+
+    Attributes:
+        source: the sentence.
+        translation: its translation.
+        units: words and marks of the translation.
+        placed: range of units of each node.
+    """
+
+    source: str
+    translation: str
+    units: Sequence[Span]
+    placed: dict[Node, Span]
+
+    def write(self, nodes: Sequence[Node]) -> str:
+        """Return the whole translation."""
+        return self._inside(nodes, 0, len(self.translation))
+
+    def _inside(self, nodes: Sequence[Node], start: int, end: int) -> str:
+        """Return the characters of the translation from `start` to `end` with their tags."""
+        order = {node: (*self.placed[node], number) for number, node in enumerate(nodes)}
+        text = ""
+        for node in sorted(nodes, key=order.__getitem__):
+            first, last = self._characters(node)
+            first, last = min(max(first, start), end), min(max(last, start), end)
+            text += _escaped(self.translation[start:first]) + self._node(node, first, last)
+            start = last
+        return text + _escaped(self.translation[start:end])
+
+    def _node(self, node: Node, first: int, last: int) -> str:
+        if node.is_empty:
+            follows = self.translation[last : last + 1]
+            return node.opening + (" " if node.has_space and follows.strip() else "")
+        if node.is_fixed:
+            return node.opening
+        return node.opening + self._inside(node.children, first, last) + node.closing
+
+    def _characters(self, node: Node) -> Span:
+        """Return the characters of the units of a node."""
+        first, last = self.placed[node]
+        if first < last:
+            start, end = self.units[first][0], self.units[last - 1][1]
+            if node.starts_before:
+                start = 0
+            return start, len(self.translation) if node.ends_after else end
+        before = self.units[first - 1][1] if first else 0
+        after = self.units[first][0] if first < len(self.units) else len(self.translation)
+        if node.is_empty and self.source[node.start - 1 : node.start].isspace():
+            return after, after
+        return before, before
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False)

@@ -1,0 +1,108 @@
+"""Glossaries in requests: entries as TSV or CSV, and terms as an object."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.service import Answer, RefusedError
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PAIR_COLUMNS, _CSV_COLUMNS = 2, 4  # CSV may have the codes of the languages, too
+
+
+def parse_entries(text: str, kind: str) -> list[tuple[str, str]]:
+    """Return the terms of a glossary and their translations.
+
+    Args:
+        text: a pair a line; blank lines are left out.
+        kind: `tsv` or `csv`.
+
+    Raises:
+        RefusedError: with status 400 and the number of the line, if one is not a pair or repeats a
+            term.
+    """
+    if kind not in ("tsv", "csv"):
+        raise RefusedError(400, f"entries_format: '{kind}' must be tsv or csv")
+    pairs: dict[str, str] = {}
+    for number, columns in _rows(text, kind):
+        if len(columns) != _PAIR_COLUMNS and (kind == "tsv" or len(columns) != _CSV_COLUMNS):
+            raise RefusedError(400, f"entries, line {number}: {len(columns)} columns instead of 2")
+        source, target = (column.strip() for column in columns[:_PAIR_COLUMNS])
+        if not source or not target:
+            raise RefusedError(400, f"entries, line {number}: a term or its translation is empty")
+        if _CONTROL.search(source + target):
+            raise RefusedError(400, f"entries, line {number}: a control character")
+        if source in pairs:
+            raise RefusedError(400, f"entries, line {number}: the term occurs twice")
+        pairs[source] = target
+    if not pairs:
+        raise RefusedError(400, "entries: the glossary has no terms")
+    return list(pairs.items())
+
+
+def format_entries(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return terms and their translations as TSV."""
+    return "\n".join(f"{source}\t{target}" for source, target in pairs)
+
+
+def glossary_field(fields: Mapping[str, Any], name: str) -> Glossary | None:
+    """Return the glossary in a field; None if there is none.
+
+    Args:
+        fields: of the request.
+        name: of the field: an object of terms and their translations, or its JSON.
+
+    Raises:
+        RefusedError: with status 400, if it is something else.
+    """
+    value = fields.get(name)
+    if value is None or value == "":
+        return None
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, dict):
+        raise RefusedError(400, f"{name} must be an object of terms and their translations")
+    try:
+        return Glossary.of_mapping(value, name)
+    except UserError as error:
+        raise RefusedError(400, str(error)) from None
+
+
+def lacking_terms(answer: Answer, names: tuple[str, str]) -> dict[str, list[str]]:
+    """Return the terms of the glossary that a translation lacks, and forbidden ones that it has.
+
+    Args:
+        answer: the translation.
+        names: names of the two fields; one without terms is left out.
+    """
+    translation = answer.translation
+    terms = zip(names, (translation.missing_terms, translation.forbidden_terms), strict=True)
+    return {name: list(values) for name, values in terms if values}
+
+
+def _rows(text: str, kind: str) -> Iterator[tuple[int, Sequence[str]]]:
+    """Yield the columns of each line that is not blank, with its number.
+
+    Raises:
+        RefusedError: with status 400, if quotes of CSV do not match.
+    """
+    lines = text.splitlines()
+    if kind == "tsv":
+        yield from ((n, line.split("\t")) for n, line in enumerate(lines, start=1) if line.strip())
+        return
+    reader = csv.reader(lines, strict=True)
+    try:
+        for columns in reader:
+            if any(columns):
+                yield reader.line_num, columns
+    except csv.Error as error:
+        raise RefusedError(400, f"entries, line {reader.line_num}: {error}") from None
