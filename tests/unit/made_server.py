@@ -48,7 +48,6 @@ class MadeJob:
         self.gate.set()
 
     retry = None
-    decode = types.SimpleNamespace(length_penalty=1.0)
 
     def fits(self, text: str, language: str) -> bool:
         return len(text) <= 200
