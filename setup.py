@@ -19,6 +19,7 @@ setup(
         "mnmt_jax": ["py.typed"],
         "mnmt_jax.data.preparation": ["recipes/*.toml"],
         "mnmt_jax.papers": ["Snakefile", "*/*.toml"],
+        "mnmt_jax.serving": ["page/*"],
         "mnmt_jax.vocabulary": ["*.toml"],
         "mnmt_jax.docs": ["*.md"],
     },

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
-from mnmt_jax.decoding.guards import TranslationChecker, TranslationChecks
+from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.text_parts import is_spaceless
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.runtime.run_command import run_command
@@ -61,17 +61,19 @@ def _rates(texts: Mapping[str, Sequence[str]], checker: TranslationChecker) -> l
     generator, counts, total = random.Random(1), Counter[str](), 0
     for line in range(len(next(iter(texts.values())))):
         for target in texts:
-            source, other = generator.sample([code for code in texts if code != target], 2)
-
-            def check(language: str) -> TranslationChecks:
-                translation = Translation((Hypothesis(texts[language][line], 0.0, ()),))
-                return checker.check(texts[source][line], source, translation, target)  # noqa: B023
-
+            source, third = generator.sample([code for code in texts if code != target], 2)
+            reference, wrong, untranslated = (
+                checker.check(
+                    texts[source][line],
+                    source,
+                    Translation((Hypothesis(texts[language][line], 0.0, ()),)),
+                    target,
+                )
+                for language in (target, third, source)
+            )
             total += 1
-            reference = check(target)
             counts.update(name for name in _COLUMNS if getattr(reference, name))
-            counts["third"] += check(other).off_target
-            untranslated = check(source)
+            counts["third"] += wrong.off_target
             counts["source"] += untranslated.off_target or untranslated.copied
     return [100 * counts[name] / total for name in (*_COLUMNS, "third", "source")]
 

@@ -16,6 +16,7 @@ The rooms, each of which imports only rooms above it:
     config         gin files to frozen dataclasses
     distributed    meshes and sharding, several processes, dropout masks, work shards
     data           corpora, token cache, batches
+    documents      documents of several formats, in and out, with their layout
     model          network, attention, caches, forward passes
     methods        one paper, one file
     runs           run directories and their parameters

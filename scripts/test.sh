@@ -12,15 +12,22 @@ unset PYTHONDONTWRITEBYTECODE
 code=(mnmt_jax tasks scripts tests benchmarks)
 $bin/ruff format --check "${code[@]}"
 $bin/ruff check "${code[@]}"
-$bin/mypy
 # Without tests/, which has text in many languages.
 $bin/codespell mnmt_jax tasks scripts benchmarks docs gin_configs README.md CHANGELOG.md CONTRIBUTING.md
 if [ "${1:-}" = --quick ]; then
     shift
+    $bin/mypy
     chosen=$($bin/python scripts/choose_tests.py)
     if [ -z "$chosen" ]; then exit 0; fi
     mapfile -t files <<< "$chosen"
     exec $bin/python -m pytest --numprocesses 2 --dist loadfile "${files[@]}" "$@"
 fi
-# In folder order: test files that take long must not start last.
-exec $bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
+# Beside the tests: alone, its minute on one core would leave the others idle.
+$bin/mypy &
+types=$!
+status=0
+# In the order of tests/longest_first.py: test files that take long must not start last.
+$bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+    "$@" || status=$?
+wait "$types" || { echo "error: mypy failed; its errors are above" >&2 && status=1; }
+exit "$status"

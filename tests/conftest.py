@@ -101,6 +101,13 @@ def relaxed_dtypes():
         yield
 
 
+def pytest_collection_modifyitems(items):
+    """Start the test files that take longest first."""
+    from tests import longest_first
+
+    longest_first.sort_files(items)
+
+
 def pytest_unconfigure(config):
     """Remove the cache of compiled programs of this process."""
     if not _NAMED:

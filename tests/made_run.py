@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ LEARNS_FAST = Optimizer(learning_rate=8e-3, schedule="cosine", warmup_steps=40, 
 # For commands started again and again: programs that are quicker to compile than to keep, kept too.
 KEEP_ALL_PROGRAMS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 TIMES = ("seconds", "steps_per_second", "tokens_per_second", "mfu", "batch_seconds")
+
+
+def compiler_variables() -> dict[str, str]:
+    """Return variables with which a command compiles as the tests do and shares their cache."""
+    names = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES")
+    return {name: os.environ[name] for name in names} | KEEP_ALL_PROGRAMS
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -80,6 +80,8 @@ def main() -> None:
     if not settings.database:
         say("glossaries and usage are kept in memory until the server ends; --database keeps them")
     jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
+    if settings.engine == "ctranslate2":
+        jobs = {name: _exported(job, settings) for name, job in jobs.items()}
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
@@ -99,7 +101,11 @@ def _load_job(
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translator import Translator
 
-    translator = Translator.load(run, flags.step, gin_files=gin_files, bindings=bindings)
+    files: Any = {"gin_files": gin_files, "bindings": bindings}
+    if flags.replicas > 1:
+        translator = Translator.load_replicas(run, flags.replicas, flags.step, **files)
+    else:
+        translator = Translator.load(run, flags.step, **files)
     return SentenceJob.create(
         translator,
         pivot=flags.pivot,
@@ -108,6 +114,13 @@ def _load_job(
         retry_pivot=flags.retry_pivot or None,
         lid=flags.lid,
     )
+
+
+def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
+    """Return a job that searches with CTranslate2."""
+    from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
+
+    return CTranslate2Job.of(job, settings.compute_type, settings.threads)
 
 
 def _say_served(runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], address: str) -> None:
@@ -133,14 +146,12 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:
-    """Compile all shapes, and say so."""
+    """Compile all shapes of the engine, and say so."""
     from mnmt_jax.serving.warm_up import warm_up
 
     start = time.monotonic()
-    for job in jobs.values():
-        warm_up(job, settings.window)
-        for attempt in job.retry.attempts if job.retry else ():
-            if attempt.job.decode != job.decode:
-                warm_up(attempt.job, settings.window)
+    searches = [search for job in jobs.values() for search in job.searches]
+    for replica in (replica for search in searches for replica in search.replicas):
+        warm_up(replica, settings.window)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

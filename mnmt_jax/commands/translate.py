@@ -25,6 +25,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
+from mnmt_jax.commands.document_translation import translate_document_file
 from mnmt_jax.commands.pass_through import (
     PassThroughParser,
     add_beam_runner,
@@ -73,6 +74,17 @@ def make_parser() -> PassThroughParser:
         metavar="FILE",
         help="text file, UTF-8 or UTF-16 with a byte order mark, or gzip of one; default: standard "
         "input",
+    )
+    parser.add_argument(
+        "--document",
+        metavar="FILE",
+        help="translate a document into --output instead of lines; its layout is kept. Formats: "
+        "txt, md, html, docx, odt, srt, po, xliff, tmx",
+    )
+    parser.add_argument(
+        "--overwrite_translations",
+        action="store_true",
+        help="also translate the texts of a .po, .xliff or .tmx --document that have a translation",
     )
     parser.add_argument(
         "--output",
@@ -137,6 +149,9 @@ def make_parser() -> PassThroughParser:
 def main() -> None:
     """Run the command."""
     flags, gin_files, bindings = parse_command_line(make_parser())
+    if flags.document:
+        translate_document_file(flags, gin_files, bindings)
+        return
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
     _check_checks(flags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import IO
 
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.errors import UserError
@@ -41,19 +42,24 @@ def check_po_lines(path: str, encoding: str) -> str:
         encoding = _DEFAULT_ENCODING
         file = open(path, encoding=encoding)
     with file:
-        lines_of_text = 0  # lines since the last keyword
-        lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), "")
-        for number, line in enumerate(lines, start=1):
-            lines_of_text = 0 if _TEXT_START.match(line) else lines_of_text + bool(line.strip())
-            if len(line) > MAX_LINE_BYTES:
-                flaw = f"more than {MAX_LINE_BYTES} characters"
-            elif lines_of_text > MAX_TEXT_LINES:
-                flaw = f"a text or comment of more than {MAX_TEXT_LINES} lines"
-            else:
-                flaw = po_line_error(line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line)
-            if flaw:
-                raise UserError(f"{path}:{number}: {flaw}; repair the file, or export it again")
+        check_po_text(file, path)
     return encoding
+
+
+def check_po_text(file: IO[str], name: str) -> None:
+    """Check the lines of an open file, as `check_po_lines`."""
+    lines_of_text = 0  # lines since the last keyword
+    lines = iter(lambda: file.readline(MAX_LINE_BYTES + 1), "")
+    for number, line in enumerate(lines, start=1):
+        lines_of_text = 0 if _TEXT_START.match(line) else lines_of_text + bool(line.strip())
+        if len(line) > MAX_LINE_BYTES:
+            flaw = f"more than {MAX_LINE_BYTES} characters"
+        elif lines_of_text > MAX_TEXT_LINES:
+            flaw = f"a text or comment of more than {MAX_TEXT_LINES} lines"
+        else:
+            flaw = po_line_error(line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line)
+        if flaw:
+            raise UserError(f"{name}:{number}: {flaw}; repair the file, or export it again")
 
 
 def po_line_error(line: str) -> str:

@@ -17,6 +17,15 @@ from typing import Any
 
 from mnmt_jax.data.po_validation import check_po_lines
 from mnmt_jax.data.text_reader import Flaw, open_bytes
+from mnmt_jax.data.xml_elements import (
+    CODE_ELEMENTS,
+    UNTRANSLATED_STATES,
+    XML_LANG,
+    check_root,
+    child_named,
+    inherited_attribute,
+    local_name,
+)
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import parse_code
@@ -33,13 +42,10 @@ MAX_UNIT_BYTES = 4 << 20
 MAX_OTHER_BYTES = 64 << 20
 """Maximum bytes of XML between two units; a megabyte of gzip can hold a thousand."""
 
-_CODE_ELEMENTS = frozenset("bpt bx cp ec ept ex it ph sc sm em ut x".split())
 _LINE_BREAK_SUFFIXES = ("lb", "br")  # of `type`, `ctype`, `subType`
 _HEAD_BYTES = 1 << 20  # the root element starts within these bytes
 _BLOCK = 1 << 15  # bytes parsed at a time
 _MAX_LINE_NUMBER = 65535
-_XLIFF_VERSIONS = ("1", "2")  # 1.x and 2.x
-_UNTRANSLATED_STATES = ("new", "needs-translation", "initial")
 
 
 @dataclass(frozen=True)
@@ -82,20 +88,20 @@ def _tmx_units(path: str) -> Iterator[Unit]:
     for unit in _elements(path, "tmx", ("tu",)):
         texts: dict[str, str] = {}
         for variant in unit:
-            tag = variant.get(_XML_LANG) or variant.get("lang")
-            segment = _child(variant, "seg")
-            if _local_name(variant) == "tuv" and tag and segment is not None:
+            tag = variant.get(XML_LANG) or variant.get("lang")
+            segment = child_named(variant, "seg")
+            if local_name(variant) == "tuv" and tag and segment is not None:
                 texts.setdefault(normalize_tag(tag), _text(segment, path))
         yield Unit(_place(path, unit), texts)
 
 
 def _xliff_units(path: str) -> Iterator[Unit]:
     for unit in _elements(path, "xliff", ("trans-unit", "unit")):
-        if _local_name(unit) == "trans-unit":
+        if local_name(unit) == "trans-unit":
             yield from _xliff_pair(unit, path, ("source-language", "target-language"))
-        elif _local_name(unit) == "unit":
+        elif local_name(unit) == "unit":
             for segment in unit:
-                if _local_name(segment) == "segment":
+                if local_name(segment) == "segment":
                     yield from _xliff_pair(segment, path, ("srcLang", "trgLang"))
 
 
@@ -108,11 +114,11 @@ def _xliff_pair(segment: Any, path: str, attributes: tuple[str, str]) -> Iterato
         attributes: inherited attributes that name the source and target languages.
     """
     place = _place(path, segment)
-    source, target = _child(segment, "source"), _child(segment, "target")
+    source, target = child_named(segment, "source"), child_named(segment, "target")
     if source is None:
         return
     tags = [
-        _inherited_attribute(segment, name) or ("" if side is None else side.get(_XML_LANG) or "")
+        inherited_attribute(segment, name) or ("" if side is None else side.get(XML_LANG) or "")
         for name, side in zip(attributes, (source, target), strict=True)
     ]
     if not tags[0] or not (tags[1] or target is None):
@@ -122,9 +128,9 @@ def _xliff_pair(segment: Any, path: str, attributes: tuple[str, str]) -> Iterato
         return
     flaw = None
     state = segment.get("state") or (target.get("state") if target is not None else None) or ""
-    if _inherited_attribute(segment, "translate") == "no":
+    if inherited_attribute(segment, "translate") == "no":
         flaw = _LOCKED
-    elif state in _UNTRANSLATED_STATES:
+    elif state in UNTRANSLATED_STATES:
         flaw = UNTRANSLATED
     elif state.startswith("needs-") or segment.get("approved") == "no":
         flaw = _FUZZY
@@ -181,8 +187,6 @@ FORMATS: Mapping[str, Callable[[str], Iterator[Unit]]] = {
 }
 """Readers by file name suffix; "xliff" also matches variants of tools, such as ".sdlxliff"."""
 
-_XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-
 
 def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
     """Yield the elements of some names when they are complete; free all others block by block.
@@ -211,7 +215,7 @@ def _elements(path: str, root: str, names: tuple[str, ...]) -> Iterator[Any]:
     try:
         with open_bytes(path) as file:
             parser.feed(file.read(_HEAD_BYTES))
-            _check_root(next((element for _, element in parser.read_events()), None), path, root)
+            check_root(next((element for _, element in parser.read_events()), None), path, root)
         tags = [f"{{*}}{name}" for name in (root, *names)]
         parser = etree.XMLPullParser(events=("start", "end"), tag=tags, **options)
         with open_bytes(path) as file:
@@ -245,7 +249,7 @@ def _complete_elements(
         unit_bytes += len(block)
         for event, element in parser.read_events():
             root = element if root is None else root
-            if _local_name(element) not in names:
+            if local_name(element) not in names:
                 continue
             if event == "start":
                 open_elements.append(element)
@@ -273,7 +277,7 @@ def _free_completed(root: Any, names: frozenset[str]) -> None:
     Open elements, each the last child of its parent, are kept, and so are complete units.
     """
     node = root
-    while len(node) and (node is root or _local_name(node) not in names):
+    while len(node) and (node is root or local_name(node) not in names):
         del node[:-1]
         node = node[-1]
 
@@ -291,25 +295,6 @@ def _syntax_error(path: str, message: str, line: int, parser: Any) -> UserError:
     )
 
 
-def _check_root(outermost: Any, path: str, root: str) -> None:
-    """Check the root element, or None, and the declarations before it.
-
-    Raises:
-        UserError: if there is no root, it has another name or XLIFF version, or entities are
-            declared.
-    """
-    if outermost is None:
-        raise UserError(f"{path}: has no element at its beginning; this is no XML")
-    dtd = outermost.getroottree().docinfo.internalDTD
-    if dtd is not None and next(dtd.iterentities(), None) is not None:
-        raise UserError(f"{path}: declares entities, which can grow to any size; refused")
-    if _local_name(outermost) != root:
-        raise UserError(f"{path}: begins with <{_local_name(outermost)}>, not with <{root}>")
-    version = outermost.get("version", _XLIFF_VERSIONS[0]).strip()
-    if root == "xliff" and version.partition(".")[0] not in _XLIFF_VERSIONS:
-        raise UserError(f'{path}: version="{version}" of XLIFF; export it as XLIFF 1.2 or 2')
-
-
 def _text(element: Any, path: str) -> str:
     """Return the text of an element without codes."""
     return _collapse_whitespace("".join(_text_chunks(element, path)))
@@ -318,9 +303,9 @@ def _text(element: Any, path: str) -> str:
 def _text_chunks(element: Any, path: str) -> Iterator[str]:
     yield element.text or ""
     for child in element:
-        if not _local_name(child):
+        if not local_name(child):
             raise UserError(f"{_place(path, element)}: unknown {child.text}; write its text")
-        if _local_name(child) in _CODE_ELEMENTS:
+        if local_name(child) in CODE_ELEMENTS:
             yield " " if _breaks_line(child) else ""
         else:
             yield from _text_chunks(child, path)
@@ -345,20 +330,3 @@ def _place(path: str, element: Any) -> str:
 
 def _collapse_whitespace(text: str) -> str:
     return " ".join(text.split())
-
-
-def _local_name(element: Any) -> str:
-    """Return the name of an element without its namespace; "" for an entity."""
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
-def _child(element: Any, name: str) -> Any:
-    """Return the first child with a name, or None."""
-    return next((child for child in element if _local_name(child) == name), None)
-
-
-def _inherited_attribute(element: Any, name: str) -> str:
-    """Return the attribute of an element or of its nearest ancestor that has it; "" if none has."""
-    while element is not None and element.get(name) is None:
-        element = element.getparent()
-    return "" if element is None else element.get(name)

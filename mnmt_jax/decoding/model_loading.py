@@ -23,7 +23,7 @@ from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-MeshChoice = jax.sharding.Mesh | MeshConfig | Literal["local"] | None
+MeshChoice = jax.sharding.Mesh | MeshConfig | list[jax.Device] | Literal["local"] | None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,12 +69,13 @@ def load_run(
 
 def _choose_mesh(mesh: MeshChoice, config: Config, shapes: Any) -> jax.sharding.Mesh | None:
     """Return the mesh that a choice names, given the shapes of the parameters."""
-    if mesh == "local":
+    devices = mesh if isinstance(mesh, list) else None
+    if mesh == "local" or isinstance(mesh, list):
         mesh = config.mesh
     if not isinstance(mesh, MeshConfig):
         return mesh
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-    return local_mesh(mesh, (config.model.heads, *config.model.mlp_widths), size)
+    return local_mesh(mesh, (config.model.heads, *config.model.mlp_widths), size, devices)
 
 
 def _place_fitting(

@@ -13,6 +13,7 @@ from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.weight_precision import STORED, compute_config, round_weights
 from mnmt_jax.design.layout import Layout
+from mnmt_jax.distributed.local import device_sets
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.vocabulary.language_codes import find_code
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 
 class PretrainedModel:
-    """A model of a run; subclasses provide its uses."""
+    """A model of a run; subclasses provide its uses.
+
+    Attributes:
+        replicas: the same model on other devices (`load_replicas`).
+    """
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class PretrainedModel:
         self.config = config = config.bind_languages(vocabulary.languages, find_code)
         self.vocabulary = vocabulary
         self.run, self.step = run, step
+        self.replicas: tuple[Self, ...] = ()
         weights = config.decode.weights
         model = build_model(compute_config(config.model, weights), vocabulary.size)
         self.check_layout(model.layout)
@@ -78,8 +84,9 @@ class PretrainedModel:
             bindings: `Section.field=value`, read last.
             mesh: mesh of the devices that share each batch. `local` uses all devices of this
                 process, arranged by `Mesh` in the files and bindings, or as fits
-                (`mnmt_jax.distributed.local`). A `Mesh` config arranges these devices regardless of
-                files and bindings. None is the first device.
+                (`mnmt_jax.distributed.local`). A list of devices is arranged in the same way. A
+                `Mesh` config arranges all devices regardless of files and bindings. None is the
+                first device.
 
         Raises:
             UserError: if the folder is not a run, has no such checkpoint, its model is not of this
@@ -96,6 +103,38 @@ class PretrainedModel:
             step=loaded.step,
             mesh=loaded.mesh,
         )
+
+    @classmethod
+    def load_replicas(
+        cls,
+        run: str | Path | RunDirectory,
+        count: int,
+        step: int | str | None = None,
+        *,
+        gin_files: Sequence[str] = (),
+        bindings: Sequence[str] = (),
+    ) -> Self:
+        """Load a model once for each of `count` equal sets of the devices of this process.
+
+        Args:
+            run: as in `load`, like the other arguments.
+            count: number of sets.
+            step: see `load`.
+            gin_files: see `load`.
+            bindings: see `load`.
+
+        Returns:
+            The model on the first set; its `replicas` are on the others.
+
+        Raises:
+            UserError: as in `load`, and if the devices cannot be divided so.
+        """
+        models = [
+            cls.load(run, step, gin_files=gin_files, bindings=bindings, mesh=devices)
+            for devices in device_sets(count)
+        ]
+        models[0].replicas = tuple(models[1:])
+        return models[0]
 
     @staticmethod
     def check_layout(layout: Layout) -> None:

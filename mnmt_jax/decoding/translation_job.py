@@ -99,6 +99,23 @@ class TranslationJob:
         return dataclasses.replace(job, retry=retry)
 
     @property
+    def searches(self) -> list[TranslationJob]:
+        """This job and the further searches of its retry that have other settings."""
+        attempts = self.retry.attempts if self.retry else ()
+        return [self, *(one.job for one in attempts if one.job.decode != self.decode)]
+
+    @property
+    def replicas(self) -> list[Self]:
+        """This job, and the same job with each replica of the model."""
+        others = (dataclasses.replace(self, pretrained=model) for model in self.pretrained.replicas)
+        return [self, *others]
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether a server may search lines by continuous batching; else it does so in batches."""
+        return True
+
+    @property
     def window_size(self) -> int:
         """Number of lines in memory at a time."""
         return WINDOW_SIZE

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 
 from mnmt_jax.distributed.sharding import MeshSizes, make_mesh
+from mnmt_jax.errors import UserError, pluralize
 
 _PARAM_SHARE = 0.5  # of a device's memory; decoding caches need the other half
 
@@ -23,8 +24,30 @@ def local_devices() -> list[jax.Device]:
     return jax.local_devices()
 
 
-def local_mesh(sizes: MeshSizes, splittable: Sequence[int], size: int) -> jax.sharding.Mesh | None:
-    """Arrange the devices of this process for decoding.
+def device_sets(count: int) -> list[list[jax.Device]]:
+    """Divide the devices of this process into equal sets.
+
+    Args:
+        count: number of sets, from `--replicas`.
+
+    Raises:
+        UserError: if it does not divide the number of devices.
+    """
+    devices = local_devices()
+    if count < 1 or len(devices) % count:
+        noun = pluralize(len(devices), "device")
+        raise UserError(f"--replicas={count} must divide the {noun} of this process")
+    size = len(devices) // count
+    return [devices[start : start + size] for start in range(0, len(devices), size)]
+
+
+def local_mesh(
+    sizes: MeshSizes,
+    splittable: Sequence[int],
+    size: int,
+    devices: Sequence[jax.Device] | None = None,
+) -> jax.sharding.Mesh | None:
+    """Arrange devices for decoding.
 
     Args:
         sizes: of the mesh. If both are 1 the layout is chosen here: every device holds all
@@ -33,19 +56,20 @@ def local_mesh(sizes: MeshSizes, splittable: Sequence[int], size: int) -> jax.sh
         splittable: dimensions that must be divisible by the number of tensor shards: heads and
             feed-forward width.
         size: bytes of the parameters.
+        devices: the devices; None uses all of this process.
 
     Returns:
-        None for one device.
+        None if this process has one device.
 
     Raises:
         UserError: if the sizes do not divide the devices.
     """
-    devices = local_devices()
+    devices = local_devices() if devices is None else devices
     is_default = (sizes.fsdp, sizes.tensor) == _Sizes()
     if not is_default:
         return make_mesh(sizes, devices)
     if len(devices) == 1:
-        return None
+        return None if len(local_devices()) == 1 else make_mesh(_Sizes(), devices)
     shards = _tensor_shards(size, _room(devices[0]), math.gcd(len(devices), *splittable))
     return make_mesh(_Sizes(tensor=shards), devices)
 

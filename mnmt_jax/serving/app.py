@@ -16,9 +16,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mnmt_jax import __version__
-from mnmt_jax.serving import deepl, deepl_glossaries, libretranslate
+from mnmt_jax.serving import (
+    deepl,
+    deepl_glossaries,
+    document_routes,
+    libretranslate,
+    page_routes,
+)
 from mnmt_jax.serving.authentication import make_identify
 from mnmt_jax.serving.database import DatabaseError
+from mnmt_jax.serving.document_routes import DOCUMENT_PATHS
 from mnmt_jax.serving.middleware import AnswerErrors, ChooseModel, LimitBody, Measure
 from mnmt_jax.serving.request_fields import is_deepl
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
@@ -42,6 +49,8 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     app.include_router(libretranslate.make_router(service))
     app.include_router(deepl.make_router(service))
     app.include_router(deepl_glossaries.make_router(service))
+    app.include_router(document_routes.make_router(service))
+    app.include_router(page_routes.make_router())
     _add_status_routes(app, is_ready, registry)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)
@@ -56,6 +65,7 @@ def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistr
     app.add_middleware(
         LimitBody,
         max_bytes=settings.max_bytes,
+        max_bytes_by_path=dict.fromkeys(DOCUMENT_PATHS, settings.max_document_bytes),
         seconds=settings.body_timeout,
         respond=_error_response,
     )

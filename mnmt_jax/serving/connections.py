@@ -1,6 +1,7 @@
 """Connections with time-outs and a largest number, as a protocol of uvicorn.
 
-uvicorn waits for ever for the headers of a request, and for a client that does not read its answer.
+uvicorn waits for ever for the headers of a request, however many they are, and for a client that
+does not read its answer.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mnmt_jax.serving.service import RETRY_SECONDS
 from mnmt_jax.serving.settings import Settings
 
+_MAX_HEADER_BYTES = 65536
 _MESSAGE = "too many connections; try again later"
 _BODY = json.dumps({"error": _MESSAGE, "message": _MESSAGE})
 _REFUSAL = (
@@ -39,7 +41,7 @@ def make_config(app: ASGIApp, settings: Settings, **options: Any) -> uvicorn.Con
     )
 
 
-class LimitedConnection(H11Protocol):
+class LimitedConnection(HttpToolsProtocol):
     """A connection that is closed if its client does not send headers or take its answer.
 
     The time for headers begins with the connection, and again when an answer was taken; that for
@@ -52,6 +54,7 @@ class LimitedConnection(H11Protocol):
         super().__init__(*args, **kwargs)
         self._headers_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
+        self._header_bytes = 0  # since the last answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many."""
@@ -75,11 +78,17 @@ class LimitedConnection(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_headers_timer()
+            self._header_bytes = 0
+            return
+        self._header_bytes += len(data)
+        if self._header_bytes > _MAX_HEADER_BYTES:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, once the client has taken the answer."""
-        if self._answer_timer is None:
+        if self._answer_timer is None and self.cycle.response_complete:  # none is pipelined
             self._time_headers()
+        self._header_bytes = 0
         super().on_response_complete()
 
     def pause_writing(self) -> None:

@@ -63,12 +63,7 @@ def make_router(service: TranslationService) -> APIRouter:
         texts = required(fields, "text")
         if not is_list_of_text(texts):
             raise RefusedError(400, "text must be a list of texts")
-        for name, allowed in _DEFAULTS.items():
-            if (value := text_field(fields, name)) not in allowed:
-                raise RefusedError(400, f"{name}: '{value}' is not supported")
-        for name in _REFUSED:
-            if fields.get(name):
-                raise RefusedError(400, f"{name} is not supported")
+        check_options(fields)
         source = text_field(fields, "source_lang")
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
@@ -112,6 +107,20 @@ def make_router(service: TranslationService) -> APIRouter:
         return {"character_count": characters, "character_limit": limit or _NO_LIMIT}
 
     return router
+
+
+def check_options(fields: Mapping[str, Any]) -> None:
+    """Check that a request asks for nothing that would be ignored.
+
+    Raises:
+        RefusedError: with status 400, if it does.
+    """
+    for name, allowed in _DEFAULTS.items():
+        if (value := text_field(fields, name)) not in allowed:
+            raise RefusedError(400, f"{name}: '{value}' is not supported")
+    for name in _REFUSED:
+        if fields.get(name):
+            raise RefusedError(400, f"{name} is not supported")
 
 
 def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from mnmt_jax.decoding.markup_tokens import Markup
 from mnmt_jax.decoding.text_checks import checks_record
+from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
     boolean_field,
@@ -51,8 +52,8 @@ def make_router(service: TranslationService) -> APIRouter:
             raise RefusedError(400, f"format: {form} is not supported; choose text or html")
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
-            target=_language(service, required(fields, "target"), "target"),
-            source=None if source.lower() == "auto" else _language(service, source, "source"),
+            target=language_of(service, required(fields, "target"), "target"),
+            source=None if source.lower() == "auto" else language_of(service, source, "source"),
             model=model_of(request, fields),
             checks=boolean_field(fields, "checks"),
             markup=_FORMATS[form],
@@ -89,8 +90,9 @@ def make_router(service: TranslationService) -> APIRouter:
             "apiKeys": service.settings.require_keys,
             "keyRequired": service.settings.require_keys,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "glossary": True,
+            "filesTranslation": True,
+            "supportedFilesFormat": [*FORMATS],
             "language": {"source": _named(first), "target": _named((others or [first])[0])},
         }
 
@@ -158,7 +160,12 @@ def _alternatives(answer: Answer, count: int) -> list[str]:
     return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]
 
 
-def _language(service: TranslationService, code: Any, field: str) -> str:
+def language_of(service: TranslationService, code: Any, field: str) -> str:
+    """Return the server's code of a language that a field names.
+
+    Raises:
+        RefusedError: with status 400, if no model has it.
+    """
     if not isinstance(code, str):
         raise RefusedError(400, f"{field} must be text")
     code = _ALIASES.get(code.lower(), code)

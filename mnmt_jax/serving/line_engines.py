@@ -83,12 +83,14 @@ class JobEngine:
     """Translates lines of a job by continuous batching, and others in batches of their own.
 
     Args:
-        job: the model and settings of the search. With a pivot or source contrast, which look at
-            lines together, all lines are translated in batches; otherwise those that are aligned.
+        job: the model and settings of the search. All lines are translated in batches with a pivot
+            or source contrast, which look at lines together, and in an engine without slots;
+            otherwise those that are aligned.
     """
 
     def __init__(self, job: TranslationJob) -> None:
-        self._is_live = job.pivot is None and not job.decode.source_contrast
+        looks_at_others = job.pivot is not None or job.decode.source_contrast
+        self._is_live = job.has_slots and not looks_at_others
         self._live = LiveTranslation[int](job)
         self._batches = BatchEngine(lambda lines: TranslationJob.search(job, lines))
 

@@ -1,7 +1,8 @@
-"""Lines that arrive at any time: a thread that feeds an engine from the queues of all users.
+"""Lines that arrive at any time: threads that feed engines from the queues of all users.
 
-Lines of all users wait in one queue each, and the engine gets lines of the users in turn, so a user
-with one line does not wait for all lines of another.
+Lines of all users wait in one queue each, and an engine gets lines of the users in turn, so a user
+with one line does not wait for all lines of another. Several engines, one for each replica of a
+model, share the queues.
 """
 
 from __future__ import annotations
@@ -41,28 +42,32 @@ class _Waiting:
 
 
 class LiveBatcher:
-    """A thread that translates lines of all users.
+    """Threads that translate lines of all users, one for each engine.
 
     Args:
-        engine: translates lines; used by the thread alone.
+        engines: translate lines; a thread uses one of them alone.
         wait_seconds: how long an idle engine waits for further lines after the first one.
         max_waiting: most lines that wait.
-        window: most lines that the engine has at a time.
+        window: most lines that an engine has at a time.
     """
 
     def __init__(
-        self, engine: LineEngine, *, wait_seconds: float, max_waiting: int, window: int
+        self, engines: Sequence[LineEngine], *, wait_seconds: float, max_waiting: int, window: int
     ) -> None:
-        self._engine = engine
         self._wait_seconds, self._max_waiting, self._window = wait_seconds, max_waiting, window
         self._numbers, self._translated = itertools.count(), dict[int, TranslationFuture]()
         self._queues: collections.OrderedDict[str, collections.deque[_Waiting]] = (
             collections.OrderedDict()
         )
         self._count, self._stops = 0, False
+        self._idle = set(engines)
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="live batcher", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, args=[engine], name="live batcher", daemon=True)
+            for engine in engines
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def waiting(self) -> int:
@@ -88,28 +93,33 @@ class LiveBatcher:
                 raise QueueFull
             self._queues.setdefault(user, collections.deque()).extend(waiting)
             self._count += len(waiting)
-            self._changed.notify()
+            self._changed.notify_all()
         return [item.future for item in waiting]
 
     def stop(self) -> None:
-        """Accept no more lines, translate those that wait, and end the thread."""
+        """Accept no more lines, translate those that wait, and end the threads."""
         with self._changed:
             self._stops = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
-        while (lines := self._next_lines()) is not None:
-            self._translate(lines)
+    def _run(self, engine: LineEngine) -> None:
+        while (lines := self._next_lines(engine)) is not None:
+            self._translate(engine, lines)
 
-    def _next_lines(self) -> list[_Waiting] | None:
-        """Return lines for the engine; wait for some if it has none. None is the end."""
+    def _next_lines(self, engine: LineEngine) -> list[_Waiting] | None:
+        """Return lines for an engine; wait for some if it has none. None is the end."""
         with self._changed:
-            if not len(self._engine):
-                self._wait_for_lines()
-                if not self._count:
-                    return None
-            return self._take(self._window - len(self._engine))
+            if not len(engine):
+                self._idle.add(engine)
+                while not self._count:  # also if another engine took the lines
+                    if self._stops:
+                        return None
+                    self._wait_for_lines()
+            share = -(-self._count // len(self._idle | {engine}))  # idle engines get the rest
+            self._idle.discard(engine)
+            return self._take(min(share, self._window - len(engine)))
 
     def _wait_for_lines(self) -> None:
         """Wait for a line, and then for more of them as long as an idle engine may."""
@@ -134,12 +144,12 @@ class LiveBatcher:
                 lines.append(item)
         return lines
 
-    def _translate(self, lines: Sequence[_Waiting]) -> None:
-        """Give lines to the engine, and let it work; complete the lines that it has translated."""
+    def _translate(self, engine: LineEngine, lines: Sequence[_Waiting]) -> None:
+        """Give lines to an engine, and let it work; complete the lines that it has translated."""
         numbered = list(zip(self._numbers, lines, strict=False)) if lines else []
         self._translated.update((number, item.future) for number, item in numbered)
-        self._engine.add([(number, item.line) for number, item in numbered])
-        for number, result in self._engine.run():
+        engine.add([(number, item.line) for number, item in numbered])
+        for number, result in engine.run():
             future = self._translated.pop(number)
             if isinstance(result, Translation):
                 future.set_result(result)

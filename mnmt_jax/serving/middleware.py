@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter, Histogram
 from starlette.responses import JSONResponse
@@ -24,20 +24,36 @@ class LimitBody:
 
     The size so far counts, so a body needs no content length. A request is abandoned when its
     client closes the connection before the answer.
+
+    Args:
+        app: the application.
+        max_bytes: most bytes of a body.
+        max_bytes_by_path: other limits, by path.
+        seconds: most seconds of a body.
+        respond: answers refused requests.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float, respond: Respond) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        max_bytes_by_path: Mapping[str, int],
+        seconds: float,
+        respond: Respond,
+    ) -> None:
         self._app, self._max_bytes, self._seconds = app, max_bytes, seconds
-        self._respond = respond
+        self._max_bytes_by_path, self._respond = max_bytes_by_path, respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        max_bytes = self._max_bytes_by_path.get(scope["path"], self._max_bytes)
         try:
             async with asyncio.timeout(self._seconds):
-                body = await self._read(receive)
+                body = await _read(receive, max_bytes)
         except TimeoutError:
             text = f"the body took more than {self._seconds:g} seconds"
             response = self._respond(408, text, scope["path"])
@@ -46,22 +62,11 @@ class LimitBody:
             return
         if body is None:
             return
-        if len(body) > self._max_bytes:
-            text = f"the body has more than {self._max_bytes} bytes"
+        if len(body) > max_bytes:
+            text = f"the body has more than {max_bytes} bytes"
             await self._respond(413, text, scope["path"])(scope, receive, send)
             return
         await self._handle(scope, body, receive, send)
-
-    async def _read(self, receive: Receive) -> bytes | None:
-        """Return the body, or its beginning if it is too large; None if the client has gone."""
-        body, is_complete = bytearray(), False
-        while not is_complete and len(body) <= self._max_bytes:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
-            is_complete = not message.get("more_body", False)
-        return bytes(body)
 
     async def _handle(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the application until it has answered or the client has gone."""
@@ -75,6 +80,18 @@ class LimitBody:
                 await handling
         finally:
             gone.cancel()
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes | None:
+    """Return the body, or its beginning if it is too large; None if the client has gone."""
+    body, is_complete = bytearray(), False
+    while not is_complete and len(body) <= max_bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        is_complete = not message.get("more_body", False)
+    return bytes(body)
 
 
 def _replay(body: bytes, gone: asyncio.Future[Message]) -> Receive:

@@ -37,6 +37,7 @@ from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
 _SHORT = 2000  # characters that are split at once
+_WINDOWS = 4  # of lines of a document that wait at a time
 RETRY_SECONDS = 2  # that a client is told to wait if too much is waiting
 
 
@@ -105,8 +106,8 @@ class TranslationService:
         settings: limits.
         detector: detects source languages.
         database: API keys, usage and glossaries; None keeps them in memory.
-        make_engine: makes what translates the lines of a job; and those of its further searches,
-            if it has a retry.
+        make_engine: makes what translates the lines of a job; called for each replica, also of
+            further searches.
     """
 
     def __init__(
@@ -121,14 +122,18 @@ class TranslationService:
         self.database = database or Database()
         self.glossaries = GlossaryStore(self.database)
         self.users = Users(self.database, require_keys=settings.require_keys)
+
+        def make_batcher(job: TranslationJob) -> LiveBatcher:
+            return _make_batcher([make_engine(one) for one in job.replicas], settings)
+
         self._models = ServedModels(
             [
                 ServedModel(
                     name,
                     job,
-                    _make_batcher(make_engine(job), settings),
+                    make_batcher(job),
                     [
-                        (attempt, _make_batcher(make_engine(attempt.job), settings))
+                        (attempt, make_batcher(attempt.job))
                         for attempt in (job.retry.attempts if job.retry else ())
                     ],
                 )
@@ -262,6 +267,34 @@ class TranslationService:
             for result, (code, confidence) in zip(results, sources, strict=True)
         ]
 
+    async def translate_document(
+        self, texts: Sequence[TextToTranslate], options: TranslationOptions, user: User
+    ) -> list[TextTranslation]:
+        """Translate the texts of a document, some lines at a time, without limits of a request.
+
+        Args:
+            texts: its texts, all in one direction.
+            options: what the request asks for.
+            user: whose texts they are.
+
+        Raises:
+            RefusedError: if no model has the direction, the time is over, or the server stops.
+            QuotaExceeded: if the user's key has too few characters left.
+        """
+        model = _choose(self.models(options.model), texts[0])
+        steps = translation_steps([model.spelled(text) for text in texts], model.job.fits)
+        try:
+            with self.users.charge(user, sum(len(text.text) for text in texts)):
+                async with asyncio.timeout(self.settings.document_timeout):
+                    results = await self._run(
+                        steps, _advance_in_thread, model, user.name, in_parts=True
+                    )
+        except TimeoutError:
+            raise RefusedError(503, "the translation took too long; divide the document") from None
+        except Stopped:
+            raise RefusedError(503, "the server is stopping") from None
+        return results
+
     async def _translate_texts(
         self, texts: Sequence[TextToTranslate], models: ServedModels, user: str
     ) -> list[TextTranslation]:
@@ -279,14 +312,38 @@ class TranslationService:
         return [results[index] for index in range(len(texts))]
 
     async def _run(
-        self, steps: Steps, advance: _Advance, model: ServedModel, user: str
+        self,
+        steps: Steps,
+        advance: _Advance,
+        model: ServedModel,
+        user: str,
+        *,
+        in_parts: bool = False,
     ) -> list[TextTranslation]:
-        """Run the steps of a translation."""
+        """Run the steps of a translation; in parts, if there may be any number of lines."""
+        translate = self._translate_in_parts if in_parts else self._translate_lines
         lines, results = await advance(steps, None)
         while results is None:
-            translations = await self._translate_lines(lines, model, user)
+            translations = await translate(lines, model, user)
             lines, results = await advance(steps, translations)
         return results
+
+    async def _translate_in_parts(
+        self, lines: Sequence[LineOfText], model: ServedModel, user: str
+    ) -> list[Translation]:
+        """Translate lines, some at a time; wait as long as too much is waiting."""
+        translations: list[Translation] = []
+        size = _WINDOWS * self.settings.window
+        while len(translations) < len(lines):
+            start = len(translations)
+            part = lines[start : start + min(size, self.settings.max_sentences)]
+            try:
+                translations += await self._translate_lines(part, model, user)
+            except QueueFull:
+                if model.batcher.waiting == 0:  # the queue is shorter than a part
+                    raise RefusedError(429, "too much text; try again later") from None
+                await asyncio.sleep(RETRY_SECONDS)
+        return translations
 
     async def _translate_lines(
         self, lines: Sequence[LineOfText], model: ServedModel, user: str
@@ -322,9 +379,9 @@ class TranslationService:
             raise RefusedError(413, f"{count} characters; the limit is {limit}")
 
 
-def _make_batcher(engine: LineEngine, settings: Settings) -> LiveBatcher:
+def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatcher:
     return LiveBatcher(
-        engine,
+        engines,
         wait_seconds=settings.wait_milliseconds / 1000,
         max_waiting=settings.max_waiting,
         window=settings.window,

@@ -10,6 +10,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError
 
+_ENGINES = ("jax", "ctranslate2")
 _PREFIX = "MNMT_SERVE_"
 
 
@@ -23,6 +24,12 @@ class Settings:
 
     host: str = _setting("127.0.0.1", "address; 0.0.0.0 is reachable from other machines")
     port: int = _setting(5000, "port; 0 for a free one", least=0)
+    engine: str = _setting("jax", "what searches: jax, or ctranslate2 (encoder-decoders on CPUs)")
+    compute_type: str = _setting("float32", "precision of ctranslate2: float32, int8 and others")
+    threads: int = _setting(0, "threads of ctranslate2; 0 for as many as it chooses", least=0)
+    replicas: int = _setting(
+        1, "copies of each model, each on its share of the devices; 1 uses all devices together"
+    )
     wait_milliseconds: float = _setting(
         5.0, "how long a batch waits for further sentences after its first one", least=0
     )
@@ -40,6 +47,10 @@ class Settings:
     retry_pivot: str = _setting(
         "", "pivot language of --retry_off_target; without it English, if the model has it"
     )
+    max_document_bytes: int = _setting(10 << 20, "most bytes of a document")
+    max_documents: int = _setting(32, "most documents in translation or kept; then status 429")
+    document_timeout: float = _setting(3600.0, "seconds until a document is given up")
+    document_lifetime: float = _setting(600.0, "seconds that a translated document is kept")
     headers_timeout: float = _setting(
         10.0, "seconds until a connection without the headers of a request is closed", least=0.1
     )
@@ -65,7 +76,8 @@ class Settings:
         """Check the ranges.
 
         Raises:
-            UserError: if a number is too small or too large.
+            UserError: if a number is too small or too large, there is no such engine, or settings
+                do not fit together.
         """
         for field in dataclasses.fields(self):
             value, least = getattr(self, field.name), field.metadata["least"]
@@ -73,6 +85,14 @@ class Settings:
                 raise UserError(f"--{field.name}={value} must be at least {least}")
         if self.port > 65535:
             raise UserError(f"--port={self.port} must be at most 65535")
+        if self.engine not in _ENGINES:
+            raise UserError(f"--engine={self.engine} must be {' or '.join(_ENGINES)}")
+        if self.engine == "ctranslate2" and self.replicas > 1:
+            raise UserError("--replicas is for --engine=jax; ctranslate2 has --threads")
+        if self.engine == "ctranslate2" and self.retry_off_target:
+            raise UserError("--retry_off_target is for --engine=jax; ctranslate2 has no contrast")
+        if self.retry_pivot and not self.retry_off_target:
+            raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
         if self.require_keys and not self.database:
             raise UserError("--require_keys needs the --database that has the keys")
 

@@ -231,6 +231,35 @@ def test_a_stop_during_an_outage_ends_soon_and_continues(objects, server, straig
     assert train(dataclasses.replace(config, train=settings), str(run.location)) is None
 
 
+def test_a_stop_while_shards_stall_ends_at_once(server, bucket, straight, tmp_path):
+    """Threads of the process wait for the rest of an answer for a minute, also when it ends."""
+    config, _ = straight
+    copy_files(Path(config.data.cache), bucket / "caches" / "stalled")
+    data = dataclasses.replace(config.data, cache="gs://bucket/caches/stalled")
+    save_config(dataclasses.replace(config, data=data), tmp_path / "run.gin")
+    server.read.clear()
+    server.trouble = lambda name: "stalled" if "train-0" in name else ""
+    child = fresh_process.start(
+        "train.py",
+        f"--gin_file={tmp_path / 'run.gin'}",
+        f"--workdir={tmp_path / 'run'}",
+        variables={FOLDER_VARIABLE: str(tmp_path / "copies")},
+    )
+    while not any("train-0" in name for name in server.read):
+        assert child.poll() is None, child.said()
+        time.sleep(0.01)
+    time.sleep(5)  # until the loop waits for a batch
+    start = time.monotonic()
+    child.send_signal(signal.SIGTERM)
+    assert child.wait() == 128 + signal.SIGTERM
+    assert time.monotonic() - start < 30
+    server.trouble = lambda name: ""
+    server.released.set()
+    server.released.clear()
+    assert "error" not in child.said()
+    assert train(config, tmp_path / "run") is None
+
+
 @pytest.mark.parametrize("answer", [FORBIDDEN, NONSENSE], ids=["forbidden", "nonsense"])
 def test_training_goes_on_while_the_bucket_refuses(answer, server, bucket, request):
     run = bucket / request.node.callspec.id / "checkpoints"

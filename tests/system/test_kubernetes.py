@@ -6,16 +6,16 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 from mnmt_jax import Translator
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.files.bucket import bucket_path, copy_files
 from mnmt_jax.files.local_copies import FOLDER_VARIABLE
+from tests.documents import start_python
 from tests.fake_kubernetes import JobSet
 from tests.made_bucket import serve
-from tests.made_run import make_cache, make_config, steps_of
+from tests.made_run import compiler_variables, make_cache, make_config, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 4
@@ -28,7 +28,8 @@ BUCKET_VARIABLES = (
 )
 # The pods of a cluster find one another by names, those of this machine by a port.
 PYTHON = """#!/usr/bin/env bash
-exec {python} "${{@/{address}/localhost:{port}}}"
+set -- "${{@/{address}/localhost:{port}}}"
+{start}
 """
 
 
@@ -39,7 +40,7 @@ def make_image(folder: Path, address: str) -> Path:
         port = free.getsockname()[1]
     python = folder / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(PYTHON.format(python=sys.executable, address=address, port=port))
+    python.write_text(PYTHON.format(address=address, port=port, start=start_python()))
     python.chmod(0o755)
     (folder / "scripts").symlink_to(ROOT / "scripts")
     return folder
@@ -65,7 +66,7 @@ def machine(folder: Path) -> dict[str, str]:
         "HOME": str(folder),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "1",
-        "JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"],
+        **compiler_variables(),
     }
 
 

@@ -86,7 +86,8 @@ def test_the_wheel_contains_only_the_package(wheel):
         str(path.relative_to(ROOT)).replace("gin_configs/", "mnmt_jax/gin_configs/")
         for folder in ("gin_configs", "mnmt_jax")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".gin", ".py", ".toml", ".typed") or path.name == "Snakefile"
+        if path.suffix in (".gin", ".py", ".toml", ".typed")
+        or path.name in ("Snakefile", "index.html", "style.css", "page.js")
     }
     kept |= {f"mnmt_jax/docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
     assert {name for name in names if not name.startswith(f"mnmt_jax-{__version__}")} == kept

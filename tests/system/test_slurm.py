@@ -12,8 +12,9 @@ from pathlib import Path
 
 from mnmt_jax.config.loading import save_config
 from tests.batch_record import ROWS
+from tests.documents import start_python
 from tests.fresh_process import PATIENCE
-from tests.made_run import make_cache, make_config, steps_of
+from tests.made_run import compiler_variables, make_cache, make_config, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 8
@@ -37,7 +38,7 @@ SCONTROL = '#!/bin/sh\n[ "$1" = requeue ] && [ $# = 2 ] && echo "$2" >> "$FAKE/r
 
 
 def write_commands(folder: Path) -> None:
-    python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    python = f"#!/bin/sh\n{start_python()}\n"
     for name, text in {"srun": SRUN, "scontrol": SCONTROL, "python": python}.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -62,7 +63,7 @@ def run_job(fake: Path, job: int, start: int, *flags: str, **variables: str) -> 
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "1",
-        "JAX_COMPILATION_CACHE_DIR": os.environ["JAX_COMPILATION_CACHE_DIR"],
+        **compiler_variables(),
         "SLURM_JOB_ID": str(job),
         "SLURM_NTASKS": "2",
         "SLURM_RESTART_COUNT": str(start),

@@ -43,6 +43,7 @@ class MadeJob:
         self.pretrained = types.SimpleNamespace(languages=languages)
         self.decode = Decode()
         self._name = name
+        self.replicas = [self]
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()

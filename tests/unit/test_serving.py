@@ -190,7 +190,7 @@ def wait_until(condition) -> None:
 
 def batcher(job: MadeJob, **changes) -> LiveBatcher:
     options = {"wait_seconds": 0.0, "max_waiting": 1000, "window": 4} | changes
-    return LiveBatcher(BatchEngine(job.as_completed), **options)
+    return LiveBatcher([BatchEngine(job.as_completed)], **options)
 
 
 def lines(*texts: str) -> list[LineOfText]:
@@ -232,6 +232,27 @@ def test_a_batch_waits_for_others_only_until_it_is_full(job):
     assert [future.result(30).text for future in futures] == [f"[de] {n}" for n in range(4)]
     assert time.monotonic() - start < 15 and job.batches == [["0", "1", "2", "3"]]
     live.stop()
+
+
+def test_engines_share_the_lines_and_do_not_wait_for_each_other(job):
+    slow = MadeJob()
+    slow.gate.clear()
+    job.gate.clear()
+    engines = [BatchEngine(one.as_completed) for one in (slow, job)]
+    live = LiveBatcher(engines, wait_seconds=0.1, max_waiting=100, window=64)
+    futures = live.submit(lines(*(f"{n}" for n in range(10))), "a")
+    wait_until(lambda: slow.batches and job.batches)
+    assert [len(batch) for batch in slow.batches + job.batches] == [5, 5]
+    job.gate.set()
+    for number in range(3):  # the second engine translates all that comes meanwhile
+        (future,) = live.submit(lines(f"later {number}"), "a")
+        assert future.result(30).text == f"[de] later {number}"
+    assert len(slow.batches) == 1
+    slow.gate.set()
+    assert [future.result(30).text for future in futures] == [f"[de] {n}" for n in range(10)]
+    live.stop()
+    with pytest.raises(Stopped):
+        live.submit(lines("late"), "a")
 
 
 def test_stopping_translates_what_waits_and_takes_no_more(job):

@@ -72,11 +72,34 @@ def test_headers_that_never_end(address, start):
     assert call(address, "/health")[0] == 200
 
 
+def test_headers_that_are_too_many():
+    limits = {**LIMITS, "headers_timeout": 60}
+    with serving(made_service(MadeJob(), **limits)) as url, connect(url) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\n")
+        with contextlib.suppress(OSError):
+            client.sendall(b"X-Long: aaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 10_000)
+        assert b" 200 " not in everything(client)
+
+
 def test_headers_of_a_second_request_that_never_end(address):
     with connect(address) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200 OK" in client.recv(65536)
-        assert 0.4 < seconds_until_closed(client, b"G", 0.1) < 5
+        client.sendall(b"GET /health HTTP/1.1\r\nX-Long: ")
+        assert 0.4 < seconds_until_closed(client, b"a", 0.1) < 5
+
+
+def test_a_request_that_was_sent_with_another_may_take_as_long(monkeypatch):
+    job = MadeJob()
+    job.gate.clear()
+    body = json.dumps(HELLO).encode()
+    second = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with serving(made_service(job, wait_milliseconds=0, **LIMITS)) as url, connect(url) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" + second)
+        assert b"200 OK" in client.recv(65536)
+        time.sleep(1.2)
+        job.gate.set()
+        assert b"[de] Hello." in client.recv(65536)
 
 
 def test_a_body_of_a_byte_a_second(address):

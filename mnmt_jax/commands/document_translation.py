@@ -1,0 +1,112 @@
+"""`mnmt translate --document`: a document is translated as a whole."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mnmt_jax.commands.common_flags import import_modules
+from mnmt_jax.commands.text_files import check_input_file, check_output_file, is_stream
+from mnmt_jax.errors import UserError, join_names, pluralize, say, warn
+from mnmt_jax.files.atomic_write import new_path
+from mnmt_jax.vocabulary.language_codes import match_code
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
+
+_OF_LINES = {  # flags, and their values without effect
+    "input": None,
+    "on_bad_line": "error",
+    "split_sentences": False,
+    "markup": None,
+    "format": "text",
+    "num_processes": None,
+    "process_id": None,
+    "runner": "local",
+}
+_AT_A_TIME = 256  # texts between two steps of the progress bar
+
+
+def translate_document_file(
+    flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
+) -> None:
+    """Translate the file of `--document` into that of `--output`.
+
+    Args:
+        flags: of `mnmt translate`.
+        gin_files: paths of gin files.
+        bindings: gin bindings.
+
+    Raises:
+        UserError: if flags for lines are given, a file cannot be read or written, or the document
+            has nothing to translate.
+    """
+    _check_flags(flags)
+    from mnmt_jax.decoding.glossary import Glossary
+    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.text_translation import TextToTranslate
+    from mnmt_jax.decoding.translator import Translator
+    from mnmt_jax.documents.formats import read_document
+    from mnmt_jax.documents.segments import DocumentOptions
+
+    import_modules(flags.module_import)
+    translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
+    source = match_code(flags.source, translator.languages, "--source")
+    target = match_code(flags.target, translator.languages, "--target")
+    options = DocumentOptions(target, source, flags.overwrite_translations)
+    document = read_document(Path(flags.document).read_bytes(), flags.document, options)
+    glossary = Glossary.load(flags.glossary) if flags.glossary else None
+    texts = [
+        TextToTranslate(segment.text, source, target, markup=segment.markup, glossary=glossary)
+        for segment in document.segments
+    ]
+    job = SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    results = _translate(job, texts)
+    data = document.write([result.text for result in results])
+    with new_path(Path(os.path.realpath(flags.output))) as partial:
+        partial.write_bytes(data)
+    say(f"{flags.output}: {pluralize(len(texts), 'text')} translated")
+    warn_of_terms(results)
+
+
+def _check_flags(flags: argparse.Namespace) -> None:
+    from mnmt_jax.documents.formats import check_format
+
+    for name, default in _OF_LINES.items():
+        if getattr(flags, name) != default:
+            raise UserError(f"--{name} is for lines; leave it out with --document")
+    check_input_file(flags.document, "--document")
+    ending = check_format(flags.document)
+    if not flags.output or is_stream(flags.output):
+        raise UserError(f"--document={flags.document}: name the file to write with --output")
+    if Path(flags.output).suffix.lower() != ending:
+        raise UserError(f"--output={flags.output}: must end in {ending}, as --document does")
+    check_output_file(flags.output, flags.document, "--document")
+
+
+def _translate(job: SentenceJob, texts: Sequence[TextToTranslate]) -> list[TextTranslation]:
+    """Translate texts, and show how many are done."""
+    from tqdm import tqdm
+
+    results: list[TextTranslation] = []
+    with tqdm(total=len(texts), unit=" texts", file=sys.stderr, disable=None) as bar:
+        for start in range(0, len(texts), _AT_A_TIME):
+            part = texts[start : start + _AT_A_TIME]
+            results += job.translate_texts(part)
+            bar.update(len(part))
+    return results
+
+
+def warn_of_terms(results: Sequence[TextTranslation]) -> None:
+    """Print the terms that are not translated as the glossary demands."""
+    missing = dict.fromkeys(term for result in results for term in result.missing_terms)
+    forbidden = dict.fromkeys(term for result in results for term in result.forbidden_terms)
+    if missing:
+        warn(f"terms not translated as the glossary demands: {join_names([*missing])}")
+    if forbidden:
+        warn(f"forbidden terms in the translation: {join_names([*forbidden])}")

@@ -1,0 +1,1 @@
+"""Documents in and out: segments of text to translate, and everything else kept as it is."""

@@ -1,0 +1,123 @@
+"""gettext catalogs (.po): texts without a translation get one, everything else is kept.
+
+The lines of all other entries, comments, contexts and flags are those of the file.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mnmt_jax.data.po_validation import check_po_text
+from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
+from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.storage_errors import one_line
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+_CHARSET = re.compile(rb"charset=([\w-]+)", re.IGNORECASE)
+_TRANSLATION = re.compile(r"\s*msgstr(?:\[(\d+)\s*\])?\s*\"")
+_CONTINUATION = re.compile(r"\s*\"")
+_UTF8 = ("utf-8", "utf8", "charset")  # templates have the word CHARSET
+_HEAD_BYTES = 8192
+
+
+def read_po(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read a gettext catalog.
+
+    Raises:
+        UserError: if a line is malformed, polib is not installed, or the encoding is not known.
+    """
+    text, encoding = _decode(data, name)
+    return _Catalog(text, encoding, _entries(text, name), options)
+
+
+def _decode(data: bytes, name: str) -> tuple[str, TextEncoding]:
+    declared = _CHARSET.search(data[:_HEAD_BYTES])
+    charset = declared[1].decode("ascii") if declared else "utf-8"
+    if charset.lower() in _UTF8:
+        return decode_text(data, name)
+    try:
+        return data.decode(charset), TextEncoding(charset)
+    except (LookupError, UnicodeError):
+        raise UserError(f"{name}: is not {charset}, as it says; convert it to UTF-8") from None
+
+
+def _entries(text: str, name: str) -> list[Any]:
+    """Return the entries of a catalog, without its header."""
+    try:
+        import polib
+    except ImportError:
+        raise UserError(f"{name}: needs polib; pip install 'mnmt-jax[documents]'") from None
+    text = text.replace("\r\n", "\n")
+    check_po_text(io.StringIO(text), name)
+    try:
+        catalog = polib.pofile(f"{text}\n")  # a text of one line would be the name of a file
+    except (OSError, ValueError, IndexError) as error:
+        reason = one_line(error)
+        line = re.search(r"\(line (\d+)\)", str(error))
+        place = f"{name}:{line[1]}: unexpected" if line else f"{name}: {reason}"
+        raise UserError(f"{place}; repair the file, or export it again") from None
+    return list(catalog)
+
+
+class _Catalog:
+    """A catalog as lines; a translation is written in place of the lines of an empty one."""
+
+    def __init__(
+        self, text: str, encoding: TextEncoding, entries: Sequence[Any], options: DocumentOptions
+    ) -> None:
+        self._encoding = encoding
+        self._lines = text.split("\n")
+        self._blocks: list[range] = []
+        self.segments: list[Segment] = []
+        starts = [entry.linenum - 1 for entry in entries]
+        ends = [*starts, len(self._lines)][1:]
+        for entry, start, end in zip(entries, starts, ends, strict=True):
+            is_filled = bool(entry.msgstr or any(entry.msgstr_plural.values()))
+            if is_filled and not options.overwrite:
+                continue
+            self._add(entry, list(self._translations(start, end)))
+
+    def _add(self, entry: Any, blocks: Sequence[tuple[int, range]]) -> None:
+        for index, block in blocks:
+            is_plural = bool(entry.msgid_plural) and (index > 0 or len(blocks) == 1)
+            text = entry.msgid_plural if is_plural else entry.msgid
+            if has_letters(text):
+                self._blocks.append(block)
+                self.segments.append(Segment(text))
+
+    def _translations(self, start: int, end: int) -> Iterator[tuple[int, range]]:
+        """Yield the number and the lines of each translation of an entry."""
+        number = start
+        while number < end:
+            match = _TRANSLATION.match(self._lines[number])
+            first = number
+            number += 1
+            if match:
+                while number < end and _CONTINUATION.match(self._lines[number]):
+                    number += 1
+                yield int(match[1] or 0), range(first, number)
+
+    def write(self, texts: Sequence[str]) -> bytes:
+        """Return the file with the translations."""
+        lines: list[str] = []
+        position = 0
+        for block, text in zip(self._blocks, texts, strict=True):
+            first = self._lines[block.start]
+            end = "\r" if first.endswith("\r") else ""
+            lines += self._lines[position : block.start]
+            keyword = first[: first.index('"')]
+            lines += [line + end for line in _quoted(keyword, text)]
+            position = block.stop
+        return self._encoding.encode("\n".join(lines + self._lines[position:]))
+
+
+def _quoted(keyword: str, text: str) -> list[str]:
+    """Return the lines of a text: one, or one for each line of the text after an empty one."""
+    import polib
+
+    parts = [f'"{polib.escape(part)}"' for part in text.splitlines(keepends=True)] or ['""']
+    return [keyword + parts[0]] if len(parts) == 1 else [f'{keyword}""', *parts]

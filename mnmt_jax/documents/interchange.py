@@ -1,0 +1,163 @@
+"""Files for translators: XLIFF 1.2 and 2, and TMX.
+
+A target is a copy of its source with translated text. Translations in the file are kept, unless
+they are to be replaced; units that must not be translated stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from mnmt_jax.data.xml_elements import (
+    UNTRANSLATED_STATES,
+    XML_LANG,
+    child_named,
+    inherited_attribute,
+    local_name,
+)
+from mnmt_jax.documents.passages import Atom, Item, ParagraphDocument, Span
+from mnmt_jax.documents.segments import Document, DocumentOptions
+from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import parse_code
+
+_CONTAINERS = ("g", "mrk", "pc", "hi")
+_ANY_LANGUAGE = "*all*"  # srclang of TMX
+
+
+def read_xliff(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read XLIFF 1.2 or 2.
+
+    Raises:
+        UserError: if it is damaged, or of other languages than those of the options.
+    """
+    file = XmlFile(data, name, "xliff")
+    root = file.root
+    if root.get("version", "").startswith("2"):
+        _check_languages(root, ("srcLang", "trgLang"), name, options)
+    else:
+        for part in root.iter("{*}file"):
+            _check_languages(part, ("source-language", "target-language"), name, options)
+    paragraphs = []
+    for unit in list(root.iter("{*}trans-unit", "{*}segment")):
+        if inherited_attribute(unit, "translate") != "no":
+            paragraphs += [MixedParagraph(one, _classify) for one in _new_targets(unit, options)]
+    return ParagraphDocument(paragraphs, file.to_bytes)
+
+
+def read_tmx(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read TMX; each unit of the source language gets a variant in the target language.
+
+    Raises:
+        UserError: if it is damaged, or no source language is known.
+    """
+    file = XmlFile(data, name, "tmx")
+    root = file.root
+    header = child_named(root, "header")
+    srclang = header.get("srclang", "") if header is not None else ""
+    source = options.source or ("" if srclang == _ANY_LANGUAGE else srclang)
+    if not source:
+        raise UserError(f"{name}: names no source language; choose it")
+    variants = [_new_variant(unit, source, options) for unit in list(root.iter("{*}tu"))]
+    segments = [child_named(one, "seg") for one in variants if one is not None]
+    paragraphs = [MixedParagraph(segment, _classify) for segment in segments]
+    return ParagraphDocument(paragraphs, file.to_bytes)
+
+
+def _check_languages(
+    element: Any, attributes: tuple[str, str], name: str, options: DocumentOptions
+) -> None:
+    """Check the languages of a file, and write the target language if there is none.
+
+    Raises:
+        UserError: if they are others.
+    """
+    for attribute, code in zip(attributes, (options.source, options.target), strict=True):
+        tag = element.get(attribute)
+        if tag and code and not _is_same(tag, code):
+            raise UserError(f"{name}: {attribute}={tag} in the file, but {code} is asked for")
+    if not element.get(attributes[1]):
+        element.set(attributes[1], _tag(options.target))
+
+
+def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
+    """Yield a new target of a unit, a copy of its source, unless it has a translation."""
+    source, old = child_named(unit, "source"), child_named(unit, "target")
+    if source is None:
+        return
+    state = unit.get("state") or (old.get("state", "") if old is not None else "")
+    is_filled = old is not None and bool("".join(old.itertext()).strip() or len(old))
+    if is_filled and state not in UNTRANSLATED_STATES and not options.overwrite:
+        return
+    segmented = child_named(unit, "seg-source")
+    before = source if segmented is None else segmented
+    target = copy.deepcopy(before)
+    target.tag = source.tag.removesuffix("source") + "target"
+    if XML_LANG in target.attrib:
+        target.set(XML_LANG, _tag(options.target))
+    if old is None:
+        before.tail = unit.text if (unit.text or "").isspace() else before.tail
+    else:
+        target.attrib.update(old.attrib)
+        target.tail = old.tail
+        unit.remove(old)
+    before.addnext(target)
+    for element in (unit, target):
+        if element.get("state") in UNTRANSLATED_STATES:
+            element.set("state", "translated")
+    yield target
+
+
+def _new_variant(unit: Any, source: str, options: DocumentOptions) -> Any:
+    """Return a new variant of a unit in the target language, or None if it has a translation."""
+    originals, targets = _variants(unit, source), _variants(unit, options.target)
+    if not originals or child_named(originals[0], "seg") is None:
+        return None
+    for target in targets:
+        segment = child_named(target, "seg")
+        if segment is not None and (segment.text or len(segment)) and not options.overwrite:
+            return None
+        unit.remove(target)
+    original = originals[0]
+    variant = copy.deepcopy(original)
+    for child in list(variant):
+        if local_name(child) != "seg":
+            variant.remove(child)
+    variant.attrib.clear()
+    variant.set(XML_LANG, _tag(options.target))
+    original.tail = unit.text if (unit.text or "").isspace() else original.tail
+    original.addnext(variant)
+    return variant
+
+
+def _variants(unit: Any, code: str) -> list[Any]:
+    """Return the variants of a unit in a language."""
+    return [
+        one
+        for one in unit
+        if local_name(one) == "tuv" and _is_same(one.get(XML_LANG) or one.get("lang") or "", code)
+    ]
+
+
+def _classify(child: Any) -> Item:
+    name = local_name(child)
+    is_protected = child.get("translate") == "no" or child.get("mtype") == "protected"
+    if name not in _CONTAINERS or is_protected:
+        text = "".join(child.itertext()) if is_protected else ""
+        return Atom(child, is_word=bool(name), text=text)
+    return Span(child, (), is_apart=child.get("mtype") == "seg")
+
+
+def _is_same(tag: str, code: str) -> bool:
+    """Return whether two codes name one language, in any region."""
+    try:
+        return parse_code(tag).without_region == parse_code(code).without_region
+    except UserError:
+        return False
+
+
+def _tag(code: str) -> str:
+    """Return a code as XML writes it: pt-BR."""
+    return code.replace("_", "-")

@@ -1,0 +1,164 @@
+"""Inline structure of Markdown with positions, which markdown-it-py does not record."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
+
+_RULES = {  # function of markdown_it.rules_inline by name of the rule
+    "newline": "newline",
+    "escape": "escape",
+    "backticks": "backtick",
+    "link": "link",
+    "image": "image",
+    "autolink": "autolink",
+    "html_inline": "html_inline",
+    "entity": "entity",
+}
+_ATOMS = ("image", "autolink")
+_PAIRS = ("emphasis", "strikethrough")
+_HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^>]*?(/?)>")
+_VOID = frozenset("area br col embed hr img input link meta source track wbr".split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A place of a text that is not plain.
+
+    Attributes:
+        start: its first character.
+        end: after its last character.
+        kind: "open", "close", "atom", "text", "soft_break" or "hard_break".
+        name: rule of Markdown.
+        text: what it means, for a "text".
+    """
+
+    start: int
+    end: int
+    kind: str
+    name: str
+    text: str = ""
+
+
+def make_parser() -> MarkdownIt:
+    """Return a parser of CommonMark, tables and strikethrough that records positions."""
+    from markdown_it import MarkdownIt, rules_inline
+
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    for rule, function in _RULES.items():
+        parser.inline.ruler.at(rule, _recorded(rule, getattr(rules_inline, function)))
+    for rule in _PAIRS:
+        parser.inline.ruler.at(rule, _recorded(rule, getattr(rules_inline, rule).tokenize))
+    return parser
+
+
+def find_events(parser: MarkdownIt, content: str, env: Any) -> list[Event]:
+    """Return the events of the content of a paragraph, in order.
+
+    Args:
+        parser: of `make_parser`.
+        content: the content of an inline token.
+        env: environment of the parsed document, with its references.
+    """
+    from markdown_it.rules_inline import StateInline
+
+    state = StateInline(content, parser, env, [])
+    records: list[_Record] = []
+    state.records = records  # type: ignore[attr-defined]
+    parser.inline.tokenize(state)
+    for rule in parser.inline.ruler2.getRules(""):
+        rule(state)
+    events = [event for record in records for event in record.events(content)]
+    return _with_html_pairs(sorted(events, key=lambda event: (event.start, event.end)), content)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    """A rule that applied, and the tokens that it made."""
+
+    rule: str
+    start: int
+    end: int
+    label_end: int
+    tokens: Sequence[Any]
+    sizes: Sequence[int] = ()  # of the tokens of emphasis, in characters
+
+    def events(self, content: str) -> Iterator[Event]:
+        """Yield its events, once all rules have been applied."""
+        kinds = [token.type for token in self.tokens]
+        if self.rule in _PAIRS:
+            yield from self._pairs()
+        elif self.rule == "link":
+            yield Event(self.start, self.start + 1, "open", self.rule)
+            yield Event(self.label_end, self.end, "close", self.rule)
+        elif "hardbreak" in kinds:
+            start = len(content[: self.start].rstrip(" "))
+            yield Event(start, self.end, "hard_break", self.rule)
+        elif "softbreak" in kinds:
+            start = len(content[: self.start].rstrip(" "))
+            yield Event(start, self.end, "soft_break", self.rule)
+        elif "text_special" in kinds:
+            text = self.tokens[kinds.index("text_special")].content
+            yield Event(self.start, self.end, "text", self.rule, text)
+        elif self.rule in _ATOMS or "code_inline" in kinds or "html_inline" in kinds:
+            yield Event(self.start, self.end, "atom", self.rule)
+
+    def _pairs(self) -> Iterator[Event]:
+        """Yield the marks of emphasis; of two marks the outer one became an empty text."""
+        position = self.start
+        for token, size in zip(self.tokens, self.sizes, strict=True):
+            name, _, side = token.type.rpartition("_")
+            if side in ("open", "close"):
+                is_double = name in ("strong", "s")
+                start = position - 1 if name == "strong" and side == "open" else position
+                yield Event(start, start + 1 + is_double, side, name)
+            position += size
+
+
+def _recorded(rule: str, apply: Callable[[StateInline, bool], bool]) -> Any:
+    """Return a rule that records where it applied."""
+
+    def record(state: StateInline, silent: bool) -> bool:
+        records = getattr(state, "records", None)
+        start, count, label_end = state.pos, len(state.tokens), 0
+        if records is not None and not silent and rule == "link" and state.src[start] == "[":
+            label_end = state.md.helpers.parseLinkLabel(state, start, True)
+        applied = apply(state, silent)
+        if records is not None and applied and not silent:
+            tokens = state.tokens[count:]
+            sizes = [len(token.content) for token in tokens] if rule in _PAIRS else []
+            if sum(sizes) > state.pos - start:  # the first is the text before
+                tokens, sizes = tokens[1:], sizes[1:]
+            records.append(_Record(rule, start, state.pos, label_end, tokens, sizes))
+        return applied
+
+    return record
+
+
+def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
+    """Return events in which HTML tags of a pair at one level open and close."""
+    result = list(events)
+    open_tags: list[tuple[str, int]] = []  # name and number; "" is an element of Markdown
+    for number, event in enumerate(events):
+        tag = _HTML_TAG.fullmatch(content[event.start : event.end])
+        if event.kind == "open":
+            open_tags.append(("", number))
+        elif event.kind == "close":
+            while open_tags and open_tags.pop()[0]:
+                pass
+        elif event.name == "html_inline" and tag and not tag[3]:
+            name = tag[2].lower()
+            if not tag[1] and name not in _VOID:
+                open_tags.append((name, number))
+            elif tag[1] and open_tags and open_tags[-1][0] == name:
+                _, first = open_tags.pop()
+                result[first] = dataclasses.replace(events[first], kind="open")
+                result[number] = dataclasses.replace(event, kind="close")
+    return result

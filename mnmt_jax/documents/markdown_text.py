@@ -1,0 +1,313 @@
+"""Markdown: paragraphs, headings and table cells; everything else is kept.
+
+Code, links' addresses, images, HTML tags, front matter and reference definitions stay as they
+are. A wrapped paragraph has as many lines as before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mnmt_jax.documents.markdown_inline import Event, find_events, make_parser
+from mnmt_jax.documents.passages import (
+    Atom,
+    Block,
+    Item,
+    Paragraph,
+    ParagraphDocument,
+    Span,
+    join_text,
+)
+from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
+from mnmt_jax.documents.text_encoding import decode_text
+from mnmt_jax.errors import UserError
+
+MAX_BYTES = 2 << 20
+"""Maximum bytes of a file; it is parsed in Python."""
+
+_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)")
+_NO_TEXT = re.compile(r"(\[\^[^\]\s]{1,80}\]:?)|(?<!.)(\[[ xX]\] )", re.DOTALL)
+_BLOCK_START = re.compile(r"[-+*]|#{1,6}|\d{1,9}[.)]|[>|].*|={2,}|-{2,}|(?:```|~~~).*")
+_SPECIAL = re.compile(r"[\\`*_\[\]<>~&]")
+_SOFT_BREAK, _SPACE = "\1", "\0"  # in texts that are being rendered
+
+
+def read_markdown(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read Markdown.
+
+    Raises:
+        UserError: if it is too long, markdown-it-py is not installed, or its encoding is not known.
+    """
+    if len(data) > MAX_BYTES:
+        raise UserError(f"{name}: has more than {MAX_BYTES >> 20} MiB of Markdown; divide it")
+    try:
+        parser = make_parser()
+    except ImportError:
+        raise UserError(
+            f"{name}: needs markdown-it-py; pip install 'mnmt-jax[documents]'"
+        ) from None
+    original, encoding = decode_text(data, name)
+    line_end = "\r\n" if "\r\n" in original else "\n"
+    source = re.sub("\r\n?", "\n", original)
+    pieces = _Pieces(source)
+    blocks = list(_blocks(parser, source, pieces))
+    return ParagraphDocument(
+        blocks, lambda: encoding.encode(pieces.joined().replace("\n", line_end))
+    )
+
+
+class _Pieces:
+    """A text of which parts are replaced."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._replaced: dict[tuple[int, int], str] = {}
+
+    def replace(self, start: int, end: int, text: str) -> None:
+        """Replace a part."""
+        self._replaced[start, end] = text
+
+    def joined(self) -> str:
+        """Return the text with all replacements."""
+        result, position = [], 0
+        for (start, end), text in sorted(self._replaced.items()):
+            result += [self.source[position:start], text]
+            position = end
+        return "".join([*result, self.source[position:]])
+
+
+def _blocks(parser: Any, source: str, pieces: _Pieces) -> Iterator[Block]:
+    """Yield the blocks with text."""
+    matter = _FRONT_MATTER.match(source)
+    blank = "\n" * matter[0].count("\n") if matter else ""
+    env: dict[str, Any] = {}
+    tokens = parser.parse(blank + source[matter.end() if matter else 0 :], env)
+    starts = [0, *(match.end() for match in re.finditer("\n", source))]
+    position = 0
+    for number, token in enumerate(tokens):
+        if token.type == "inline" and token.content:
+            line, kind = token.map[0], tokens[number - 1].type
+            places = _places(source, token.content, starts, line, position)
+            if places is None:
+                continue
+            position = places[-1]
+            yield _MarkdownParagraph(parser, env, (token.content, kind), places, pieces)
+        elif token.type == "html_block":
+            start = starts[token.map[0]]
+            if source.startswith(token.content, start):
+                yield _HtmlBlock(start, token.content, pieces)
+
+
+def _places(
+    source: str, content: str, starts: Sequence[int], line: int, position: int
+) -> list[int] | None:
+    """Return the place in the source of each character of a content, and of its end.
+
+    Args:
+        source: the file.
+        content: lines without the marks of the blocks around them; a pipe in a cell of a table has
+            no backslash.
+        starts: places of the lines.
+        line: number of the first line.
+        position: place after the content before, which may be in the same line.
+    """
+    places: list[int] = []
+    for number, text in enumerate(content.split("\n"), start=line):
+        position = max(position, starts[number])
+        for written in (text, text.replace("|", "\\|")):
+            place = source.find(written, position)
+            end = starts[number + 1] if number + 1 < len(starts) else len(source) + 1
+            if 0 <= place and place + len(written) < end + (end > len(source)):
+                break
+        else:
+            return None
+        for character in text:
+            place += source[place] == "\\" and character == "|" != source[place]
+            places.append(place)
+            place += 1
+        places.append(place)  # of the line break, or the end
+        position = place
+    return places
+
+
+class _HtmlBlock:
+    """A block of HTML."""
+
+    def __init__(self, start: int, content: str, pieces: _Pieces) -> None:
+        self._start, self._content, self._pieces = start, content, pieces
+        self.segments = [Segment(content, "html")]
+
+    def replace(self, texts: Iterator[str]) -> None:
+        """Replace the block by its translation."""
+        end = self._start + len(self._content)
+        self._pieces.replace(self._start, end, next(texts))
+
+
+class _MarkdownParagraph(Paragraph):
+    """The content of a paragraph, heading or cell.
+
+    Args:
+        parser: of `make_parser`.
+        env: environment of the parsed document.
+        content: the content, and the type of the token before it.
+        places: of its characters in the source.
+        pieces: the source.
+    """
+
+    def __init__(
+        self, parser: Any, env: Any, content: tuple[str, str], places: list[int], pieces: _Pieces
+    ) -> None:
+        self._content, kind = content
+        self._places, self._pieces = places, pieces
+        self._events_of: Callable[[str], list[Event]] = lambda text: find_events(parser, text, env)
+        self._spellings = {"|": "\\|"} if kind in ("th_open", "td_open") else {}
+        self._guards_start = kind == "paragraph_open"
+        self._breaks: list[str] = []
+        events = self._events_of(self._content)
+        self._structure = _structure(events)
+        self._original = self._items(events)
+        super().__init__(_without_breaks(self._original))
+
+    def replace(self, texts: Iterator[str]) -> None:
+        """Replace the content by its translation; texts are those of the passages."""
+        if not self.passages:
+            return
+        items = self.translated(texts)
+        for options in ({}, {"escapes": True}, {"escapes": True, "pads": True}):
+            text = self._render(items, **options)
+            plain = text.replace(_SPACE, " ")
+            if _structure(self._events_of(plain)) == self._structure:
+                break
+        if self._guards_start and _BLOCK_START.fullmatch(re.split(r"[\0 ]", text, maxsplit=1)[0]):
+            text = re.sub(r"^(\d*)", r"\1\\", text)
+        start, end = self._places[0], self._places[-1]
+        self._pieces.replace(start, end, self._with_line_breaks(text))
+
+    def _items(self, events: Sequence[Event]) -> list[Item]:
+        levels: list[list[Item]] = [[]]
+        opened: list[Event] = []
+        position = 0
+        for event in [*events, None]:
+            end = len(self._content) if event is None else event.start
+            levels[-1] += _plain(self._content[position:end])
+            if event is None:
+                break
+            position = event.end
+            if event.kind == "open":
+                opened.append(event)
+                levels.append([])
+            elif event.kind == "close":
+                inner, outer = join_text(levels.pop()), opened.pop()
+                marks = self._literal(outer), self._closing(outer, event)
+                levels[-1].append(Span(marks, inner))
+            else:
+                levels[-1].append(self._leaf(event))
+        return join_text(levels[0])
+
+    def _leaf(self, event: Event) -> Item:
+        """Return an event without content as text, or an atom of what is written there."""
+        literal = self._literal(event)
+        if event.kind == "text":
+            self._spellings[event.text] = literal
+            return event.text
+        if event.kind == "soft_break":
+            self._breaks.append(literal)
+            return _SOFT_BREAK
+        is_line_end = literal.lower().startswith("<br")
+        is_break = event.kind == "hard_break" or is_line_end
+        shown = literal.strip("`<>") if event.name in ("backticks", "autolink") else ""
+        return Atom(literal, is_break, is_word=bool(shown), text=shown)
+
+    def _literal(self, event: Event) -> str:
+        return self._pieces.source[self._places[event.start] : self._places[event.end]]
+
+    def _closing(self, opening: Event, closing: Event) -> str | tuple[str, str]:
+        """Return what closes a span; for a link by its text also the text that is its label."""
+        literal = self._literal(closing)
+        if opening.name != "link" or literal not in ("]", "][]"):
+            return literal
+        return literal, self._content[opening.end : closing.start]
+
+    def _render(self, items: Sequence[Item], *, escapes: bool = False, pads: bool = False) -> str:
+        return "".join(self._rendered(item, escapes, pads) for item in items)
+
+    def _rendered(self, item: Item, escapes: bool, pads: bool) -> str:
+        if isinstance(item, Atom):
+            return str(item.payload)
+        if isinstance(item, str):
+            return self._spelled(item, escapes).replace(" ", _SPACE)
+        opening, closing = item.payload
+        inner = self._render(item.items, escapes=escapes, pads=pads)
+        stripped = inner.strip(_SPACE)
+        before, _, after = inner.partition(stripped) if stripped else ("", "", inner)
+        if isinstance(closing, tuple):
+            closing, label = closing
+            is_changed = (
+                stripped.replace(_SPACE, " ").casefold() != " ".join(label.split()).casefold()
+            )
+            closing = f"][{label}]" if is_changed else closing
+        pad = _SPACE if pads and opening.strip("*_~") == "" else ""
+        return f"{before or pad}{opening}{stripped}{closing}{after or pad}"
+
+    def _spelled(self, text: str, escapes: bool) -> str:
+        """Return a text with characters written as in the source, and special ones escaped."""
+        result = []
+        for character in re.sub(r"[\r\n]", " ", text):
+            if character in self._spellings:
+                result.append(self._spellings[character])
+            elif escapes and _SPECIAL.match(character):
+                result.append(f"\\{character}")
+            else:
+                result.append(character)
+        return "".join(result)
+
+    def _with_line_breaks(self, text: str) -> str:
+        """Return a rendered text with the line breaks of the source at the nearest spaces."""
+        original = self._render(self._original)
+        spaces = [
+            match.start()
+            for match in re.finditer(_SPACE, text)
+            if not _BLOCK_START.fullmatch(re.split(r"[\0 ]", text[match.end() :], maxsplit=1)[0])
+        ]
+        breaks = {}
+        places = [match.start() for match in re.finditer(_SOFT_BREAK, original)]
+        for place, literal in zip(places, self._breaks, strict=False):
+            middle = place / len(original) * len(text)
+            if spaces:
+                space = min(spaces, key=lambda one: abs(one - middle))
+                breaks[space] = literal
+                spaces = [one for one in spaces if one > space]
+        return "".join(
+            breaks.get(number, " ") if character == _SPACE else character
+            for number, character in enumerate(text)
+        )
+
+
+def _plain(text: str) -> list[Item]:
+    """Return text with references of footnotes and marks of tasks as atoms."""
+    items: list[Item] = []
+    position = 0
+    for match in _NO_TEXT.finditer(text):
+        items += [text[position : match.start()], Atom(match[0])]
+        position = match.end()
+    return [*items, text[position:]]
+
+
+def _without_breaks(items: Sequence[Item]) -> list[Item]:
+    """Return items with spaces in place of soft line breaks."""
+    return [
+        item.replace(_SOFT_BREAK, " ")
+        if isinstance(item, str)
+        else Span(item.payload, _without_breaks(item.items))
+        if isinstance(item, Span)
+        else item
+        for item in items
+    ]
+
+
+def _structure(events: Sequence[Event]) -> Counter[tuple[str, str]]:
+    kept = ("open", "close", "atom", "hard_break")
+    return Counter((event.kind, event.name) for event in events if event.kind in kept)

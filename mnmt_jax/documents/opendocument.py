@@ -1,0 +1,110 @@
+"""OpenDocument text (.odt): paragraphs and headings of content.xml, headers and footers.
+
+Notes, text boxes, table cells and annotations hold paragraphs too. Text that is recorded as
+deleted stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mnmt_jax.data.xml_elements import local_name
+from mnmt_jax.documents.passages import Atom, Item, ParagraphDocument, Span
+from mnmt_jax.documents.segments import Document, DocumentOptions
+from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile, append_text
+from mnmt_jax.documents.zip_archive import ZipArchive
+from mnmt_jax.errors import UserError
+
+_TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+_STYLE = "urn:oasis:names:tc:opendocument:xmlns:style:1.0"
+_PARTS = {"content.xml": "document-content", "styles.xml": "document-styles"}
+_MANIFEST = "META-INF/manifest.xml"
+_OPTIONAL = ("styles.xml",)
+_SPANS = frozenset(f"{{{_TEXT}}}{name}" for name in ("span", "a", "meta"))
+_BREAKS = frozenset(f"{{{_TEXT}}}{name}" for name in ("tab", "line-break"))
+_SPACE = f"{{{_TEXT}}}s"
+_COUNT = f"{{{_TEXT}}}c"
+_MAX_SPACES = 1000
+_MARKERS = frozenset(f"{{{_TEXT}}}{name}" for name in ("soft-page-break",))
+_RSID = re.compile(r"(paragraph-)?rsid")  # of an editing session, without effect
+
+
+def read_odt(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read an OpenDocument text.
+
+    Raises:
+        UserError: if it is damaged or unsafe to unpack.
+    """
+    archive = ZipArchive(data, name)
+    if _MANIFEST in archive.names() and b"encryption-data" in archive.read(_MANIFEST):
+        raise UserError(f"{name}: is encrypted; save it without a password")
+    files = {
+        part: XmlFile(archive.read(part), f"{name}/{part}", root)
+        for part, root in _PARTS.items()
+        if part not in _OPTIONAL or part in archive.names()
+    }
+    paragraphs = [one for file in files.values() for one in _paragraphs(file.root)]
+    return ParagraphDocument(
+        paragraphs,
+        lambda: archive.replaced({part: file.to_bytes() for part, file in files.items()}),
+    )
+
+
+def _paragraphs(root: Any) -> Iterator[MixedParagraph]:
+    plain = _styles_without_effect(root)
+
+    def classify(child: Any) -> Item:
+        if child.tag == _SPACE:
+            return " " * _count(child)
+        if child.tag in _MARKERS:
+            return ""
+        if child.tag in _SPANS:
+            has_effect = child.get(f"{{{_TEXT}}}style-name") not in plain
+            return Span(child if has_effect else None, ())
+        return Atom(child, is_break=child.tag in _BREAKS)
+
+    for element in root.iter(f"{{{_TEXT}}}p", f"{{{_TEXT}}}h"):
+        if not any(local_name(parent) == "tracked-changes" for parent in element.iterancestors()):
+            yield MixedParagraph(element, classify, _collapsed, _add_text)
+
+
+def _styles_without_effect(root: Any) -> set[str]:
+    """Return names of automatic styles that only tell editing sessions apart."""
+    names = set()
+    for style in root.iter(f"{{{_STYLE}}}style"):
+        properties = [attribute for child in style for attribute in child.attrib]
+        is_plain = all(_RSID.fullmatch(one.rpartition("}")[2]) for one in properties)
+        is_text = style.get(f"{{{_STYLE}}}family") == "text"
+        has_parent = style.get(f"{{{_STYLE}}}parent-style-name") is not None
+        if is_text and is_plain and not has_parent and properties:
+            names.add(style.get(f"{{{_STYLE}}}name"))
+    return names
+
+
+def _count(space: Any) -> int:
+    """Return the number of spaces of an element, at most 1000."""
+    text = space.get(_COUNT, "1")
+    return min(int(text), _MAX_SPACES) if text.isascii() and text.isdigit() else 1
+
+
+def _collapsed(text: str) -> str:
+    return re.sub(r"[ \t\r\n]+", " ", text)
+
+
+def _add_text(element: Any, text: str) -> None:
+    """Add text; spaces that would be collapsed become elements."""
+    for number, piece in enumerate(re.split("( {2,})", _collapsed_breaks(text))):
+        if number % 2:
+            append_text(element, " ")
+            space = element.makeelement(_SPACE)
+            if len(piece) > 2:
+                space.set(_COUNT, str(len(piece) - 1))
+            element.append(space)
+        elif piece:
+            append_text(element, piece)
+
+
+def _collapsed_breaks(text: str) -> str:
+    return re.sub(r"[\t\r\n]", " ", text)

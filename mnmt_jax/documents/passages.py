@@ -1,0 +1,256 @@
+"""Passages: text with inline elements, as an XML fragment that a translator can take.
+
+A paragraph is a tree of text, spans (with content, such as a link), atoms (without, such as an
+image) and breaks (such as a tab), which end a passage. The fragment of a passage has `<g id="1">`
+for a span and `<x id="2"/>` for an atom; atoms at its ends stay outside, unless they are words.
+
+    Press <g id="1">Enter</g> twice<x id="2"/>.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
+from typing import Any, Protocol
+
+from mnmt_jax.documents.segments import Segment
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+_SPAN, _ATOM = "g", "x"  # element names
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Atom:
+    """An inline element without text to translate.
+
+    Attributes:
+        payload: of the format.
+        is_break: whether it ends the passage before it.
+        is_word: whether it has a place in a sentence, such as a placeholder.
+        text: what it shows, such as code; it is read with the sentence and stays as it is.
+    """
+
+    payload: Any
+    is_break: bool = False
+    is_word: bool = False
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Span:
+    """An inline element with content; one that stands apart is a passage by itself."""
+
+    payload: Any
+    items: Sequence[Item]
+    is_apart: bool = False
+
+
+Item = str | Atom | Span
+
+
+class Passage:
+    """Items that are translated together, of which at least one has letters."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = items
+        self._elements: list[Atom | Span] = []
+        fragment = self._fragment(items)
+        is_plain = not self._elements
+        self.segment = Segment(
+            plain_text(items) if is_plain else fragment, "" if is_plain else "xml"
+        )
+
+    def _fragment(self, items: Sequence[Item]) -> str:
+        text = ""
+        for item in items:
+            if isinstance(item, str):
+                text += escape(legal(item), quote=False)
+                continue
+            self._elements.append(item)
+            number = len(self._elements)
+            if isinstance(item, Span):
+                text += f'<{_SPAN} id="{number}">{self._fragment(item.items)}</{_SPAN}>'
+            else:
+                text += _atom(number, item.text)
+        return text
+
+    def translated(self, text: str) -> list[Item]:
+        """Return the items with a translation of the segment.
+
+        Raises:
+            ValueError: if the translation does not have the elements of the segment.
+        """
+        if not self._elements:
+            return [legal(text)]
+        from lxml import etree
+
+        try:
+            root = etree.fromstring(
+                f"<f>{legal(text)}</f>", etree.XMLParser(resolve_entities=False)
+            )
+        except etree.XMLSyntaxError as error:
+            raise ValueError("the translation of a fragment is not well formed") from error
+        ids = sorted(int(element.get("id", 0)) for element in root.iterdescendants())
+        if ids != list(range(1, len(self._elements) + 1)):
+            raise ValueError("the translation of a fragment lacks elements")
+        return self._read(root)
+
+    def _read(self, parent: Any) -> list[Item]:
+        items: list[Item] = [parent.text or ""]
+        for child in parent:
+            original = self._elements[int(child.get("id")) - 1]
+            if isinstance(original, Span):
+                items.append(Span(original.payload, self._read(child)))
+            else:
+                items.append(original)
+            items.append(child.tail or "")
+        return join_text(items)
+
+
+def _atom(number: int, text: str) -> str:
+    if not text:
+        return f'<{_ATOM} id="{number}"/>'
+    return f'<{_ATOM} id="{number}" translate="no">{escape(legal(text), quote=False)}</{_ATOM}>'
+
+
+class Paragraph(abc.ABC):
+    """The passages of a paragraph, and what is between them.
+
+    Args:
+        items: content of the paragraph.
+    """
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.passages: list[Passage] = []
+        self._tree = self._divide(items)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The texts of the passages."""
+        return [passage.segment for passage in self.passages]
+
+    def translated(self, texts: Iterator[str]) -> list[Item]:
+        """Return the content with translations, one for each passage."""
+        return list(_resolve(self._tree, texts))
+
+    @abc.abstractmethod
+    def replace(self, texts: Iterator[str]) -> None:
+        """Put the translations of the passages into the document."""
+
+    def _divide(self, items: Sequence[Item]) -> list[Any]:
+        """Return items with passages in place of what is translated together."""
+        tree: list[Any] = []
+        run: list[Item] = []
+        for item in items:
+            if not _ends_passage(item):
+                run.append(item)
+                continue
+            tree += self._passage(run)
+            tree.append(self._inner(item) if isinstance(item, Span) else item)
+            run = []
+        return tree + self._passage(run)
+
+    def _inner(self, span: Span) -> Span:
+        return Span(span.payload, self._divide(span.items))
+
+    def _passage(self, items: Sequence[Item]) -> list[Any]:
+        """Return a passage and the items around it that are no text."""
+        if not has_letters(plain_text(items)):
+            return list(items)
+        kept = [
+            number
+            for number, item in enumerate(items)
+            if plain_text([item]).strip() or (isinstance(item, Atom) and item.is_word)
+        ]
+        start, end = kept[0], kept[-1] + 1
+        while start and isinstance(items[start - 1], str):
+            start -= 1
+        while end < len(items) and isinstance(items[end], str):
+            end += 1
+        body = items[start:end]
+        if len(body) == 1 and isinstance(body[0], Span):
+            middle: Any = self._inner(body[0])
+        else:
+            middle = Passage(body)
+            self.passages.append(middle)
+        return [*items[:start], middle, *items[end:]]
+
+
+class Block(Protocol):
+    """A part of a document: a paragraph, or one that is translated otherwise."""
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Segments in order."""
+
+    def replace(self, texts: Iterator[str]) -> None:
+        """Put the translations of the segments into the document."""
+
+
+class ParagraphDocument:
+    """A document of paragraphs.
+
+    Args:
+        paragraphs: in order.
+        to_bytes: returns the file with the content of the paragraphs.
+    """
+
+    def __init__(self, paragraphs: Sequence[Block], to_bytes: Callable[[], bytes]) -> None:
+        self._paragraphs, self._to_bytes = paragraphs, to_bytes
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments of all paragraphs."""
+        return [segment for one in self._paragraphs for segment in one.segments]
+
+    def write(self, texts: Sequence[str]) -> bytes:
+        """Return the file with translated passages."""
+        remaining = iter(texts)
+        for paragraph in self._paragraphs:
+            paragraph.replace(remaining)
+        return self._to_bytes()
+
+
+def plain_text(items: Sequence[Item]) -> str:
+    """Return the text of items without their elements."""
+    return "".join(
+        item if isinstance(item, str) else plain_text(item.items) if isinstance(item, Span) else ""
+        for item in items
+    )
+
+
+def join_text(items: Iterable[Item]) -> list[Item]:
+    """Return items with adjacent texts joined and without empty ones."""
+    joined: list[Item] = []
+    for item in items:
+        if isinstance(item, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += item
+        elif item != "":
+            joined.append(item)
+    return joined
+
+
+def legal(text: str) -> str:
+    """Return a text without the characters that XML does not allow."""
+    return _ILLEGAL.sub("", text)
+
+
+def _ends_passage(item: Item) -> bool:
+    """Return whether an item is a break, or a span that has one or stands apart."""
+    if isinstance(item, Span):
+        return item.is_apart or any(map(_ends_passage, item.items))
+    return isinstance(item, Atom) and item.is_break
+
+
+def _resolve(tree: Sequence[Any], texts: Iterator[str]) -> Iterator[Item]:
+    for item in tree:
+        if isinstance(item, Passage):
+            yield from item.translated(next(texts))
+        elif isinstance(item, Span):
+            yield Span(item.payload, list(_resolve(item.items, texts)))
+        else:
+            yield item

@@ -1,0 +1,57 @@
+"""Plain text and HTML: one segment, whose layout the translation of texts keeps."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+
+from mnmt_jax.documents.segments import Document, DocumentOptions, Markup, Segment
+from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+_CHARSET = re.compile(rb"""<meta\s[^>]*?charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
+_TAG = re.compile("<[^<>]*>")
+_HEAD_BYTES = 4096  # of HTML, with the declaration of its encoding
+
+
+class _WholeText:
+    """A document that is one segment."""
+
+    def __init__(self, text: str, encoding: TextEncoding, markup: Markup) -> None:
+        self._encoding = encoding
+        plain = _TAG.sub("", text) if markup else text
+        self.segments = [Segment(text, markup)] if has_letters(plain) else []
+
+    def write(self, texts: Sequence[str]) -> bytes:
+        """Return the translation in the encoding of the file."""
+        (text,) = texts
+        return self._encoding.encode(text)
+
+
+def read_text(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read plain text.
+
+    Raises:
+        UserError: if its encoding is not known.
+    """
+    return _WholeText(*decode_text(data, name), "")
+
+
+def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read HTML; characters that its encoding lacks are written as references.
+
+    Raises:
+        UserError: if its encoding is not known, or not the one that it declares.
+    """
+    declared = _CHARSET.search(data[:_HEAD_BYTES])
+    charset = declared[1].decode("ascii", "replace") if declared else "utf-8"
+    is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if is_marked or charset.lower() in ("utf-8", "utf8"):
+        return _WholeText(*decode_text(data, name), "html")
+    try:
+        text = data.decode(charset)
+    except (LookupError, UnicodeError):
+        raise UserError(f"{name}: is not {charset}, as it says; convert it to UTF-8") from None
+    return _WholeText(text, TextEncoding(charset, errors="xmlcharrefreplace"), "html")

@@ -1,0 +1,55 @@
+"""Segments of a document, the interface of its formats, and the options of a translation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
+
+Markup = Literal["", "html", "xml"]
+
+TranslateSegments = Callable[[Sequence["Segment"]], Sequence[str]]
+"""Translates segments; a translation has the elements of its segment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """A text of a document that is translated by itself.
+
+    Attributes:
+        text: the text; with markup, "xml" is a fragment without a root element.
+        markup: how elements in the text are written; "" if it has none.
+    """
+
+    text: str
+    markup: Markup = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentOptions:
+    """Languages of a document, which files of several languages need, and what is replaced.
+
+    Attributes:
+        target: code of the target language.
+        source: code of the source language; None is the one that the file names.
+        overwrite: translate again what a file for translators has translations of.
+    """
+
+    target: str
+    source: str | None = None
+    overwrite: bool = False
+
+
+class Document(Protocol):
+    """A document that has been read."""
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Segments with letters, in order."""
+
+    def write(self, texts: Sequence[str]) -> bytes:
+        """Return the file with translated segments.
+
+        Args:
+            texts: the translation of each segment.
+        """

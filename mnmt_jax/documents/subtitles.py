@@ -1,0 +1,126 @@
+"""SubRip subtitles (.srt): times, numbers and marks are kept, and cues have as many lines.
+
+The lines of a cue are translated together, except the lines of a dialogue, which start with a
+dash. The pattern of the package srt takes quadratic time, so cues are read line by line here.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+
+from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
+from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_detectors import has_letters
+
+_TIME = r"\d{1,4}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
+_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
+_MAX_TIMES = 400  # characters of a line of times
+_NUMBER = re.compile(r"\s*\d{1,9}\s*")
+_DASHES = ("-", "–", "—", "‐")
+_MARKS = re.compile(r"((?:\{\\[^{}]*\})*)(.*)", re.DOTALL)  # such as {\an8}
+_TAG = re.compile(r"</?[a-zA-Z]")
+
+
+def read_srt(data: bytes, name: str, options: DocumentOptions) -> Document:
+    """Read subtitles.
+
+    Raises:
+        UserError: if a line is in no cue, or the encoding is not known.
+    """
+    text, encoding = decode_text(data, name)
+    return _Subtitles(text, encoding, name)
+
+
+class _Subtitles:
+    """The lines of a file; those of a group are translated together."""
+
+    def __init__(self, text: str, encoding: TextEncoding, name: str) -> None:
+        self._encoding = encoding
+        self._lines = text.split("\n")
+        self._groups = [
+            group for cue in _cues(self._lines, name) for group in _groups(self._lines, cue)
+        ]
+        self.segments = [self._segment(group) for group in self._groups]
+
+    def _segment(self, group: range) -> Segment:
+        lines = [self._lines[number].strip() for number in group]
+        text = _split_marks(" ".join(lines))[1]
+        return Segment(text, "html" if _TAG.search(text) else "")
+
+    def write(self, texts: Sequence[str]) -> bytes:
+        """Return the file with translated cues."""
+        lines = list(self._lines)
+        for group, text in zip(self._groups, texts, strict=True):
+            marks, _ = _split_marks(lines[group.start].strip())
+            for number, line in zip(group, _wrapped(text, len(group)), strict=True):
+                end = "\r" if lines[number].endswith("\r") else ""
+                lines[number] = (marks if number == group.start else "") + line + end
+        return self._encoding.encode("\n".join(lines))
+
+
+def _cues(lines: Sequence[str], name: str) -> list[range]:
+    """Return the numbers of the lines of text of each cue."""
+    times = [
+        number
+        for number, line in enumerate(lines)
+        if "-->" in line and len(line) < _MAX_TIMES and _TIMES.fullmatch(line)
+    ]
+    if not times:
+        raise UserError(f"{name}: has no line of times, such as 00:00:01,000 --> 00:00:02,000")
+    first = times[0]
+    for number, line in enumerate(lines[:first]):
+        if line.strip() and not (number == first - 1 and _NUMBER.fullmatch(line)):
+            raise UserError(f"{name}:{number + 1}: is before the first line of times; repair it")
+    ends = [_end_of_cue(lines, start) for start in times[1:]]
+    cues = zip(times, [*ends, len(lines)], strict=True)
+    return [range(start + 1, end) for start, end in cues]
+
+
+def _end_of_cue(lines: Sequence[str], times: int) -> int:
+    """Return the line after the text before a line of times: its number, or itself."""
+    return times - 1 if _NUMBER.fullmatch(lines[times - 1]) else times
+
+
+def _groups(lines: Sequence[str], cue: range) -> list[range]:
+    """Divide the text of a cue at dashes and blank lines, but not inside of an element."""
+    groups: list[range] = []
+    open_tags = 0
+    for number in cue:
+        line = lines[number].strip()
+        if not line:
+            continue
+        if groups and groups[-1].stop == number and (open_tags or not line.startswith(_DASHES)):
+            groups[-1] = range(groups[-1].start, number + 1)
+        else:
+            groups.append(range(number, number + 1))
+            open_tags = 0
+        for tag in _TAG.findall(line):
+            open_tags = max(0, open_tags + (-1 if tag.startswith("</") else 1))
+    return [group for group in groups if has_letters("".join(lines[number] for number in group))]
+
+
+def _split_marks(text: str) -> tuple[str, str]:
+    """Return the marks of position at the start of a text, and the text."""
+    match = _MARKS.match(text)
+    return (match[1], match[2]) if match else ("", text)
+
+
+def _wrapped(text: str, count: int) -> list[str]:
+    """Divide a text at spaces into a number of lines of about equal length."""
+    text = " ".join(text.split())
+    spaces = [match.start() for match in re.finditer(" ", text)]
+    lines, start, first = [], 0, 0  # the first space after the start
+    for remaining in range(count, 1, -1):
+        middle = start + (len(text) - start) / remaining
+        after = bisect.bisect(spaces, middle, lo=first)
+        nearest = sorted(
+            range(max(first, after - 1), min(after + 1, len(spaces))),
+            key=lambda number: abs(spaces[number] - middle),
+        )
+        end = spaces[nearest[0]] if nearest else len(text)
+        lines.append(text[start:end])
+        start, first = end + 1, nearest[0] + 1 if nearest else len(spaces)
+    return [*lines, text[start:]]

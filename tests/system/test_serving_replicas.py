@@ -1,0 +1,86 @@
+"""Replicas of a model: sets of devices behind one server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import jax
+import pytest
+
+from mnmt_jax.commands import serve
+from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.distributed import local
+from mnmt_jax.distributed.local import device_sets
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.line_engines import BatchEngine
+from mnmt_jax.serving.service import TranslationOptions, TranslationService
+from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.users import User
+from mnmt_jax.vocabulary.language_detectors import make_lid176
+from tests.unit.made_language_model import write_made_run
+from tests.unit.made_translator import LINES, made_translator
+
+
+@pytest.fixture(autouse=True)
+def all_devices(monkeypatch):
+    monkeypatch.setattr(local, "local_devices", jax.local_devices)
+
+
+def devices_of(translator: Translator) -> set[jax.Device]:
+    return {
+        device
+        for leaf in jax.tree.leaves(translator.inference_model.params)
+        for device in leaf.devices()
+    }
+
+
+def test_devices_are_divided_into_equal_sets():
+    devices = jax.local_devices()
+    assert device_sets(1) == [devices] and device_sets(8) == [[device] for device in devices]
+    assert device_sets(2) == [devices[:4], devices[4:]]
+    with pytest.raises(UserError, match="--replicas=3 must divide the 8 devices of this process"):
+        device_sets(3)
+
+
+def test_replicas_share_the_lines_of_a_server(tmp_path):
+    run = write_made_run(tmp_path / "run", made_translator("1", "register", beam_size=1))
+    translator = Translator.load_replicas(run, 4)
+    models = [translator, *translator.replicas]
+    assert [len(devices_of(model)) for model in models] == [2, 2, 2, 2]
+    assert set.union(*map(devices_of, models)) == set(jax.local_devices())
+    expected = Translator.load(run, mesh=None).translate(LINES, source="en", target="de")
+
+    used = []
+
+    def make_engine(job: TranslationJob) -> BatchEngine:
+        def translate(lines):
+            used.extend([devices_of(job.pretrained)] * len(lines))
+            return TranslationJob.as_completed(job, lines)
+
+        return BatchEngine(translate)
+
+    job = SentenceJob.create(translator)
+    settings = Settings(wait_milliseconds=200)
+    service = TranslationService({"run": job}, settings, make_lid176(), make_engine=make_engine)
+    options = TranslationOptions("de", "en", sentence_ends="none")
+    answers = asyncio.run(service.translate(LINES, options, User("127.0.0.1")))
+    service.stop()
+    assert [answer.translation.text for answer in answers] == expected
+    assert len(set(map(frozenset, used))) == 4 and len(used) == len(LINES)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--replicas=3"], "--replicas=3 must divide the 8 devices of this process"),
+        (["--replicas=2", "--engine=ctranslate2"], "--replicas is for --engine=jax"),
+        (["--replicas=0"], "--replicas=0 must be at least 1"),
+    ],
+)
+def test_other_numbers_of_replicas_are_one_line(tmp_path, monkeypatch, flags, message):
+    run = write_made_run(tmp_path / "run", made_translator("1", "register"))
+    monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", *flags])
+    with pytest.raises(UserError, match=message):
+        serve.main()

@@ -1,0 +1,160 @@
+"""Markdown documents: what is translated, and the structure that is kept."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from markdown_it import MarkdownIt
+
+from mnmt_jax.errors import UserError
+from tests.unit.made_documents import capitals, identity, translated
+
+PAGE = """---
+title: A *title*
+---
+# 1. A heading with `code`
+
+A paragraph with **bold text** and _emphasis_, a [link to *it*](http://x.y "t"),
+wrapped over [ref] two lines \\* and &amp; so on.\x20\x20
+A break <kbd>Ctrl</kbd> ![img](a.png) ~~gone~~ <http://auto.link>.
+
+> quoted text that
+> goes on
+
+1. one item
+   continues here
+2. [ ] a task[^1]
+
+| a b | c \\| d |
+|-----|---|
+| x `a\\|b` y | z |
+
+Setext
+======
+
+```py
+code
+```
+
+    indented code
+
+<div>
+A block
+</div>
+
+<!-- comment -->
+
+[ref]: http://ref "title"
+[^1]: The note here.
+"""
+TEXTS = [
+    'A heading with <x id="1" translate="no">code</x>',
+    'A paragraph with <g id="1">bold text</g> and <g id="2">emphasis</g>, a <g id="3">link to '
+    '<g id="4">it</g></g>, wrapped over <g id="5">ref</g> two lines * and &amp; so on.',
+    'A break <g id="1">Ctrl</g> <x id="2"/> <g id="3">gone</g> '
+    '<x id="4" translate="no">http://auto.link</x>.',
+    "quoted text that goes on",
+    "one item continues here",
+    "a task",
+    "a b",
+    "c | d",
+    'x <x id="1" translate="no">a\\|b</x> y',
+    "z",
+    "Setext",
+    "<div>\nA block\n</div>\n",
+    "The note here.",
+]
+
+
+def structure(text: str) -> list[object]:
+    """Return the tokens of a page without their text."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    return [
+        [
+            token.type,
+            token.tag,
+            token.attrs,
+            [(one.type, one.attrs) for one in token.children or ()],
+        ]
+        for token in tokens
+    ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_untranslated_page_is_the_same(end):
+    data = PAGE.replace("\n", end).encode()
+    after, segments = translated(data, "a.md", identity)
+    assert after == data
+    assert [one.text.strip().removeprefix("1. ") for one in segments[:-3]] == TEXTS[:-2]
+    assert [segment.markup for segment in segments].count("html") == 2
+
+
+def test_a_translated_page_has_the_same_structure():
+    after, _ = translated(PAGE, "a.md")
+    text = after.decode()
+    assert structure(text) == structure(PAGE)
+    for kept in ("title: A *title*", '(http://x.y "t")', "(a.png)", "<http://auto.link>"):
+        assert kept in text
+    for kept in ("`a\\|b`", "```py\ncode\n```", "    indented code", "[ref]: http://ref", "[ ] A"):
+        assert kept in text
+    assert "WRAPPED OVER [REF] TWO LINES \\* AND &amp; SO ON.  \nA BREAK <kbd>CTRL</kbd>" in text
+    assert "> QUOTED TEXT THAT\n> GOES ON\n" in text and "2. [ ] A TASK[^1]\n" in text
+    assert "# 1. A HEADING WITH `code`" in text and "| C \\| D |" in text
+    assert "<div>\nA BLOCK\n</div>" in text and "[^1]: THE NOTE HERE." in text
+
+
+@pytest.mark.parametrize(
+    ("page", "translation", "expected"),
+    [
+        ("A word", "1. *x* <b> `y` [a](b)", "1\\. \\*x\\* \\<b\\> \\`y\\` \\[a\\](b)"),
+        ("A word", "- x", "\\- x"),
+        ("A word", "# x", "\\# x"),
+        ("# A word", "1. x", "# 1. x"),
+        ("one two three\nfour", "eins - zwei", "eins -\nzwei"),
+        ("one two three\nfour", "eins zwei 3. x", "eins zwei 3.\nx"),
+        ("a **b c** d", 'x<g id="1"> y </g>z', "x **y** z"),
+        ("a **b c** d", 'x<g id="1">y.</g>z', "x **y.** z"),
+        ("a [b]\n\n[b]: c", 'x <g id="1">y</g>', "x [y][b]\n\n[b]: c"),
+        ("a [B  b]\n\n[b b]: c", 'x <g id="1">b B</g>', "x [b B]\n\n[b b]: c"),
+        ("a [b][c]\n\n[c]: d", 'x <g id="1">y</g>', "x [y][c]\n\n[c]: d"),
+        ("|a|b|\n|-|-|\n|c|d|", "x|y", "|x\\|y|x\\|y|\n|-|-|\n|x\\|y|x\\|y|"),
+        ("a\n***\nb", "x", "x\n***\nx"),
+        ("a `b` c", '<x id="1"/> x y', "`b` x y"),
+        ("*a*b", '<g id="1">x</g> y', "*x* y"),
+        ("***a** b*", 'x <g id="1">y</g>', "*x **y***"),
+        ("**a*", 'x <g id="1">y</g>', "x *y*"),
+        ("+++\nt: a\n+++\nb", "x", "+++\nt: a\n+++\nx"),
+    ],
+)
+def test_translations_do_not_become_markup(page, translation, expected):
+    after, _ = translated(page, "a.md", lambda ones: [translation] * len(ones))
+    assert after.decode() == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 6000,
+        "*a " * 6000,
+        "`" * 6000,
+        "<a" * 6000,
+        "**_" * 3000,
+        "- " * 3000,
+        "![" * 6000,
+        "> " * 3000,
+        "a|" * 5000 + "\n" + "-|" * 5000,
+        "&a;" * 6000,
+    ],
+)
+def test_repetitive_pages_take_little_time(text):
+    start = time.process_time()
+    after, _ = translated(f"Word\n\n{text}", "a.md", identity)
+    assert time.process_time() - start < 4
+    assert after.decode() == f"Word\n\n{text}"
+
+
+def test_too_long_pages_are_refused():
+    with pytest.raises(UserError, match=re.escape("a.md: has more than 2 MiB of Markdown; divide")):
+        translated(b"word\n" * (1 << 19), "a.md", capitals)

@@ -1,0 +1,227 @@
+"""XLIFF, TMX and gettext catalogs: what gets a translation, and what is kept."""
+
+from __future__ import annotations
+
+import re
+
+import polib
+import pytest
+
+from mnmt_jax.data.translation_files import read_units
+from mnmt_jax.errors import UserError
+from tests.unit.made_documents import capitals, identity, translated
+
+XLIFF1 = """<?xml  version="1.0" encoding="UTF-8"?>
+<!-- kept -->
+<xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" version="1.2">
+  <file source-language="en-US" original="a" datatype="plaintext"{target}>
+    <body>
+      <trans-unit id="1">
+        <source>Press <g id="9">Enter</g> or <x id="8"/>click.</source>{first}
+        <note>a note</note>
+      </trans-unit>
+      <trans-unit id="2" translate="no"><source>Locked</source></trans-unit>
+      <trans-unit id="3"><source>Done</source><target state="final">Fertig</target></trans-unit>
+      <trans-unit id="4"><source>New</source><target state="new">New</target></trans-unit>
+      <trans-unit id="5"><source>A</source><target/>
+        <alt-trans><target>x</target></alt-trans></trans-unit>
+      <trans-unit id="6"><source>One. Two.</source>
+        <seg-source><mrk mtype="seg">One.</mrk><mrk mtype="seg">Two.</mrk></seg-source>
+      </trans-unit>
+      <trans-unit id="7"><source>Call <mrk mtype="protected">FooBar</mrk></source></trans-unit>
+    </body>
+  </file>
+</xliff>"""
+XLIFF2 = """<xliff version="2.0" srcLang="en" xmlns="urn:oasis:names:tc:xliff:document:2.0">
+  <file id="f"><unit id="1">
+    <segment state="initial"><source>Press <pc id="1">Enter</pc><ph id="2"/>.</source></segment>
+    <ignorable><source> </source></ignorable>
+    <segment><source>Two</source><target>Zwei</target></segment>
+  </unit></file>
+</xliff>"""
+TMX = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>
+  <tu tuid="1">
+    <tuv xml:lang="en-GB" creationid="me"><seg>A <hi>red</hi> <ph x="1">{{0}}</ph>house</seg></tuv>
+    <tuv xml:lang="fr"><seg>Une maison rouge</seg></tuv>
+  </tu>
+  <tu><tuv xml:lang="en"><seg>Two</seg></tuv><tuv xml:lang="DE"><seg>Zwei</seg></tuv></tu>
+  <tu><tuv xml:lang="fr"><seg>Trois</seg></tuv></tu>
+</body></tmx>"""
+
+
+def xliff1(first: str = "", target: str = "") -> str:
+    return XLIFF1.format(first=first, target=target)
+
+
+def test_targets_of_xliff_1():
+    after, segments = translated(xliff1(), "a.xliff")
+    assert [one.text for one in segments] == [
+        'Press <g id="1">Enter</g> or <x id="2"/>click.',
+        "New",
+        "A",
+        "One.",
+        "Two.",
+        'Call <x id="1" translate="no">FooBar</x>',
+    ]
+    made = '\n        <target>PRESS <g id="9">ENTER</g> OR <x id="8"/>CLICK.</target>'
+    expected = xliff1(made, ' target-language="de"')
+    for old, new in {
+        '<target state="new">New<': '<target state="translated">NEW<',
+        "<target/>": "<target>A</target>",
+        "</seg-source>\n": '</seg-source>\n      <target><mrk mtype="seg">ONE.</mrk>'
+        '<mrk mtype="seg">TWO.</mrk></target>\n',
+        "</mrk></source></": '</mrk></source><target>CALL <mrk mtype="protected">FooBar</mrk>'
+        "</target></",
+    }.items():
+        expected = expected.replace(old, new)
+    assert after.decode() == expected
+
+
+def test_line_ends_of_xml_are_kept():
+    data = xliff1(target=' target-language="de"').replace("\n", "\r\n")
+    after, _ = translated(data, "a.xliff", identity)
+    assert b"\r\n" in after and after.count(b"\n") == after.count(b"\r\n")
+
+
+def test_targets_of_xliff_2(tmp_path):
+    after, segments = translated(XLIFF2, "a.xlf")
+    assert [one.text for one in segments] == ['Press <g id="1">Enter</g><x id="2"/>.']
+    text = after.decode()
+    assert '<target>PRESS <pc id="1">ENTER</pc><ph id="2"/>.</target>' in text
+    assert 'trgLang="de"' in text and '<segment state="translated">' in text and "Zwei" in text
+    (tmp_path / "a.xlf").write_bytes(after)
+    units = [dict(unit.texts) for unit in read_units(str(tmp_path / "a.xlf"))]
+    assert units == [{"en": "Press Enter.", "de": "PRESS ENTER."}, {"en": "Two", "de": "Zwei"}]
+
+
+def test_a_new_variant_of_tmx():
+    after, segments = translated(TMX, "a.tmx")
+    assert [one.text for one in segments] == ['A <g id="1">red</g> <x id="2"/>house']
+    made = '<tuv xml:lang="de"><seg>A <hi>RED</hi> <ph x="1">{{0}}</ph>HOUSE</seg></tuv>\n    '
+    expected = TMX.replace('<tuv xml:lang="fr"><seg>Une', f'{made}<tuv xml:lang="fr"><seg>Une')
+    assert after.decode() == expected
+
+
+def test_translations_are_replaced_on_request():
+    for data, name, old in (
+        (xliff1(), "a.xlf", "Fertig"),
+        (TMX, "a.tmx", "Zwei"),
+        (PO, "a.po", "Offen"),
+    ):
+        kept, _ = translated(data, name)
+        replaced, _ = translated(data, name, overwrite=True)
+        assert old in kept.decode() and old not in replaced.decode()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (xliff1(), {"source": "fr"}, "source-language=en-US in the file, but fr is asked for"),
+        (xliff1("", ' target-language="it"'), {}, "target-language=it in the file, but de is"),
+        (XLIFF2, {"source": "fr"}, "srcLang=en in the file, but fr is asked for"),
+        (xliff1().replace('"1.2"', '"3.0"'), {}, 'version="3.0" of XLIFF; export it as'),
+    ],
+)
+def test_files_of_other_languages_are_refused(data, options, message):
+    with pytest.raises(UserError, match=re.escape(f"a.xliff: {message}")):
+        translated(data, "a.xliff", **options)
+
+
+def test_the_source_language_is_that_of_the_file():
+    assert len(translated(TMX, "a.tmx", source=None)[1]) == 1
+    with pytest.raises(UserError, match=r"a\.tmx: names no source language; choose it"):
+        translated(TMX.replace('"en"/>', '"*all*"/>'), "a.tmx", source=None)
+
+
+PO = r"""# Kept comment
+msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\n"
+"Language: de\n"
+
+#. for translators
+#: a.c:1
+#, c-format
+msgctxt "menu"
+msgid "Open \"%s\""
+msgstr   ""
+
+#, fuzzy
+msgid "Close"
+msgstr "Offen"
+
+msgid "One file"
+msgid_plural ""
+"%d files\n"
+"and folders\n"
+msgstr[0] ""
+msgstr[1] ""
+
+msgid ""
+"Long text "
+"in pieces"
+msgstr ""
+""
+
+msgid "12:30"
+msgstr ""
+
+#~ msgid "Old"
+#~ msgstr "Alt"
+
+#~ msgid "Gone"
+#~ msgstr ""
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_texts_of_a_catalog_without_translation_get_one(end):
+    after, segments = translated(PO.replace("\n", end), "a.po")
+    texts = ['Open "%s"', "One file", "%d files\nand folders\n", "Long text in pieces"]
+    assert [one.text for one in segments] == texts
+    expected = PO
+    for old, new in {
+        'msgstr   ""': r'msgstr   "OPEN \"%S\""',
+        'msgstr[0] ""': 'msgstr[0] "ONE FILE"',
+        'msgstr[1] ""': 'msgstr[1] ""\n"%D FILES\\n"\n"AND FOLDERS\\n"',
+        'msgstr ""\n""': 'msgstr "LONG TEXT IN PIECES"',
+    }.items():
+        assert old in expected
+        expected = expected.replace(old, new)
+    assert after.decode() == expected.replace("\n", end)
+    entries = polib.pofile(after.decode().replace(end, "\n"))
+    assert entries[0].msgstr == 'OPEN "%S"' and entries[0].msgctxt == "menu"
+    assert entries[2].msgstr_plural == {0: "ONE FILE", 1: "%D FILES\nAND FOLDERS\n"}
+    assert entries[1].fuzzy and entries[0].flags == ["c-format"]
+
+
+def test_a_language_of_one_plural_form_has_the_plural():
+    text = 'msgid "One"\nmsgid_plural "Many"\nmsgstr[0] ""\n'
+    assert translated(text, "a.po")[0].decode() == text.replace('""', '"MANY"')
+
+
+def test_encodings_of_catalogs():
+    text = PO.replace("UTF-8", "ISO-8859-1").replace("Close", "Café")
+    after, _ = translated(text.encode("latin-1"), "a.po")
+    assert "Café" in after.decode("latin-1") and "ONE FILE" in after.decode("latin-1")
+    for wrong, says in (("ASCII", "ASCII"), ("nothing", "nothing")):
+        with pytest.raises(UserError, match=rf"a\.po: is not {says}, as it says; convert"):
+            translated(text.replace("ISO-8859-1", wrong).encode("latin-1"), "a.po")
+
+
+def test_a_damaged_catalog_names_the_line():
+    with pytest.raises(UserError, match=r"a\.po:2: no closing quote; repair"):
+        translated('msgid "a"\nmsgstr "', "a.po")
+    with pytest.raises(UserError, match=r"a\.po:1: unexpected; repair"):
+        translated('msgstr "a"\nmsgid "b"\n', "a.po")
+
+
+@pytest.mark.parametrize(("data", "name"), [(xliff1(), "a.xlf"), (TMX, "a.tmx"), (PO, "a.po")])
+def test_a_translated_file_has_nothing_to_translate(data, name):
+    once, _ = translated(data, name, identity)
+    message = rf"{re.escape(name)}: has no text that is not translated yet; there is nothing"
+    with pytest.raises(UserError, match=message):
+        translated(once, name, capitals)

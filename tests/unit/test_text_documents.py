@@ -1,0 +1,126 @@
+"""Plain text, HTML and subtitles: encodings, line ends and layout."""
+
+from __future__ import annotations
+
+import codecs
+
+import pytest
+import srt
+
+from mnmt_jax.errors import UserError
+from tests.unit.made_documents import identity, translated
+
+SRT = """1
+00:00:01,000 --> 00:00:02,500
+The first line
+of two lines
+
+2
+00:00:03,000 --> 00:00:04,000 X1:40 Y1:20
+{\\an8}- Hello, you!
+- <i>Goodbye then.</i>
+
+3
+0:00:05.000-->0:00:06.000
+
+4
+00:00:07,000 --> 00:00:08,000
+♪ 12 ♪
+5
+00:00:09,000 --> 00:00:10,000
+<b>- One
+- Two</b>
+"""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "mark"),
+    [
+        ("utf-8", b""),
+        ("utf-8", codecs.BOM_UTF8),
+        ("utf-16-le", codecs.BOM_UTF16_LE),
+        ("utf-16-be", codecs.BOM_UTF16_BE),
+        ("utf-32-le", codecs.BOM_UTF32_LE),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_encodings_and_line_ends_are_kept(encoding, mark, end):
+    text = f"Ein Café.{end}{end} - zwei{end}"
+    after, _ = translated(mark + text.encode(encoding), "a.txt")
+    assert after == mark + text.upper().encode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"a\ncaf\xe9 noir", r"a\.txt:2: is not UTF-8; convert .* Windows-1252"),
+        ("a long text".encode("utf-16-le"), r"a\.txt: is not UTF-8; convert .* UTF-16LE"),
+        (codecs.BOM_UTF16_LE + b"\x00\xd8a", r"a\.txt: is not valid UTF-16-LE; export it again"),
+        (b" 12:30 \n", r"a\.txt: has no text; there is nothing to translate"),
+        (b"", r"a\.txt: has no text; there is nothing to translate"),
+    ],
+)
+def test_text_that_cannot_be_read_is_refused(data, message):
+    with pytest.raises(UserError, match=message):
+        translated(data, "a.txt")
+
+
+def test_html_is_one_segment_in_its_encoding():
+    page = '<html><head><meta charset="ISO-8859-1"></head><body>Caf\xe9</body></html>'
+    after, (segment,) = translated(
+        page.encode("latin-1"), "a.html", lambda _: [page.replace("Caf", "→ ")]
+    )
+    assert segment.text == page and segment.markup == "html"
+    assert after == page.replace("Caf", "&#8594; ").encode("latin-1")
+    assert translated("\ufeff<p>é</p>", "a.htm", identity)[0] == "\ufeff<p>é</p>".encode()
+    with pytest.raises(UserError, match=r"a\.html: has no text; there is nothing to translate"):
+        translated("<p class='a'>12</p>", "a.html")
+    with pytest.raises(UserError, match=r"a\.html: is not nothing, as it says; convert it to"):
+        translated('<meta charset="nothing">é', "a.html")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_times_lines_and_marks_of_subtitles_are_kept(end):
+    data = SRT.replace("\n", end)
+    after, segments = translated(data, "a.srt")
+    assert [(one.text, one.markup) for one in segments] == [
+        ("The first line of two lines", ""),
+        ("- Hello, you!", ""),
+        ("- <i>Goodbye then.</i>", "html"),
+        ("<b>- One - Two</b>", "html"),
+    ]
+    assert translated(data, "a.srt", identity)[0].decode() == data
+    texts = ["The first line", "of two lines", "Hello, you!", "Goodbye then.", "One", "Two"]
+    for text in texts:
+        data = data.replace(text, text.upper())
+    assert after.decode() == data
+
+
+def test_subtitles_are_read_alike_by_another_reader():
+    before = list(srt.parse(SRT.replace("\n\n4", "\n\n\n4")))
+    after = list(srt.parse(translated(SRT.replace("\n\n4", "\n\n\n4"), "a.srt")[0].decode()))
+    assert len(before) == 5
+    assert [(one.index, one.start, one.end) for one in before] == [
+        (one.index, one.start, one.end) for one in after
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("Die erste Zeile von zwei Zeilen", ["Die erste Zeile", "von zwei Zeilen"]),
+        ("Donaudampfschifffahrt", ["Donaudampfschifffahrt", ""]),
+        ("ab\ncd", ["ab", "cd"]),
+    ],
+)
+def test_a_cue_keeps_its_number_of_lines(text, lines):
+    cue = SRT.split("\n\n")[0]
+    after, _ = translated(cue, "a.srt", lambda _: [text])
+    assert after.decode().split("\n")[2:] == lines
+
+
+def test_text_outside_of_cues_names_its_line():
+    with pytest.raises(UserError, match=r"a\.srt:2: is before the first line of times; repair it"):
+        translated(f"\nWEBVTT\n{SRT}", "a.srt")
+    with pytest.raises(UserError, match=r"a\.srt: has no line of times, such as 00:00:01,000 -->"):
+        translated("no times", "a.srt")

@@ -1,0 +1,103 @@
+"""`mnmt translate --document`: a document in, a document out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands import translate
+from mnmt_jax.commands.document_translation import warn_of_terms
+from mnmt_jax.decoding.text_translation import SentenceTranslation, TextTranslation
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.errors import UserError
+from tests.unit.made_documents import make_docx, paragraphs
+from tests.unit.made_language_model import write_made_run
+from tests.unit.made_translator import made_translator
+
+DOCUMENT = "word/document.xml"
+CONTENT = "<w:r><w:t>{}</w:t></w:r><w:r><w:tab/></w:r><w:r><w:t>12</w:t></w:r>"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return write_made_run(tmp_path_factory.mktemp("run") / "run", made_translator("1", "register"))
+
+
+@pytest.fixture
+def command(run, tmp_path, monkeypatch):
+    (tmp_path / "in.docx").write_bytes(make_docx(f"<w:p>{CONTENT.format('one two')}</w:p>"))
+
+    def call(*flags: str) -> Path:
+        output = tmp_path / "out.docx"
+        base = [f"--run={run}", "--source=en", "--target=de", f"--document={tmp_path / 'in.docx'}"]
+        monkeypatch.setattr(
+            "sys.argv", ["mnmt translate", *base, f"--output={output}", "--beam_size=1", *flags]
+        )
+        translate.main()
+        return output
+
+    return call
+
+
+def test_a_document_is_translated_as_its_texts(run, command, capsys):
+    output = command()
+    translator = Translator.load(run)
+    text = translator.translate_text("one two", source="en", target="de", beam_size=1).text
+    assert text != "one two"
+    assert paragraphs(output.read_bytes(), DOCUMENT) == [CONTENT.format(text)]
+    assert f"{output}: 1 text translated" in capsys.readouterr().err
+
+
+def test_a_glossary_applies(command, tmp_path):
+    plain = command().read_bytes()
+    (tmp_path / "terms.tsv").write_text("one\tgreen\n", encoding="utf-8")
+    (text,) = paragraphs(command(f"--glossary={tmp_path / 'terms.tsv'}").read_bytes(), DOCUMENT)
+    assert "green" in text and "green" not in paragraphs(plain, DOCUMENT)[0]
+
+
+def test_terms_that_are_not_honoured_are_named(capsys):
+    sentences = [
+        SentenceTranslation("one", "a", (), missing_terms=("one",)),
+        SentenceTranslation("one", "b", (), missing_terms=("one",), forbidden_terms=("b",)),
+    ]
+    warn_of_terms([TextTranslation("a b", tuple(sentences)), TextTranslation("", ())])
+    assert capsys.readouterr().err == (
+        "warning: terms not translated as the glossary demands: one\n"
+        "warning: forbidden terms in the translation: b\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--split_sentences"], "--split_sentences is for lines; leave it out with --document"),
+        (["--format=jsonl"], "--format is for lines; leave it out with --document"),
+        (["--markup=html"], "--markup is for lines; leave it out with --document"),
+        (["--input=x"], "--input is for lines; leave it out with --document"),
+        (["--runner=beam"], "--runner is for lines; leave it out with --document"),
+        (["--num_processes=2", "--process_id=0"], "--num_processes is for lines; leave it"),
+        (["--output=/dev/stdout"], "name the file to write with --output"),
+        (["--output=a.odt"], "--output=a.odt: must end in .docx, as --document does"),
+        (["--document=no.docx"], "--document=no.docx: no such file"),
+        (["--document=setup.cfg"], "setup.cfg: the file extension must be one of .txt, .md, .html"),
+        (["--target=xh"], "--target"),
+    ],
+)
+def test_bad_flags_are_refused_before_anything_is_written(command, tmp_path, flags, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        command(*flags)
+    assert [path.name for path in tmp_path.iterdir()] == ["in.docx"]
+
+
+def test_the_document_itself_is_not_replaced(command, tmp_path):
+    with pytest.raises(UserError, match="is the file of --document and would be overwritten"):
+        command(f"--output={tmp_path / 'in.docx'}")
+
+
+def test_damaged_documents_leave_no_output(command, tmp_path):
+    (tmp_path / "in.docx").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"in\.docx: is no complete zip archive; save the document"):
+        command()
+    assert [path.name for path in tmp_path.iterdir()] == ["in.docx"]
