@@ -188,6 +188,7 @@ LISTED: Mapping[str, str] = {
     "python benchmarks/capitals.py": "needs a model and its test text",
     "python benchmarks/check_rates.py": "needs NTREX-128",
     "python benchmarks/checkpoints.py": "writes a model of 3.4 GiB three times",
+    "python benchmarks/glossaries.py": "needs a model and the help pages of LibreOffice",
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/retry_off_target.py": "needs a trained model and its test text",
     "python benchmarks/sentence_splitting.py": "needs NTREX-128 and two other splitters",

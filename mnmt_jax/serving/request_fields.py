@@ -62,7 +62,7 @@ def user_of(request: Request) -> User:
 
 def is_deepl(path: str) -> bool:
     """Return whether a path is one of DeepL's routes."""
-    return path.startswith("/v2/")
+    return path.startswith(("/v2/", "/v3/"))
 
 
 def model_of(request: Request, fields: Mapping[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ SCORE_ATOL = 1e-5
 BATCH, VOCAB = 6, 9
 # Required terms (alternatives, count) and forbidden sequences of each sentence.
 ROWS = (
-    ([([[5]], 1)], []),
+    ([([[5, 6]], 1), ([[5, 7]], 1)], []),
     ([([[5, 6], [7]], 1), ([[4, 4]], 1)], [[3]]),
     ([([[5, 6]], 1), ([[6, 7]], 1)], [[2, 2]]),
     ([([[5]], 2), ([[5, 6]], 1)], []),
@@ -50,7 +50,7 @@ def _assert_same(actual, expected):
 @pytest.mark.parametrize("beam", [1, 2, 5])
 @pytest.mark.parametrize("eos", [-2.0, 0.0, 3.0])
 def test_constrained_search_equals_the_slow_transcription(beam, eos):
-    limits = [1, 5, 8, 11, 4, 11]
+    limits = [3, 5, 8, 11, 4, 11]
     request = make_request(limits).replace(terms=search_terms(ROWS))
     complete = partial = 0
     for seed in range(4):
