@@ -16,6 +16,8 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.retry import Attempt, Retry
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_detectors import make_lid176
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_serving import call, wait_until
@@ -225,3 +227,11 @@ def test_a_retry_that_fails_or_finds_no_room_leaves_the_first_translation():
             batcher._max_waiting = 0
         status, answer = call(url, "/translate", {"q": "заранее", "source": "ru", "target": "de"})
         assert (status, answer) == (200, {"translatedText": LOOP})
+
+
+def test_settings_of_retries_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match="--retry_off_target is for --engine=jax"):
+        Settings(retry_off_target=True, engine="ctranslate2")
+    with pytest.raises(UserError, match="--retry_pivot is the pivot of --retry_off_target"):
+        Settings(retry_pivot="en")
+    assert Settings(retry_off_target=True, retry_pivot="en").retry_off_target
