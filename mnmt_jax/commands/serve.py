@@ -87,7 +87,7 @@ def main() -> None:
     application = create_app(service, ready.is_set)
     server = uvicorn.Server(make_config(application, settings))
     with _listen(settings) as listener:
-        _say_served(runs, jobs, f"http://{settings.host}:{listener.getsockname()[1]}")
+        _say_served(runs, jobs, settings, f"http://{settings.host}:{listener.getsockname()[1]}")
         threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()
         try:
             server.run([listener])
@@ -116,11 +116,16 @@ def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
     return CTranslate2Job.of(job, settings.compute_type, settings.threads)
 
 
-def _say_served(runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], address: str) -> None:
-    """Print which models are served, and where."""
+def _say_served(
+    runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], settings: Settings, address: str
+) -> None:
+    """Print which models are served, by what, and where."""
+    engine = "" if settings.engine == "jax" else f" by {settings.engine} ({settings.compute_type})"
+    if settings.replicas > 1:
+        engine = f" in {settings.replicas} replicas"
     for name, run in runs.items():
         languages = pluralize(len(jobs[name].pretrained.languages), "language")
-        say(f"serves {run} as {name}, {languages}, on {address}")
+        say(f"serves {run} as {name}{engine}, {languages}, on {address}")
 
 
 def _listen(settings: Settings) -> socket.socket:
