@@ -79,6 +79,8 @@ def place_tags(
         nodes: elements of the sentence, in order.
         alignment: of both; None aligns words by their relative position.
     """
+    if not nodes:
+        return _escaped(translation)
     fixed = _fixed_spans(source, translation, nodes)
     units = _units(translation, list(fixed.values()))
     alignment = _sharpened(alignment) if alignment else relative_alignment(source, translation)
