@@ -153,3 +153,12 @@ def test_the_command_names_a_bad_line_of_a_glossary(command, tmp_path):
     flags = argparse.Namespace(runner="beam", output="o", split_sentences=False, glossary=path)
     with pytest.raises(UserError, match="--glossary is not for --runner=beam"):
         translate._check_sharing(flags, 1)
+
+
+def test_a_stopped_command_does_not_continue_with_another_glossary():
+    translator = made_translator()
+    facts = [
+        TranslationJob.create(translator, glossary=glossary).provenance()
+        for glossary in (None, Glossary.of_mapping({"a": "b"}), Glossary.of_mapping({"a": "c"}))
+    ]
+    assert len({fact.get("glossary") for fact in facts}) == 3
