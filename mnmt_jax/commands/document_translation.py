@@ -18,6 +18,7 @@ from mnmt_jax.vocabulary.language_codes import match_code
 if TYPE_CHECKING:
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
+    from mnmt_jax.documents.segments import Document
 
 _OF_LINES = {  # flags, and their values without effect
     "input": None,
@@ -47,9 +48,7 @@ def translate_document_file(
             has nothing to translate.
     """
     _check_flags(flags)
-    from mnmt_jax.decoding.glossary import Glossary
     from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.text_translation import TextToTranslate
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.documents.formats import read_document
     from mnmt_jax.documents.segments import DocumentOptions
@@ -60,18 +59,27 @@ def translate_document_file(
     target = match_code(flags.target, translator.languages, "--target")
     options = DocumentOptions(target, source, flags.overwrite_translations)
     document = read_document(Path(flags.document).read_bytes(), flags.document, options)
-    glossary = Glossary.load(flags.glossary) if flags.glossary else None
-    texts = [
-        TextToTranslate(segment.text, source, target, markup=segment.markup, glossary=glossary)
-        for segment in document.segments
-    ]
     job = SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
-    results = _translate(job, texts)
+    results = _translate(job, _texts(document, source, target, flags.glossary))
     data = document.write([result.text for result in results])
     with new_path(Path(os.path.realpath(flags.output))) as partial:
         partial.write_bytes(data)
-    say(f"{flags.output}: {pluralize(len(texts), 'text')} translated")
+    say(f"{flags.output}: {pluralize(len(results), 'text')} translated")
     warn_of_terms(results)
+
+
+def _texts(
+    document: Document, source: str, target: str, glossary_path: str | None
+) -> list[TextToTranslate]:
+    """Return the texts of a document with the glossary of a file."""
+    from mnmt_jax.decoding.glossary import Glossary
+    from mnmt_jax.decoding.text_translation import TextToTranslate
+
+    glossary = Glossary.load(glossary_path) if glossary_path else None
+    return [
+        TextToTranslate(segment.text, source, target, markup=segment.markup, glossary=glossary)
+        for segment in document.segments
+    ]
 
 
 def _check_flags(flags: argparse.Namespace) -> None:

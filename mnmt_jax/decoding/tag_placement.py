@@ -286,7 +286,7 @@ class _Writer:
     def _node(self, node: Node, first: int, last: int) -> str:
         if node.is_empty:
             follows = self.translation[last : last + 1]
-            return node.opening + (" " if node.has_space and follows.strip() else "")
+            return _tags(node) + (" " if node.has_space and follows.strip() else "")
         if node.is_fixed:
             return node.opening
         return node.opening + self._inside(node.children, first, last) + node.closing
@@ -304,6 +304,11 @@ class _Writer:
         if node.is_empty and self.source[node.start - 1 : node.start].isspace():
             return after, after
         return before, before
+
+
+def _tags(node: Node) -> str:
+    """Return the tags of a node without text; those inside of it were perhaps left out."""
+    return node.opening + "".join(map(_tags, node.children)) + node.closing
 
 
 def _escaped(text: str) -> str:

@@ -45,6 +45,10 @@ class StoredDocument:
     task: asyncio.Task[None] | None = None
 
 
+Translate = Callable[[StoredDocument], Awaitable[bytes]]
+"""Returns the translated file of a document, and completes what is known about it."""
+
+
 class DocumentStore:
     """Documents by random names; nothing is written to disk.
 
@@ -91,9 +95,7 @@ class DocumentStore:
             raise RefusedError(404, "no such document; it is kept for a limited time")
         return document
 
-    async def run(
-        self, stored_name: str, translate: Callable[[StoredDocument], Awaitable[bytes]]
-    ) -> None:
+    async def run(self, stored_name: str, translate: Translate) -> None:
         """Translate a document; it is removed at once if that fails, else after its lifetime."""
         document = self._documents[stored_name]
         try:
@@ -104,16 +106,12 @@ class DocumentStore:
         document.status = "done"
         self._expire(stored_name)
 
-    def start(
-        self, stored_name: str, translate: Callable[[StoredDocument], Awaitable[bytes]]
-    ) -> None:
+    def start(self, stored_name: str, translate: Translate) -> None:
         """Translate a document in the background; its status tells how that ends."""
         document = self._documents[stored_name]
         document.task = asyncio.create_task(self._run_in_background(stored_name, translate))
 
-    async def _run_in_background(
-        self, stored_name: str, translate: Callable[[StoredDocument], Awaitable[bytes]]
-    ) -> None:
+    async def _run_in_background(self, stored_name: str, translate: Translate) -> None:
         document = self._documents[stored_name]
         try:
             document.data = await translate(document)

@@ -26,6 +26,7 @@ from mnmt_jax.serving.service import (
     TranslationOptions,
     TranslationService,
 )
+from mnmt_jax.vocabulary.language_codes import canonical_code
 from mnmt_jax.vocabulary.languages import get_language
 
 # Codes of LibreTranslate that are not those of BCP 47.
@@ -71,7 +72,10 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:
         models = service.models(model_of(request, await read_fields(request)))
-        return [{**_named(code), "targets": models.targets(code)} for code in models.languages]
+        return [
+            {**_named(code), "targets": [_listed(target) for target in models.targets(code)]}
+            for code in models.languages
+        ]
 
     @router.get("/spec", include_in_schema=False)
     async def spec(request: Request) -> dict[str, Any]:
@@ -102,12 +106,18 @@ def make_router(service: TranslationService) -> APIRouter:
 
 def _detected(code: str, probability: float) -> dict[str, Any]:
     """Return a detected language; LibreTranslate states its probability in percent."""
-    return {"confidence": round(100 * probability, 1), "language": code}
+    return {"confidence": round(100 * probability, 1), "language": _listed(code)}
 
 
 def _named(code: str) -> dict[str, str]:
     """Return a language with its English name."""
-    return {"code": code, "name": get_language(code).name}
+    return {"code": _listed(code), "name": get_language(code).name}
+
+
+def _listed(code: str) -> str:
+    """Return a code as LibreTranslate lists it and its clients compare it: pt-BR, zh-Hans."""
+    canonical = canonical_code(code)
+    return "zh-Hans" if canonical == "zh" else canonical.replace("_", "-")
 
 
 def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:

@@ -55,9 +55,12 @@ async function fetchJson(path, options) {
   throw new Error(errorText(response.status, body));
 }
 
-function errorText(status, body) {
-  const message = body && (body.error || body.message);
-  return message ? `${message[0].toUpperCase()}${message.slice(1)}.` : `The server answered with status ${status}.`;
+// A sentence; it begins with the name of the file if there is one.
+function errorText(status, body, name = "") {
+  const message = (body && (body.error || body.message)) || `the server answered with status ${status}`;
+  const end = /[.?!]$/.test(message) ? "" : ".";
+  if (name) return `${message.startsWith(name) ? "" : `${name}: `}${message}${end}`;
+  return `${message[0].toUpperCase()}${message.slice(1)}${end}`;
 }
 
 // Languages
@@ -307,8 +310,9 @@ function receiveDocument(request, file) {
   byId("file").value = "";
   const address = request.response && request.response.translatedFileUrl;
   if (request.status === 200 && address) return offerDownload(address, file.name);
-  const message = request.status ? errorText(request.status, request.response) : "The server cannot be reached.";
-  showError(`${file.name}: ${message}`, () => sendDocument(file));
+  const unreachable = { error: "the server cannot be reached" };
+  const message = errorText(request.status, request.status ? request.response : unreachable, file.name);
+  showError(message, () => sendDocument(file));
 }
 
 function offerDownload(address, name) {
