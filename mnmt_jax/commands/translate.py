@@ -42,7 +42,7 @@ from mnmt_jax.commands.text_files import (
 )
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, join_names, pluralize, warn
+from mnmt_jax.errors import UserError, docs_page, join_names, pluralize, warn
 from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import match_code
 
@@ -111,7 +111,7 @@ def make_parser() -> PassThroughParser:
         "--glossary",
         metavar="FILE",
         help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
-        "forbidden targets after !; docs/guide.md#glossaries",
+        f"forbidden targets after !; {docs_page('guide.md')}",
     )
     add_beam_size(parser)
     add_pivot(parser)

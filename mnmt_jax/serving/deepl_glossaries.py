@@ -5,6 +5,7 @@ A glossary has one dictionary; those of several are in `mnmt_jax.serving.multili
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,7 +45,9 @@ def make_router(service: TranslationService) -> APIRouter:
         fields = await read_fields(request)
         name = required_text(fields, "name")
         dictionary = read_dictionary(service, fields)
-        (stored,) = create_glossary(service, request, name, dict([dictionary]))
+        dictionaries = dict([dictionary])
+        # In a thread: another process may lock the database for a while.
+        (stored,) = await asyncio.to_thread(create_glossary, service, request, name, dictionaries)
         return _described(stored)
 
     @router.get("/glossaries")
@@ -63,7 +66,7 @@ def make_router(service: TranslationService) -> APIRouter:
 
     @router.delete("/glossaries/{identifier}", status_code=204)
     async def delete(request: Request, identifier: str) -> Response:
-        if not store.delete(user_of(request).owner, identifier):
+        if not await asyncio.to_thread(store.delete, user_of(request).owner, identifier):
             raise not_found(identifier)
         return Response(status_code=204)
 

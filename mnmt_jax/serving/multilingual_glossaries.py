@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ def _add_routes_of_glossaries(router: APIRouter, service: TranslationService) ->
         fields = await read_fields(request)
         name = required_text(fields, "name")
         dictionaries = _read_dictionaries(service, required(fields, "dictionaries"))
-        return _described(create_glossary(service, request, name, dictionaries))
+        stored = await asyncio.to_thread(create_glossary, service, request, name, dictionaries)
+        return _described(stored)
 
     @router.get("")
     async def glossaries(request: Request) -> dict[str, Any]:
@@ -57,16 +59,18 @@ def _add_routes_of_glossaries(router: APIRouter, service: TranslationService) ->
         stored = find_glossary(service, request, identifier)
         new = _read_dictionaries(service, fields.get("dictionaries", []))
         if "name" in fields:
-            store.rename(owner, identifier, required_text(fields, "name"))
+            new_name = required_text(fields, "name")
+            await asyncio.to_thread(store.rename, owner, identifier, new_name)
         for languages, pairs in new.items():
             old = dictionary_of(stored, languages)
             merged = dict(store.pairs(old) if old else ()) | dict(pairs)
-            store.put(owner, stored[0], languages, list(merged.items()))
+            entries = list(merged.items())
+            await asyncio.to_thread(store.put, owner, stored[0], languages, entries)
         return _described(find_glossary(service, request, identifier))
 
     @router.delete("/{identifier}", status_code=204)
     async def delete(request: Request, identifier: str) -> Response:
-        if not store.delete(user_of(request).owner, identifier):
+        if not await asyncio.to_thread(store.delete, user_of(request).owner, identifier):
             raise not_found(identifier)
         return Response(status_code=204)
 
@@ -85,12 +89,15 @@ def _add_routes_of_dictionaries(router: APIRouter, service: TranslationService) 
         fields = await read_fields(request)
         stored = find_glossary(service, request, identifier)
         languages, pairs = read_dictionary(service, fields)
-        return _dictionary_info(store.put(user_of(request).owner, stored[0], languages, pairs))
+        owner = user_of(request).owner
+        new = await asyncio.to_thread(store.put, owner, stored[0], languages, pairs)
+        return _dictionary_info(new)
 
     @router.delete("/{identifier}/dictionaries", status_code=204)
     async def delete(request: Request, identifier: str) -> Response:
         stored = await _dictionary(service, request, identifier)
-        store.delete(user_of(request).owner, identifier, (stored.source, stored.target))
+        languages = stored.source, stored.target
+        await asyncio.to_thread(store.delete, user_of(request).owner, identifier, languages)
         return Response(status_code=204)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,9 @@ from starlette.requests import Request
 from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError
 from mnmt_jax.serving.users import User
+
+# Its warnings about malformed uploads are errors of clients, which are answered.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 

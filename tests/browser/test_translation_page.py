@@ -22,13 +22,20 @@ from tests.browser.driver import Browser
 
 OUTPUT = "document.getElementById('translation').textContent"
 SENTENCES = [
-    {"source": "One.", "text": "Eins.", "score": -0.1, "off_target": False},
-    {"source": "Two.", "text": "Two.", "score": -1.5, "off_target": True, "language": "en"},
-    {"source": "3 or 4", "text": "3 3 3", "repeated": True, "missing_numbers": ["4"]},
+    {"source": "One.", "translation": "Eins.", "score": -0.1, "off_target": False},
+    {
+        "source": "Two.",
+        "translation": "Two.",
+        "score": -1.5,
+        "off_target": True,
+        "language": "zh_Hant",
+    },
+    {"source": "3 or 4", "translation": "3 3 3", "repeated": True, "missing_numbers": ["4"]},
 ]
 ANSWER = {
     "translatedText": "Eins. Two.\n3 3 3",
     "checks": {"sentences": SENTENCES},
+    "retried": "contrast",
     "alternatives": ["Einmal.", "Ein " + "langes" * 30],
 }
 
@@ -195,9 +202,10 @@ def test_sentences_that_fail_checks_are_marked(page):
     assert page.evaluate(marked) == ["Two.", "3 3 3"]
     assert page.evaluate(OUTPUT) == ANSWER["translatedText"]
     assert text_of(page, "#warnings ul").split("\n") == [
-        "Two. seems to be English, not German.",
+        "Two. seems to be Traditional Chinese, not German.",
         "3 3 3 repeats itself; lacks 4.",
     ]
+    assert text_of(page, "#status") == "Translated again after a failed check"
     page.click("#confidence summary")
     assert text_of(page, "#confidence ol").split() == ["90", "%", "Eins.", "22", "%", "Two."]
 

@@ -66,8 +66,12 @@ function errorText(status, body, name = "") {
 // Languages
 
 function nameOf(code) {
-  const language = languages.get(code);
-  return language ? language.name : code;
+  if (languages.has(code)) return languages.get(code).name;
+  try {
+    return new Intl.DisplayNames("en", { type: "language" }).of(code.replaceAll("_", "-"));
+  } catch {
+    return code;
+  }
 }
 
 function fill(select, options, chosen) {
@@ -105,8 +109,8 @@ function rememberLanguages() {
     select.dataset.before = select.value;
     stored(select.id, select.value);
   }
-  translation.lang = target.value.replace("_", "-");
-  text.lang = source.value === "auto" ? "" : source.value.replace("_", "-");
+  translation.lang = target.value;
+  text.lang = source.value === "auto" ? "" : source.value;
 }
 
 function swap() {
@@ -193,6 +197,7 @@ function showAnswer(answer) {
   detected = answer.detectedLanguage || null;
   labelDetected();
   byId("copy").disabled = !answer.translatedText;
+  if (answer.retried) byId("status").textContent = "Translated again after a failed check";
   showTranslation(answer.translatedText, sentences);
   showWarnings(sentences, answer);
   showConfidence(sentences);
@@ -223,10 +228,10 @@ function showTranslation(translated, sentences) {
   const nodes = [];
   let end = 0;
   for (const sentence of sentences) {
-    const start = sentence.text ? translated.indexOf(sentence.text, end) : -1;
+    const start = sentence.translation ? translated.indexOf(sentence.translation, end) : -1;
     if (start < 0 || !problems(sentence).length) continue;
-    nodes.push(translated.slice(end, start), element("span", sentence.text, "suspect"));
-    end = start + sentence.text.length;
+    nodes.push(translated.slice(end, start), element("span", sentence.translation, "suspect"));
+    end = start + sentence.translation.length;
   }
   translation.replaceChildren(...nodes, translated.slice(end));
 }
@@ -238,7 +243,7 @@ function showList(id, items) {
 
 function showWarnings(sentences, answer) {
   const items = sentences.filter((one) => problems(one).length)
-    .map((one) => element("li", [element("q", one.text || one.source), ` ${problems(one).join("; ")}.`]));
+    .map((one) => element("li", [element("q", one.translation || one.source), ` ${problems(one).join("; ")}.`]));
   for (const [name, label] of [["missingTerms", "lacks terms"], ["forbiddenTerms", "has forbidden terms"]]) {
     if (answer[name]) items.push(element("li", `The translation ${label} of the glossary: ${answer[name].join(", ")}.`));
   }
@@ -253,7 +258,7 @@ function showConfidence(sentences) {
     Object.assign(meter, { min: 0, max: 1, low: 0.3, high: 0.6, optimum: 1, value: probability });
     meter.setAttribute("aria-label", "Confidence");
     const percent = `${Math.round(100 * probability)} %`;
-    return element("li", [element("span", [meter, percent], "percent"), element("span", one.text)]);
+    return element("li", [element("span", [meter, percent], "percent"), element("span", one.translation)]);
   }));
 }
 
