@@ -86,7 +86,8 @@ function fillSources(chosen) {
 function fillTargets(chosen) {
   const known = languages.get(source.value);
   const codes = known ? known.targets : [...new Set([...languages.values()].flatMap((one) => one.targets))];
-  fill(target, codes.map((code) => [code, nameOf(code)]), codes.includes(chosen) ? chosen : codes[0]);
+  const sorted = [...languages.keys()].filter((code) => codes.includes(code));
+  fill(target, sorted.map((code) => [code, nameOf(code)]), codes.includes(chosen) ? chosen : sorted[0]);
 }
 
 function labelDetected() {
@@ -380,6 +381,7 @@ async function load() {
   try {
     const [list, values] = await Promise.all([fetchJson("languages"), fetchJson("frontend/settings")]);
     settings = values;
+    list.sort((one, other) => one.name.localeCompare(other.name, "en"));
     languages = new Map(list.map((one) => [one.code, one]));
   } catch (error) {
     return showError(error.message, load);
