@@ -79,7 +79,7 @@ function fill(select, options, chosen) {
 }
 
 function fillSources(chosen) {
-  fill(source, [["auto", "Detect language"], ...[...languages.values()].map(({ code, name }) => [code, name])], chosen);
+  fill(source, [["auto", "Detect"], ...[...languages.values()].map(({ code, name }) => [code, name])], chosen);
   labelDetected();
 }
 
@@ -91,7 +91,7 @@ function fillTargets(chosen) {
 }
 
 function labelDetected() {
-  const label = detected && detected.confidence > 0 ? `${nameOf(detected.language)} (detected, ${Math.round(detected.confidence)} %)` : "Detect language";
+  const label = detected && detected.confidence > 0 ? `${nameOf(detected.language)} (detected, ${Math.round(detected.confidence)} %)` : "Detect";
   source.options[0].textContent = label;
 }
 
