@@ -106,7 +106,14 @@ def _load_job(
         translator = Translator.load_replicas(run, flags.replicas, flags.step, **files)
     else:
         translator = Translator.load(run, flags.step, **files)
-    return SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    return SentenceJob.create(
+        translator,
+        pivot=flags.pivot,
+        beam_size=flags.beam_size,
+        retry_off_target=flags.retry_off_target,
+        retry_pivot=flags.retry_pivot or None,
+        lid=flags.lid,
+    )
 
 
 def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
@@ -148,7 +155,8 @@ def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threadi
     from mnmt_jax.serving.warm_up import warm_up
 
     start = time.monotonic()
-    for replica in (replica for job in jobs.values() for replica in job.replicas):
+    searches = [search for job in jobs.values() for search in job.searches]
+    for replica in (replica for search in searches for replica in search.replicas):
         warm_up(replica, settings.window)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

@@ -12,11 +12,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup, TagRules
+from mnmt_jax.decoding.text_checks import checks_record
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.serving.deepl_codes import with_region, without_region
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.glossary_fields import lacking_terms
 from mnmt_jax.serving.request_fields import (
+    boolean_field,
     is_list_of_text,
     model_of,
     read_fields,
@@ -25,7 +27,12 @@ from mnmt_jax.serving.request_fields import (
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.service import (
+    Answer,
+    RefusedError,
+    TranslationOptions,
+    TranslationService,
+)
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
@@ -63,6 +70,7 @@ def make_router(service: TranslationService) -> APIRouter:
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
+            checks=boolean_field(fields, "checks"),
             markup=cast(Markup, text_field(fields, "tag_handling")),
             tag_rules=TagRules(*(tags_field(fields, name) for name in _TAG_RULES)),
         )
@@ -75,6 +83,7 @@ def make_router(service: TranslationService) -> APIRouter:
                     "text": answer.translation.text,
                     "billed_characters": len(text),
                     **_model_type(fields),
+                    **_checks(answer),
                     **lacking_terms(answer, ("missing_terms", "forbidden_terms")),
                 }
                 for text, answer in zip(texts, answers, strict=True)
@@ -120,6 +129,13 @@ def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:
     if value not in _SENTENCE_ENDS:
         raise RefusedError(400, f"split_sentences: '{value}' must be 0, 1 or nonewlines")
     return _SENTENCE_ENDS[value]
+
+
+def _checks(answer: Answer) -> dict[str, Any]:
+    """Return the results of checks, if they were asked for, and the further search, if any."""
+    result = answer.translation
+    facts = {"checks": checks_record(result), "retried": result.retried}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _model_type(fields: Mapping[str, Any]) -> dict[str, str]:

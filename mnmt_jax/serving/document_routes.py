@@ -77,7 +77,7 @@ class _Documents:
             glossary=glossary_field(fields, "glossary"),
         )
         name, data = await _read_upload(fields)
-        stored_name, document = self._store.add(name)
+        stored_name, document = self._store.add(name, user_of(request).name)
         await self._store.run(stored_name, self._translation(data, options, user_of(request)))
         url = f"{request.base_url}download_file/{stored_name}"
         terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
@@ -107,7 +107,7 @@ class _Documents:
             raise RefusedError(400, "output_format is not supported")
         options = with_glossary(self._service, request, fields, options)
         name, data = await _read_upload(fields)
-        stored_name, document = self._store.add(name)
+        stored_name, document = self._store.add(name, user_of(request).name)
         self._store.start(stored_name, self._translation(data, options, user_of(request)))
         return {"document_id": stored_name, "document_key": document.key}
 

@@ -25,6 +25,7 @@ class StoredDocument:
 
     Attributes:
         name: name of the file that was sent.
+        user: name of its user.
         key: secret of its user.
         status: whether it is translated.
         data: the translated file.
@@ -35,6 +36,7 @@ class StoredDocument:
     """
 
     name: str
+    user: str
     key: str
     status: Status = "translating"
     data: bytes = b""
@@ -65,16 +67,17 @@ class DocumentStore:
         """Return the number of documents."""
         return len(self._documents)
 
-    def add(self, name: str) -> tuple[str, StoredDocument]:
+    def add(self, name: str, user: str) -> tuple[str, StoredDocument]:
         """Add a document that is about to be translated; return its random name too.
 
         Raises:
-            RefusedError: with status 429, if there are too many.
+            RefusedError: with status 429, if there are too many; a user has at most half of them.
         """
-        if len(self._documents) >= self._most:
+        of_user = sum(document.user == user for document in self._documents.values())
+        if len(self._documents) >= self._most or of_user >= max(1, self._most // 2):
             raise RefusedError(429, "too many documents are kept; try again later")
         stored_name = secrets.token_urlsafe(24) + PurePath(name).suffix.lower()
-        document = StoredDocument(name, secrets.token_urlsafe(24))
+        document = StoredDocument(name, user, secrets.token_urlsafe(24))
         self._documents[stored_name] = document
         return stored_name, document
 

@@ -9,9 +9,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnmt_jax.decoding.markup_tokens import Markup
+from mnmt_jax.decoding.text_checks import checks_record
 from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
+    boolean_field,
     integer_field,
     is_list_of_text,
     model_of,
@@ -54,6 +56,7 @@ def make_router(service: TranslationService) -> APIRouter:
             target=language_of(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else language_of(service, source, "source"),
             model=model_of(request, fields),
+            checks=boolean_field(fields, "checks"),
             markup=_FORMATS[form],
             glossary=glossary_field(fields, "glossary"),
         )
@@ -130,6 +133,12 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     ]
     if detected:
         response["detectedLanguage"] = detected[0] if single else detected
+    for name, values in (
+        ("checks", [checks_record(answer.translation) for answer in answers]),
+        ("retried", [answer.translation.retried for answer in answers]),
+    ):
+        if any(values):
+            response[name] = values[0] if single else values
     for name, terms in _lacking_terms(answers).items():
         response[name] = terms[0] if single else terms
     if alternatives > 0:

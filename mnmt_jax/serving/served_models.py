@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 
+from mnmt_jax.decoding.retry import Attempt
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_translation import TextToTranslate
 from mnmt_jax.errors import UserError
@@ -21,11 +22,24 @@ class ServedModel:
         name: its name in requests.
         job: the model and settings of the search.
         batcher: translates lines of all users.
+        retries: further searches of lines that fail the checks of `job.retry`, each with a batcher
+            of its own, so that it does not hold up first searches.
     """
 
     name: str
     job: SentenceJob
     batcher: LiveBatcher
+    retries: Sequence[tuple[Attempt, LiveBatcher]] = ()
+
+    @property
+    def batchers(self) -> list[LiveBatcher]:
+        """All batchers."""
+        return [self.batcher, *(batcher for _, batcher in self.retries)]
+
+    @property
+    def length_penalty(self) -> float:
+        """Length penalty of the scores."""
+        return self.job.decode.length_penalty
 
     def code(self, language: str) -> str | None:
         """Return the model's code of a language; None if it does not have it."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.line_engines import JobEngine
 
 
-def warm_up(job: SentenceJob, window: int) -> None:
+def warm_up(job: TranslationJob, window: int) -> None:
     """Translate lines of every bucket, in as many numbers as make batches of different sizes.
 
     Args:
@@ -28,7 +28,7 @@ def warm_up(job: SentenceJob, window: int) -> None:
                 list(engine.run())
 
 
-def _text_of(job: SentenceJob, bucket: int, language: str) -> str:
+def _text_of(job: TranslationJob, bucket: int, language: str) -> str:
     """Return a text that needs a bucket: of the most pieces that it holds."""
     vocabulary = job.pretrained.vocabulary
     pieces = max(1, bucket - job.pretrained.inference_model.instruction.source_extra)

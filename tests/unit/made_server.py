@@ -48,6 +48,8 @@ class MadeJob:
         self.gate = threading.Event()
         self.gate.set()
 
+    retry = None
+
     def fits(self, text: str, language: str) -> bool:
         return len(text) <= 200
 

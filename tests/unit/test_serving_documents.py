@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -36,7 +37,7 @@ def job():
 
 @pytest.fixture
 def address(job):
-    limits = {"max_document_bytes": 50_000, "max_bytes": 2000, "max_documents": 3}
+    limits = {"max_document_bytes": 50_000, "max_bytes": 2000, "max_documents": 6}
     with serving(made_service(job, wait_milliseconds=0, **limits)) as url:
         yield url
 
@@ -102,7 +103,7 @@ def test_bad_requests_are_answered_with_one_line(address, fields, message):
     assert status == 400 and message in error and "\n" not in error
 
 
-def test_a_file_is_required(address):
+def test_a_file_is_required(address, caplog):
     url = f"{address}/translate_file"
     fields = {"source": "en", "target": "de"}
     for options in ({"data": fields}, {"json": fields}, {"files": {"other": b"a"}, "data": fields}):
@@ -111,9 +112,24 @@ def test_a_file_is_required(address):
     text = requests.post(url, json=fields | {"file": "a"}, timeout=60)
     assert refusal(text) == (400, "file must be a file of multipart/form-data")
     broken = {"Content-Type": "multipart/form-data; boundary=b"}
-    assert requests.post(url, b"--b\r\nwrong", headers=broken, timeout=60).status_code == 400
+    assert requests.post(url, b"--b\r\nwro\x9ang: a", headers=broken, timeout=60).status_code == 400
     broken = {"Content-Type": "multipart/form-data"}
     assert requests.post(url, b"a", headers=broken, timeout=60).status_code == 400
+    assert not [record for record in caplog.records if "multipart" in record.name]
+
+
+@pytest.mark.parametrize("name", ["file", "source", "target", "model", "api_key", "glossary"])
+def test_fields_of_a_wrong_kind_are_refused(address, name):
+    """A file instead of text, a text instead of a file, and other kinds in JSON."""
+    fields = {"source": "en", "target": "de"}
+    for files in ({"file": ("a.txt", TEXT), name: ("b", b"b")}, {name: ("ä\x01.txt", b"b")}):
+        sent = {key: value for key, value in fields.items() if key != name}
+        response = requests.post(f"{address}/translate_file", sent, files=files, timeout=60)
+        assert response.status_code == 400, response.text
+    for value in (3, [3], {"a": 3}, None, True):
+        body = fields | {"file": "a"} | {name: value}
+        response = requests.post(f"{address}/translate_file", json=body, timeout=60)
+        assert response.status_code == 400, response.text
 
 
 def test_the_size_of_documents_has_its_limit(address):
@@ -317,12 +333,18 @@ def test_documents_of_deepl_are_refused_at_once(client):
 
 def test_a_stored_document_needs_its_name_and_key():
     async def use() -> None:
-        store = DocumentStore(1, 2)
-        name, document = store.add("../a.TXT")
+        store = DocumentStore(1, 4)
+        name, document = store.add("../a.TXT", "me")
         assert re.fullmatch(r"[\w-]{32}\.txt", name)
         assert store.get(name) is store.get(name, document.key) is document
         with pytest.raises(RefusedError):
             store.get(name, "other")
+        store.add("b.txt", "me")
+        for user in ("me", "you", "you", "they"):
+            with (
+                pytest.raises(RefusedError) if user in ("me", "they") else contextlib.nullcontext()
+            ):
+                store.add("c.txt", user)
 
     asyncio.run(use())
 
