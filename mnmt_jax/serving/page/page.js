@@ -396,6 +396,7 @@ async function load() {
   byId("file").accept = (settings.supportedFilesFormat || []).join(",");
   rememberLanguages();
   typed();
+  if (document.activeElement === document.body) text.focus();
 }
 
 function listen() {
