@@ -34,7 +34,9 @@ import sacrebleu
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.decoding.glossary import Glossary, GlossaryEntry
+from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.terms import LineTerms, missing_terms
+from mnmt_jax.decoding.text_translation import TextToTranslate
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.runtime.run_command import run_command
@@ -154,10 +156,9 @@ def _systems(
     def by_placeholders(*, as_texts: bool) -> list[str]:
         sources = [text for text, _ in marked]
         if as_texts:
-            texts = [
-                translator.translate_text(text, source=source, target=target).text
-                for text in sources
-            ]
+            job = SentenceJob.create(translator)
+            results = job.translate_texts([TextToTranslate(t, source, target) for t in sources])
+            texts = [result.text for result in results]
         else:
             texts = translator.translate(sources, source=source, target=target)
         return [_restored(text, targets) for text, (_, targets) in zip(texts, marked, strict=True)]

@@ -124,6 +124,19 @@ def test_overlapping_terms_by_hand():
     assert best[2] in ([4, 4, 5, EOS], [4, 5, 4, EOS])
 
 
+def test_a_hypothesis_that_can_only_end_does_so_and_ranks_last():
+    """As contrasts may exclude everything else: after 3 there is nothing but eos, after 5 the term.
+
+    The history 1 (the prefix) has state 2 in the tables, 1 5 has 1232.
+    """
+    tables = np.full((1, 4096, 7), -np.inf, np.float32)
+    tables[:, 2, 3], tables[:, 2, 5], tables[:, :, EOS] = 0.0, -5.0, 0.0
+    tables[:, 1232, 6] = -5.0
+    request = make_request([8]).replace(terms=search_terms([([([[6]], 1)], [])]))
+    (first, tokens), (second, others) = _listed(_run(tables, request, 2), 0)
+    assert (tokens, others) == ([5, 6, EOS], [3, EOS]) and first < second
+
+
 def test_without_terms_the_search_is_the_plain_one_bit_for_bit():
     tables = make_tables(5, BATCH, VOCAB)
     request = make_request([1, 2, 5, 8, 11, 11])
