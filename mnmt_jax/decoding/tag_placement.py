@@ -3,12 +3,18 @@
 Each element of the source sentence is placed around the words of the translation that are aligned
 to its words. The elements of a parent are placed inside of it and beside each other, so no tag is
 lost or leaves its parent; elements of one parent may change their order, as words do.
+
+Attention is sharpened before: the weights of a source piece are divided by their sum, because all
+words attend to some pieces, and words at the same relative position are preferred. A word that is
+once in both texts is aligned to itself. Marks beside an element are inside if the source has marks
+there. The constants were chosen on validation text (docs/serving.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -23,6 +29,9 @@ _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar
 _UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
 _FIXED = 1000.0  # score of a word that an element must have
+_MARK = -0.05  # most that a mark scores, so that no element ends with one of the words beside it
+_SMOOTHING = 1.0  # added to the sum of a source piece's weights, so that noise stays noise
+_DISTANCE = 4.0  # nats by which a weight is less if its words are at opposite ends of the sentence
 
 
 @dataclasses.dataclass(eq=False)
@@ -70,7 +79,8 @@ def place_tags(
     """
     fixed = _fixed_spans(source, translation, nodes)
     units = _units(translation, list(fixed.values()))
-    weights = _Weights(source, units, alignment or relative_alignment(source, translation))
+    alignment = _sharpened(alignment) if alignment else relative_alignment(source, translation)
+    weights = _Weights(source, translation, units, alignment)
     for node, span in fixed.items():
         weights.fix(node, units.index(span))
     placed: dict[Node, Span] = {}
@@ -128,19 +138,51 @@ def _units(text: str, fixed: Sequence[Span]) -> list[Span]:
 class _Weights:
     """Weights of the characters of the source for each unit of the translation."""
 
-    def __init__(self, source: str, units: Sequence[Span], alignment: Alignment) -> None:
+    def __init__(
+        self, source: str, translation: str, units: Sequence[Span], alignment: Alignment
+    ) -> None:
+        self._source = source
         characters = [(index, index + 1) for index in range(len(source))]
         of_units = overlaps(units, alignment.target) @ alignment.weights
         by_character = overlaps(alignment.source, characters)
         sizes = by_character.sum(axis=1, keepdims=True)
         shares = by_character / np.maximum(sizes, 1)
         matrix = _rows_to_one(of_units @ shares)
+        self._is_mark = np.array([_is_mark(translation[start:end]) for start, end in units], bool)
+        for unit, (start, end) in _same_words(source, translation, units):
+            matrix[unit] = 0.0
+            matrix[unit, start:end] = 1 / (end - start)
         self._sums = np.concatenate([np.zeros((len(units), 1)), np.cumsum(matrix, axis=1)], axis=1)
         self._fixed: dict[int, Node] = {}
 
     def fix(self, node: Node, unit: int) -> None:
         """Let a unit be the translation of a node, and of no other."""
         self._fixed[unit] = node
+
+    def element_scores(self, start: int, end: int, within: Span) -> Float[np.ndarray, " units"]:
+        """Return the scores for an element, at whose ends marks do not count."""
+        scores = self.scores(start, end, within)
+        if not _is_mark(self._source[start:end]):
+            marks = self._is_mark[slice(*within)]
+            scores[marks] = np.minimum(scores[marks], _MARK)
+        return scores
+
+    def with_marks(self, node: Node, span: Span, within: Span) -> Span:
+        """Return a range with the marks beside it, so many that it has those of the element."""
+        text = "".join(self._source[node.start : node.end].split())
+        characters = [_is_mark(character) for character in text]
+        first, last = span
+        inside = list(self._is_mark[first:last])
+        before, after = (
+            len(list(itertools.takewhile(bool, wanted)))
+            - len(list(itertools.takewhile(bool, side)))
+            for wanted, side in ((characters, inside), (characters[::-1], inside[::-1]))
+        )
+        while before > 0 and first > within[0] and self._is_mark[first - 1]:
+            first, before = first - 1, before - 1
+        while after > 0 and last < within[1] and self._is_mark[last]:
+            last, after = last + 1, after - 1
+        return first, last
 
     def unit_of(self, node: Node) -> int | None:
         """Return the unit of a fixed node."""
@@ -155,6 +197,33 @@ class _Weights:
                 inside = start <= node.start and node.end <= end
                 scores[unit - first] = _FIXED if inside else -_FIXED
         return scores
+
+
+def _sharpened(alignment: Alignment) -> Alignment:
+    """Return an alignment relative to what all words attend to and to relative positions."""
+    weights = alignment.weights / (alignment.weights.sum(axis=0) + _SMOOTHING)
+    target, source = (
+        np.array([(start + end) / 2 for start, end in spans]) / max(spans[-1][1], 1)
+        for spans in (alignment.target, alignment.source)
+    )
+    nearness = np.exp(-_DISTANCE * np.abs(np.subtract.outer(target, source)))
+    return dataclasses.replace(alignment, weights=_rows_to_one(_rows_to_one(weights) * nearness))
+
+
+def _is_mark(text: str) -> bool:
+    """Return whether a text has neither letters nor digits."""
+    return not any(character.isalnum() for character in text)
+
+
+def _same_words(source: str, translation: str, units: Sequence[Span]) -> Iterator[tuple[int, Span]]:
+    """Yield units that are in the source, once in both texts, with their place in it."""
+    words: dict[str, list[Span]] = {}
+    for start, end in _units(source, ()):
+        words.setdefault(source[start:end].casefold(), []).append((start, end))
+    names = [translation[start:end].casefold() for start, end in units]
+    for unit, name in enumerate(names):
+        if len(words.get(name, ())) == names.count(name) == 1 and not _is_mark(name):
+            yield unit, words[name][0]
 
 
 def _rows_to_one(weights: Weights) -> Weights:
@@ -199,12 +268,13 @@ def _best_range(node: Node, free: Sequence[Span], weights: _Weights) -> tuple[fl
     if unit is not None:
         return np.inf, (unit, unit + 1)
     options = [
-        _best_part(weights.scores(node.start, node.end, interval), interval[0])
+        (*_best_part(weights.element_scores(node.start, node.end, interval), interval[0]), interval)
         for interval in free
         if interval[0] < interval[1]
     ]
     cut = free[-1][1]
-    return max(options, default=(-np.inf, (cut, cut)))
+    score, span, interval = max(options, default=(-np.inf, (cut, cut), (cut, cut)))
+    return score, weights.with_marks(node, span, interval)
 
 
 def _best_part(scores: Float[np.ndarray, " units"], first: int) -> tuple[float, Span]:
