@@ -152,7 +152,10 @@ def test_other_precisions_are_refused():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--engine=ctranslate2"], "CTranslate2 has no model like 'register', only encoder_decod"),
+        (
+            ["--engine=ctranslate2"],
+            "--run=.*/run: CTranslate2 has no model like 'register', only encoder_decod",
+        ),
         (["--engine=onnx"], "--engine=onnx must be jax or ctranslate2"),
     ],
 )
