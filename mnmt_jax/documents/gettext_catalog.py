@@ -66,6 +66,8 @@ def _entries(text: str, name: str) -> list[Any]:
 class _Catalog:
     """A catalog as lines; a translation is written in place of the lines of an empty one."""
 
+    source = ""
+
     def __init__(
         self, text: str, encoding: TextEncoding, entries: Sequence[Any], options: DocumentOptions
     ) -> None:

@@ -210,11 +210,13 @@ def _lacking_terms(document: StoredDocument, names: tuple[str, str]) -> dict[str
 
 
 def _detected(service: TranslationService, document: Document) -> str:
-    """Return the language of a document.
+    """Return the language of a document: that which the file names, or of its text.
 
     Raises:
         RefusedError: with status 400, if it is not detected.
     """
+    if document.source:
+        return service.language(document.source, "source", any_region=True)
     sample = ""
     for segment in document.segments:
         is_plain = not segment.markup

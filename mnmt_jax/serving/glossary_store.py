@@ -69,6 +69,7 @@ class GlossaryStore:
         self._database = database
         database.create_tables(_TABLES)
         self._loaded: dict[tuple[str, str, str], Glossary] = {}
+        self._changes = 0
 
     def create(
         self, owner: str, name: str, languages: Languages, pairs: Sequence[Pair]
@@ -119,39 +120,52 @@ class GlossaryStore:
 
     def pairs(self, stored: StoredGlossary) -> list[Pair]:
         """Return the terms of a dictionary and their translations; none if it was deleted."""
-        query = "SELECT entries FROM glossaries WHERE id = ? AND source = ? AND target = ?"
         with self._database.reading() as connection:
-            row = connection.execute(query, _key(stored)).fetchone()
-        return [(source, target) for source, target in json.loads(row[0])] if row else []
+            return _pairs(connection, stored)
 
     def glossary(self, stored: StoredGlossary) -> Glossary:
         """Return a dictionary for translation; a few are kept in memory."""
-        key = _key(stored)
-        if key not in self._loaded:
-            entries = tuple(
-                GlossaryEntry(source, (target,)) for source, target in self.pairs(stored)
-            )
-            while len(self._loaded) >= _LOADED:
-                self._loaded.pop(next(iter(self._loaded)))
-            self._loaded[key] = Glossary(entries, stored.name)
-        return self._loaded[key]
+        key, changes = _key(stored), self._changes
+        if (loaded := self._loaded.get(key)) is not None:
+            return loaded
+        pairs = self.pairs(stored)
+        entries = tuple(GlossaryEntry(source, (target,)) for source, target in pairs)
+        glossary = Glossary(entries, stored.name)
+        if changes == self._changes:  # otherwise another thread may have changed it meanwhile
+            for old in list(self._loaded)[: len(self._loaded) + 1 - _LOADED]:
+                self._loaded.pop(old, None)
+            self._loaded[key] = glossary
+        return glossary
 
     def put(
-        self, owner: str, stored: StoredGlossary, languages: Languages, pairs: Sequence[Pair]
-    ) -> StoredGlossary:
-        """Store a dictionary in a glossary, in place of the one for its languages.
+        self,
+        owner: str,
+        identifier: str,
+        languages: Languages,
+        pairs: Sequence[Pair],
+        *,
+        merge: bool = False,
+    ) -> StoredGlossary | None:
+        """Store a dictionary in a glossary, and return it; None if there is no such glossary.
 
         Args:
             owner: whose the glossary is.
-            stored: any dictionary of the glossary.
+            identifier: of the glossary.
             languages: codes of source and target.
             pairs: terms and their translations.
+            merge: whether the other terms of the dictionary for these languages are kept.
         """
-        source, target = languages
-        new = dataclasses.replace(stored, source=source, target=target)
+        query = f"SELECT {_FIELDS} FROM glossaries WHERE owner = ? AND id = ?"
         with self._database.writing() as connection:
+            row = connection.execute(query, (owner, identifier)).fetchone()
+            if row is None:
+                return None
+            source, target = languages
+            new = dataclasses.replace(StoredGlossary(*row), source=source, target=target)
+            if merge:
+                pairs = list((dict(_pairs(connection, new)) | dict(pairs)).items())
             new = _put(connection, owner, new, pairs)
-        self._loaded.pop(_key(new), None)
+        self._forget(identifier)
         return new
 
     def rename(self, owner: str, identifier: str, name: str) -> None:
@@ -173,13 +187,25 @@ class GlossaryStore:
             query += " AND source = ? AND target = ?"
         with self._database.writing() as connection:
             count = connection.execute(query, (owner, identifier, *(languages or ()))).rowcount
-        for key in [key for key in self._loaded if key[0] == identifier]:
-            self._loaded.pop(key, None)
+        self._forget(identifier)
         return count > 0
+
+    def _forget(self, identifier: str) -> None:
+        """Drop a glossary that was changed from memory."""
+        self._changes += 1
+        for key in list(self._loaded):
+            if key[0] == identifier:
+                self._loaded.pop(key, None)
 
 
 def _key(stored: StoredGlossary) -> tuple[str, str, str]:
     return stored.id, stored.source, stored.target
+
+
+def _pairs(connection: sqlite3.Connection, stored: StoredGlossary) -> list[Pair]:
+    query = "SELECT entries FROM glossaries WHERE id = ? AND source = ? AND target = ?"
+    row = connection.execute(query, _key(stored)).fetchone()
+    return [(source, target) for source, target in json.loads(row[0])] if row else []
 
 
 def _put(

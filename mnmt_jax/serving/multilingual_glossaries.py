@@ -56,16 +56,13 @@ def _add_routes_of_glossaries(router: APIRouter, service: TranslationService) ->
     @router.patch("/{identifier}")
     async def change(request: Request, identifier: str) -> dict[str, Any]:
         fields, owner = await read_fields(request), user_of(request).owner
-        stored = find_glossary(service, request, identifier)
+        find_glossary(service, request, identifier)
         new = _read_dictionaries(service, fields.get("dictionaries", []))
         if "name" in fields:
             new_name = required_text(fields, "name")
             await asyncio.to_thread(store.rename, owner, identifier, new_name)
         for languages, pairs in new.items():
-            old = dictionary_of(stored, languages)
-            merged = dict(store.pairs(old) if old else ()) | dict(pairs)
-            entries = list(merged.items())
-            await asyncio.to_thread(store.put, owner, stored[0], languages, entries)
+            await asyncio.to_thread(store.put, owner, identifier, languages, pairs, merge=True)
         return _described(find_glossary(service, request, identifier))
 
     @router.delete("/{identifier}", status_code=204)
@@ -87,10 +84,12 @@ def _add_routes_of_dictionaries(router: APIRouter, service: TranslationService) 
     @router.put("/{identifier}/dictionaries")
     async def replace(request: Request, identifier: str) -> dict[str, Any]:
         fields = await read_fields(request)
-        stored = find_glossary(service, request, identifier)
+        find_glossary(service, request, identifier)
         languages, pairs = read_dictionary(service, fields)
         owner = user_of(request).owner
-        new = await asyncio.to_thread(store.put, owner, stored[0], languages, pairs)
+        new = await asyncio.to_thread(store.put, owner, identifier, languages, pairs)
+        if new is None:  # deleted meanwhile
+            raise not_found(identifier)
         return _dictionary_info(new)
 
     @router.delete("/{identifier}/dictionaries", status_code=204)

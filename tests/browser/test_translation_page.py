@@ -69,8 +69,7 @@ def page(browser, job):
 def load(browser: Browser, url: str) -> None:
     browser.events.clear()
     browser.open(f"{url}/")
-    browser.wait("document.querySelectorAll('#source option').length > 1")
-    browser.evaluate("document.getElementById('text').focus()")
+    browser.wait("document.activeElement.id === 'text'")
 
 
 def text_of(page: Browser, selector: str) -> str:
@@ -194,6 +193,21 @@ def test_alternatives_replace_the_translation(page):
     page.click("#alternatives button")
     assert page.evaluate(OUTPUT) == "other"
     assert text_of(page, "#alternatives button") == "[de] Good."
+
+
+def test_a_sentence_in_the_wrong_language_is_marked(page, job):
+    copied = "The committee will meet on Thursday afternoon."
+    job.respond = lambda text: copied if text == copied else "Der Antrag wurde heute angenommen."
+    page.choose("#source", "en")
+    page.type(f"The motion was carried today. {copied}")
+    page.wait("!byId('warnings').hidden")
+    marked = "[...document.querySelectorAll('.suspect')].map(node => node.textContent)"
+    assert page.evaluate(marked) == [copied]
+    warning = text_of(page, "#warnings ul")
+    assert "seems to be English, not German" in warning and "is a copy of the source" in warning
+    page.click("#confidence summary")
+    confidence = text_of(page, "#confidence ol")
+    assert confidence.count(" %") == 2 and confidence.endswith(copied)
 
 
 def test_sentences_that_fail_checks_are_marked(page):
@@ -438,4 +452,8 @@ def test_the_page_reports_no_mistakes_of_its_own(page):
     page.click("#copy")
     page.wait("document.getElementById('status').textContent === 'Copied'")
     assert page.logged() == []
-    assert len(LANGUAGES) + 1 == page.evaluate("source.options.length")
+    names = page.evaluate(
+        "[source, target].map(one => [...one.options].map(option => option.text))"
+    )
+    sorted_names = ["Chinese", "English", "French", "German", "Portuguese"]
+    assert len(LANGUAGES) == len(sorted_names) and names[0][1:] == names[1] == sorted_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import urllib.error
 import urllib.request
@@ -163,3 +164,37 @@ def test_an_owner_changes_no_glossary_of_another():
     store.rename("other", made.id, "Mine")
     assert not store.delete("other", made.id, ("EN", "DE"))
     assert store.find("one", made.id) == [made] and store.of_owner("other") == []
+    assert store.put("other", made.id, ("EN", "DE"), [("x", "y")]) is None
+    assert store.pairs(made) == [("a", "b")]
+
+
+def test_changes_at_the_same_time_are_all_kept():
+    store = GlossaryStore(Database())
+    (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "b")]})
+    languages = ("EN", "DE")
+
+    def add(number: int) -> None:
+        store.put("one", made.id, languages, [(f"a{number}", "b")], merge=True)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(40)))
+    assert dict(store.pairs(made)) == {"a": "b", **{f"a{n}": "b" for n in range(40)}}
+    store.delete("one", made.id)
+    assert store.put("one", made.id, languages, [("a", "b")]) is None
+    assert store.find("one", made.id) == []
+
+
+def test_a_glossary_that_changes_while_it_is_loaded_is_loaded_again(monkeypatch):
+    store = GlossaryStore(Database())
+    (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "old")]})
+    read = store.pairs
+
+    def pairs(stored):
+        result = read(stored)
+        monkeypatch.setattr(store, "pairs", read)
+        store.put("one", made.id, ("EN", "DE"), [("a", "new")])
+        return result
+
+    monkeypatch.setattr(store, "pairs", pairs)
+    targets = [store.glossary(made).entries[0].targets for _ in range(2)]
+    assert targets == [("old",), ("new",)]

@@ -87,14 +87,14 @@ def test_paths_without_a_route_are_not_found(address):
 def test_languages_are_the_union_and_targets_those_of_some_model(address):
     _, languages = call(address, "/languages")
     assert {item["code"]: item["targets"] for item in languages} == {
-        "en": ["en", "de", "pt", "fr", "pt_BR"],
-        "de": ["en", "de", "pt", "fr", "pt_BR"],  # by the model with `pt`
-        "pt": ["en", "de", "pt", "pt_BR"],
+        "en": ["en", "de", "pt", "fr", "pt-BR"],
+        "de": ["en", "de", "pt", "fr", "pt-BR"],  # by the model with `pt`
+        "pt": ["en", "de", "pt", "pt-BR"],
         "fr": ["en", "de", "fr"],
-        "pt_BR": ["en", "de", "pt", "pt_BR"],
+        "pt-BR": ["en", "de", "pt", "pt-BR"],
     }
     _, languages = call(address, "/models/made2/languages")
-    assert [item["code"] for item in languages] == ["pt_BR", "en"]
+    assert [item["code"] for item in languages] == ["pt-BR", "en"]
     _, languages = call(address, "/v2/languages?type=source&model=made1")
     assert [item["language"] for item in languages] == ["EN", "FR", "DE"]
 

@@ -72,10 +72,26 @@ def test_the_language_of_a_document_is_detected_once(address, job):
     text = "Das ist ein deutscher Satz mit Wörtern.\n\nOk.".encode()
     url = send(address, text, source="auto", target="fr").json()["translatedFileUrl"]
     assert requests.get(url, timeout=60).content.startswith(b"[fr] Das ist")
+    head = f"<title>A</title>{'<meta name=the content=english>' * 200}"
+    page = f"<html><head>{head}</head><p>Þetta er íslenskur texti sem enginn skilur.</p></html>"
+    assert refusal(send(address, page.encode(), "a.html", source=""))[0] == 400
     answer = refusal(
         send(address, "Þetta er íslenskur texti sem enginn skilur.".encode(), source="")
     )
     assert answer == (400, "the language of the document is not detected; choose it")
+
+
+def test_the_language_that_a_file_names_is_its_language(address):
+    """Its texts may be too short to detect one."""
+    units = '<trans-unit id="1"><source>Das ist ein deutscher Satz.</source></trans-unit>'
+    file = '<xliff version="1.2"><file source-language="{}"><body>{}</body></file></xliff>'
+    answer = send(address, file.format("en-US", units).encode(), "a.xlf", source="auto")
+    text = requests.get(answer.json()["translatedFileUrl"], timeout=60).text
+    assert "<target>[de] Das ist" in text
+    answer = refusal(send(address, file.format("xh", units).encode(), "a.xlf", source="auto"))
+    assert answer == (400, "source: xh is not supported")
+    answer = refusal(send(address, file.format("en", units).encode(), "a.xlf", source="fr"))
+    assert answer == (400, "a.xlf: source-language=en in the file, but fr is asked for")
 
 
 def test_formats_are_listed(address):

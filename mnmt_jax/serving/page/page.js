@@ -79,18 +79,19 @@ function fill(select, options, chosen) {
 }
 
 function fillSources(chosen) {
-  fill(source, [["auto", "Detect language"], ...[...languages.values()].map(({ code, name }) => [code, name])], chosen);
+  fill(source, [["auto", "Detect"], ...[...languages.values()].map(({ code, name }) => [code, name])], chosen);
   labelDetected();
 }
 
 function fillTargets(chosen) {
   const known = languages.get(source.value);
   const codes = known ? known.targets : [...new Set([...languages.values()].flatMap((one) => one.targets))];
-  fill(target, codes.map((code) => [code, nameOf(code)]), codes.includes(chosen) ? chosen : codes[0]);
+  const sorted = [...languages.keys()].filter((code) => codes.includes(code));
+  fill(target, sorted.map((code) => [code, nameOf(code)]), codes.includes(chosen) ? chosen : sorted[0]);
 }
 
 function labelDetected() {
-  const label = detected && detected.confidence > 0 ? `${nameOf(detected.language)} (detected, ${Math.round(detected.confidence)} %)` : "Detect language";
+  const label = detected && detected.confidence > 0 ? `${nameOf(detected.language)} (detected, ${Math.round(detected.confidence)} %)` : "Detect";
   source.options[0].textContent = label;
 }
 
@@ -380,6 +381,7 @@ async function load() {
   try {
     const [list, values] = await Promise.all([fetchJson("languages"), fetchJson("frontend/settings")]);
     settings = values;
+    list.sort((one, other) => one.name.localeCompare(other.name, "en"));
     languages = new Map(list.map((one) => [one.code, one]));
   } catch (error) {
     return showError(error.message, load);
@@ -394,6 +396,7 @@ async function load() {
   byId("file").accept = (settings.supportedFilesFormat || []).join(",");
   rememberLanguages();
   typed();
+  if (document.activeElement === document.body) text.focus();
 }
 
 function listen() {
