@@ -64,6 +64,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True, metavar="CODE")
     for name in ("input", "reference"):
         parser.add_argument(f"--{name}", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--beam_size", type=positive_int, default=5, metavar="N")
     parser.add_argument("--lines", type=positive_int, default=10_000, metavar="N")
     flags = parser.parse_args()
     entries = _index_entries(flags.help_folder, flags.source, flags.target)
@@ -74,7 +75,7 @@ def main() -> None:
     items = list(itertools.islice(_items(pairs, entries, flags.source), flags.lines))
     count = sum(term.count for item in items for term in item.terms.required)
     print(f"{len(entries)} terms of the index; {count} in {len(items)} lines")
-    translator = Translator.load(flags.run)
+    translator = Translator.load(flags.run, bindings=[f"Decode.beam_size={flags.beam_size}"])
     for name, translate in _systems(translator, items, flags.source, flags.target).items():
         translate()  # compiles
         start = time.process_time()

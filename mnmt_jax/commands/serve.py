@@ -117,10 +117,17 @@ def _load_job(
 
 
 def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
-    """Return a job that searches with CTranslate2."""
+    """Return a job that searches with CTranslate2.
+
+    Raises:
+        UserError: with the run, if CTranslate2 has no such model or search.
+    """
     from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
 
-    return CTranslate2Job.of(job, settings.compute_type, settings.threads)
+    try:
+        return CTranslate2Job.of(job, settings.compute_type, settings.threads)
+    except UserError as error:
+        raise UserError(f"--run={job.pretrained.run}: {error}") from error
 
 
 def _say_served(

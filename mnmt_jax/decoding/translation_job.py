@@ -111,6 +111,15 @@ class TranslationJob:
         return [self, *others]
 
     @property
+    def fallback(self) -> TranslationJob | None:
+        """The job for lines that this one `lacks`; None if it has all."""
+        return None
+
+    def lacks(self, line: Line) -> bool:
+        """Return whether a line needs more than the engine of the job has."""
+        return False
+
+    @property
     def has_slots(self) -> bool:
         """Whether a server may search lines by continuous batching; else it does so in batches."""
         return True

@@ -136,6 +136,7 @@ class TranslationService:
                         (attempt, make_batcher(attempt.job))
                         for attempt in (job.retry.attempts if job.retry else ())
                     ],
+                    make_batcher(job.fallback) if job.fallback else None,
                 )
                 for name, job in jobs.items()
             ]
