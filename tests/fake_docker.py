@@ -14,7 +14,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-_INSTRUCTIONS = ("ARG", "COPY", "ENV", "FROM", "RUN", "WORKDIR")
+_STEPS = ("ARG", "COPY", "ENV", "FROM", "RUN", "WORKDIR")
+_STATED = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "STOPSIGNAL", "USER", "VOLUME")
 _REFERENCE = re.compile(r"\$\{(\w+)\}")
 # Name and tag of an image of the default registry.
 _PLAIN_IMAGE = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*(:[\w][\w.-]*)?")
@@ -27,10 +28,14 @@ class Image:
     Attributes:
         base: name of the image that it starts from.
         folder: working directory, as a path in the image.
+        variables: environment of its containers, without `PATH`.
+        stated: text of each instruction about its containers, such as `USER`.
     """
 
     base: str
     folder: str
+    variables: Mapping[str, str]
+    stated: Mapping[str, str]
 
 
 def build(
@@ -46,6 +51,7 @@ def build(
         arguments: `--build-arg`.
     """
     variables, base, folder, used = {"PATH": path}, "", "", set()
+    environment, stated = dict[str, str](), dict[str, str]()
     for instruction, text in _instructions(dockerfile):
         if instruction == "ARG":
             name, _, default = text.partition("=")
@@ -54,7 +60,10 @@ def build(
             continue
         if instruction == "ENV":
             name, _, value = text.partition("=")
-            variables[name] = value
+            variables[name] = environment[name] = value
+            continue
+        if instruction in _STATED:
+            stated[instruction] = text
             continue
         if instruction == "FROM":
             base = _expand(text, variables)
@@ -69,14 +78,16 @@ def build(
         else:
             subprocess.run(["sh", "-c", text], cwd=target, env=variables, check=True)
     assert arguments.keys() <= used, f"unknown arguments: {arguments.keys() - used}"
-    return Image(base, folder)
+    return Image(base, folder, environment, stated)
 
 
 def _instructions(dockerfile: Path) -> list[tuple[str, str]]:
     lines = dockerfile.read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if line and not line.startswith("#")]
     pairs = [(name, text.strip()) for name, _, text in (line.partition(" ") for line in lines)]
-    assert all(name in _INSTRUCTIONS and not text.endswith("\\") for name, text in pairs), pairs
+    assert all(name in (*_STEPS, *_STATED) and not text.endswith("\\") for name, text in pairs), (
+        pairs
+    )
     return pairs
 
 

@@ -30,6 +30,7 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import lock, new_file, write_text
 from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
+from mnmt_jax.vocabulary.language_detectors import LID176
 
 _MADE_BY = "made_by.json"
 
@@ -46,6 +47,9 @@ class WorkerModel:
         modules: modules to import first.
         pivot: code of a language to translate through; None translates directly.
         beam_size: hypotheses per sentence; None takes that of the run.
+        retry_off_target: whether translations that fail the checks are searched again.
+        retry_pivot: code of the pivot of the last search; None is English.
+        lid: detector of the languages of translations.
         mesh: mesh of the devices, as in `Translator.load`.
     """
 
@@ -56,6 +60,9 @@ class WorkerModel:
     modules: tuple[str, ...] = ()
     pivot: str | None = None
     beam_size: int | None = None
+    retry_off_target: bool = False
+    retry_pivot: str | None = None
+    lid: str = LID176
     mesh: MeshChoice = "local"
 
     def load(self) -> TranslationJob:
@@ -70,7 +77,12 @@ class WorkerModel:
                 mesh=self.mesh,
             )
             _JOBS[self] = TranslationJob.create(
-                translator, pivot=self.pivot, beam_size=self.beam_size
+                translator,
+                pivot=self.pivot,
+                beam_size=self.beam_size,
+                retry_off_target=self.retry_off_target,
+                retry_pivot=self.retry_pivot,
+                lid=self.lid,
             )
         return _JOBS[self]
 

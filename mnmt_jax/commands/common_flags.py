@@ -219,6 +219,28 @@ def add_pivot(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_retry(parser: argparse.ArgumentParser) -> None:
+    """Add `--retry_off_target`, `--retry_pivot` and `--lid`."""
+    parser.add_argument(
+        "--retry_off_target",
+        action="store_true",
+        help="search translations in the wrong language, copies of the source, loops and empty "
+        "ones again, with language contrast and then through a pivot",
+    )
+    parser.add_argument(
+        "--retry_pivot",
+        metavar="CODE",
+        help="pivot language of --retry_off_target; default: English, if the model has it",
+    )
+    parser.add_argument(
+        "--lid",
+        default="lid.176",
+        metavar="NAME|FILE",
+        help="detector of the languages of translations, for --retry_off_target and --checks: "
+        "lid.176, langdetect or a fastText model; default: lid.176",
+    )
+
+
 def import_modules(names: Sequence[str]) -> None:
     """Import modules named by the user, searching the current folder first.
 

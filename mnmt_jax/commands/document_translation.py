@@ -18,6 +18,8 @@ from mnmt_jax.vocabulary.language_codes import match_code
 if TYPE_CHECKING:
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
+    from mnmt_jax.decoding.translator import Translator
+    from mnmt_jax.documents.segments import Document
 
 _OF_LINES = {  # flags, and their values without effect
     "input": None,
@@ -25,6 +27,7 @@ _OF_LINES = {  # flags, and their values without effect
     "split_sentences": False,
     "markup": None,
     "format": "text",
+    "checks": False,
     "num_processes": None,
     "process_id": None,
     "runner": "local",
@@ -47,9 +50,6 @@ def translate_document_file(
             has nothing to translate.
     """
     _check_flags(flags)
-    from mnmt_jax.decoding.glossary import Glossary
-    from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.text_translation import TextToTranslate
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.documents.formats import read_document
     from mnmt_jax.documents.segments import DocumentOptions
@@ -60,18 +60,41 @@ def translate_document_file(
     target = match_code(flags.target, translator.languages, "--target")
     options = DocumentOptions(target, source, flags.overwrite_translations)
     document = read_document(Path(flags.document).read_bytes(), flags.document, options)
-    glossary = Glossary.load(flags.glossary) if flags.glossary else None
-    texts = [
-        TextToTranslate(segment.text, source, target, markup=segment.markup, glossary=glossary)
-        for segment in document.segments
-    ]
-    job = SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
-    results = _translate(job, texts)
+    results = _translate(
+        _make_job(translator, flags), _texts(document, source, target, flags.glossary)
+    )
     data = document.write([result.text for result in results])
     with new_path(Path(os.path.realpath(flags.output))) as partial:
         partial.write_bytes(data)
-    say(f"{flags.output}: {pluralize(len(texts), 'text')} translated")
+    say(f"{flags.output}: {pluralize(len(results), 'text')} translated")
     warn_of_terms(results)
+
+
+def _make_job(translator: Translator, flags: argparse.Namespace) -> SentenceJob:
+    from mnmt_jax.decoding.sentence_job import SentenceJob
+
+    return SentenceJob.create(
+        translator,
+        pivot=flags.pivot,
+        beam_size=flags.beam_size,
+        retry_off_target=flags.retry_off_target,
+        retry_pivot=flags.retry_pivot,
+        lid=flags.lid,
+    )
+
+
+def _texts(
+    document: Document, source: str, target: str, glossary_path: str | None
+) -> list[TextToTranslate]:
+    """Return the texts of a document with the glossary of a file."""
+    from mnmt_jax.decoding.glossary import Glossary
+    from mnmt_jax.decoding.text_translation import TextToTranslate
+
+    glossary = Glossary.load(glossary_path) if glossary_path else None
+    return [
+        TextToTranslate(segment.text, source, target, markup=segment.markup, glossary=glossary)
+        for segment in document.segments
+    ]
 
 
 def _check_flags(flags: argparse.Namespace) -> None:
@@ -80,6 +103,8 @@ def _check_flags(flags: argparse.Namespace) -> None:
     for name, default in _OF_LINES.items():
         if getattr(flags, name) != default:
             raise UserError(f"--{name} is for lines; leave it out with --document")
+    if flags.retry_pivot and not flags.retry_off_target:
+        raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
     check_input_file(flags.document, "--document")
     ending = check_format(flags.document)
     if not flags.output or is_stream(flags.output):

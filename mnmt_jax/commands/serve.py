@@ -87,7 +87,7 @@ def main() -> None:
     application = create_app(service, ready.is_set)
     server = uvicorn.Server(make_config(application, settings))
     with _listen(settings) as listener:
-        _say_served(runs, jobs, f"http://{settings.host}:{listener.getsockname()[1]}")
+        _say_served(runs, jobs, settings, f"http://{settings.host}:{listener.getsockname()[1]}")
         threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()
         try:
             server.run([listener])
@@ -106,21 +106,40 @@ def _load_job(
         translator = Translator.load_replicas(run, flags.replicas, flags.step, **files)
     else:
         translator = Translator.load(run, flags.step, **files)
-    return SentenceJob.create(translator, pivot=flags.pivot, beam_size=flags.beam_size)
+    return SentenceJob.create(
+        translator,
+        pivot=flags.pivot,
+        beam_size=flags.beam_size,
+        retry_off_target=flags.retry_off_target,
+        retry_pivot=flags.retry_pivot or None,
+        lid=flags.lid,
+    )
 
 
 def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
-    """Return a job that searches with CTranslate2."""
+    """Return a job that searches with CTranslate2.
+
+    Raises:
+        UserError: with the run, if CTranslate2 has no such model or search.
+    """
     from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
 
-    return CTranslate2Job.of(job, settings.compute_type, settings.threads)
+    try:
+        return CTranslate2Job.of(job, settings.compute_type, settings.threads)
+    except UserError as error:
+        raise UserError(f"--run={job.pretrained.run}: {error}") from error
 
 
-def _say_served(runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], address: str) -> None:
-    """Print which models are served, and where."""
+def _say_served(
+    runs: Mapping[str, str], jobs: Mapping[str, SentenceJob], settings: Settings, address: str
+) -> None:
+    """Print which models are served, by what, and where."""
+    engine = "" if settings.engine == "jax" else f" by {settings.engine} ({settings.compute_type})"
+    if settings.replicas > 1:
+        engine = f" in {settings.replicas} replicas"
     for name, run in runs.items():
         languages = pluralize(len(jobs[name].pretrained.languages), "language")
-        say(f"serves {run} as {name}, {languages}, on {address}")
+        say(f"serves {run} as {name}{engine}, {languages}, on {address}")
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -143,7 +162,8 @@ def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threadi
     from mnmt_jax.serving.warm_up import warm_up
 
     start = time.monotonic()
-    for replica in (replica for job in jobs.values() for replica in job.replicas):
+    searches = [search for job in jobs.values() for search in job.searches]
+    for replica in (replica for search in searches for replica in search.replicas):
         warm_up(replica, settings.window)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

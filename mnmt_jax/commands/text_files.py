@@ -197,8 +197,9 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
 
     Returns:
         The fields of all lines; `others` if it was contrasted with other lines, `pivot` if it was
-        translated through a pivot language, `unknown_characters` if its source has some,
-        `missing_terms` and `forbidden_terms` if it is not translated as the glossary demands.
+        translated through a pivot language, `unknown_characters` if its source has some, `retried`
+        if its first translation failed the checks, `missing_terms` and `forbidden_terms` if it is
+        not translated as the glossary demands.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
     if line.contrast_sources:
@@ -207,6 +208,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         record["pivot"] = translation.pivot
     if translation.unknown_characters:
         record["unknown_characters"] = translation.unknown_characters
+    if translation.retried:
+        record["retried"] = translation.retried
     for name in ("missing_terms", "forbidden_terms"):
         if terms := getattr(translation, name):
             record[name] = list(terms)
@@ -217,6 +220,20 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         "limited": translation.limited,
         "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
     }
+
+
+def read_record(record: Mapping[str, Any]) -> Translation:
+    """Return the translation of a record, without the tokens of its hypotheses."""
+    from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+
+    return Translation(
+        hypotheses=tuple(Hypothesis(one["text"], one["score"], ()) for one in record["nbest"]),
+        truncated=record["truncated"],
+        limited=record["limited"],
+        pivot=record.get("pivot"),
+        unknown_characters=record.get("unknown_characters", ""),
+        retried=record.get("retried"),
+    )
 
 
 def format_record(record: Mapping[str, Any]) -> str:

@@ -13,13 +13,14 @@ import functools
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import (
     add_beam_size,
     add_gin_flags,
     add_pivot,
+    add_retry,
     add_step,
     import_modules,
     parse_command_line,
@@ -39,10 +40,11 @@ from mnmt_jax.commands.text_files import (
     make_record,
     open_output,
     read_lines,
+    read_record,
 )
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, join_names, pluralize, warn
+from mnmt_jax.errors import UserError, docs_page, join_names, pluralize, warn
 from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import match_code
 
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from mnmt_jax.data.preparation.runners import BeamRunner
     from mnmt_jax.decoding.encoded_lines import Line
     from mnmt_jax.decoding.translation_job import TranslationJob
+
+    Writer = Callable[[Iterable[Mapping[str, Any]], IO[str]], "_Marked"]
 
 
 def make_parser() -> PassThroughParser:
@@ -111,10 +115,18 @@ def make_parser() -> PassThroughParser:
         "--glossary",
         metavar="FILE",
         help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
-        "forbidden targets after !; docs/guide.md#glossaries",
+        f"forbidden targets after !; {docs_page('guide.md')}",
     )
     add_beam_size(parser)
     add_pivot(parser)
+    add_retry(parser)
+    parser.add_argument(
+        "--checks",
+        action="store_true",
+        help="add the object checks to each line of --format=jsonl: language (detected), "
+        "probability, off_target, copied, repeated, empty, cut, unknown_characters, "
+        "missing_numbers, score, retried",
+    )
     parser.add_argument(
         "--format",
         choices=("text", "jsonl"),
@@ -123,7 +135,8 @@ def make_parser() -> PassThroughParser:
         "source, translation, score, truncated (source too long, its end is not translated), "
         "limited (output has Decode.max_length pieces), nbest (text and score of each hypothesis, "
         "as many as the beam), and where they apply others (contrast sources), pivot (text in the "
-        "pivot language), unknown_characters, missing_terms and forbidden_terms (of the glossary); "
+        "pivot language), unknown_characters, retried (contrast or pivot, of --retry_off_target), "
+        "missing_terms and forbidden_terms (of the glossary); "
         "default: text",
     )
     add_step(parser)
@@ -141,6 +154,7 @@ def main() -> None:
         return
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
+    _check_checks(flags)
     if flags.markup and not flags.split_sentences:
         raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
@@ -161,9 +175,18 @@ def main() -> None:
         setattr(flags, name, code)
     kind = SentenceJob if flags.split_sentences else TranslationJob
     glossary = Glossary.load(flags.glossary) if flags.glossary else None
-    job = kind.create(translator, pivot=flags.pivot, beam_size=flags.beam_size, glossary=glossary)
+    job = kind.create(
+        translator,
+        pivot=flags.pivot,
+        beam_size=flags.beam_size,
+        glossary=glossary,
+        retry_off_target=flags.retry_off_target,
+        retry_pivot=flags.retry_pivot,
+        lid=flags.lid,
+    )
     if isinstance(job, SentenceJob):
         job = dataclasses.replace(job, markup=flags.markup or "")
+    write = _writer(flags, translator.languages)
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
         flags.pivot = job.pivot
@@ -177,14 +200,14 @@ def main() -> None:
             if runner
             else ResumableOutput(flags.output, made_by, job.window_size, share)
         )
-        marked = _translate_to_file(job, lines, partial, flags)
+        marked = _translate_to_file(job, lines, partial, flags.output, write)
         if marked is None:
             return
     else:
         with open_output(flags.output) as file, _progress() as report:
             pairs = job.in_order(lines, report=report)
             records = (make_record(*pair) for pair in pairs)
-            marked = _write(records, file, flags.format)
+            marked = write(records, file)
     _report_events(bad, marked, job.decode)
 
 
@@ -205,6 +228,18 @@ def _check_sharing(flags: argparse.Namespace, processes: int) -> None:
         raise UserError("--glossary is not for --runner=beam; leave one of them out")
 
 
+def _check_checks(flags: argparse.Namespace) -> None:
+    """Check that the flags of checks fit the others.
+
+    Raises:
+        UserError: if not.
+    """
+    if flags.checks and flags.format != "jsonl":
+        raise UserError("--checks adds a field to --format=jsonl; add that flag")
+    if flags.retry_pivot and not flags.retry_off_target:
+        raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
+
+
 @dataclasses.dataclass
 class _Marked:
     """Numbers of lines with special events, by kind of event.
@@ -214,6 +249,7 @@ class _Marked:
         limited: translation reached the length limit.
         alone: no other line to contrast with.
         unknown: characters that no piece of the vocabulary covers.
+        retried: the first translation failed the checks, and a further search passed them.
         characters: counts of these characters.
         terms: not translated as the glossary demands.
     """
@@ -222,6 +258,7 @@ class _Marked:
     limited: list[int] = dataclasses.field(default_factory=list)
     alone: list[int] = dataclasses.field(default_factory=list)
     unknown: list[int] = dataclasses.field(default_factory=list)
+    retried: list[int] = dataclasses.field(default_factory=list)
     characters: Counter[str] = dataclasses.field(default_factory=Counter)
     terms: list[int] = dataclasses.field(default_factory=list)
 
@@ -234,6 +271,7 @@ class _Marked:
             (self.limited, record["limited"]),
             (self.alone, is_alone),
             (self.unknown, unknown),
+            (self.retried, "retried" in record),
             (self.terms, record.keys() & {"missing_terms", "forbidden_terms"}),
         ):
             if mark:
@@ -267,6 +305,9 @@ def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None
         f"at the length limit (Decode.max_length={decode.max_length}), possibly incomplete",
         "raise --gin.Decode.max_length",
     )
+    if marked.retried:
+        count = pluralize(len(marked.retried), "translation")
+        print(f"{count} replaced by a further search (--retry_off_target)", file=sys.stderr)
     _warn_lines(
         marked.terms,
         "line",
@@ -324,6 +365,9 @@ def _on_beam(
         modules=tuple(flags.module_import),
         pivot=flags.pivot,
         beam_size=flags.beam_size,
+        retry_off_target=flags.retry_off_target,
+        retry_pivot=flags.retry_pivot,
+        lid=flags.lid,
     )
     model.keep(job)
     return BeamOutput(flags.output, made_by, WINDOW_SIZE, model=model, runner=runner)
@@ -333,7 +377,8 @@ def _translate_to_file(
     job: TranslationJob,
     lines: Iterator[Line],
     partial: ResumableOutput | BeamOutput,
-    flags: argparse.Namespace,
+    output: str,
+    write: Writer,
 ) -> _Marked | None:
     """Translate into a file, resuming where the same command was stopped.
 
@@ -345,21 +390,45 @@ def _translate_to_file(
             unfinished.finish(lines, job.as_completed, report)
         if not unfinished.is_last():
             return None
-        with open_output(flags.output) as file:
-            marked = _write(unfinished.records(), file, flags.format)
+        with open_output(output) as file:
+            marked = write(unfinished.records(), file)
         unfinished.remove()
     return marked
 
 
-def _write(records: Iterable[Mapping[str, Any]], file: IO[str], output_format: str) -> _Marked:
-    """Write a line per record, and return the lines with events."""
-    marked = _Marked()
-    for record in records:
-        print(
-            format_record(record) if output_format == "jsonl" else record["translation"], file=file
-        )
-        marked.add(record)
-    return marked
+def _writer(flags: argparse.Namespace, languages: Sequence[str]) -> Writer:
+    """Return a function that writes a line per record, and returns the lines with events."""
+    check = _make_check(flags, languages) if flags.checks else lambda record: {}
+
+    def write(records: Iterable[Mapping[str, Any]], file: IO[str]) -> _Marked:
+        marked = _Marked()
+        for record in records:
+            text = record["translation"]
+            print(
+                format_record({**record, **check(record)}) if flags.format == "jsonl" else text,
+                file=file,
+            )
+            marked.add(record)
+        return marked
+
+    return write
+
+
+def _make_check(
+    flags: argparse.Namespace, languages: Sequence[str]
+) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Return a function from a record to its field `checks`."""
+    from mnmt_jax.decoding.guards import TranslationChecker
+    from mnmt_jax.vocabulary.language_detectors import find_detector
+
+    checker = TranslationChecker(find_detector(flags.lid), languages)
+
+    def check(record: Mapping[str, Any]) -> dict[str, Any]:
+        translation = read_record(record)
+        checks = checker.check(record["source"], flags.source, translation, flags.target)
+        return {"checks": checks.as_dict()}
+
+    return check
 
 
 @contextlib.contextmanager

@@ -2,14 +2,14 @@
 
 A term is met where the tokens of one of its alternatives occur in a hypothesis. Occurrences of
 different terms may overlap. Eos is not allowed before all terms are met, except at the maximum
-length; a hypothesis that ends there without all terms ranks behind those with all of them. The last
-token of a forbidden term is masked where the others precede it.
+length, or if nothing else is possible; a hypothesis that ends without all terms ranks behind those
+with all of them. The last token of a forbidden term is masked where the others precede it.
 
 The beam is divided into banks by the number of tokens that are missing: the best continuation of
 each bank stays, then the second best, and so on (dynamic beam allocation); in the last step banks
-with fewer missing tokens take precedence. Besides the best
-continuations of a hypothesis, those that continue a term are considered, so that the hypothesis
-with the fewest missing tokens gets closer in each step.
+with fewer missing tokens take precedence. Besides the best continuations of a hypothesis, those
+that continue a term are considered, so that the hypothesis with the fewest missing tokens gets
+closer in each step.
 
 Source: Post, Vilar, "Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural
 Machine Translation", NAACL 2018 (arXiv 1804.06609); Hu et al., "Improved Lexically Constrained
@@ -56,7 +56,7 @@ class ConstrainedState(BeamState):
     """State of `ConstrainedBeamSearch` between two steps."""
 
     progress: TermProgress  # of live hypotheses
-    complete_count: Int[Array, " batch"]  # finished hypotheses with all terms; they come first
+    is_complete: Bool[Array, "batch beam"]  # which finished hypotheses have all terms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,8 @@ class ConstrainedBeamSearch(BeamSearch):
             matched=jnp.zeros((batch, self.beam, sequences * length), bool),
             counts=jnp.zeros((batch, self.beam, terms.counts.shape[1]), jnp.int32),
         )
-        complete_count = jnp.zeros((batch,), jnp.int32)
-        return ConstrainedState(**vars(state), progress=progress, complete_count=complete_count)
+        is_complete = jnp.zeros((batch, self.beam), bool)
+        return ConstrainedState(**vars(state), progress=progress, is_complete=is_complete)
 
     def ranked(
         self,
@@ -110,9 +110,9 @@ class ConstrainedBeamSearch(BeamSearch):
     def finish(self, state: Any) -> Hypotheses:
         """Return the finished hypotheses, those with all terms first, by descending score."""
         hypotheses = state.finished
-        is_partial = jnp.arange(self.beam)[None] >= state.complete_count[:, None]
-        slots = jnp.broadcast_to(jnp.arange(self.beam, dtype=jnp.int32)[None], is_partial.shape)
-        keys = is_partial.astype(jnp.int32), -hypotheses.scores, slots
+        shape = state.is_complete.shape
+        slots = jnp.broadcast_to(jnp.arange(self.beam, dtype=jnp.int32)[None], shape)
+        keys = (~state.is_complete).astype(jnp.int32), -hypotheses.scores, slots
         *_, order = jax.lax.sort(keys, dimension=1, num_keys=2, is_stable=True)
         return jax.tree.map(lambda array: pick(array, order), hypotheses)
 
@@ -123,13 +123,18 @@ class ConstrainedBeamSearch(BeamSearch):
         is_running: Bool[Array, " batch"],
         ranked: tuple[Array, Array, Array],
     ) -> Any:
-        """Append finished hypotheses; those without all terms end at the limit and come last."""
+        """Append finished hypotheses, and note which have all terms."""
         _, parents, is_eos = (array[:, : self.beam] for array in ranked)
-        is_complete = pick(_missing(_terms(request), state.progress), parents) == 0
-        count = jnp.sum(is_eos & is_complete & is_running[:, None], axis=1)
+        is_finished = is_eos & is_running[:, None]
+        has_all = pick(_missing(_terms(request), state.progress), parents) == 0
+        has_all = pick(has_all, jnp.argsort(~is_finished, axis=1, stable=True))
+        # Finished continuations take the next free slots in order.
+        number = jnp.arange(self.beam)[None] - state.finished_count[:, None]
+        is_new = (number >= 0) & (number < jnp.sum(is_finished, axis=1)[:, None])
+        flags = pick(has_all, jnp.clip(number, 0, self.beam - 1))
         state = super()._finalise(state, request, is_running, ranked)
-        complete_count = jnp.minimum(state.complete_count + count, self.beam)
-        return dataclasses.replace(state, complete_count=complete_count)
+        is_complete = jnp.where(is_new, flags, state.is_complete)
+        return dataclasses.replace(state, is_complete=is_complete)
 
 
 def _terms(request: Request) -> SearchTerms:
@@ -141,13 +146,18 @@ def _terms(request: Request) -> SearchTerms:
 def _mask_values(
     values: Float[Array, "batch beam vocab"], state: ConstrainedState, request: Request
 ) -> Float[Array, "batch beam vocab"]:
-    """Set to -inf: eos before all terms are met, and tokens that complete a forbidden term."""
+    """Set to -inf: eos before all terms are met, and tokens that complete a forbidden term.
+
+    Eos stays if nothing else is possible, because contrasts exclude it.
+    """
     terms, progress = _terms(request), state.progress
     batch, beam, vocab = values.shape
     is_missing = _missing(terms, progress)[:, :, None] > 0
     is_last = (state.step >= request.max_length)[:, None, None]
     is_eos = jnp.arange(vocab)[None, None] == EOS_ID
-    values = jnp.where(is_eos & is_missing & ~is_last, -jnp.inf, values)
+    without_eos = jnp.where(is_eos & is_missing & ~is_last, -jnp.inf, values)
+    has_others = jnp.any(without_eos > -jnp.inf, axis=-1, keepdims=True)
+    values = jnp.where(has_others, without_eos, values)
     forbidden = terms.tokens[:, terms.required :]
     if not forbidden.shape[1]:
         return values

@@ -9,6 +9,7 @@ from typing import Any
 
 from mnmt_jax.decoding.encoded_lines import Line, with_contrast_sources
 from mnmt_jax.decoding.markup_tokens import Markup
+from mnmt_jax.decoding.text_checks import join_pieces
 from mnmt_jax.decoding.text_translation import (
     LineOfText,
     Steps,
@@ -16,7 +17,7 @@ from mnmt_jax.decoding.text_translation import (
     TextTranslation,
     translation_steps,
 )
-from mnmt_jax.decoding.translate_lines import LINE_BREAKS, Hypothesis, Translation
+from mnmt_jax.decoding.translate_lines import LINE_BREAKS, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 
 _WINDOW_SIZE = 512
@@ -90,28 +91,13 @@ class SentenceJob(TranslationJob):
         return super().provenance() | {"sentences": f"sentencex {_version()}"} | markup
 
     def _joined(self, result: TextTranslation) -> Translation:
-        """Return the translations of a text's sentences as one.
-
-        Its score is that of a sentence with all tokens: the sum of the log-probabilities, divided
-        by the number of tokens to the power of `Decode.length_penalty`.
-        """
+        """Return the translations of a text's sentences as one."""
         if not result.text.strip():
             return Translation()
-        pieces = [piece for sentence in result.sentences for piece in sentence.translations]
-        best = [piece.hypotheses[0] for piece in pieces if piece.hypotheses]
-        penalty = self.decode.length_penalty
-        tokens = tuple(token for hypothesis in best for token in hypothesis.tokens)
-        total = sum(one.score * len(one.tokens) ** penalty for one in best)
-        score = total / len(tokens) ** penalty if tokens else 0.0
-        pivots = [piece.pivot for piece in pieces if piece.pivot is not None]
-        return Translation(
-            hypotheses=(Hypothesis(LINE_BREAKS.sub(" ", result.text), score, tokens),),
-            truncated=any(piece.truncated for piece in pieces),
-            limited=any(piece.limited for piece in pieces),
-            pivot=" ".join(pivots) if pivots else None,
-            unknown_characters="".join(piece.unknown_characters for piece in pieces),
-            missing_terms=result.missing_terms,
-            forbidden_terms=result.forbidden_terms,
+        text = LINE_BREAKS.sub(" ", result.text)
+        joined = join_pieces(text, result.pieces, self.decode.length_penalty)
+        return dataclasses.replace(
+            joined, missing_terms=result.missing_terms, forbidden_terms=result.forbidden_terms
         )
 
 

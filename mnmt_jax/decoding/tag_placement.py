@@ -3,17 +3,24 @@
 Each element of the source sentence is placed around the words of the translation that are aligned
 to its words. The elements of a parent are placed inside of it and beside each other, so no tag is
 lost or leaves its parent; elements of one parent may change their order, as words do.
+
+Attention is sharpened before: the weights of a source piece are divided by their sum, because all
+words attend to some pieces, and words at the same relative position are preferred. A word that is
+once in both texts is aligned to itself. Marks beside an element are inside if the source has marks
+there. The constants were chosen on validation text (docs/serving.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import html
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import regex
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from mnmt_jax.decoding.alignment import Alignment, Weights, overlaps
 from mnmt_jax.vocabulary.piece_offsets import Span
@@ -22,7 +29,11 @@ from mnmt_jax.vocabulary.piece_offsets import Span
 _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
+_TAKEN = 1e6  # by which a word is avoided that another element has
 _FIXED = 1000.0  # score of a word that an element must have
+_MARK = -0.05  # most that a mark scores, so that no element ends with one of the words beside it
+_SMOOTHING = 1.0  # added to the sum of a source piece's weights, so that noise stays noise
+_DISTANCE = 4.0  # nats by which a weight is less if its words are at opposite ends of the sentence
 
 
 @dataclasses.dataclass(eq=False)
@@ -68,9 +79,12 @@ def place_tags(
         nodes: elements of the sentence, in order.
         alignment: of both; None aligns words by their relative position.
     """
+    if not nodes:
+        return _escaped(translation)
     fixed = _fixed_spans(source, translation, nodes)
     units = _units(translation, list(fixed.values()))
-    weights = _Weights(source, units, alignment or relative_alignment(source, translation))
+    alignment = _sharpened(alignment) if alignment else relative_alignment(source, translation)
+    weights = _Weights(source, translation, units, alignment)
     for node, span in fixed.items():
         weights.fix(node, units.index(span))
     placed: dict[Node, Span] = {}
@@ -128,19 +142,57 @@ def _units(text: str, fixed: Sequence[Span]) -> list[Span]:
 class _Weights:
     """Weights of the characters of the source for each unit of the translation."""
 
-    def __init__(self, source: str, units: Sequence[Span], alignment: Alignment) -> None:
+    def __init__(
+        self, source: str, translation: str, units: Sequence[Span], alignment: Alignment
+    ) -> None:
+        self._source = source
         characters = [(index, index + 1) for index in range(len(source))]
         of_units = overlaps(units, alignment.target) @ alignment.weights
         by_character = overlaps(alignment.source, characters)
         sizes = by_character.sum(axis=1, keepdims=True)
         shares = by_character / np.maximum(sizes, 1)
         matrix = _rows_to_one(of_units @ shares)
+        self._is_mark = np.array([_is_mark(translation[start:end]) for start, end in units], bool)
+        for unit, (start, end) in _same_words(source, translation, units):
+            matrix[unit] = 0.0
+            matrix[unit, start:end] = 1 / (end - start)
         self._sums = np.concatenate([np.zeros((len(units), 1)), np.cumsum(matrix, axis=1)], axis=1)
         self._fixed: dict[int, Node] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return len(self._is_mark)
 
     def fix(self, node: Node, unit: int) -> None:
         """Let a unit be the translation of a node, and of no other."""
         self._fixed[unit] = node
+
+    def element_scores(self, start: int, end: int, within: Span) -> Float[np.ndarray, " units"]:
+        """Return the scores for an element, at whose ends marks do not count."""
+        scores = self.scores(start, end, within)
+        if not _is_mark(self._source[start:end]):
+            marks = self._is_mark[slice(*within)]
+            scores[marks] = np.minimum(scores[marks], _MARK)
+        return scores
+
+    def with_marks(self, node: Node, span: Span, free: Bool[np.ndarray, " units"]) -> Span:
+        """Return a range with the marks beside it, so many that it has those of the element."""
+        text = "".join(self._source[node.start : node.end].split())
+        characters = [_is_mark(character) for character in text]
+        first, last = span
+        inside = list(self._is_mark[first:last])
+        before, after = (
+            len(list(itertools.takewhile(bool, wanted)))
+            - len(list(itertools.takewhile(bool, side)))
+            for wanted, side in ((characters, inside), (characters[::-1], inside[::-1]))
+        )
+        marks = self._is_mark & free
+        while before > 0 and first > 0 and marks[first - 1]:
+            first, before = first - 1, before - 1
+        while after > 0 and last < len(marks) and marks[last]:
+            last, after = last + 1, after - 1
+        return first, last
 
     def unit_of(self, node: Node) -> int | None:
         """Return the unit of a fixed node."""
@@ -157,6 +209,33 @@ class _Weights:
         return scores
 
 
+def _sharpened(alignment: Alignment) -> Alignment:
+    """Return an alignment relative to what all words attend to and to relative positions."""
+    weights = alignment.weights / (alignment.weights.sum(axis=0) + _SMOOTHING)
+    target, source = (
+        np.array([(start + end) / 2 for start, end in spans]) / max(spans[-1][1], 1)
+        for spans in (alignment.target, alignment.source)
+    )
+    nearness = np.exp(-_DISTANCE * np.abs(np.subtract.outer(target, source)))
+    return dataclasses.replace(alignment, weights=_rows_to_one(_rows_to_one(weights) * nearness))
+
+
+def _is_mark(text: str) -> bool:
+    """Return whether a text has neither letters nor digits."""
+    return not any(character.isalnum() for character in text)
+
+
+def _same_words(source: str, translation: str, units: Sequence[Span]) -> Iterator[tuple[int, Span]]:
+    """Yield units that are in the source, once in both texts, with their place in it."""
+    words: dict[str, list[Span]] = {}
+    for start, end in _units(source, ()):
+        words.setdefault(source[start:end].casefold(), []).append((start, end))
+    names = [translation[start:end].casefold() for start, end in units]
+    for unit, name in enumerate(names):
+        if len(words.get(name, ())) == names.count(name) == 1 and not _is_mark(name):
+            yield unit, words[name][0]
+
+
 def _rows_to_one(weights: Weights) -> Weights:
     sums = weights.sum(axis=1, keepdims=True)
     return weights / np.where(sums > 0, sums, 1.0)
@@ -170,13 +249,11 @@ def _place(
     for node in elements:
         if node.starts_before or node.ends_after:
             placed[node], within = _place_at_end(node, within, weights)
-    free, pending = [within], [node for node in elements if node not in placed]
-    while pending:
-        best = [_best_range(node, free, weights) for node in pending]
-        index = max(range(len(pending)), key=lambda n: best[n][0])
-        node = pending.pop(index)
-        placed[node] = best[index][1]
-        free = [part for interval in free for part in _without(interval, placed[node])]
+    free = np.zeros(weights.size, bool)
+    free[slice(*within)] = True
+    _place_elements(
+        [node for node in elements if node not in placed], within, weights, free, placed
+    )
     for node in elements:
         _place(node.children, placed[node], weights, placed)
     _place_empty(nodes, within, weights, placed)
@@ -193,18 +270,43 @@ def _place_at_end(node: Node, within: Span, weights: _Weights) -> tuple[Span, Sp
     return (cut, last), (first, cut)
 
 
-def _best_range(node: Node, free: Sequence[Span], weights: _Weights) -> tuple[float, Span]:
-    """Return the best free range of an element, and its score; fixed ones are placed first."""
+def _place_elements(
+    nodes: Sequence[Node],
+    within: Span,
+    weights: _Weights,
+    free: Bool[np.ndarray, " units"],
+    placed: dict[Node, Span],
+) -> None:
+    """Place elements beside each other, the one with the best range first."""
+    best = [_best_range(node, within, weights, free) for node in nodes]
+    queue = [(-score, number) for number, (score, _) in enumerate(best)]
+    heapq.heapify(queue)
+    while queue:
+        _, number = heapq.heappop(queue)
+        node, (first, last) = nodes[number], best[number][1]
+        if not free[first:last].all():  # of a range that another one has taken meanwhile
+            best[number] = _best_range(node, within, weights, free)
+            heapq.heappush(queue, (-best[number][0], number))
+            continue
+        placed[node] = weights.with_marks(node, (first, last), free)
+        free[slice(*placed[node])] = False
+
+
+def _best_range(
+    node: Node, within: Span, weights: _Weights, free: Bool[np.ndarray, " units"]
+) -> tuple[float, Span]:
+    """Return the best free range of an element, and its score; fixed ones are placed first.
+
+    The range is empty if there is none.
+    """
     unit = weights.unit_of(node)
-    if unit is not None:
+    if unit is not None and free[unit]:
         return np.inf, (unit, unit + 1)
-    options = [
-        _best_part(weights.scores(node.start, node.end, interval), interval[0])
-        for interval in free
-        if interval[0] < interval[1]
-    ]
-    cut = free[-1][1]
-    return max(options, default=(-np.inf, (cut, cut)))
+    available = free[slice(*within)]
+    if not available.any():
+        return -np.inf, (within[1], within[1])
+    scores = weights.element_scores(node.start, node.end, within)
+    return _best_part(np.where(available, scores, -_TAKEN), within[0])
 
 
 def _best_part(scores: Float[np.ndarray, " units"], first: int) -> tuple[float, Span]:
@@ -222,14 +324,6 @@ def _best_part(scores: Float[np.ndarray, " units"], first: int) -> tuple[float, 
 def _best_prefix(scores: Float[np.ndarray, " units"]) -> int:
     """Return the length of the prefix with the largest sum, the shortest of equal ones."""
     return int(np.argmax(np.concatenate([[0.0], np.cumsum(scores)])))
-
-
-def _without(interval: Span, removed: Span) -> list[Span]:
-    """Return the parts of an interval outside of another one."""
-    first, last = interval
-    if removed[0] == removed[1] or removed[1] <= first or last <= removed[0]:
-        return [interval]
-    return [(first, max(first, removed[0])), (min(last, removed[1]), last)]
 
 
 def _place_empty(
@@ -286,7 +380,7 @@ class _Writer:
     def _node(self, node: Node, first: int, last: int) -> str:
         if node.is_empty:
             follows = self.translation[last : last + 1]
-            return node.opening + (" " if node.has_space and follows.strip() else "")
+            return _tags(node) + (" " if node.has_space and follows.strip() else "")
         if node.is_fixed:
             return node.opening
         return node.opening + self._inside(node.children, first, last) + node.closing
@@ -304,6 +398,11 @@ class _Writer:
         if node.is_empty and self.source[node.start - 1 : node.start].isspace():
             return after, after
         return before, before
+
+
+def _tags(node: Node) -> str:
+    """Return the tags of a node without text; those inside of it were perhaps left out."""
+    return node.opening + "".join(map(_tags, node.children)) + node.closing
 
 
 def _escaped(text: str) -> str:

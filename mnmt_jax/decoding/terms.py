@@ -15,7 +15,7 @@ from mnmt_jax.decoding.search_terms import SearchTerms
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _BEFORE = "("  # separates a term from the space mark that precedes the first word of a text
-_GROWTH = 4  # ratio of consecutive sizes of arrays
+_GROWTH = 4  # smallest size of arrays, and ratio of consecutive ones
 _MAX_SEQUENCES = 16  # alternatives of a term, in all their forms
 _MAX_TOKENS = 16  # of an alternative
 _MAX_POSITIONS = 1024  # of all required terms of a line
@@ -85,7 +85,7 @@ class EncodedTerms:
         """Sizes of the arrays, from few possible ones so that few programs are compiled."""
         sequences = (*itertools.chain(*self.required), *self.forbidden)
         return TermsShape(
-            _padded(len(self.required), least=1),
+            _padded(len(self.required)),
             _padded(max(map(len, self.required), default=1)),
             _padded(len(self.forbidden)) if self.forbidden else 0,
             _padded(max(map(len, sequences))),
@@ -243,10 +243,11 @@ def _cased(text: str) -> tuple[str, ...]:
     return (text,) if capitalized == text else (text, capitalized)
 
 
-def _padded(size: int, least: int = _GROWTH) -> int:
-    while least < size:
-        least *= _GROWTH
-    return least
+def _padded(size: int) -> int:
+    padded = _GROWTH
+    while padded < size:
+        padded *= _GROWTH
+    return padded
 
 
 def _positions(required: Sequence[tuple[tuple[int, ...], ...]]) -> int:

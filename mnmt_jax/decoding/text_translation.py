@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.guards import TranslationChecks
 from mnmt_jax.decoding.markup_text import MarkedSentence, split_markup
 from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.placeholders import (
@@ -47,6 +48,7 @@ class SentenceTranslation:
         source: the sentence in one line.
         text: the translated sentence in one line.
         translations: translations of the pieces, one if the sentence was translated whole.
+        checks: results of its checks (`mnmt_jax.decoding.text_checks`), if they were asked for.
         missing_terms: terms of the glossary, by their sources, that are not translated as required.
         forbidden_terms: forbidden texts that the translation has.
     """
@@ -56,6 +58,7 @@ class SentenceTranslation:
     translations: tuple[Translation, ...]
     missing_terms: tuple[str, ...] = ()
     forbidden_terms: tuple[str, ...] = ()
+    checks: TranslationChecks | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +69,23 @@ class TextTranslation:
         text: the translated text.
         sentences: its sentences, in order, without tags.
         markup: kind of markup of the text.
+        checks: results of its checks, if they were asked for.
     """
 
     text: str
     sentences: tuple[SentenceTranslation, ...]
     markup: Markup = ""
+    checks: TranslationChecks | None = None
+
+    @property
+    def pieces(self) -> list[Translation]:
+        """Translations of the pieces of all sentences."""
+        return [piece for sentence in self.sentences for piece in sentence.translations]
+
+    @property
+    def retried(self) -> str | None:
+        """The last search that made any of the pieces after a first one failed."""
+        return last_retry(self.pieces)
 
     @property
     def missing_terms(self) -> tuple[str, ...]:
@@ -128,6 +143,11 @@ class LineOfText:
         """Return the line with a number, as jobs take it."""
         languages = self.source, self.target
         return Line(number, self.text, *languages, aligned=self.aligned, terms=self.terms)
+
+
+def last_retry(pieces: Iterable[Translation]) -> str | None:
+    """Return the last search that made any of some translations; None for first ones."""
+    return max((piece.retried for piece in pieces if piece.retried), default=None)
 
 
 Steps = Generator[list[LineOfText], Sequence[Translation], list[TextTranslation]]
@@ -299,12 +319,15 @@ class _DocumentPlan:
     """A document with markup, and its sentences."""
 
     def __init__(self, text: TextToTranslate, fits: Callable[[str, str], bool]) -> None:
+        def fit(line: str) -> bool:
+            return fits(line, text.source)
+
         def make(sentence: str, aligned: bool) -> _Sentence:
-            return _Sentence(sentence, text, lambda line: fits(line, text.source), aligned=aligned)
+            return _Sentence(sentence, text, fit, aligned=aligned)
 
         reader = MarkupReader(text.markup, text.tag_rules)
         self._markup = text.markup
-        self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make)
+        self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make, fit)
         self._with_spaces = not is_spaceless(text.target)
         self.sentences = self._parts.sentences
 

@@ -79,6 +79,8 @@ class Translation:
             missing.
         pivot: the intermediate text, if the line was translated through another language; then
             `truncated` and `limited` cover both translations.
+        retried: search that made it after the first one failed (`mnmt_jax.decoding.retry`):
+            "contrast" or "pivot"; None for the first one.
         alignment: how the best hypothesis is aligned to the line; None if the line does not ask for
             it, and for text that was copied.
         missing_terms: required terms of the line, by their sources, that the best hypothesis lacks.
@@ -90,6 +92,7 @@ class Translation:
     limited: bool = False
     pivot: str | None = None
     unknown_characters: str = ""
+    retried: str | None = None
     alignment: Alignment | None = None
     missing_terms: tuple[str, ...] = ()
     forbidden_terms: tuple[str, ...] = ()

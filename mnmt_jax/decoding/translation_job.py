@@ -22,11 +22,13 @@ from mnmt_jax.decoding.generate import (
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
 from mnmt_jax.decoding.pretrained import PretrainedModel
+from mnmt_jax.decoding.retry import Retry
 from mnmt_jax.decoding.terms import NO_TERMS
 from mnmt_jax.decoding.translate_lines import Translation, translate_lines
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import match_code
+from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
 
 WINDOW_SIZE = 4096  # lines in memory at a time
 
@@ -40,12 +42,14 @@ class TranslationJob:
         decode: settings of the search.
         pivot: the model's code of the language to translate through; None translates directly.
         glossary: terms of the source language of lines and their translations.
+        retry: checks and further searches of translations that fail them; None takes the first.
     """
 
     pretrained: PretrainedModel
     decode: Decode
     pivot: str | None = None
     glossary: Glossary | None = None
+    retry: Retry | None = None
 
     @classmethod
     def create(
@@ -56,6 +60,9 @@ class TranslationJob:
         pivot: str | None = None,
         beam_size: int | None = None,
         glossary: Glossary | None = None,
+        retry_off_target: bool = False,
+        retry_pivot: str | None = None,
+        lid: str = LID176,
         **overrides: Any,
     ) -> Self:
         """Return a job after checking its settings.
@@ -66,6 +73,10 @@ class TranslationJob:
             pivot: code of the language to translate through, in any form; None translates directly.
             beam_size: field of `Decode`; None leaves that of `options`.
             glossary: terms and their translations.
+            retry_off_target: whether translations in the wrong language, copies, loops and empty
+                ones are searched again (`mnmt_jax.decoding.retry`).
+            retry_pivot: code of the pivot of the last search; None is English, if the model has it.
+            lid: detector of their languages: `lid.176`, `langdetect` or a fastText model.
             overrides: other fields of `Decode` that replace those of `options`.
 
         Raises:
@@ -81,13 +92,32 @@ class TranslationJob:
             pivot = match_code(pivot, pretrained.languages, "--pivot")
         if glossary is not None:
             check_method_for_terms(decode)
-        return cls(pretrained, decode, pivot, glossary)
+        job = cls(pretrained, decode, pivot, glossary)
+        if not retry_off_target:
+            return job
+        retry = Retry.create(job, find_detector(lid), retry_pivot)
+        return dataclasses.replace(job, retry=retry)
+
+    @property
+    def searches(self) -> list[TranslationJob]:
+        """This job and the further searches of its retry that have other settings."""
+        attempts = self.retry.attempts if self.retry else ()
+        return [self, *(one.job for one in attempts if one.job.decode != self.decode)]
 
     @property
     def replicas(self) -> list[Self]:
         """This job, and the same job with each replica of the model."""
         others = (dataclasses.replace(self, pretrained=model) for model in self.pretrained.replicas)
         return [self, *others]
+
+    @property
+    def fallback(self) -> TranslationJob | None:
+        """The job for lines that this one `lacks`; None if it has all."""
+        return None
+
+    def lacks(self, line: Line) -> bool:
+        """Return whether a line needs more than the engine of the job has."""
+        return False
 
     @property
     def has_slots(self) -> bool:
@@ -128,6 +158,8 @@ class TranslationJob:
     ) -> Iterator[tuple[Line, Translation]]:
         """Yield each line with its translation as soon as its batch is done, blank ones first.
 
+        With `retry`, lines that are searched again come last.
+
         Args:
             lines: one window, from `number_lines`.
             done: numbers of lines that need no translation.
@@ -135,6 +167,21 @@ class TranslationJob:
         Raises:
             UserError: if the settings do not fit the model, or its output is not finite.
         """
+        if self.retry is None:
+            yield from self.search(lines, done=done)
+            return
+        failed = {}
+        for line, translation in self.search(lines, done=done):
+            if self.retry.passes(line.text, line.source_lang, translation, line.target_lang):
+                yield line, translation
+            else:
+                failed[line.number] = translation
+        yield from self.retry.search_again(lines, failed)
+
+    def search(
+        self, lines: Sequence[Line], *, done: Collection[int] = ()
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yield the first translations of lines; otherwise as `as_completed`."""
         if self.pivot is not None:
             yield from self._through_pivot(lines, self.pivot, done)
             return
@@ -162,10 +209,11 @@ class TranslationJob:
     def provenance(self) -> dict[str, Any]:
         """Return everything translations depend on besides their sources and languages."""
         pivot = {} if self.pivot is None else {"pivot": self.pivot}
+        retry = {} if self.retry is None else {"retry": self.retry.provenance()}
         model = as_facts(self.pretrained.config.model)
         glossary = {} if self.glossary is None else {"glossary": self.glossary.digest}
-        search = describe_search(self.decode)
-        return {"model": model, **self.pretrained.identity, **search, **pivot, **glossary}
+        search = describe_search(self.decode) | pivot | glossary | retry
+        return {"model": model, **self.pretrained.identity, **search}
 
     def _with_terms(self, line: Line) -> Line:
         if self.glossary is None:

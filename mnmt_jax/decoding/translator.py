@@ -14,18 +14,21 @@ from tqdm import tqdm
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import Glossary, as_glossary
+from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
 from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.signatures import with_parameters_of
+from mnmt_jax.decoding.text_checks import with_checks
 from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import Translation, score_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
 from mnmt_jax.vocabulary.language_codes import match_code
+from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 GlossaryLike = Glossary | Mapping[str, str | Sequence[str]] | str | Path
@@ -51,13 +54,21 @@ class Translator(PretrainedModel):
         target: str | Sequence[str],
         options: Decode | None = None,
         pivot: str | None = None,
+        retry_off_target: bool = False,
         glossary: GlossaryLike | None = None,
         progress: bool = False,
         **overrides: Any,
     ) -> tuple[TranslationJob, Iterator[Translation]]:
         """Check the parameters of `translate`, and return the job and its lazy translations."""
         terms = None if glossary is None else as_glossary(glossary)
-        job = TranslationJob.create(self, options, pivot=pivot, glossary=terms, **overrides)
+        job = TranslationJob.create(
+            self,
+            options,
+            pivot=pivot,
+            glossary=terms,
+            retry_off_target=retry_off_target,
+            **overrides,
+        )
         numbered = job.number_lines(lines, source=source, target=target)
         total = len(lines) if isinstance(lines, Sized) else None
         bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)
@@ -77,6 +88,9 @@ class Translator(PretrainedModel):
             glossary: terms of the source language and their translations: `{"file": "Datei"}`, with
                 alternatives `{"file": ["Datei", "Akte"]}`, or the path of a file
                 (`mnmt_jax.decoding.glossary`).
+            retry_off_target: whether translations in the wrong language, copies, loops and empty
+                ones are searched again (`mnmt_jax.decoding.retry`); its further arguments are
+                `retry_pivot` and `lid`.
             progress: show a progress bar on standard error.
             overrides: fields of `Decode` that replace those of `options`, e.g. `beam_size=1` or
                 `source_contrast=0.7`; `beam_size=None` changes nothing.
@@ -128,6 +142,9 @@ class Translator(PretrainedModel):
         options: Decode | None = None,
         pivot: str | None = None,
         glossary: GlossaryLike | None = None,
+        retry_off_target: bool = False,
+        checks: bool = False,
+        lid: str = LID176,
         **overrides: Any,
     ) -> TextTranslation:
         """Translate a text of any number of paragraphs and sentences.
@@ -145,6 +162,10 @@ class Translator(PretrainedModel):
             options: as in `translate`.
             pivot: as in `translate`.
             glossary: as in `translate`.
+            retry_off_target: as in `translate`.
+            checks: whether the text and its sentences have the results of checks
+                (`mnmt_jax.decoding.guards`).
+            lid: detector of the languages of translations.
             overrides: as in `translate`.
 
         Returns:
@@ -158,13 +179,23 @@ class Translator(PretrainedModel):
         if markup not in MARKUPS:
             raise UserError(f"markup={markup!r}: must be 'html', 'xml' or '' for plain text")
         terms = None if glossary is None else as_glossary(glossary)
-        job = SentenceJob.create(self, options, pivot=pivot, glossary=terms, **overrides)
+        job = SentenceJob.create(
+            self,
+            options,
+            pivot=pivot,
+            glossary=terms,
+            retry_off_target=retry_off_target,
+            lid=lid,
+            **overrides,
+        )
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
-        (translation,) = job.translate_texts(
-            [TextToTranslate(text, source, target, glossary=terms, markup=markup)]
-        )
-        return translation
+        to_translate = TextToTranslate(text, source, target, glossary=terms, markup=markup)
+        (translation,) = job.translate_texts([to_translate])
+        if not checks:
+            return translation
+        checker = TranslationChecker(find_detector(lid, "lid="), self.languages)
+        return with_checks(translation, to_translate, checker, job.decode.length_penalty)
 
     def score(
         self,

@@ -63,7 +63,9 @@ def check_format(name: str) -> str:
     """
     ending = PurePath(name).suffix.lower()
     if ending not in FORMATS:
-        raise UserError(f"{name}: {suggest(ending, FORMATS)}must end in {', '.join(FORMATS)}")
+        endings = ", ".join(FORMATS)
+        hint = suggest(ending, FORMATS)
+        raise UserError(f"{name}: {hint}the file extension must be one of {endings}")
     return ending
 
 

@@ -66,6 +66,8 @@ def _entries(text: str, name: str) -> list[Any]:
 class _Catalog:
     """A catalog as lines; a translation is written in place of the lines of an empty one."""
 
+    source = ""
+
     def __init__(
         self, text: str, encoding: TextEncoding, entries: Sequence[Any], options: DocumentOptions
     ) -> None:
@@ -112,7 +114,15 @@ class _Catalog:
             keyword = first[: first.index('"')]
             lines += [line + end for line in _quoted(keyword, text)]
             position = block.stop
-        return self._encoding.encode("\n".join(lines + self._lines[position:]))
+        return self._encoded("\n".join(lines + self._lines[position:]))
+
+    def _encoded(self, text: str) -> bytes:
+        """Return the file in its encoding, or in UTF-8 if that lacks characters of translations."""
+        try:
+            return self._encoding.encode(text)
+        except UnicodeEncodeError:
+            charset = _CHARSET.pattern.decode()
+            return re.sub(charset, "charset=UTF-8", text, count=1, flags=re.IGNORECASE).encode()
 
 
 def _quoted(keyword: str, text: str) -> list[str]:

@@ -24,6 +24,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import parse_code
 
 _CONTAINERS = ("g", "mrk", "pc", "hi")
+_XLIFF_1 = ("source-language", "target-language")
+_XLIFF_2 = ("srcLang", "trgLang")
 _ANY_LANGUAGE = "*all*"  # srclang of TMX
 
 
@@ -35,16 +37,17 @@ def read_xliff(data: bytes, name: str, options: DocumentOptions) -> Document:
     """
     file = XmlFile(data, name, "xliff")
     root = file.root
-    if root.get("version", "").startswith("2"):
-        _check_languages(root, ("srcLang", "trgLang"), name, options)
-    else:
-        for part in root.iter("{*}file"):
-            _check_languages(part, ("source-language", "target-language"), name, options)
+    is_second = root.get("version", "").startswith("2")
+    attributes = _XLIFF_2 if is_second else _XLIFF_1
+    holders = [root] if is_second else list(root.iter("{*}file"))
+    for holder in holders:
+        _check_languages(holder, attributes, name, options)
     paragraphs = []
     for unit in list(root.iter("{*}trans-unit", "{*}segment")):
         if inherited_attribute(unit, "translate") != "no":
             paragraphs += [MixedParagraph(one, _classify) for one in _new_targets(unit, options)]
-    return ParagraphDocument(paragraphs, file.to_bytes)
+    source = holders[0].get(attributes[0], "") if holders else ""
+    return ParagraphDocument(paragraphs, file.to_bytes, source)
 
 
 def read_tmx(data: bytes, name: str, options: DocumentOptions) -> Document:
@@ -63,7 +66,7 @@ def read_tmx(data: bytes, name: str, options: DocumentOptions) -> Document:
     variants = [_new_variant(unit, source, options) for unit in list(root.iter("{*}tu"))]
     segments = [child_named(one, "seg") for one in variants if one is not None]
     paragraphs = [MixedParagraph(segment, _classify) for segment in segments]
-    return ParagraphDocument(paragraphs, file.to_bytes)
+    return ParagraphDocument(paragraphs, file.to_bytes, source)
 
 
 def _check_languages(

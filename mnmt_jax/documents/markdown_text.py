@@ -30,8 +30,9 @@ MAX_BYTES = 2 << 20
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)")
 _NO_TEXT = re.compile(r"(\[\^[^\]\s]{1,80}\]:?)|(?<!.)(\[[ xX]\] )", re.DOTALL)
-_BLOCK_START = re.compile(r"[-+*]|#{1,6}|\d{1,9}[.)]|[>|].*|={2,}|-{2,}|(?:```|~~~).*")
+_BLOCK_START = re.compile(r"[+*]|-+|=+|\*{3,}|_{3,}|#{1,6}|\d{1,9}[.)]|[>|].*|(?:```|~~~).*")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>~&]")
+_EMPHASIS = ("em", "strong", "s")
 _SOFT_BREAK, _SPACE = "\1", "\0"  # in texts that are being rendered
 
 
@@ -116,16 +117,14 @@ def _places(
     """
     places: list[int] = []
     for number, text in enumerate(content.split("\n"), start=line):
-        position = max(position, starts[number])
-        for written in (text, text.replace("|", "\\|")):
-            place = source.find(written, position)
-            end = starts[number + 1] if number + 1 < len(starts) else len(source) + 1
-            if 0 <= place and place + len(written) < end + (end > len(source)):
-                break
-        else:
+        start = max(position, starts[number])
+        end = starts[number + 1] - 1 if number + 1 < len(starts) else len(source)
+        candidates = (source.find(one, start, end) for one in (text, text.replace("|", "\\|")))
+        place = next((one for one in candidates if one >= 0), -1)
+        if place < 0:
             return None
         for character in text:
-            place += source[place] == "\\" and character == "|" != source[place]
+            place += character == "|" and source[place] == "\\"
             places.append(place)
             place += 1
         places.append(place)  # of the line break, or the end
@@ -161,11 +160,12 @@ class _MarkdownParagraph(Paragraph):
         self, parser: Any, env: Any, content: tuple[str, str], places: list[int], pieces: _Pieces
     ) -> None:
         self._content, kind = content
-        self._places, self._pieces = places, pieces
+        self._parser, self._places, self._pieces = parser, places, pieces
         self._events_of: Callable[[str], list[Event]] = lambda text: find_events(parser, text, env)
         self._spellings = {"|": "\\|"} if kind in ("th_open", "td_open") else {}
         self._guards_start = kind == "paragraph_open"
         self._breaks: list[str] = []
+        self._dropped: list[tuple[str, str]] = []  # events of emphasis without text
         events = self._events_of(self._content)
         self._structure = _structure(events)
         self._original = self._items(events)
@@ -175,16 +175,22 @@ class _MarkdownParagraph(Paragraph):
         """Replace the content by its translation; texts are those of the passages."""
         if not self.passages:
             return
-        items = self.translated(texts)
+        items, structure = self._visible(self.translated(texts)), Counter(self._structure)
+        structure.subtract(self._dropped)
         for options in ({}, {"escapes": True}, {"escapes": True, "pads": True}):
-            text = self._render(items, **options)
+            text = self._render(items, **options).strip(f"{_SPACE} ")
             plain = text.replace(_SPACE, " ")
-            if _structure(self._events_of(plain)) == self._structure:
+            if _structure(self._events_of(plain)) == +structure:
                 break
-        if self._guards_start and _BLOCK_START.fullmatch(re.split(r"[\0 ]", text, maxsplit=1)[0]):
+        if self._guards_start and not self._is_paragraph(text.replace(_SPACE, " ")):
             text = re.sub(r"^(\d*)", r"\1\\", text)
         start, end = self._places[0], self._places[-1]
         self._pieces.replace(start, end, self._with_line_breaks(text))
+
+    def _is_paragraph(self, text: str) -> bool:
+        """Return whether a text is a paragraph by itself, not a list, a rule or a definition."""
+        kinds = [token.type for token in self._parser.parse(text)]
+        return kinds == ["paragraph_open", "inline", "paragraph_close"]
 
     def _items(self, events: Sequence[Event]) -> list[Item]:
         levels: list[list[Item]] = [[]]
@@ -202,7 +208,7 @@ class _MarkdownParagraph(Paragraph):
             elif event.kind == "close":
                 inner, outer = join_text(levels.pop()), opened.pop()
                 marks = self._literal(outer), self._closing(outer, event)
-                levels[-1].append(Span(marks, inner))
+                levels[-1].append(Span((*marks, event.name), inner))
             else:
                 levels[-1].append(self._leaf(event))
         return join_text(levels[0])
@@ -231,6 +237,21 @@ class _MarkdownParagraph(Paragraph):
             return literal
         return literal, self._content[opening.end : closing.start]
 
+    def _visible(self, items: Sequence[Item]) -> list[Item]:
+        """Return items without emphasis of nothing, whose marks would be text."""
+        visible: list[Item] = []
+        for item in items:
+            if not isinstance(item, Span):
+                visible.append(item)
+                continue
+            inner, name = self._visible(item.items), item.payload[2]
+            if name in _EMPHASIS and _is_empty(inner):
+                self._dropped += [("open", name), ("close", name)]
+                visible += inner
+            else:
+                visible.append(Span(item.payload, inner))
+        return join_text(visible)
+
     def _render(self, items: Sequence[Item], *, escapes: bool = False, pads: bool = False) -> str:
         return "".join(self._rendered(item, escapes, pads) for item in items)
 
@@ -239,7 +260,7 @@ class _MarkdownParagraph(Paragraph):
             return str(item.payload)
         if isinstance(item, str):
             return self._spelled(item, escapes).replace(" ", _SPACE)
-        opening, closing = item.payload
+        opening, closing, _ = item.payload
         inner = self._render(item.items, escapes=escapes, pads=pads)
         stripped = inner.strip(_SPACE)
         before, _, after = inner.partition(stripped) if stripped else ("", "", inner)
@@ -267,23 +288,34 @@ class _MarkdownParagraph(Paragraph):
     def _with_line_breaks(self, text: str) -> str:
         """Return a rendered text with the line breaks of the source at the nearest spaces."""
         original = self._render(self._original)
-        spaces = [
-            match.start()
-            for match in re.finditer(_SPACE, text)
-            if not _BLOCK_START.fullmatch(re.split(r"[\0 ]", text[match.end() :], maxsplit=1)[0])
-        ]
-        breaks = {}
+        spaces = list(_breakable_spaces(text))
+        breaks: dict[int, tuple[int, str]] = {}
         places = [match.start() for match in re.finditer(_SOFT_BREAK, original)]
         for place, literal in zip(places, self._breaks, strict=False):
             middle = place / len(original) * len(text)
             if spaces:
-                space = min(spaces, key=lambda one: abs(one - middle))
-                breaks[space] = literal
-                spaces = [one for one in spaces if one > space]
-        return "".join(
-            breaks.get(number, " ") if character == _SPACE else character
-            for number, character in enumerate(text)
-        )
+                start, end = min(spaces, key=lambda span: abs(span[0] - middle))
+                breaks[start] = end, literal
+                spaces = [span for span in spaces if span[0] > start]
+        pieces, position = [], 0
+        for start, (end, literal) in breaks.items():
+            pieces += [text[position:start], literal]
+            position = end
+        return "".join([*pieces, text[position:]]).replace(_SPACE, " ")
+
+
+def _breakable_spaces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of spaces where a line may end without a change of the blocks."""
+    for match in re.finditer(f"{_SPACE}+", text):
+        start, end = match.span()
+        following = re.split(r"[\0 ]", text[end:], maxsplit=1)[0]
+        is_inside = 0 < start and end < len(text) and "\n" not in (text[start - 1], text[end])
+        if is_inside and not _BLOCK_START.fullmatch(following):
+            yield start, end
+
+
+def _is_empty(items: Sequence[Item]) -> bool:
+    return all(isinstance(item, str) and not item.strip() for item in items)
 
 
 def _plain(text: str) -> list[Item]:

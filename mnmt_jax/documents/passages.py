@@ -197,10 +197,14 @@ class ParagraphDocument:
     Args:
         paragraphs: in order.
         to_bytes: returns the file with the content of the paragraphs.
+        source: code of the source language that the file names; "" if it names none.
     """
 
-    def __init__(self, paragraphs: Sequence[Block], to_bytes: Callable[[], bytes]) -> None:
+    def __init__(
+        self, paragraphs: Sequence[Block], to_bytes: Callable[[], bytes], source: str = ""
+    ) -> None:
         self._paragraphs, self._to_bytes = paragraphs, to_bytes
+        self.source = source
 
     @property
     def segments(self) -> list[Segment]:

@@ -19,6 +19,8 @@ _HEAD_BYTES = 4096  # of HTML, with the declaration of its encoding
 class _WholeText:
     """A document that is one segment."""
 
+    source = ""
+
     def __init__(self, text: str, encoding: TextEncoding, markup: Markup) -> None:
         self._encoding = encoding
         plain = _TAG.sub("", text) if markup else text

@@ -41,7 +41,13 @@ class DocumentOptions:
 
 
 class Document(Protocol):
-    """A document that has been read."""
+    """A document that has been read.
+
+    Attributes:
+        source: code of the source language that the file names; "" if it names none.
+    """
+
+    source: str
 
     @property
     def segments(self) -> Sequence[Segment]:

@@ -37,6 +37,8 @@ def read_srt(data: bytes, name: str, options: DocumentOptions) -> Document:
 class _Subtitles:
     """The lines of a file; those of a group are translated together."""
 
+    source = ""
+
     def __init__(self, text: str, encoding: TextEncoding, name: str) -> None:
         self._encoding = encoding
         self._lines = text.split("\n")

@@ -21,6 +21,7 @@ MAX_PART_BYTES = 32 << 20
 """Maximum bytes of a part that is parsed."""
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError)
 _ENCRYPTED = 1  # bit of the flags
 
 
@@ -43,6 +44,7 @@ class ZipArchive:
         except (zipfile.BadZipFile, ValueError, OverflowError, NotImplementedError) as error:
             raise self._damaged() from error
         self._check(len(data))
+        self._check_parts()
 
     def _check(self, packed: int) -> None:
         entries = self._archive.infolist()
@@ -63,6 +65,15 @@ class ZipArchive:
         for part in names:
             if part.startswith(("/", "\\")) or "\\" in part or ".." in part.split("/"):
                 raise self._refused("has a part whose name leads out of the archive")
+
+    def _check_parts(self) -> None:
+        """Check the sums of all parts, before anything is translated."""
+        try:
+            damaged = self._archive.testzip()
+        except _DAMAGE as error:
+            raise self._damaged() from error
+        if damaged is not None:
+            raise self._damaged()
 
     def names(self) -> list[str]:
         """Return the names of the parts, in order."""
@@ -85,7 +96,7 @@ class ZipArchive:
     def _bytes(self, entry: zipfile.ZipInfo) -> bytes:
         try:
             return self._archive.read(entry)
-        except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+        except _DAMAGE as error:
             raise self._damaged() from error
 
     def replaced(self, parts: Mapping[str, bytes]) -> bytes:

@@ -42,6 +42,16 @@ class CTranslate2Job(SentenceJob):
     engine: _Engine | None = None
 
     @property
+    def fallback(self) -> SentenceJob | None:
+        """The job without CTranslate2."""
+        return dataclasses.replace(self, engine=None) if self.engine else None
+
+    def lacks(self, line: Line) -> bool:
+        """Return whether a line asks for more than its translation."""
+        plain = Line(line.number, line.text, line.source_lang, line.target_lang)
+        return self.engine is not None and line != plain
+
+    @property
     def has_slots(self) -> bool:
         """Whether lines are searched by continuous batching."""
         return self.engine is None
@@ -72,7 +82,7 @@ class CTranslate2Job(SentenceJob):
     def _translate(
         self, lines: Sequence[Line], done: Collection[int], *, has_sources: bool = True
     ) -> Iterator[tuple[int, Translation]]:
-        plain = {i for i, line in enumerate(lines) if self.engine and _is_plain(line)}
+        plain = {i for i, line in enumerate(lines) if self.engine and not self.lacks(line)}
         wanted = {i: lines[i] for i in plain if lines[i].number not in done}
         if self.engine and wanted:
             yield from self._translate_plain(wanted, self.engine)
@@ -195,11 +205,6 @@ class _Engine:
 
     def _named(self, ids: Sequence[int]) -> list[str]:
         return [self._names[number] for number in ids]
-
-
-def _is_plain(line: Line) -> bool:
-    """Return whether a line asks for nothing but its translation."""
-    return line == Line(line.number, line.text, line.source_lang, line.target_lang)
 
 
 def _check_decode(job: SentenceJob) -> None:

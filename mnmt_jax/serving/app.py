@@ -21,6 +21,7 @@ from mnmt_jax.serving import (
     deepl_glossaries,
     document_routes,
     libretranslate,
+    multilingual_glossaries,
     page_routes,
 )
 from mnmt_jax.serving.authentication import make_identify
@@ -49,6 +50,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     app.include_router(libretranslate.make_router(service))
     app.include_router(deepl.make_router(service))
     app.include_router(deepl_glossaries.make_router(service))
+    app.include_router(multilingual_glossaries.make_router(service))
     app.include_router(document_routes.make_router(service))
     app.include_router(page_routes.make_router())
     _add_status_routes(app, is_ready, registry)

@@ -12,11 +12,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup, TagRules
+from mnmt_jax.decoding.text_checks import checks_record
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.serving.deepl_codes import with_region, without_region
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.glossary_fields import lacking_terms
 from mnmt_jax.serving.request_fields import (
+    boolean_field,
     is_list_of_text,
     model_of,
     read_fields,
@@ -25,7 +27,12 @@ from mnmt_jax.serving.request_fields import (
     text_field,
     user_of,
 )
-from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.service import (
+    Answer,
+    RefusedError,
+    TranslationOptions,
+    TranslationService,
+)
 from mnmt_jax.vocabulary.languages import get_language
 
 # DeepL's clients refuse these codes as targets and ask for a region.
@@ -56,18 +63,14 @@ def make_router(service: TranslationService) -> APIRouter:
         texts = required(fields, "text")
         if not is_list_of_text(texts):
             raise RefusedError(400, "text must be a list of texts")
-        for name, allowed in _DEFAULTS.items():
-            if (value := text_field(fields, name)) not in allowed:
-                raise RefusedError(400, f"{name}: '{value}' is not supported")
-        for name in _REFUSED:
-            if fields.get(name):
-                raise RefusedError(400, f"{name} is not supported")
+        check_options(fields)
         source = text_field(fields, "source_lang")
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
+            checks=boolean_field(fields, "checks"),
             markup=cast(Markup, text_field(fields, "tag_handling")),
             tag_rules=TagRules(*(tags_field(fields, name) for name in _TAG_RULES)),
         )
@@ -80,6 +83,7 @@ def make_router(service: TranslationService) -> APIRouter:
                     "text": answer.translation.text,
                     "billed_characters": len(text),
                     **_model_type(fields),
+                    **_checks(answer),
                     **lacking_terms(answer, ("missing_terms", "forbidden_terms")),
                 }
                 for text, answer in zip(texts, answers, strict=True)
@@ -105,12 +109,33 @@ def make_router(service: TranslationService) -> APIRouter:
     return router
 
 
+def check_options(fields: Mapping[str, Any]) -> None:
+    """Check that a request asks for nothing that would be ignored.
+
+    Raises:
+        RefusedError: with status 400, if it does.
+    """
+    for name, allowed in _DEFAULTS.items():
+        if (value := text_field(fields, name)) not in allowed:
+            raise RefusedError(400, f"{name}: '{value}' is not supported")
+    for name in _REFUSED:
+        if fields.get(name):
+            raise RefusedError(400, f"{name} is not supported")
+
+
 def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:
     """Return where sentences end, by `split_sentences`; JSON clients may send a number."""
     value = str(fields.get("split_sentences", ""))
     if value not in _SENTENCE_ENDS:
         raise RefusedError(400, f"split_sentences: '{value}' must be 0, 1 or nonewlines")
     return _SENTENCE_ENDS[value]
+
+
+def _checks(answer: Answer) -> dict[str, Any]:
+    """Return the results of checks, if they were asked for, and the further search, if any."""
+    result = answer.translation
+    facts = {"checks": checks_record(result), "retried": result.retried}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _model_type(fields: Mapping[str, Any]) -> dict[str, str]:

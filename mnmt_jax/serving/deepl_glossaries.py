@@ -1,18 +1,29 @@
-"""Routes of DeepL's glossaries, version 2, and the glossary of a translation."""
+"""Routes of DeepL's glossaries, version 2, and the glossary of a translation.
+
+A glossary has one dictionary; those of several are in `mnmt_jax.serving.multilingual_glossaries`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mnmt_jax.errors import join_names
 from mnmt_jax.serving.deepl_codes import without_region
 from mnmt_jax.serving.glossary_fields import format_entries, parse_entries
-from mnmt_jax.serving.glossary_store import MAX_GLOSSARIES, StoredGlossary, TooManyGlossaries
+from mnmt_jax.serving.glossary_store import (
+    MAX_GLOSSARIES,
+    Languages,
+    Pair,
+    StoredGlossary,
+    TooManyGlossaries,
+)
 from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 
@@ -32,34 +43,31 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.post("/glossaries", status_code=201)
     async def create(request: Request) -> dict[str, Any]:
         fields = await read_fields(request)
-        name = _text(fields, "name")
-        languages = _languages(service, fields)
-        entries = parse_entries(_text(fields, "entries"), _text(fields, "entries_format").lower())
-        try:
-            return _described(store.create(user_of(request).owner, name, languages, entries))
-        except TooManyGlossaries:
-            message = f"there are {MAX_GLOSSARIES} glossaries already; delete some"
-            raise RefusedError(_QUOTA, message) from None
+        name = required_text(fields, "name")
+        dictionary = read_dictionary(service, fields)
+        dictionaries = dict([dictionary])
+        # In a thread: another process may lock the database for a while.
+        (stored,) = await asyncio.to_thread(create_glossary, service, request, name, dictionaries)
+        return _described(stored)
 
     @router.get("/glossaries")
     async def glossaries(request: Request) -> dict[str, Any]:
-        return {
-            "glossaries": [_described(stored) for stored in store.of_owner(user_of(request).owner)]
-        }
+        stored = store.of_owner(user_of(request).owner)
+        return {"glossaries": [_described(one[0]) for one in stored if len(one) == 1]}
 
     @router.get("/glossaries/{identifier}")
     async def glossary(request: Request, identifier: str) -> dict[str, Any]:
-        return _described(find_glossary(service, request, identifier))
+        return _described(_only_dictionary(service, request, identifier))
 
     @router.get("/glossaries/{identifier}/entries")
     async def entries(request: Request, identifier: str) -> Response:
-        pairs = store.pairs(find_glossary(service, request, identifier))
+        pairs = store.pairs(_only_dictionary(service, request, identifier))
         return Response(format_entries(pairs), media_type=_TSV)
 
     @router.delete("/glossaries/{identifier}", status_code=204)
     async def delete(request: Request, identifier: str) -> Response:
-        if not store.delete(user_of(request).owner, identifier):
-            raise _not_found(identifier)
+        if not await asyncio.to_thread(store.delete, user_of(request).owner, identifier):
+            raise not_found(identifier)
         return Response(status_code=204)
 
     return router
@@ -82,42 +90,102 @@ def with_glossary(
         return options
     if options.source is None:
         raise RefusedError(400, "glossary_id needs source_lang")
-    stored = find_glossary(service, request, identifier)
-    languages = tuple(map(without_region, (options.source, options.target)))
-    if languages != (stored.source, stored.target):
-        raise RefusedError(
-            400,
-            f"glossary_id: the glossary is for {stored.source} to {stored.target}, not "
-            f"{' to '.join(languages)}",
-        )
+    dictionaries = find_glossary(service, request, identifier)
+    languages = (without_region(options.source), without_region(options.target))
+    stored = dictionary_of(dictionaries, languages)
+    if stored is None:
+        directions = join_names([f"{one.source} to {one.target}" for one in dictionaries])
+        message = f"glossary_id: the glossary is for {directions}, not {' to '.join(languages)}"
+        raise RefusedError(400, message)
     return dataclasses.replace(options, glossary=service.glossaries.glossary(stored))
 
 
-def find_glossary(service: TranslationService, request: Request, identifier: str) -> StoredGlossary:
-    """Return a glossary of the request's user.
+def create_glossary(
+    service: TranslationService,
+    request: Request,
+    name: str,
+    dictionaries: Mapping[Languages, Sequence[Pair]],
+) -> list[StoredGlossary]:
+    """Store a glossary of the request's user, and return its dictionaries.
+
+    Raises:
+        RefusedError: with status 456, if there are too many.
+    """
+    owner = user_of(request).owner
+    try:
+        return service.glossaries.create_multilingual(owner, name, dictionaries)
+    except TooManyGlossaries:
+        message = f"there are {MAX_GLOSSARIES} glossaries already; delete some"
+        raise RefusedError(_QUOTA, message) from None
+
+
+def read_dictionary(
+    service: TranslationService, fields: Mapping[str, Any]
+) -> tuple[Languages, list[Pair]]:
+    """Return the languages and the entries of a dictionary in a request.
+
+    Raises:
+        RefusedError: with status 400, if a field is wrong.
+    """
+    languages = read_languages(service, fields)
+    kind = required_text(fields, "entries_format").lower()
+    return languages, parse_entries(required_text(fields, "entries"), kind)
+
+
+def dictionary_of(
+    dictionaries: Sequence[StoredGlossary], languages: Languages
+) -> StoredGlossary | None:
+    """Return the dictionary of a glossary for languages; None if there is none."""
+    return next((one for one in dictionaries if (one.source, one.target) == languages), None)
+
+
+def find_glossary(
+    service: TranslationService, request: Request, identifier: str
+) -> list[StoredGlossary]:
+    """Return the dictionaries of a glossary of the request's user.
 
     Raises:
         RefusedError: with status 404, if there is none.
     """
     stored = service.glossaries.find(user_of(request).owner, identifier)
-    if stored is None:
-        raise _not_found(identifier)
+    if not stored:
+        raise not_found(identifier)
     return stored
 
 
-def _not_found(identifier: str) -> RefusedError:
+def not_found(identifier: str) -> RefusedError:
+    """Return the error for a glossary that there is not."""
     return RefusedError(404, f"there is no glossary {identifier[:64]!a}")
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
+def _only_dictionary(
+    service: TranslationService, request: Request, identifier: str
+) -> StoredGlossary:
+    """Return the dictionary of a glossary that has one; version 2 does not see others."""
+    stored = find_glossary(service, request, identifier)
+    if len(stored) != 1:
+        raise not_found(identifier)
+    return stored[0]
+
+
+def required_text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field that must be there and be text.
+
+    Raises:
+        RefusedError: with status 400, otherwise.
+    """
     required(fields, name)
     return text_field(fields, name)
 
 
-def _languages(service: TranslationService, fields: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the codes of a new glossary, as DeepL writes them."""
+def read_languages(service: TranslationService, fields: Mapping[str, Any]) -> Languages:
+    """Return the languages of a dictionary in a request, as DeepL writes their codes.
+
+    Raises:
+        RefusedError: with status 400, if no model translates between them.
+    """
     codes = [
-        service.language(_text(fields, name), name, any_region=True)
+        service.language(required_text(fields, name), name, any_region=True)
         for name in ("source_lang", "target_lang")
     ]
     source, target = map(without_region, codes)
@@ -136,7 +204,7 @@ def _pairs(service: TranslationService) -> list[dict[str, str]]:
         if models.choose(source, target)
     )
     return [
-        {"source_lang": source, "target_lang": target}
+        {"source_lang": source.lower(), "target_lang": target.lower()}
         for source, target in pairs
         if source != target
     ]

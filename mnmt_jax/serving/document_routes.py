@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import mimetypes
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -21,8 +21,9 @@ from mnmt_jax.documents.formats import check_format, read_document
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
+from mnmt_jax.serving.deepl import check_options
 from mnmt_jax.serving.deepl_glossaries import with_glossary
-from mnmt_jax.serving.document_store import DocumentStore, StoredDocument
+from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Translate
 from mnmt_jax.serving.glossary_fields import glossary_field
 from mnmt_jax.serving.libretranslate import language_of
 from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
@@ -38,63 +39,82 @@ _SAMPLE = 2000  # characters by which the language of a document is detected
 def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter()
-    settings = service.settings
-    store = DocumentStore(settings.document_lifetime, settings.max_documents)
-    _add_libretranslate_routes(router, service, store)
-    _add_deepl_routes(router, service, store)
+    documents = _Documents(service)
+    libretranslate: dict[str, Any] = {"tags": ["LibreTranslate"]}
+    deepl: dict[str, Any] = {"tags": ["DeepL"], "methods": ["POST"]}
+    router.add_api_route(
+        "/translate_file", documents.translate_file, methods=["POST"], **libretranslate
+    )
+    router.add_api_route("/download_file/{stored_name}", documents.download, **libretranslate)
+    router.add_api_route("/v2/document", documents.upload, **deepl)
+    router.add_api_route("/v2/document/{stored_name}", documents.status, **deepl)
+    router.add_api_route("/v2/document/{stored_name}/result", documents.result, **deepl)
     return router
 
 
-def _add_libretranslate_routes(
-    router: APIRouter, service: TranslationService, store: DocumentStore
-) -> None:
-    @router.post("/translate_file", tags=["LibreTranslate"])
-    async def translate_file(request: Request) -> dict[str, Any]:
+class _Documents:
+    """Handlers of the routes.
+
+    Args:
+        service: the models.
+    """
+
+    def __init__(self, service: TranslationService) -> None:
+        settings = service.settings
+        self._service = service
+        self._store = DocumentStore(settings.document_lifetime, settings.max_documents)
+
+    async def translate_file(self, request: Request) -> dict[str, Any]:
+        """Translate a document (LibreTranslate); answer when it is translated."""
         fields = await read_fields(request)
         source = text_field(fields, "source", "auto") or "auto"
         options = TranslationOptions(
-            target=language_of(service, required(fields, "target"), "target"),
-            source=None if source.lower() == "auto" else language_of(service, source, "source"),
+            target=language_of(self._service, required(fields, "target"), "target"),
+            source=None
+            if source.lower() == "auto"
+            else language_of(self._service, source, "source"),
             model=model_of(request, fields),
             glossary=glossary_field(fields, "glossary"),
         )
         name, data = await _read_upload(fields)
-        stored_name, document = store.add(name)
-        await store.run(stored_name, _translation(service, data, options, user_of(request)))
+        suffix = check_format(name)
+        stored_name, document = self._store.add(name, user_of(request).name, suffix)
+        await self._store.run(stored_name, self._translation(data, options, user_of(request)))
         url = f"{request.base_url}download_file/{stored_name}"
         terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
         return {"translatedFileUrl": url, **terms}
 
-    @router.get("/download_file/{stored_name}", tags=["LibreTranslate"])
-    async def download_file(stored_name: str) -> Response:
-        document = store.get(stored_name)
+    async def download(self, stored_name: str) -> Response:
+        """Return a translated document (LibreTranslate)."""
+        document = self._store.get(stored_name)
         if document.status != "done":
             raise RefusedError(404, "the document is not translated yet")
         return _file_response(document)
 
-
-def _add_deepl_routes(router: APIRouter, service: TranslationService, store: DocumentStore) -> None:
-    @router.post("/v2/document", tags=["DeepL"])
-    async def upload(request: Request) -> dict[str, str]:
+    async def upload(self, request: Request) -> dict[str, str]:
+        """Begin to translate a document (DeepL)."""
         fields = await read_fields(request)
         source = text_field(fields, "source_lang")
+        target = text_field(fields, "target_lang")
         options = TranslationOptions(
-            target=service.language(text_field(fields, "target_lang"), "target_lang"),
-            source=service.language(source, "source_lang", any_region=True) if source else None,
+            target=self._service.language(target, "target_lang"),
+            source=self._service.language(source, "source_lang", any_region=True)
+            if source
+            else None,
             model=model_of(request, fields),
         )
-        for name in ("glossary_ids", "output_format"):
-            if fields.get(name):
-                raise RefusedError(400, f"{name} is not supported for documents")
-        options = with_glossary(service, request, fields, options)
+        check_options(fields)
+        if fields.get("output_format"):
+            raise RefusedError(400, "output_format is not supported")
+        options = with_glossary(self._service, request, fields, options)
         name, data = await _read_upload(fields)
-        stored_name, document = store.add(name)
-        store.start(stored_name, _translation(service, data, options, user_of(request)))
+        stored_name, document = self._store.add(name, user_of(request).name)
+        self._store.start(stored_name, self._translation(data, options, user_of(request)))
         return {"document_id": stored_name, "document_key": document.key}
 
-    @router.post("/v2/document/{stored_name}", tags=["DeepL"])
-    async def status(request: Request, stored_name: str) -> dict[str, Any]:
-        document = store.get(stored_name, await _document_key(request))
+    async def status(self, request: Request, stored_name: str) -> dict[str, Any]:
+        """Return whether a document is translated (DeepL)."""
+        document = self._store.get(stored_name, await _document_key(request))
         state: dict[str, Any] = {"document_id": stored_name, "status": document.status}
         if document.status == "error":
             state["error_message"] = document.message
@@ -103,15 +123,59 @@ def _add_deepl_routes(router: APIRouter, service: TranslationService, store: Doc
             state |= _lacking_terms(document, ("missing_terms", "forbidden_terms"))
         return state
 
-    @router.post("/v2/document/{stored_name}/result", tags=["DeepL"])
-    async def result(request: Request, stored_name: str) -> Response:
-        document = store.get(stored_name, await _document_key(request))
+    async def result(self, request: Request, stored_name: str) -> Response:
+        """Return a translated document, once (DeepL)."""
+        document = self._store.get(stored_name, await _document_key(request))
         if document.status == "translating":
             raise RefusedError(503, "the document is not translated yet")
         if document.status == "error":
             raise RefusedError(400, document.message)
-        store.remove(stored_name)
+        self._store.remove(stored_name)
         return _file_response(document)
+
+    def _translation(self, data: bytes, options: TranslationOptions, user: User) -> Translate:
+        """Return a function that translates a file."""
+
+        async def translate(stored: StoredDocument) -> bytes:
+            document = await _read(data, stored.name, options)
+            source = options.source or _detected(self._service, document)
+            if source == options.target:
+                raise RefusedError(400, f"Source and target language are equal: {source}")
+            stored.characters = sum(len(segment.text) for segment in document.segments)
+            texts = _texts(document, source, options)
+            results = await self._service.translate_document(texts, options, user)
+            stored.missing_terms = _distinct(result.missing_terms for result in results)
+            stored.forbidden_terms = _distinct(result.forbidden_terms for result in results)
+            return await asyncio.to_thread(document.write, [result.text for result in results])
+
+        return translate
+
+
+async def _read(data: bytes, name: str, options: TranslationOptions) -> Document:
+    """Read a document, while other requests are answered.
+
+    Raises:
+        RefusedError: with status 400, if it is damaged or has nothing to translate.
+    """
+    languages = DocumentOptions(options.target, options.source)
+    try:
+        return await asyncio.to_thread(read_document, data, name, languages)
+    except UserError as error:
+        raise RefusedError(400, str(error)) from None
+
+
+def _texts(document: Document, source: str, options: TranslationOptions) -> list[TextToTranslate]:
+    """Return the texts of a document."""
+    return [
+        TextToTranslate(
+            segment.text,
+            source,
+            options.target,
+            markup=segment.markup,
+            glossary=options.glossary,
+        )
+        for segment in document.segments
+    ]
 
 
 async def _document_key(request: Request) -> str:
@@ -138,37 +202,6 @@ async def _read_upload(fields: Mapping[str, Any]) -> tuple[str, bytes]:
         await upload.close()
 
 
-def _translation(
-    service: TranslationService, data: bytes, options: TranslationOptions, user: User
-) -> Callable[[StoredDocument], Awaitable[bytes]]:
-    """Return a function that translates a file."""
-
-    async def translate(stored: StoredDocument) -> bytes:
-        languages = DocumentOptions(options.target, options.source)
-        try:
-            document = await asyncio.to_thread(read_document, data, stored.name, languages)
-        except UserError as error:
-            raise RefusedError(400, str(error)) from None
-        source = options.source or _detected(service, document)
-        stored.characters = sum(len(segment.text) for segment in document.segments)
-        texts = [
-            TextToTranslate(
-                segment.text,
-                source,
-                options.target,
-                markup=segment.markup,
-                glossary=options.glossary,
-            )
-            for segment in document.segments
-        ]
-        results = await service.translate_document(texts, options, user)
-        stored.missing_terms = _distinct(result.missing_terms for result in results)
-        stored.forbidden_terms = _distinct(result.forbidden_terms for result in results)
-        return await asyncio.to_thread(document.write, [result.text for result in results])
-
-    return translate
-
-
 def _distinct(terms: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(itertools.chain.from_iterable(terms)))
 
@@ -180,11 +213,13 @@ def _lacking_terms(document: StoredDocument, names: tuple[str, str]) -> dict[str
 
 
 def _detected(service: TranslationService, document: Document) -> str:
-    """Return the language of a document.
+    """Return the language of a document: that which the file names, or of its text.
 
     Raises:
         RefusedError: with status 400, if it is not detected.
     """
+    if document.source:
+        return service.language(document.source, "source", any_region=True)
     sample = ""
     for segment in document.segments:
         is_plain = not segment.markup
@@ -202,7 +237,8 @@ def _file_response(document: StoredDocument) -> Response:
     """Return a file that browsers save instead of showing it."""
     kind = mimetypes.guess_type(document.name)[0] or "application/octet-stream"
     headers = {
+        "Content-Type": kind,  # without a charset: the file may have any encoding
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.name)}",
         "X-Content-Type-Options": "nosniff",
     }
-    return Response(document.data, media_type=kind, headers=headers)
+    return Response(document.data, headers=headers)

@@ -8,7 +8,6 @@ import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from pathlib import PurePath
 from typing import Literal
 
 from mnmt_jax.serving.service import RefusedError
@@ -25,6 +24,7 @@ class StoredDocument:
 
     Attributes:
         name: name of the file that was sent.
+        user: name of its user.
         key: secret of its user.
         status: whether it is translated.
         data: the translated file.
@@ -35,6 +35,7 @@ class StoredDocument:
     """
 
     name: str
+    user: str
     key: str
     status: Status = "translating"
     data: bytes = b""
@@ -43,6 +44,10 @@ class StoredDocument:
     missing_terms: tuple[str, ...] = ()
     forbidden_terms: tuple[str, ...] = ()
     task: asyncio.Task[None] | None = None
+
+
+Translate = Callable[[StoredDocument], Awaitable[bytes]]
+"""Returns the translated file of a document, and completes what is known about it."""
 
 
 class DocumentStore:
@@ -61,16 +66,22 @@ class DocumentStore:
         """Return the number of documents."""
         return len(self._documents)
 
-    def add(self, name: str) -> tuple[str, StoredDocument]:
+    def add(self, name: str, user: str, suffix: str = "") -> tuple[str, StoredDocument]:
         """Add a document that is about to be translated; return its random name too.
 
+        Args:
+            name: name of the file.
+            user: name of its user.
+            suffix: end of the random name.
+
         Raises:
-            RefusedError: with status 429, if there are too many.
+            RefusedError: with status 429, if there are too many; a user has at most half of them.
         """
-        if len(self._documents) >= self._most:
+        of_user = sum(document.user == user for document in self._documents.values())
+        if len(self._documents) >= self._most or of_user >= max(1, self._most // 2):
             raise RefusedError(429, "too many documents are kept; try again later")
-        stored_name = secrets.token_urlsafe(24) + PurePath(name).suffix.lower()
-        document = StoredDocument(name, secrets.token_urlsafe(24))
+        stored_name = secrets.token_hex(16).upper() + suffix
+        document = StoredDocument(name, user, secrets.token_hex(32).upper())
         self._documents[stored_name] = document
         return stored_name, document
 
@@ -91,9 +102,7 @@ class DocumentStore:
             raise RefusedError(404, "no such document; it is kept for a limited time")
         return document
 
-    async def run(
-        self, stored_name: str, translate: Callable[[StoredDocument], Awaitable[bytes]]
-    ) -> None:
+    async def run(self, stored_name: str, translate: Translate) -> None:
         """Translate a document; it is removed at once if that fails, else after its lifetime."""
         document = self._documents[stored_name]
         try:
@@ -104,16 +113,12 @@ class DocumentStore:
         document.status = "done"
         self._expire(stored_name)
 
-    def start(
-        self, stored_name: str, translate: Callable[[StoredDocument], Awaitable[bytes]]
-    ) -> None:
+    def start(self, stored_name: str, translate: Translate) -> None:
         """Translate a document in the background; its status tells how that ends."""
         document = self._documents[stored_name]
         document.task = asyncio.create_task(self._run_in_background(stored_name, translate))
 
-    async def _run_in_background(
-        self, stored_name: str, translate: Callable[[StoredDocument], Awaitable[bytes]]
-    ) -> None:
+    async def _run_in_background(self, stored_name: str, translate: Translate) -> None:
         document = self._documents[stored_name]
         try:
             document.data = await translate(document)

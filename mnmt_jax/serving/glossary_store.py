@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import json
+import sqlite3
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mnmt_jax.decoding.glossary import Glossary, GlossaryEntry
 from mnmt_jax.serving.database import Database
 
+Languages = tuple[str, str]
+"""Codes of source and target."""
+Pair = tuple[str, str]
+"""A term and its translation."""
+
 MAX_GLOSSARIES = 1000  # of an owner, as DeepL's
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS glossaries (
-        id TEXT PRIMARY KEY, owner TEXT NOT NULL, name TEXT NOT NULL, source TEXT NOT NULL,
-        target TEXT NOT NULL, created TEXT NOT NULL, count INTEGER NOT NULL, entries TEXT NOT NULL
+        id TEXT NOT NULL, owner TEXT NOT NULL, name TEXT NOT NULL, source TEXT NOT NULL,
+        target TEXT NOT NULL, created TEXT NOT NULL, count INTEGER NOT NULL, entries TEXT NOT NULL,
+        UNIQUE (id, source, target)
     )""",
     "CREATE INDEX IF NOT EXISTS glossaries_of_owner ON glossaries (owner, created)",
 )
@@ -29,7 +37,7 @@ class TooManyGlossaries(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class StoredGlossary:
-    """A stored glossary without its entries.
+    """A stored glossary without its entries, or the dictionary of one direction of a glossary.
 
     Attributes:
         id: made by the server.
@@ -51,6 +59,8 @@ class StoredGlossary:
 class GlossaryStore:
     """Glossaries of all owners; an owner sees those of others not at all.
 
+    A glossary has a dictionary for each of some directions, mostly for one alone.
+
     Args:
         database: the server's.
     """
@@ -58,70 +68,154 @@ class GlossaryStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         database.create_tables(_TABLES)
-        self._loaded: dict[str, Glossary] = {}
+        self._loaded: dict[tuple[str, str, str], Glossary] = {}
+        self._changes = 0
 
     def create(
-        self, owner: str, name: str, languages: tuple[str, str], pairs: Sequence[tuple[str, str]]
+        self, owner: str, name: str, languages: Languages, pairs: Sequence[Pair]
     ) -> StoredGlossary:
+        """Store a glossary of one dictionary; otherwise as `create_multilingual`."""
+        return self.create_multilingual(owner, name, {languages: pairs})[0]
+
+    def create_multilingual(
+        self, owner: str, name: str, dictionaries: Mapping[Languages, Sequence[Pair]]
+    ) -> list[StoredGlossary]:
         """Store a glossary.
 
         Args:
             owner: whose it is.
             name: any text.
-            languages: codes of source and target.
-            pairs: terms and their translations.
+            dictionaries: terms and their translations by the codes of source and target.
+
+        Returns:
+            Its dictionaries.
 
         Raises:
             TooManyGlossaries: if the owner has too many.
         """
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        stored = StoredGlossary(str(uuid.uuid4()), name, *languages, created, len(pairs))
+        identifier = str(uuid.uuid4())
+        query = "SELECT count(DISTINCT id) FROM glossaries WHERE owner = ?"
         with self._database.writing() as connection:
-            query = "SELECT count(*) FROM glossaries WHERE owner = ?"
             if connection.execute(query, (owner,)).fetchone()[0] >= MAX_GLOSSARIES:
                 raise TooManyGlossaries
-            connection.execute(
-                f"INSERT INTO glossaries ({_FIELDS}, owner, entries) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*dataclasses.astuple(stored), owner, json.dumps(pairs, ensure_ascii=False)),
-            )
-        return stored
+            return [
+                _put(connection, owner, StoredGlossary(identifier, name, *codes, created, 0), pairs)
+                for codes, pairs in dictionaries.items()
+            ]
 
-    def of_owner(self, owner: str) -> list[StoredGlossary]:
-        """Return the glossaries of an owner, the oldest first."""
-        query = f"SELECT {_FIELDS} FROM glossaries WHERE owner = ? ORDER BY created, id"
+    def of_owner(self, owner: str) -> list[list[StoredGlossary]]:
+        """Return the dictionaries of each glossary of an owner, the oldest glossary first."""
+        query = f"SELECT {_FIELDS} FROM glossaries WHERE owner = ? ORDER BY created, id, rowid"
         with self._database.reading() as connection:
-            return [StoredGlossary(*row) for row in connection.execute(query, (owner,))]
+            rows = [StoredGlossary(*row) for row in connection.execute(query, (owner,))]
+        return [list(group) for _, group in itertools.groupby(rows, key=lambda row: row.id)]
 
-    def find(self, owner: str, identifier: str) -> StoredGlossary | None:
-        """Return a glossary of an owner; None if there is none."""
-        query = f"SELECT {_FIELDS} FROM glossaries WHERE owner = ? AND id = ?"
+    def find(self, owner: str, identifier: str) -> list[StoredGlossary]:
+        """Return the dictionaries of a glossary of an owner; empty if there is none."""
+        query = f"SELECT {_FIELDS} FROM glossaries WHERE owner = ? AND id = ? ORDER BY rowid"
         with self._database.reading() as connection:
-            row = connection.execute(query, (owner, identifier)).fetchone()
-        return row and StoredGlossary(*row)
+            rows = connection.execute(query, (owner, identifier)).fetchall()
+        return [StoredGlossary(*row) for row in rows]
 
-    def pairs(self, stored: StoredGlossary) -> list[tuple[str, str]]:
-        """Return the terms of a glossary and their translations; none if it was deleted."""
-        query = "SELECT entries FROM glossaries WHERE id = ?"
+    def pairs(self, stored: StoredGlossary) -> list[Pair]:
+        """Return the terms of a dictionary and their translations; none if it was deleted."""
         with self._database.reading() as connection:
-            row = connection.execute(query, (stored.id,)).fetchone()
-        return [(source, target) for source, target in json.loads(row[0])] if row else []
+            return _pairs(connection, stored)
 
     def glossary(self, stored: StoredGlossary) -> Glossary:
-        """Return a glossary for translation; a few are kept in memory."""
-        if stored.id not in self._loaded:
-            entries = tuple(
-                GlossaryEntry(source, (target,)) for source, target in self.pairs(stored)
-            )
-            while len(self._loaded) >= _LOADED:
-                self._loaded.pop(next(iter(self._loaded)))
-            self._loaded[stored.id] = Glossary(entries, stored.name)
-        return self._loaded[stored.id]
+        """Return a dictionary for translation; a few are kept in memory."""
+        key, changes = _key(stored), self._changes
+        if (loaded := self._loaded.get(key)) is not None:
+            return loaded
+        pairs = self.pairs(stored)
+        entries = tuple(GlossaryEntry(source, (target,)) for source, target in pairs)
+        glossary = Glossary(entries, stored.name)
+        if changes == self._changes:  # otherwise another thread may have changed it meanwhile
+            for old in list(self._loaded)[: len(self._loaded) + 1 - _LOADED]:
+                self._loaded.pop(old, None)
+            self._loaded[key] = glossary
+        return glossary
 
-    def delete(self, owner: str, identifier: str) -> bool:
-        """Delete a glossary of an owner, and return whether there was one."""
-        query = "DELETE FROM glossaries WHERE owner = ? AND id = ?"
+    def put(
+        self,
+        owner: str,
+        identifier: str,
+        languages: Languages,
+        pairs: Sequence[Pair],
+        *,
+        merge: bool = False,
+    ) -> StoredGlossary | None:
+        """Store a dictionary in a glossary, and return it; None if there is no such glossary.
+
+        Args:
+            owner: whose the glossary is.
+            identifier: of the glossary.
+            languages: codes of source and target.
+            pairs: terms and their translations.
+            merge: whether the other terms of the dictionary for these languages are kept.
+        """
+        query = f"SELECT {_FIELDS} FROM glossaries WHERE owner = ? AND id = ?"
         with self._database.writing() as connection:
-            count = connection.execute(query, (owner, identifier)).rowcount
-        self._loaded.pop(identifier, None)
+            row = connection.execute(query, (owner, identifier)).fetchone()
+            if row is None:
+                return None
+            source, target = languages
+            new = dataclasses.replace(StoredGlossary(*row), source=source, target=target)
+            if merge:
+                pairs = list((dict(_pairs(connection, new)) | dict(pairs)).items())
+            new = _put(connection, owner, new, pairs)
+        self._forget(identifier)
+        return new
+
+    def rename(self, owner: str, identifier: str, name: str) -> None:
+        """Change the name of a glossary of an owner."""
+        query = "UPDATE glossaries SET name = ? WHERE owner = ? AND id = ?"
+        with self._database.writing() as connection:
+            connection.execute(query, (name, owner, identifier))
+
+    def delete(self, owner: str, identifier: str, languages: Languages | None = None) -> bool:
+        """Delete a glossary of an owner, and return whether there was one.
+
+        Args:
+            owner: whose it is.
+            identifier: of the glossary.
+            languages: codes of the dictionary to delete; None deletes all of them.
+        """
+        query = "DELETE FROM glossaries WHERE owner = ? AND id = ?"
+        if languages:
+            query += " AND source = ? AND target = ?"
+        with self._database.writing() as connection:
+            count = connection.execute(query, (owner, identifier, *(languages or ()))).rowcount
+        self._forget(identifier)
         return count > 0
+
+    def _forget(self, identifier: str) -> None:
+        """Drop a glossary that was changed from memory."""
+        self._changes += 1
+        for key in list(self._loaded):
+            if key[0] == identifier:
+                self._loaded.pop(key, None)
+
+
+def _key(stored: StoredGlossary) -> tuple[str, str, str]:
+    return stored.id, stored.source, stored.target
+
+
+def _pairs(connection: sqlite3.Connection, stored: StoredGlossary) -> list[Pair]:
+    query = "SELECT entries FROM glossaries WHERE id = ? AND source = ? AND target = ?"
+    row = connection.execute(query, _key(stored)).fetchone()
+    return [(source, target) for source, target in json.loads(row[0])] if row else []
+
+
+def _put(
+    connection: sqlite3.Connection, owner: str, stored: StoredGlossary, pairs: Sequence[Pair]
+) -> StoredGlossary:
+    stored = dataclasses.replace(stored, count=len(pairs))
+    connection.execute(
+        f"INSERT INTO glossaries ({_FIELDS}, owner, entries) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id, source, target) DO UPDATE "
+        "SET count = excluded.count, entries = excluded.entries",
+        (*dataclasses.astuple(stored), owner, json.dumps(pairs, ensure_ascii=False)),
+    )
+    return stored

@@ -9,9 +9,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from mnmt_jax.decoding.markup_tokens import Markup
+from mnmt_jax.decoding.text_checks import checks_record
 from mnmt_jax.documents.formats import FORMATS
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.request_fields import (
+    boolean_field,
     integer_field,
     is_list_of_text,
     model_of,
@@ -26,6 +28,7 @@ from mnmt_jax.serving.service import (
     TranslationOptions,
     TranslationService,
 )
+from mnmt_jax.vocabulary.language_codes import canonical_code
 from mnmt_jax.vocabulary.languages import get_language
 
 # Codes of LibreTranslate that are not those of BCP 47.
@@ -53,6 +56,7 @@ def make_router(service: TranslationService) -> APIRouter:
             target=language_of(service, required(fields, "target"), "target"),
             source=None if source.lower() == "auto" else language_of(service, source, "source"),
             model=model_of(request, fields),
+            checks=boolean_field(fields, "checks"),
             markup=_FORMATS[form],
             glossary=glossary_field(fields, "glossary"),
         )
@@ -71,7 +75,10 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:
         models = service.models(model_of(request, await read_fields(request)))
-        return [{**_named(code), "targets": models.targets(code)} for code in models.languages]
+        return [
+            {**_named(code), "targets": [_listed(target) for target in models.targets(code)]}
+            for code in models.languages
+        ]
 
     @router.get("/spec", include_in_schema=False)
     async def spec(request: Request) -> dict[str, Any]:
@@ -102,12 +109,18 @@ def make_router(service: TranslationService) -> APIRouter:
 
 def _detected(code: str, probability: float) -> dict[str, Any]:
     """Return a detected language; LibreTranslate states its probability in percent."""
-    return {"confidence": round(100 * probability, 1), "language": code}
+    return {"confidence": round(100 * probability, 1), "language": _listed(code)}
 
 
 def _named(code: str) -> dict[str, str]:
     """Return a language with its English name."""
-    return {"code": code, "name": get_language(code).name}
+    return {"code": _listed(code), "name": get_language(code).name}
+
+
+def _listed(code: str) -> str:
+    """Return a code as LibreTranslate lists it and its clients compare it: pt-BR, zh-Hans."""
+    canonical = canonical_code(code)
+    return "zh-Hans" if canonical == "zh" else canonical.replace("_", "-")
 
 
 def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:
@@ -120,6 +133,12 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     ]
     if detected:
         response["detectedLanguage"] = detected[0] if single else detected
+    for name, values in (
+        ("checks", [checks_record(answer.translation) for answer in answers]),
+        ("retried", [answer.translation.retried for answer in answers]),
+    ):
+        if any(values):
+            response[name] = values[0] if single else values
     for name, terms in _lacking_terms(answers).items():
         response[name] = terms[0] if single else terms
     if alternatives > 0:

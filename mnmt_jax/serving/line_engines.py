@@ -92,7 +92,7 @@ class JobEngine:
         looks_at_others = job.pivot is not None or job.decode.source_contrast
         self._is_live = job.has_slots and not looks_at_others
         self._live = LiveTranslation[int](job)
-        self._batches = BatchEngine(lambda lines: TranslationJob.as_completed(job, lines))
+        self._batches = BatchEngine(lambda lines: TranslationJob.search(job, lines))
 
     def __len__(self) -> int:
         """Number of lines that are not translated yet."""

@@ -168,5 +168,6 @@ class ChooseModel:
         """Handle a request."""
         if scope["type"] == "http" and scope["path"].startswith(_MODELS):
             name, slash, path = scope["path"].removeprefix(_MODELS).partition("/")
-            scope = {**scope, "path": slash + path, MODEL: name}
+            if name and slash:
+                scope = {**scope, "path": slash + path, MODEL: name}
         await self._app(scope, receive, send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,12 @@ from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError
 from mnmt_jax.serving.users import User
 
+# Its warnings about malformed uploads are errors of clients, which are answered.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
 async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -60,7 +66,7 @@ def user_of(request: Request) -> User:
 
 def is_deepl(path: str) -> bool:
     """Return whether a path is one of DeepL's routes."""
-    return path.startswith("/v2/")
+    return path.startswith(("/v2/", "/v3/"))
 
 
 def model_of(request: Request, fields: Mapping[str, Any]) -> str | None:
@@ -122,6 +128,20 @@ def integer_field(fields: Mapping[str, Any], name: str, default: int) -> int:
         return int(value)
     except ValueError:
         raise RefusedError(400, f"{name} must be a whole number") from None
+
+
+def boolean_field(fields: Mapping[str, Any], name: str) -> bool:
+    """Return a field that is true or false, or text of one; false without it.
+
+    Raises:
+        RefusedError: with status 400, if it is something else.
+    """
+    value = fields.get(name, False)
+    if isinstance(value, str):
+        value = _BOOLEANS.get(value.lower())
+    if not isinstance(value, bool):
+        raise RefusedError(400, f"{name} must be true or false")
+    return value
 
 
 def is_list_of_text(value: Any) -> bool:

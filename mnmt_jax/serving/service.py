@@ -9,9 +9,11 @@ from typing import Any
 
 from mnmt_jax.decoding.generate import check_method_for_terms
 from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.markup_runs import text_of
 from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import SentenceJob
+from mnmt_jax.decoding.text_checks import with_checks
 from mnmt_jax.decoding.text_parts import SentenceEnds
 from mnmt_jax.decoding.text_translation import (
     LineOfText,
@@ -21,16 +23,18 @@ from mnmt_jax.decoding.text_translation import (
     translation_steps,
 )
 from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
+from mnmt_jax.serving.live_retry import translate_lines
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.users import User, Users
 from mnmt_jax.vocabulary.language_codes import find_code
-from mnmt_jax.vocabulary.language_detectors import LanguageDetector, has_letters
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
 _SHORT = 2000  # characters that are split at once
 _WINDOWS = 4  # of lines of a document that wait at a time
@@ -77,6 +81,7 @@ class TranslationOptions:
         target: code of the target language.
         source: code of the source language; None detects it for each text.
         model: name of the model; None takes the first that has both languages.
+        checks: whether answers have the results of checks (`mnmt_jax.decoding.guards`).
         glossary: terms and their translations.
         sentence_ends: where sentences end.
         markup: kind of markup of the texts.
@@ -86,6 +91,7 @@ class TranslationOptions:
     target: str
     source: str | None = None
     model: str | None = None
+    checks: bool = False
     glossary: Glossary | None = None
     sentence_ends: SentenceEnds = "all"
     markup: Markup = ""
@@ -100,7 +106,8 @@ class TranslationService:
         settings: limits.
         detector: detects source languages.
         database: API keys, usage and glossaries; None keeps them in memory.
-        make_engine: makes what translates the lines of a job; called for each replica.
+        make_engine: makes what translates the lines of a job; called for each replica, also of
+            further searches.
     """
 
     def __init__(
@@ -109,23 +116,32 @@ class TranslationService:
         settings: Settings,
         detector: LanguageDetector,
         database: Database | None = None,
-        make_engine: Callable[[SentenceJob], LineEngine] = JobEngine,
+        make_engine: Callable[[TranslationJob], LineEngine] = JobEngine,
     ) -> None:
         self.settings = settings
         self.database = database or Database()
         self.glossaries = GlossaryStore(self.database)
         self.users = Users(self.database, require_keys=settings.require_keys)
+
+        def make_batcher(job: TranslationJob) -> LiveBatcher:
+            return _make_batcher([make_engine(one) for one in job.replicas], settings)
+
         self._models = ServedModels(
             [
                 ServedModel(
-                    name, job, _make_batcher([make_engine(one) for one in job.replicas], settings)
+                    name,
+                    job,
+                    make_batcher(job),
+                    [
+                        (attempt, make_batcher(attempt.job))
+                        for attempt in (job.retry.attempts if job.retry else ())
+                    ],
+                    make_batcher(job.fallback) if job.fallback else None,
                 )
                 for name, job in jobs.items()
             ]
         )
-        self._detector = detector
-        # Of languages that share a label, the first is detected.
-        self._by_label = {detector.expected(code): code for code in reversed(self.languages)}
+        self._checker = TranslationChecker(detector, self.languages)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -135,12 +151,13 @@ class TranslationService:
     @property
     def waiting(self) -> int:
         """Number of lines that wait."""
-        return sum(model.batcher.waiting for model in self._models)
+        return sum(batcher.waiting for model in self._models for batcher in model.batchers)
 
     def stop(self) -> None:
         """Translate what waits, accept no more, and close the database."""
         for model in self._models:
-            model.batcher.stop()
+            for batcher in model.batchers:
+                batcher.stop()
         self.users.stop()
         self.database.close()
 
@@ -182,12 +199,11 @@ class TranslationService:
     def detect(self, text: str) -> tuple[str, float] | None:
         """Return the server's code of the language of a text and its probability.
 
-        None if the text has no letters, or is in none of the models' languages.
+        The probability is that among the languages of the models. None if the text has no letters,
+        or is in none of these languages.
         """
-        if not has_letters(text):
-            return None
-        label, probability = self._detector.best(text)
-        code = self._by_label.get(label)
+        label, probability = self._checker.detect(text)
+        code = self._checker.code(label)
         return None if code is None else (code, probability)
 
     async def translate(
@@ -239,6 +255,8 @@ class TranslationService:
         try:
             async with asyncio.timeout(self.settings.timeout):
                 results = await self._translate_texts(to_translate, models, user)
+                if options.checks:
+                    results = await asyncio.to_thread(self._checked, to_translate, results, models)
         except TimeoutError:
             raise RefusedError(503, "the translation took too long; send less text") from None
         except QueueFull:
@@ -334,12 +352,19 @@ class TranslationService:
         if len(lines) > self.settings.max_sentences:
             limit = self.settings.max_sentences
             raise RefusedError(413, f"{len(lines)} sentences; the limit is {limit}")
-        futures = model.batcher.submit(lines, user)
-        try:
-            return [await asyncio.wrap_future(future) for future in futures]
-        finally:
-            for future in futures:  # of a client that has gone, or a time that is over
-                future.cancel()
+        return await translate_lines(model, lines, user)
+
+    def _checked(
+        self,
+        texts: Sequence[TextToTranslate],
+        results: Sequence[TextTranslation],
+        models: ServedModels,
+    ) -> list[TextTranslation]:
+        """Return translated texts with their checks."""
+        return [
+            with_checks(result, text, self._checker, _choose(models, text).length_penalty)
+            for text, result in zip(texts, results, strict=True)
+        ]
 
     def _detected(self, text: str, target: str, models: ServedModels) -> tuple[str, float]:
         """Return the source language of a text; the first one if no model translates from it."""

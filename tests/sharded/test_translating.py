@@ -49,6 +49,16 @@ def test_eight_devices_translate_and_score_as_one(mesh, contrast, run):
     np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
+def test_eight_devices_translate_with_a_glossary_as_one(run):
+    glossary = {"house": ["drei", "Haus und"], "two": "!deux"}
+    alone = Translator.load(run, mesh=None)
+    expected = alone.translate_nbest(LINES, **GIVEN, glossary=glossary)
+    together = Translator.load(run, bindings=["Mesh.fsdp=2", "Mesh.tensor=2"])
+    assert_alike(together.translate_nbest(LINES, **GIVEN, glossary=glossary), expected)
+    plain = alone.translate_nbest(LINES, **GIVEN)
+    assert [one == other for one, other in zip(expected, plain, strict=True)].count(False) > 3
+
+
 def test_eight_devices_translate_with_int8_as_one(run):
     bindings = ["Decode.weights='int8'"]
     alone = Translator.load(run, mesh=None, bindings=bindings)

@@ -124,6 +124,8 @@ def test_a_server_translates_with_it():
     assert [piece for one in sentences for piece in one.translations] == expected
     assert "\n\n- " in answer.translation.text
     assert make_job().has_slots and not job.has_slots
+    fallback = job.fallback
+    assert type(fallback) is CTranslate2Job and fallback.has_slots and fallback.fallback is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,10 @@ def test_other_precisions_are_refused():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--engine=ctranslate2"], "CTranslate2 has no model like 'register', only encoder_decod"),
+        (
+            ["--engine=ctranslate2"],
+            "--run=.*/run: CTranslate2 has no model like 'register', only encoder_decod",
+        ),
         (["--engine=onnx"], "--engine=onnx must be jax or ctranslate2"),
     ],
 )

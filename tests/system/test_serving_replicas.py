@@ -44,12 +44,19 @@ def test_devices_are_divided_into_equal_sets():
         device_sets(3)
 
 
+@pytest.mark.parametrize("count", [8, 2])
+def test_each_replica_is_on_its_devices_alone(tmp_path, count):
+    run = write_made_run(tmp_path / "run", made_translator("1", "register", beam_size=1))
+    translator = Translator.load_replicas(run, count)
+    sets = [devices_of(model) for model in (translator, *translator.replicas)]
+    assert list(map(len, sets)) == [8 // count] * count
+    assert set.union(*sets) == set(jax.local_devices())
+    assert translator.replicas[0].replicas == () and translator.replicas[0].run == translator.run
+
+
 def test_replicas_share_the_lines_of_a_server(tmp_path):
     run = write_made_run(tmp_path / "run", made_translator("1", "register", beam_size=1))
     translator = Translator.load_replicas(run, 4)
-    models = [translator, *translator.replicas]
-    assert [len(devices_of(model)) for model in models] == [2, 2, 2, 2]
-    assert set.union(*map(devices_of, models)) == set(jax.local_devices())
     expected = Translator.load(run, mesh=None).translate(LINES, source="en", target="de")
 
     used = []

@@ -44,9 +44,15 @@ class MadeJob:
         self.decode = Decode()
         self._name = name
         self.replicas = [self]
+        self.fallback: MadeJob | None = None
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
+
+    retry = None
+
+    def lacks(self, line: Any) -> bool:
+        return bool(self.fallback) and bool(line.terms.required)
 
     def fits(self, text: str, language: str) -> bool:
         return len(text) <= 200

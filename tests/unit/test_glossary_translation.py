@@ -153,3 +153,27 @@ def test_the_command_names_a_bad_line_of_a_glossary(command, tmp_path):
     flags = argparse.Namespace(runner="beam", output="o", split_sentences=False, glossary=path)
     with pytest.raises(UserError, match="--glossary is not for --runner=beam"):
         translate._check_sharing(flags, 1)
+
+
+def test_a_stopped_command_does_not_continue_with_another_glossary():
+    translator = made_translator()
+    facts = [
+        TranslationJob.create(translator, glossary=glossary).provenance()
+        for glossary in (None, Glossary.of_mapping({"a": "b"}), Glossary.of_mapping({"a": "c"}))
+    ]
+    assert len({fact.get("glossary") for fact in facts}) == 3
+
+
+def test_terms_are_met_with_contrasts():
+    """The contrasts exclude some of the tokens."""
+    options = {"source_contrast": 0.4, "language_contrast": 0.25}
+    translations = made_translator().translate_nbest(
+        LINES, source="en", target="de", glossary={WORD: "drei"}, **options
+    )
+    assert all(translation.hypotheses for translation in translations)
+    for line, translation in zip(LINES, translations, strict=True):
+        if WORD in line.lower().split():
+            is_met = "drei" in translation.text.lower()
+            assert translation.missing_terms == (() if is_met else (WORD,))
+    plain = made_translator().translate(LINES, source="en", target="de", **options)
+    assert plain != [translation.text for translation in translations]

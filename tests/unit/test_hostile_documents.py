@@ -12,7 +12,8 @@ import zipfile
 import pytest
 
 from mnmt_jax.documents import zip_archive
-from mnmt_jax.documents.formats import FORMATS
+from mnmt_jax.documents.formats import FORMATS, read_document
+from mnmt_jax.documents.segments import DocumentOptions
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import identity, make_docx, make_odt, make_zip, translated
 from tests.unit.test_document_markdown import PAGE
@@ -83,6 +84,18 @@ def test_a_part_that_is_longer_than_it_says_is_refused():
     refused(bytes(data), "a.odt", "a.odt: is no complete zip archive; save the document again")
 
 
+def test_damage_of_any_part_is_noticed_before_translation():
+    data = bytearray(make_odt("<text:p>A text</text:p>", **{"Pictures/b.png": "<m/>" * 9}))
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+    for entry in entries.values():
+        damaged = bytearray(data)
+        damaged[entry.header_offset + 30 + len(entry.filename)] ^= 0x55
+        with pytest.raises(UserError, match=r"a\.odt: is no complete zip archive; save"):
+            read_document(bytes(damaged), "a.odt", DocumentOptions("de"))
+    assert len(entries) == 6
+
+
 @pytest.mark.parametrize("name", ["../a", "/a", "a/../../b", "a\\b", "\\a"])
 def test_names_that_lead_out_of_an_archive_are_refused(name):
     refused(archive_with(name), "a.odt", "has a part whose name leads out of the archive; refused")
@@ -133,7 +146,9 @@ def test_deep_elements_are_refused():
 
 @pytest.mark.parametrize("name", ["a.pdf", "a", "a.DOC", "docx", ".txt", "a.txt.exe"])
 def test_other_formats_are_refused(name):
-    with pytest.raises(UserError, match=rf"{re.escape(name)}: .*must end in \.txt, \.md, "):
+    with pytest.raises(
+        UserError, match=rf"{re.escape(name)}: .*the file extension must be one of \.txt, \.md, "
+    ):
         translated(b"A text", name)
     assert translated(b"A text", "A.TXT")[0] == b"A TEXT"
 

@@ -79,6 +79,19 @@ def test_targets_of_xliff_1():
     assert after.decode() == expected
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1"])
+def test_encodings_of_xml_are_kept(encoding, tmp_path):
+    name = encoding.removesuffix("-sig").upper()
+    data = TMX.replace("UTF-8", name).replace("red", "ré").encode(encoding)
+    after, _ = translated(data, "a.tmx", lambda _: ['Да <g id="1">é</g><x id="2"/>'])
+    assert after[:2] == data[:2] and f'encoding="{name}"' in after.decode(encoding).replace(
+        "'", '"'
+    )
+    (tmp_path / "a.tmx").write_bytes(after)
+    unit = next(read_units(str(tmp_path / "a.tmx")))
+    assert unit.texts == {"en-gb": "A ré house", "fr": "Une maison rouge", "de": "Да é"}
+
+
 def test_line_ends_of_xml_are_kept():
     data = xliff1(target=' target-language="de"').replace("\n", "\r\n")
     after, _ = translated(data, "a.xliff", identity)
@@ -207,6 +220,13 @@ def test_encodings_of_catalogs():
     text = PO.replace("UTF-8", "ISO-8859-1").replace("Close", "Café")
     after, _ = translated(text.encode("latin-1"), "a.po")
     assert "Café" in after.decode("latin-1") and "ONE FILE" in after.decode("latin-1")
+    wide, _ = translated(text.encode("latin-1"), "a.po", lambda ones: ["Да"] * len(ones))
+    assert (
+        wide.decode()
+        == translated(text.replace("ISO-8859-1", "UTF-8"), "a.po", lambda ones: ["Да"] * len(ones))[
+            0
+        ].decode()
+    )
     for wrong, says in (("ASCII", "ASCII"), ("nothing", "nothing")):
         with pytest.raises(UserError, match=rf"a\.po: is not {says}, as it says; convert"):
             translated(text.replace("ISO-8859-1", wrong).encode("latin-1"), "a.po")

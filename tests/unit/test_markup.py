@@ -252,11 +252,58 @@ def test_tags_follow_their_words():
     assert place_tags(source, translation, nodes) == "la <b>maison</b> <i>rouge</i>"
 
 
-def test_punctuation_of_a_word_is_outside_of_its_element():
-    nodes = [Node(3, 9, "<b>", "</b>")]
-    alignment = word_alignment("in 3 days", "en 3 jours.", [(0, 0), (1, 1), (2, 2)])
-    text = place_tags("in 3 days", "en 3 jours.", nodes, alignment)
-    assert text.startswith("en <b>3 jours") and text.count("<b>") == text.count("</b>") == 1
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        ("See <b>the end</b>. Go", "Siehe <b>das Ende</b>. Geh"),
+        ("See <b>the end.</b> Go", "Siehe <b>das Ende.</b> Geh"),
+        ("See (<b>the end</b>) Go", "Siehe (<b>das Ende</b>) Geh"),
+        ("See <b>(the end)</b> Go", "Siehe <b>(das Ende)</b> Geh"),
+    ],
+)
+def test_marks_beside_an_element_are_inside_if_the_source_has_them_there(source, expected):
+    """Whatever the marks are aligned to."""
+    words = {"See": "Siehe", "the": "das", "end": "Ende", "Go": "Geh"}
+
+    def function(text):
+        translation = re.sub(r"\w+", lambda match: words[match.group()], text)
+        spans = [tuple(m.span() for m in re.finditer(r"\w+|\S", t)) for t in (text, translation)]
+        weights = np.eye(len(spans[0])) + 1e-3
+        for row, (start, _) in enumerate(spans[1]):
+            if not translation[start].isalnum():
+                weights[row] = 1.0
+        alignment = Alignment(spans[0], spans[1], weights / weights.sum(axis=1, keepdims=True))
+        return Translation((Hypothesis(translation, 0.0, ()),), alignment=alignment)
+
+    assert translate(source, function, sentence_ends="none")[0] == expected
+
+
+def test_a_word_that_is_in_both_texts_is_aligned_to_itself():
+    source, translation = "open LibreOffice with the menu", "mit dem Menu wird LibreOffice offen"
+    links = [(0, 2), (1, 3), (2, 4), (3, 0), (4, 0), (5, 0)]
+    alignment = word_alignment(source, translation, links)
+    text = place_tags(source, translation, [Node(5, 16, "<b>", "</b>")], alignment)
+    assert text == "mit dem Menu wird <b>LibreOffice</b> offen"
+
+
+def test_a_piece_that_all_words_attend_to_does_not_attract_a_tag():
+    """Half of all attention goes to the last word; the other half is right."""
+    source, translation = "a b c d", "w x y z"
+    alignment = word_alignment(source, translation, [(n, n) for n in range(4)])
+    weights = alignment.weights.copy()
+    weights[:, 3] += 1.5
+    weights /= weights.sum(axis=1, keepdims=True)
+    assert (weights[:, 3] > 0.5).all()
+    biased = Alignment(alignment.source, alignment.target, weights)
+    assert place_tags(source, translation, [Node(6, 7, "<b>", "</b>")], biased) == "w x y <b>z</b>"
+    assert place_tags(source, translation, [Node(0, 1, "<b>", "</b>")], biased) == "<b>w</b> x y z"
+
+
+def test_of_two_equal_words_the_nearer_one_is_taken():
+    source, translation = "a b c d e f", "u v w x y z"
+    alignment = word_alignment(source, translation, [(0, 5), (5, 5)])
+    text = place_tags(source, translation, [Node(10, 11, "<b>", "</b>")], alignment)
+    assert text == "u v w x y <b>z</b>"
 
 
 def test_an_element_with_text_is_not_empty_even_if_nothing_is_aligned_to_it():
@@ -334,13 +381,14 @@ def test_no_tag_is_lost_and_none_leaves_its_parent(document, function, markup):
 @settings(deadline=None, derandomize=True, max_examples=100)
 def test_words_stay_in_their_elements_if_they_are_aligned(document):
     """With whole words in elements, reversing twice is the document, up to spaces."""
-    spaced = re.sub(r"(</?[a-z][^>]*>)", r" \1 ", document)
+    spaced = re.sub(r"(</?[a-z][^>]*>|<!--.*?-->)", r" \1 ", document)
 
-    def words(text):
+    def words(document):
         return [
             (word, node.get("id"))
-            for node in etree.fromstring(text).iter("p", *NAMES)
-            for word in (node.text or "").split()
+            for node in etree.fromstring(document).iter("p", *NAMES)
+            for text in [node.text, *(child.tail for child in node)]
+            for word in (text or "").split()
         ]
 
     text, _ = translate(spaced, same_aligned, markup="html")
@@ -369,3 +417,42 @@ def test_a_model_places_tags_by_its_attention():
     assert plain.sentences[0].translations[0].alignment is None
     with pytest.raises(UserError, match="markup='md': must be 'html', 'xml' or ''"):
         translator.translate_text("x", source="en", target="de", markup="md")
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<b>" * 3000 + "some text" + "</b>" * 3000,
+        "<b>x</i>" * 3000,
+        "<b>A</b> b " * 2000,
+        "word " * 5000,
+        "a<!--x-->" * 3000,
+        "a " * 400 + "<code>" + "x y " * 9 + "</code>" + "b" * 400,
+    ],
+    ids=["deep", "badly nested", "elements", "long", "comments", "cut"],
+)
+def test_any_document_takes_little_time_and_keeps_its_tags(document):
+    start = time.process_time()
+
+    def run(lines):
+        assert all(len(line.text) <= 200 for line in lines)
+        return [same(line.text) for line in lines]
+
+    texts = [TextToTranslate(document, "en", "de", markup="html")]
+    (result,) = run_steps(translation_steps(texts, lambda line, _: len(line) <= 200), run)
+    assert time.process_time() - start < 30
+    tags = [Counter(re.findall("<[^>]*>", text)) for text in (result.text, document)]
+    assert tags[0] == tags[1]
+
+
+def test_pieces_of_a_long_sentence_have_their_own_alignment():
+    """A piece is translated in reverse order; its tags follow its words."""
+    texts = [TextToTranslate("a b <b>c</b> d e f <i>g</i> h", "en", "de", markup="html")]
+    (result,) = run_steps(
+        translation_steps(texts, lambda line, _: len(line.split()) <= 4),
+        lambda lines: [reverse_words(line.text) for line in lines],
+    )
+    assert result.text == "d <b>c</b> b a h <i>g</i> f e"

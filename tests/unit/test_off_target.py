@@ -11,7 +11,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import off_target
 from mnmt_jax.evaluation.off_target import NearestRendering, detect_off_target, lid_off_target
 from mnmt_jax.vocabulary import language_detectors
-from mnmt_jax.vocabulary.language_detectors import detector_name, find_detector
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector, detector_name, find_detector
 
 GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir gedacht hatten."
 ENGLISH = "The weather in the mountains was much better yesterday than we had all expected."
@@ -119,13 +119,34 @@ def test_a_detector_file_is_identified_by_its_content(tmp_path):
     assert detector.name == "lid.176.bin" and "|sha256:" in detector.signature
 
 
+def test_the_best_of_some_languages_has_its_probability_among_them():
+    ranked = [("bn", 0.5), ("en", 0.3), ("de", 0.1)]
+    detector = LanguageDetector("made", "", lambda text, count: ranked[:count])
+    assert detector.best("x") == ("bn", 0.5) and detector.label("x") == "bn"
+    assert detector.best_among("x", {"en", "de"}) == ("en", pytest.approx(0.75))
+    assert detector.best_among("x", {"fr"}) == ("bn", 0.5)  # in none of them
+    ranked[2] = ("de", 0.05)
+    assert detector.best_among("x", {"de"}) == ("bn", 0.5)  # less than a tenth
+    ranked.clear()
+    assert detector.best("x") == detector.best_among("x", {"de"}) == ("", 0.0)
+
+
+def test_short_text_and_capitals_are_detected_better_among_some_languages():
+    detector = find_detector("lid.176")
+    assert detector.best("Dankeschön")[1] < detector.best_among("Dankeschön", {"en", "de"})[1]
+    text = "LA TUA PASSWORD NON È CORRETTA"
+    assert detector.best_among(text, {"en", "it"}) == detector.best_among(
+        text.lower(), {"en", "it"}
+    )
+
+
 def test_missing_detectors_are_one_error_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="--lid=cld3: no such file; name lid.176, langdetect or"):
         find_detector("cld3")
     (tmp_path / "lid.bin").write_bytes(b"no model")
     with pytest.raises(UserError, match="not a model of fastText"):
         find_detector(str(tmp_path / "lid.bin"))
-    monkeypatch.setattr(language_detectors, "_fasttext_best", lambda *_: ("eng_Latn", 1.0))
+    monkeypatch.setattr(language_detectors, "_rank_by_fasttext", lambda *_: [("eng_Latn", 1.0)])
     with pytest.raises(UserError, match="labels an English sentence 'eng_Latn'; use a model with"):
         find_detector(str(bundled()))
 

@@ -8,8 +8,10 @@ import deepl
 import libretranslatepy
 import pytest
 
+from mnmt_jax.commands import serve
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.model_names import name_runs
+from mnmt_jax.serving.settings import Settings
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.test_serving import call
 
@@ -74,7 +76,7 @@ def test_an_unknown_model_is_refused_in_the_form_of_the_protocol(address, path, 
 
 
 def test_paths_without_a_route_are_not_found(address):
-    for path in ("/models/", "/models/made", "/models/made/nowhere", "/models"):
+    for path in ("/models/", "/models//", "/models/made", "/models/made/nowhere", "/models"):
         assert call(address, path)[0] == 404
     assert call(address, "/translate", {"q": "a", "target": "de", "model": 5}) == (
         400,
@@ -85,14 +87,14 @@ def test_paths_without_a_route_are_not_found(address):
 def test_languages_are_the_union_and_targets_those_of_some_model(address):
     _, languages = call(address, "/languages")
     assert {item["code"]: item["targets"] for item in languages} == {
-        "en": ["en", "de", "pt", "fr", "pt_BR"],
-        "de": ["en", "de", "pt", "fr", "pt_BR"],  # by the model with `pt`
-        "pt": ["en", "de", "pt", "pt_BR"],
+        "en": ["en", "de", "pt", "fr", "pt-BR"],
+        "de": ["en", "de", "pt", "fr", "pt-BR"],  # by the model with `pt`
+        "pt": ["en", "de", "pt", "pt-BR"],
         "fr": ["en", "de", "fr"],
-        "pt_BR": ["en", "de", "pt", "pt_BR"],
+        "pt-BR": ["en", "de", "pt", "pt-BR"],
     }
     _, languages = call(address, "/models/made2/languages")
-    assert [item["code"] for item in languages] == ["pt_BR", "en"]
+    assert [item["code"] for item in languages] == ["pt-BR", "en"]
     _, languages = call(address, "/v2/languages?type=source&model=made1")
     assert [item["language"] for item in languages] == ["EN", "FR", "DE"]
 
@@ -144,6 +146,23 @@ def test_models_are_named_after_their_folders_or_by_name():
         "my-model": "gs://bucket/my model/",
     }
     assert list(name_runs(["tests/../.."]))[0] not in ("", "..")
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine"),
+    [
+        ({}, ""),
+        ({"engine": "ctranslate2", "compute_type": "int8"}, " by ctranslate2 (int8)"),
+        ({"replicas": 2}, " in 2 replicas"),
+    ],
+)
+def test_start_up_lines_say_what_is_served(capsys, settings, engine):
+    runs, jobs = {"a": "runs/a", "b": "runs/x"}, {"a": MadeJob(), "b": MadeJob(("en",))}
+    serve._say_served(runs, jobs, Settings(**settings), "http://127.0.0.1:5000")
+    assert capsys.readouterr().err.splitlines() == [
+        f"serves runs/a as a{engine}, 5 languages, on http://127.0.0.1:5000",
+        f"serves runs/x as b{engine}, 1 language, on http://127.0.0.1:5000",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import os
 import re
 import tempfile
 import threading
 import time
+from urllib.parse import urlsplit
 
 import deepl
 import pytest
@@ -34,7 +37,7 @@ def job():
 
 @pytest.fixture
 def address(job):
-    limits = {"max_document_bytes": 50_000, "max_bytes": 2000, "max_documents": 3}
+    limits = {"max_document_bytes": 50_000, "max_bytes": 2000, "max_documents": 6}
     with serving(made_service(job, wait_milliseconds=0, **limits)) as url:
         yield url
 
@@ -54,11 +57,11 @@ def test_a_file_is_translated_and_downloaded(address):
     response = send(address, name="My file.txt")
     assert response.status_code == 200
     url = response.json()["translatedFileUrl"]
-    assert re.fullmatch(rf"{address}/download_file/[\w-]{{32}}\.txt", url)
+    assert re.fullmatch(rf"{address}/download_file/[0-9A-F]{{32}}\.txt", url)
     for _ in range(2):
         file = requests.get(url, timeout=60)
         assert file.content == b"\xef\xbb\xbf[de] Hello, you.\r\n\r\n[de] Goodbye.\r\n"
-    assert file.headers["Content-Type"].startswith("text/plain")
+    assert file.headers["Content-Type"] == "text/plain"
     assert file.headers["X-Content-Type-Options"] == "nosniff"
     assert file.headers["Content-Disposition"] == "attachment; filename*=UTF-8''My%20file.txt"
     other = send(address).json()["translatedFileUrl"]
@@ -69,10 +72,26 @@ def test_the_language_of_a_document_is_detected_once(address, job):
     text = "Das ist ein deutscher Satz mit Wörtern.\n\nOk.".encode()
     url = send(address, text, source="auto", target="fr").json()["translatedFileUrl"]
     assert requests.get(url, timeout=60).content.startswith(b"[fr] Das ist")
+    head = f"<title>A</title>{'<meta name=the content=english>' * 200}"
+    page = f"<html><head>{head}</head><p>Þetta er íslenskur texti sem enginn skilur.</p></html>"
+    assert refusal(send(address, page.encode(), "a.html", source=""))[0] == 400
     answer = refusal(
         send(address, "Þetta er íslenskur texti sem enginn skilur.".encode(), source="")
     )
     assert answer == (400, "the language of the document is not detected; choose it")
+
+
+def test_the_language_that_a_file_names_is_its_language(address):
+    """Its texts may be too short to detect one."""
+    units = '<trans-unit id="1"><source>Das ist ein deutscher Satz.</source></trans-unit>'
+    file = '<xliff version="1.2"><file source-language="{}"><body>{}</body></file></xliff>'
+    answer = send(address, file.format("en-US", units).encode(), "a.xlf", source="auto")
+    text = requests.get(answer.json()["translatedFileUrl"], timeout=60).text
+    assert "<target>[de] Das ist" in text
+    answer = refusal(send(address, file.format("xh", units).encode(), "a.xlf", source="auto"))
+    assert answer == (400, "source: xh is not supported")
+    answer = refusal(send(address, file.format("en", units).encode(), "a.xlf", source="fr"))
+    assert answer == (400, "a.xlf: source-language=en in the file, but fr is asked for")
 
 
 def test_formats_are_listed(address):
@@ -87,7 +106,8 @@ def test_formats_are_listed(address):
         ({"target": ""}, "missing target parameter"),
         ({"target": "xh"}, "xh is not supported"),
         ({"source": "xh"}, "xh is not supported"),
-        ({"name": "a.pdf"}, "a.pdf: must end in .txt, .md, .html,"),
+        ({"source": "DE"}, "Source and target language are equal: de"),
+        ({"name": "a.pdf"}, "a.pdf: the file extension must be one of .txt, .md, .html,"),
         ({"name": "../a.txt"}, "file='../a.txt': has a separator of folders"),
         ({"name": "a\\b.txt"}, "has a separator of folders"),
         ({"data": b"caf\xe9"}, "a.txt:1: is not UTF-8; convert the file to UTF-8"),
@@ -100,7 +120,7 @@ def test_bad_requests_are_answered_with_one_line(address, fields, message):
     assert status == 400 and message in error and "\n" not in error
 
 
-def test_a_file_is_required(address):
+def test_a_file_is_required(address, caplog):
     url = f"{address}/translate_file"
     fields = {"source": "en", "target": "de"}
     for options in ({"data": fields}, {"json": fields}, {"files": {"other": b"a"}, "data": fields}):
@@ -109,9 +129,24 @@ def test_a_file_is_required(address):
     text = requests.post(url, json=fields | {"file": "a"}, timeout=60)
     assert refusal(text) == (400, "file must be a file of multipart/form-data")
     broken = {"Content-Type": "multipart/form-data; boundary=b"}
-    assert requests.post(url, b"--b\r\nwrong", headers=broken, timeout=60).status_code == 400
+    assert requests.post(url, b"--b\r\nwro\x9ang: a", headers=broken, timeout=60).status_code == 400
     broken = {"Content-Type": "multipart/form-data"}
     assert requests.post(url, b"a", headers=broken, timeout=60).status_code == 400
+    assert not [record for record in caplog.records if "multipart" in record.name]
+
+
+@pytest.mark.parametrize("name", ["file", "source", "target", "model", "api_key", "glossary"])
+def test_fields_of_a_wrong_kind_are_refused(address, name):
+    """A file instead of text, a text instead of a file, and other kinds in JSON."""
+    fields = {"source": "en", "target": "de"}
+    for files in ({"file": ("a.txt", TEXT), name: ("b", b"b")}, {name: ("ä\x01.txt", b"b")}):
+        sent = {key: value for key, value in fields.items() if key != name}
+        response = requests.post(f"{address}/translate_file", sent, files=files, timeout=60)
+        assert response.status_code == 400, response.text
+    for value in (3, [3], {"a": 3}, None, True):
+        body = fields | {"file": "a"} | {name: value}
+        response = requests.post(f"{address}/translate_file", json=body, timeout=60)
+        assert response.status_code == 400, response.text
 
 
 def test_the_size_of_documents_has_its_limit(address):
@@ -241,8 +276,10 @@ def test_other_requests_are_answered_while_a_document_is_read(monkeypatch, job):
 
 def test_names_of_downloads_lead_nowhere(address):
     for name in ("../../etc/passwd", "%2e%2e%2fetc%2fpasswd", "a", "..", "a.txt"):
-        response = requests.get(f"{address}/download_file/{name}", timeout=60)
-        assert response.status_code == 404
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+        connection.request("GET", f"/download_file/{name}")  # as it is, unlike requests
+        assert connection.getresponse().status == 404
+        connection.close()
 
 
 @pytest.fixture
@@ -301,9 +338,11 @@ def test_the_status_of_a_document_of_deepl_states_its_error(client, text, messag
 
 def test_documents_of_deepl_are_refused_at_once(client):
     for name, options, message in (
-        ("a.pdf", {"target_lang": "DE"}, "a.pdf: must end in"),
+        ("a.pdf", {"target_lang": "DE"}, "a.pdf: the file extension"),
         ("a.txt", {"target_lang": "XH"}, "target_lang: XH is not supported"),
         ("a.txt", {"target_lang": "DE", "output_format": "pdf"}, "output_format is not supported"),
+        ("a.txt", {"target_lang": "DE", "formality": "more"}, "formality: 'more' is not supported"),
+        ("a.txt", {"target_lang": "DE", "style_rule": "a"}, "style_id is not supported"),
     ):
         with pytest.raises(deepl.DeepLException, match=message):
             client.translate_document_upload(TEXT, filename=name, **options)
@@ -311,12 +350,18 @@ def test_documents_of_deepl_are_refused_at_once(client):
 
 def test_a_stored_document_needs_its_name_and_key():
     async def use() -> None:
-        store = DocumentStore(1, 2)
-        name, document = store.add("../a.TXT")
-        assert re.fullmatch(r"[\w-]{32}\.txt", name)
+        store = DocumentStore(1, 4)
+        name, document = store.add("../a.TXT", "me", ".txt")
+        assert re.fullmatch(r"[0-9A-F]{32}\.txt", name)
         assert store.get(name) is store.get(name, document.key) is document
         with pytest.raises(RefusedError):
             store.get(name, "other")
+        store.add("b.txt", "me")
+        for user in ("me", "you", "you", "they"):
+            with (
+                pytest.raises(RefusedError) if user in ("me", "they") else contextlib.nullcontext()
+            ):
+                store.add("c.txt", user)
 
     asyncio.run(use())
 

@@ -185,10 +185,10 @@ def test_glossaries_are_kept_and_belong_to_their_owner(tmp_path, monkeypatch):
     made = GlossaryStore(database).create("one", "Parts", ("EN", "DE"), pairs)
     database.close()
     store = GlossaryStore(Database(tmp_path / "server.db"))
-    assert store.find("one", made.id) == made and store.of_owner("one") == [made]
+    assert store.find("one", made.id) == [made] and store.of_owner("one") == [[made]]
     assert store.pairs(made) == pairs
     assert [entry.targets for entry in store.glossary(made).entries] == [("Datei|x",)]
-    assert store.find("other", made.id) is None and store.of_owner("other") == []
+    assert store.find("other", made.id) == [] and store.of_owner("other") == []
     assert not store.delete("other", made.id)
     monkeypatch.setattr(glossary_store, "MAX_GLOSSARIES", 1)
     with pytest.raises(TooManyGlossaries):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import hashlib
 import hmac
@@ -13,13 +14,14 @@ import deepl
 import pytest
 
 from mnmt_jax.commands import api_keys as command
+from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving import api_keys as api_keys_module
 from mnmt_jax.serving import usage as usage_module
 from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database, DatabaseError
 from mnmt_jax.serving.live_batcher import LiveBatcher
-from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.settings import Settings, add_settings_flags
 from mnmt_jax.serving.usage import QuotaExceeded, Usage, read_usage
 from tests.full_disk import files_up_to
 from tests.unit.made_server import MadeJob, made_service, serving
@@ -73,8 +75,8 @@ def test_only_the_whole_key_is_right_and_the_comparison_takes_constant_time(keys
         return hmac.compare_digest(first, second)
 
     monkeypatch.setattr(api_keys_module, "hmac", type("Hmac", (), {"compare_digest": compare}))
-    found = keys.find(key)
-    assert (found.name, found.characters_per_month) == ("weblate", 10)
+    valid = keys.find(key)
+    assert (valid.name, valid.characters_per_month) == ("weblate", 10)
     for wrong in (key[:-1], key[:-1] + "~", key + "a", key.removeprefix("mnmt-"), "", "mnmt-", "x"):
         assert keys.find(wrong) is None
     assert keys.find(f"{key[:14]}\ud800") is keys.find("ключ") is None
@@ -112,7 +114,14 @@ def test_the_command_creates_lists_and_revokes(path, capsys, monkeypatch):
             run(monkeypatch, "create", "--database", path, "--name=new", flag)
 
 
-def test_required_keys_need_a_database():
+def test_required_keys_need_a_database_and_are_also_a_variable():
+    parser = CommandParser()
+    variables = {"MNMT_SERVE_REQUIRE_KEYS": "1", "MNMT_SERVE_DATABASE": "x.db"}
+    add_settings_flags(parser, variables)
+    assert Settings.of_flags(parser.parse_args([])).require_keys
+    assert not Settings.of_flags(parser.parse_args(["--no-require_keys"])).require_keys
+    with pytest.raises(UserError, match="MNMT_SERVE_REQUIRE_KEYS=yes must be 0 or 1"):
+        add_settings_flags(CommandParser(), {"MNMT_SERVE_REQUIRE_KEYS": "yes"})
     with pytest.raises(UserError, match="--require_keys needs the --database"):
         Settings(require_keys=True)
 
@@ -159,12 +168,14 @@ def test_what_tells_nothing_of_users_needs_no_key(monkeypatch, path):
 def test_every_route_that_changes_or_computes_requires_a_key(monkeypatch, path):
     with serving(keyed_service(path)) as url:
         routes = call(url, "/openapi.json")[1]["paths"]
-        assert len(routes) > 9
+        assert len(routes) > 15
         for route, methods in routes.items():
+            path_ = route.replace("{", "").replace("}", "")
             if "post" in methods:
-                route = route.replace("{", "").replace("}", "")
-                assert call(url, route, b"")[0] in (400, 403), route
-                assert call(url, route, {"api_key": "wrong"})[0] == 403, route
+                assert call(url, path_, b"")[0] in (400, 403), route
+                assert call(url, path_, {"api_key": "wrong"})[0] == 403, route
+            if "get" in methods and path_.startswith("/v"):
+                assert call(url, path_)[0] == call(url, f"/models/made{path_}")[0] == 403, route
 
 
 def test_without_required_keys_unknown_ones_are_ignored_and_known_ones_count(
@@ -173,8 +184,8 @@ def test_without_required_keys_unknown_ones_are_ignored_and_known_ones_count(
     key = keys.create("weblate")
     with serving(keyed_service(path, require_keys=False)) as url:
         assert call(url, "/frontend/settings")[1]["keyRequired"] is False
-        for given in ({}, {"api_key": "any"}, {"api_key": key}, {"api_key": key}):
-            assert call(url, "/translate", {**HELLO, **given})[0] == 200
+        for fields in ({}, {"api_key": "any"}, {"api_key": key}, {"api_key": key}):
+            assert call(url, "/translate", {**HELLO, **fields})[0] == 200
         assert call(url, "/v2/usage")[1]["character_count"] == 12
         mine = call(url, "/v2/usage", Authorization=f"DeepL-Auth-Key {key}")[1]
         assert mine == {"character_count": 12, "character_limit": 10**12}
@@ -292,6 +303,36 @@ def _broken(path, fault):
     other.execute("BEGIN IMMEDIATE")
     yield
     other.execute("ROLLBACK")
+
+
+GLOSSARY = {
+    "name": "Words",
+    "source_lang": "en",
+    "target_lang": "de",
+    "entries": "a\tb",
+    "entries_format": "tsv",
+}
+
+
+@pytest.mark.parametrize("fault", ["locked", "full"])
+def test_a_change_that_cannot_be_stored_is_one_line_and_holds_up_nobody(path, keys, fault):
+    key = keys.create("weblate")
+    headers = {"Authorization": f"DeepL-Auth-Key {key}"}
+    with (
+        serving(keyed_service(path)) as url,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        with _broken(path, fault):
+            stored = pool.submit(call, url, "/v2/glossaries", GLOSSARY, **headers)
+            time.sleep(0.2)
+            start = time.monotonic()
+            assert call(url, "/translate", {**HELLO, "api_key": key})[0] == 200
+            assert time.monotonic() - start < 1.5  # a lock is waited for two seconds
+            assert stored.result() == (
+                503,
+                {"message": "the server's database cannot be used; try again later"},
+            )
+        assert call(url, "/v2/glossaries", GLOSSARY, **headers)[0] == 201
 
 
 def test_a_database_that_cannot_be_read_is_one_clear_line(monkeypatch, path, keys, capfd):

@@ -9,6 +9,7 @@ import pytest
 
 from mnmt_jax.commands import translate
 from mnmt_jax.commands.document_translation import warn_of_terms
+from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_translation import SentenceTranslation, TextTranslation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
@@ -57,6 +58,20 @@ def test_a_glossary_applies(command, tmp_path):
     assert "green" in text and "green" not in paragraphs(plain, DOCUMENT)[0]
 
 
+def test_failed_translations_are_searched_again(command, monkeypatch):
+    """The job of the command has the settings of further searches."""
+    jobs = []
+    translate_texts = SentenceJob.translate_texts
+    monkeypatch.setattr(
+        SentenceJob,
+        "translate_texts",
+        lambda job, *args, **options: jobs.append(job) or translate_texts(job, *args, **options),
+    )
+    command()
+    command("--retry_off_target")
+    assert [job.retry is not None for job in jobs] == [False, True]
+
+
 def test_terms_that_are_not_honoured_are_named(capsys):
     sentences = [
         SentenceTranslation("one", "a", (), missing_terms=("one",)),
@@ -75,13 +90,15 @@ def test_terms_that_are_not_honoured_are_named(capsys):
         (["--split_sentences"], "--split_sentences is for lines; leave it out with --document"),
         (["--format=jsonl"], "--format is for lines; leave it out with --document"),
         (["--markup=html"], "--markup is for lines; leave it out with --document"),
+        (["--checks"], "--checks is for lines; leave it out with --document"),
+        (["--retry_pivot=en"], "--retry_pivot is the pivot of --retry_off_target; add that flag"),
         (["--input=x"], "--input is for lines; leave it out with --document"),
         (["--runner=beam"], "--runner is for lines; leave it out with --document"),
         (["--num_processes=2", "--process_id=0"], "--num_processes is for lines; leave it"),
         (["--output=/dev/stdout"], "name the file to write with --output"),
         (["--output=a.odt"], "--output=a.odt: must end in .docx, as --document does"),
         (["--document=no.docx"], "--document=no.docx: no such file"),
-        (["--document=setup.cfg"], "setup.cfg: must end in .txt, .md, .html"),
+        (["--document=setup.cfg"], "setup.cfg: the file extension must be one of .txt, .md, .html"),
         (["--target=xh"], "--target"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import re
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +13,7 @@ import regex
 N_CODE_POINTS = 0x110000
 LETTERS = r"\p{L}"
 WORD_CHARACTERS = r"[\p{L}\p{M}\p{N}]"
+_DIGITS = re.compile(r"\d+")
 
 
 class CodePoints:
@@ -117,6 +120,21 @@ def fold(sentences: Sequence[str], *, case: bool, punctuation: bool) -> list[str
     text = code_points.values[is_kept].tobytes().decode("utf-32-le")
     ends = np.cumsum(code_points.sum(is_kept)).tolist()
     return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def digit_groups(sentence: str) -> list[str]:
+    """Return the groups of digits of a sentence as ASCII, in order.
+
+    Digits of all scripts are read; numbers in words or Han characters are not.
+    """
+    groups = _DIGITS.findall(sentence)
+    if not sentence.isascii():
+        groups = [group if group.isascii() else _to_ascii(group) for group in groups]
+    return groups
+
+
+def _to_ascii(digits: str) -> str:
+    return "".join(str(unicodedata.decimal(digit)) for digit in digits)
 
 
 @functools.cache

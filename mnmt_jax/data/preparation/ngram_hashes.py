@@ -33,6 +33,18 @@ def has_frequent_ngram(
     return is_frequent
 
 
+def highest_ngram_count(text: str, n: int, *, words: bool) -> int:
+    """Return how often the most frequent n-gram of a text occurs; 0 if it has none.
+
+    Args:
+        text: a sentence.
+        n: number of tokens of an n-gram.
+        words: whether tokens are words separated by white space, else characters.
+    """
+    hashes, _ = ngram_hashes(CodePoints([text]), n, words=words)
+    return int(np.unique(hashes, return_counts=True)[1].max(initial=0))
+
+
 def ngram_hashes(code_points: CodePoints, n: int, *, words: bool) -> tuple[np.ndarray, np.ndarray]:
     """Hash the n-grams of all sentences, in order.
 

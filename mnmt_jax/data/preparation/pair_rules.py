@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-import unicodedata
 from collections import Counter
 from typing import Literal
 
 import numpy as np
 
-from mnmt_jax.data.preparation.characters import CodePoints, character_table, fold
+from mnmt_jax.data.preparation.characters import (
+    CodePoints,
+    character_table,
+    digit_groups,
+    fold,
+)
 from mnmt_jax.data.preparation.ngram_hashes import has_frequent_ngram
 from mnmt_jax.data.preparation.steps import PairBatch, PairRule, Side, SideRule
 from mnmt_jax.errors import UserError, join_names
 
 _MAX_N = 100
 _BLOCK = 500  # sentences whose n-grams fit the processor's cache
-_NUMBER = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Numbers(PairRule):
         first, second = (side.code_points.count(digits) for side in batch.sides)
         kept = np.ones(len(batch), bool)
         for index in np.flatnonzero(first + second).tolist():
-            source, target = _numbers(batch.sources[index]), _numbers(batch.targets[index])
+            source, target = digit_groups(batch.sources[index]), digit_groups(batch.targets[index])
             kept[index] = source == target or self._are_close(source, target)
         return kept
 
@@ -143,15 +145,3 @@ class Score(PairRule):
                 f"score: column = {self.column!r}: {direction} has no such score; it has {names}"
             )
         return np.asarray(batch.scores[self.column]) >= self.minimum
-
-
-def _numbers(sentence: str) -> list[str]:
-    """Return the groups of digits of a sentence as ASCII."""
-    numbers = _NUMBER.findall(sentence)
-    if not sentence.isascii():
-        numbers = [number if number.isascii() else _to_ascii(number) for number in numbers]
-    return numbers
-
-
-def _to_ascii(digits: str) -> str:
-    return "".join(str(unicodedata.decimal(digit)) for digit in digits)

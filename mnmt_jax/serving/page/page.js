@@ -55,16 +55,23 @@ async function fetchJson(path, options) {
   throw new Error(errorText(response.status, body));
 }
 
-function errorText(status, body) {
-  const message = body && (body.error || body.message);
-  return message ? `${message[0].toUpperCase()}${message.slice(1)}.` : `The server answered with status ${status}.`;
+// A sentence; it begins with the name of the file if there is one.
+function errorText(status, body, name = "") {
+  const message = (body && (body.error || body.message)) || `the server answered with status ${status}`;
+  const end = /[.?!]$/.test(message) ? "" : ".";
+  if (name) return `${message.startsWith(name) ? "" : `${name}: `}${message}${end}`;
+  return `${message[0].toUpperCase()}${message.slice(1)}${end}`;
 }
 
 // Languages
 
 function nameOf(code) {
-  const language = languages.get(code);
-  return language ? language.name : code;
+  if (languages.has(code)) return languages.get(code).name;
+  try {
+    return new Intl.DisplayNames("en", { type: "language" }).of(code.replaceAll("_", "-"));
+  } catch {
+    return code;
+  }
 }
 
 function fill(select, options, chosen) {
@@ -72,18 +79,19 @@ function fill(select, options, chosen) {
 }
 
 function fillSources(chosen) {
-  fill(source, [["auto", "Detect language"], ...[...languages.values()].map(({ code, name }) => [code, name])], chosen);
+  fill(source, [["auto", "Detect"], ...[...languages.values()].map(({ code, name }) => [code, name])], chosen);
   labelDetected();
 }
 
 function fillTargets(chosen) {
   const known = languages.get(source.value);
   const codes = known ? known.targets : [...new Set([...languages.values()].flatMap((one) => one.targets))];
-  fill(target, codes.map((code) => [code, nameOf(code)]), codes.includes(chosen) ? chosen : codes[0]);
+  const sorted = [...languages.keys()].filter((code) => codes.includes(code));
+  fill(target, sorted.map((code) => [code, nameOf(code)]), codes.includes(chosen) ? chosen : sorted[0]);
 }
 
 function labelDetected() {
-  const label = detected && detected.confidence > 0 ? `${nameOf(detected.language)} (detected, ${Math.round(detected.confidence)} %)` : "Detect language";
+  const label = detected && detected.confidence > 0 ? `${nameOf(detected.language)} (detected, ${Math.round(detected.confidence)} %)` : "Detect";
   source.options[0].textContent = label;
 }
 
@@ -102,8 +110,8 @@ function rememberLanguages() {
     select.dataset.before = select.value;
     stored(select.id, select.value);
   }
-  translation.lang = target.value.replace("_", "-");
-  text.lang = source.value === "auto" ? "" : source.value.replace("_", "-");
+  translation.lang = target.value;
+  text.lang = source.value === "auto" ? "" : source.value;
 }
 
 function swap() {
@@ -190,6 +198,7 @@ function showAnswer(answer) {
   detected = answer.detectedLanguage || null;
   labelDetected();
   byId("copy").disabled = !answer.translatedText;
+  if (answer.retried) byId("status").textContent = "Translated again after a failed check";
   showTranslation(answer.translatedText, sentences);
   showWarnings(sentences, answer);
   showConfidence(sentences);
@@ -220,10 +229,10 @@ function showTranslation(translated, sentences) {
   const nodes = [];
   let end = 0;
   for (const sentence of sentences) {
-    const start = sentence.text ? translated.indexOf(sentence.text, end) : -1;
+    const start = sentence.translation ? translated.indexOf(sentence.translation, end) : -1;
     if (start < 0 || !problems(sentence).length) continue;
-    nodes.push(translated.slice(end, start), element("span", sentence.text, "suspect"));
-    end = start + sentence.text.length;
+    nodes.push(translated.slice(end, start), element("span", sentence.translation, "suspect"));
+    end = start + sentence.translation.length;
   }
   translation.replaceChildren(...nodes, translated.slice(end));
 }
@@ -235,7 +244,7 @@ function showList(id, items) {
 
 function showWarnings(sentences, answer) {
   const items = sentences.filter((one) => problems(one).length)
-    .map((one) => element("li", [element("q", one.text || one.source), ` ${problems(one).join("; ")}.`]));
+    .map((one) => element("li", [element("q", one.translation || one.source), ` ${problems(one).join("; ")}.`]));
   for (const [name, label] of [["missingTerms", "lacks terms"], ["forbiddenTerms", "has forbidden terms"]]) {
     if (answer[name]) items.push(element("li", `The translation ${label} of the glossary: ${answer[name].join(", ")}.`));
   }
@@ -250,7 +259,7 @@ function showConfidence(sentences) {
     Object.assign(meter, { min: 0, max: 1, low: 0.3, high: 0.6, optimum: 1, value: probability });
     meter.setAttribute("aria-label", "Confidence");
     const percent = `${Math.round(100 * probability)} %`;
-    return element("li", [element("span", [meter, percent], "percent"), element("span", one.text)]);
+    return element("li", [element("span", [meter, percent], "percent"), element("span", one.translation)]);
   }));
 }
 
@@ -307,8 +316,9 @@ function receiveDocument(request, file) {
   byId("file").value = "";
   const address = request.response && request.response.translatedFileUrl;
   if (request.status === 200 && address) return offerDownload(address, file.name);
-  const message = request.status ? errorText(request.status, request.response) : "The server cannot be reached.";
-  showError(`${file.name}: ${message}`, () => sendDocument(file));
+  const unreachable = { error: "the server cannot be reached" };
+  const message = errorText(request.status, request.status ? request.response : unreachable, file.name);
+  showError(message, () => sendDocument(file));
 }
 
 function offerDownload(address, name) {
@@ -371,6 +381,7 @@ async function load() {
   try {
     const [list, values] = await Promise.all([fetchJson("languages"), fetchJson("frontend/settings")]);
     settings = values;
+    list.sort((one, other) => one.name.localeCompare(other.name, "en"));
     languages = new Map(list.map((one) => [one.code, one]));
   } catch (error) {
     return showError(error.message, load);
@@ -385,6 +396,7 @@ async function load() {
   byId("file").accept = (settings.supportedFilesFormat || []).join(",");
   rememberLanguages();
   typed();
+  if (document.activeElement === document.body) text.focus();
 }
 
 function listen() {

@@ -1,0 +1,82 @@
+"""Rates of the checks of translations on parallel text: false alarms and recall.
+
+Example:
+    python benchmarks/check_rates.py "FOLDER/{}.txt" --languages en,de,fr,cs
+
+Reads line-parallel files, one for each language. A reference should fail no check; a sentence in a
+third language should be off-target, and the source itself should be off-target or a copy. Prints
+percentages, also for sentences that are cut after some words (twice as many characters in
+languages without spaces).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.decoding.guards import TranslationChecker
+from mnmt_jax.decoding.text_parts import is_spaceless
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.runtime.run_command import run_command
+from mnmt_jax.vocabulary.language_detectors import make_lid176
+
+_COLUMNS = ("off_target", "copied", "repeated", "empty")
+
+
+def main() -> None:
+    """Print a row for each length."""
+    parser = CommandParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", metavar="PATTERN", help="path with {} for the language")
+    parser.add_argument("--languages", required=True, metavar="CODES")
+    parser.add_argument("--lines", type=positive_int, default=400, metavar="N")
+    parser.add_argument("--words", default="3,6,12,0", help="lengths; 0 is whole sentences")
+    flags = parser.parse_args()
+    languages = flags.languages.split(",")
+    texts = {
+        code: Path(flags.files.format(code)).read_text(encoding="utf-8").split("\n")[:-1]
+        for code in languages
+    }
+    drawn = random.Random(0).sample(range(len(texts[languages[0]])), flags.lines)
+    print(f"| words | {' | '.join(_COLUMNS)} | third language | source |")
+    for words in map(int, flags.words.split(",")):
+        cut = {code: [_cut(texts[code][line], words, code) for line in drawn] for code in languages}
+        rates = _rates(cut, TranslationChecker(make_lid176(), languages))
+        print(f"| {words or 'all'} | {' | '.join(f'{rate:.2f}' for rate in rates)} |")
+
+
+def _cut(text: str, words: int, language: str) -> str:
+    if not words:
+        return text
+    return text[: 2 * words] if is_spaceless(language) else " ".join(text.split()[:words])
+
+
+def _rates(texts: Mapping[str, Sequence[str]], checker: TranslationChecker) -> list[float]:
+    """Return percentages: false alarms by check, and the two kinds of recall."""
+    generator, counts, total = random.Random(1), Counter[str](), 0
+    for line in range(len(next(iter(texts.values())))):
+        for target in texts:
+            source, third = generator.sample([code for code in texts if code != target], 2)
+            reference, wrong, untranslated = (
+                checker.check(
+                    texts[source][line],
+                    source,
+                    Translation((Hypothesis(texts[language][line], 0.0, ()),)),
+                    target,
+                )
+                for language in (target, third, source)
+            )
+            total += 1
+            counts.update(name for name in _COLUMNS if getattr(reference, name))
+            counts["third"] += wrong.off_target
+            counts["source"] += untranslated.off_target or untranslated.copied
+    return [100 * counts[name] / total for name in (*_COLUMNS, "third", "source")]
+
+
+if __name__ == "__main__":
+    run_command(main)

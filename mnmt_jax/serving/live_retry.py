@@ -1,0 +1,85 @@
+"""Translation of the lines of a request, with further searches of those that fail the checks."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+
+from mnmt_jax.decoding.retry import Attempt, Retry
+from mnmt_jax.decoding.text_translation import LineOfText
+from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.errors import UserError
+from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, TranslationFuture
+from mnmt_jax.serving.served_models import ServedModel
+
+Submit = Callable[[Sequence[LineOfText], str], list[TranslationFuture]]
+"""Enqueues the lines of a user."""
+
+_log = logging.getLogger(__name__)
+
+
+async def translate_lines(
+    model: ServedModel, lines: Sequence[LineOfText], user: str
+) -> list[Translation]:
+    """Translate lines.
+
+    Args:
+        model: the model, with its further searches.
+        lines: the lines.
+        user: whose lines they are.
+
+    Raises:
+        QueueFull: if too many lines wait for the first search.
+        Stopped: if the server ends.
+        UserError: if the first search of a line fails.
+    """
+    translations = await _search(model.submit, lines, user)
+    if model.job.retry is None:
+        return translations
+    failed = await asyncio.to_thread(_failures, model.job.retry, lines, translations)
+    for attempt, batcher in model.retries:
+        again = [i for i in failed if attempt.applies(lines[i].source, lines[i].target)]
+        better = await _retry(attempt, batcher, [lines[i] for i in again], user)
+        if better is None:
+            continue
+        bad = await asyncio.to_thread(_failures, model.job.retry, [lines[i] for i in again], better)
+        for index, (i, translation) in enumerate(zip(again, better, strict=True)):
+            if index not in bad:
+                translations[i] = dataclasses.replace(translation, retried=attempt.name)
+                failed.remove(i)
+    return translations
+
+
+async def _retry(
+    attempt: Attempt, batcher: LiveBatcher, lines: Sequence[LineOfText], user: str
+) -> list[Translation] | None:
+    """Search lines again; return None if that is not possible, and first translations remain."""
+    try:
+        return await _search(batcher.submit, lines, user) if lines else None
+    except QueueFull:
+        return None
+    except UserError as error:
+        _log.error("%s: %s", attempt.name, error)
+        return None
+
+
+async def _search(submit: Submit, lines: Sequence[LineOfText], user: str) -> list[Translation]:
+    futures = submit(lines, user)
+    try:
+        return [await asyncio.wrap_future(future) for future in futures]
+    finally:
+        for future in futures:  # of a client that has gone, or a time that is over
+            future.cancel()
+
+
+def _failures(
+    retry: Retry, lines: Sequence[LineOfText], translations: Sequence[Translation]
+) -> list[int]:
+    """Return the indices of translations that fail the checks."""
+    return [
+        index
+        for index, (line, translation) in enumerate(zip(lines, translations, strict=True))
+        if not retry.passes(line.text, line.source, translation, line.target)
+    ]
