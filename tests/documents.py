@@ -192,6 +192,7 @@ LISTED: Mapping[str, str] = {
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/retry_off_target.py": "needs a trained model and its test text",
     "python benchmarks/sentence_splitting.py": "needs NTREX-128 and two other splitters",
+    "python benchmarks/tag_placement.py": "needs a trained model",
     "python benchmarks/update_cost.py": "compiles and runs three updates",
     "python scripts/list_api.py": "tests/unit/test_list_api.py",
     "python scripts/list_rooms.py": "tests/unit/test_rooms.py reads what it lists",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node
 
 _NO_BREAK_SPACES = "\xa0\u2007\u202f"  # they are not joined with other white space
+_MAX_DEPTH = 32  # of elements that are placed; deeper tags keep their order among the words
+_LONGEST_KEPT = 40  # characters of an untranslated element that are translated along
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,38 +99,50 @@ def _finished(reader: MarkupReader, items: Sequence[_Item]) -> Iterator[str | Ru
 
 
 class _Builder:
-    """Builds a run from its items."""
+    """Builds a run from its items, in linear time."""
 
     def __init__(self, reader: MarkupReader) -> None:
         self._reader = reader
         self._run = Run()
-        self._open: list[tuple[Node, str]] = []  # with their names
+        self._raw: list[str] = []
+        self._raw_length = 0
+        self._text: list[str] = []  # characters
+        self._open: list[Node | None] = []  # None is one that is nested too deeply
+        self._first_token: dict[Node, int] = {}
         self._last: Node | None = None  # without text, at the end of the run so far
 
     def build(self, items: Sequence[_Item]) -> Run:
-        """Return the run; an element that has no partner in it is cut at its ends."""
+        """Return the run; a tag that has no partner in it is like an empty element."""
         partners = _partners(items)
         for index, item in enumerate(items):
             self._add(item, index in partners)
+        self._run.raw, self._run.text = "".join(self._raw), "".join(self._text)
         return self._run
 
     def _add(self, item: _Item, has_partner: bool) -> None:
-        kind, start = item.token.kind, len(self._run.raw)
-        self._run.raw += item.token.raw
+        kind, start = item.token.kind, self._raw_length
+        self._raw.append(item.token.raw)
+        self._raw_length += len(item.token.raw)
         if kind == "text":
             self._add_text(item.token.raw, start)
-        elif kind == "start" and has_partner:
-            node = self._node(item.token.raw, start)
-            self._open.append((node, item.token.name))
-        elif kind == "end" and has_partner:
-            node, _ = self._open.pop()
-            node.closing = item.token.raw
-            self._trim(node)
-            self._run.tags[node] = self._run.tags[node][0], len(self._run.raw)
-            if node.is_empty:
-                self._make_atom(node)
+        elif kind == "start" and has_partner and len(self._open) < _MAX_DEPTH:
+            self._open.append(self._node(item.token.raw, start))
+        elif kind == "end" and has_partner and (node := self._open.pop()):
+            self._close(node, item.token.raw)
         else:
+            if kind == "start" and has_partner:
+                self._open.append(None)
             self._add_atom(item, start)
+
+    def _close(self, node: Node, closing: str) -> None:
+        node.closing = closing
+        self._trim(node)
+        first = self._run.tags[node][0]
+        self._run.tags[node] = first, self._raw_length
+        if node.is_empty:  # all of it is one unit
+            raw = "".join(self._raw[self._first_token[node] :])
+            node.opening, node.closing, node.children = raw, "", []
+            self._last = node
 
     def _add_text(self, raw: str, start: int) -> None:
         for character, source in self._reader.decoded(raw):
@@ -141,41 +156,45 @@ class _Builder:
             start = end
 
     def _add_space(self, span: tuple[int, int]) -> None:
-        text = self._run.text
-        if text and not text.endswith(" "):
+        if self._text and self._text[-1] != " ":
             self._append(" ", span)
         elif self._last is not None:
             self._last.has_space = True
 
     def _append(self, characters: str, span: tuple[int, int]) -> None:
-        self._run.text += characters
+        self._text += characters
         self._run.spans += [span] * len(characters)
         self._last = None
 
     def _node(self, opening: str, start: int) -> Node:
-        length = len(self._run.text)
+        length = len(self._text)
         node = Node(length, length, opening)
-        siblings = self._open[-1][0].children if self._open else self._run.nodes
-        siblings.append(node)
+        parent = next((other for other in reversed(self._open) if other), None)
+        (parent.children if parent else self._run.nodes).append(node)
         self._run.tags[node] = start, start + len(opening)
+        self._first_token[node] = len(self._raw) - 1
         return node
 
     def _add_atom(self, item: _Item, start: int) -> None:
         """Add what is not changed: a comment, an empty element, or an untranslated one."""
         node = self._node(item.token.raw, start)
-        if item.text:
+        if item.text and len(item.text) <= _LONGEST_KEPT:
             node.is_fixed = True
             self._append(item.text, self._run.tags[node])
-            node.end = len(self._run.text)
+            node.end = len(self._text)
         else:
             self._last = node
 
     def _trim(self, node: Node) -> None:
         """Let an element end with the run so far, without the spaces at its ends."""
-        text = self._run.text[node.start :]
-        if text.strip():
-            node.end = node.start + len(text.rstrip())
-            node.start += len(text) - len(text.lstrip())
+        text = self._text[node.start :]
+        if not any(character.strip() for character in text):
+            return
+        node.end = len(self._text)
+        while self._text[node.end - 1].isspace():
+            node.end -= 1
+        while self._text[node.start].isspace():
+            node.start += 1
         for child in node.children:
             if child.start < node.start:
                 child.has_space = True
@@ -184,24 +203,22 @@ class _Builder:
             if child.is_empty:
                 child.start = child.end = min(max(child.start, node.start), node.end)
 
-    def _make_atom(self, node: Node) -> None:
-        """Let an element without text be one unit."""
-        first, last = self._run.tags[node]
-        node.opening, node.closing, node.children = self._run.raw[first:last], "", []
-        self._last = node
-
 
 def _partners(items: Sequence[_Item]) -> set[int]:
     """Return the indices of start and end tags that are well nested with each other."""
     stack: list[int] = []
+    open_names: Counter[str] = Counter()
     partners: set[int] = set()
     for index, item in enumerate(items):
+        name = item.token.name
         if item.token.kind == "start":
             stack.append(index)
-        elif item.token.kind == "end":
-            names = [items[other].token.name for other in stack]
-            if item.token.name in names:
-                position = len(names) - 1 - names[::-1].index(item.token.name)
-                partners |= {stack[position], index}
-                del stack[position:]
+            open_names[name] += 1
+        elif item.token.kind == "end" and open_names[name]:
+            closed = ""
+            while closed != name:
+                partner = stack.pop()
+                closed = items[partner].token.name
+                open_names[closed] -= 1
+            partners |= {partner, index}
     return partners

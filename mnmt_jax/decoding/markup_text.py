@@ -8,6 +8,7 @@ sentence if the translation keeps their text; otherwise they are left out, and p
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader
 from mnmt_jax.decoding.tag_placement import Node, fixed_nodes, occurrences, place_tags
-from mnmt_jax.decoding.text_parts import SentenceEnds, split_text
+from mnmt_jax.decoding.text_parts import SentenceEnds, split_long, split_spaces, split_text
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 if TYPE_CHECKING:
@@ -149,7 +150,12 @@ class MarkupParts:
 
 
 def split_markup(
-    document: str, language: str, ends: SentenceEnds, reader: MarkupReader, make: MakeSentence
+    document: str,
+    language: str,
+    ends: SentenceEnds,
+    reader: MarkupReader,
+    make: MakeSentence,
+    fits: Callable[[str], bool],
 ) -> MarkupParts:
     """Split a document into sentences.
 
@@ -159,38 +165,61 @@ def split_markup(
         ends: where sentences end; line breaks never end one.
         reader: what its tags mean.
         make: makes sentences.
+        fits: whether the model takes a text whole; longer sentences are split.
     """
     parts: list[str | MarkedSentence] = []
     for run in split_runs(reader, document):
-        parts += [run] if isinstance(run, str) else _sentences_of(run, language, ends, make)
+        if isinstance(run, str):
+            parts.append(run)
+        else:
+            spans = list(_sentence_spans(run, language, ends, fits))
+            parts += _sentences_of(run, spans, make)
     return MarkupParts(parts)
 
 
+def _sentence_spans(
+    run: Run, language: str, ends: SentenceEnds, fits: Callable[[str], bool]
+) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of each sentence, or of pieces of it that fit."""
+    text, start = _masked(run), 0
+    fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
+    for part in split_text(text, language, "none" if ends == "none" else "punctuation"):
+        pieces = split_long(part.text, fits) if part.is_sentence else []
+        stops = [start + stop for stop in itertools.accumulate(map(len, pieces))]
+        first = start
+        for stop in stops:
+            last = next((end for begin, end in fixed if begin < stop < end), stop)
+            before, stripped, _ = split_spaces(text[first:last])
+            if stripped:
+                yield first + len(before), first + len(before) + len(stripped)
+            first = max(first, last)
+        start += len(part.text)
+
+
 def _sentences_of(
-    run: Run, language: str, ends: SentenceEnds, make: MakeSentence
+    run: Run, spans: Sequence[tuple[int, int]], make: MakeSentence
 ) -> Iterator[str | MarkedSentence]:
     """Yield the sentences of a run and the raw text around them."""
-    raw_end, start, follows = 0, 0, False
-    ends = "none" if ends == "none" else "punctuation"
-    for part in split_text(_masked(run), language, ends):
-        end = start + len(part.text)
-        nodes = _nodes_of(run, start, end) if part.is_sentence else []
-        if part.is_sentence and _has_letters(run.text[start:end], nodes):
-            first, last = _region(run, start, end)
-            yield run.raw[raw_end:first] + _raw_text(run, 0, start, (first, last))
-            yield MarkedSentence(run.text[start:end], nodes, make, follows=follows)
-            yield _raw_text(run, end, len(run.text), (first, last))
-            raw_end = last
-        start, follows = end, part.is_sentence
+    raw_end = previous_end = 0
+    for start, end in spans:
+        nodes = _nodes_of(run, start, end)
+        if not _has_letters(run.text[start:end], nodes):
+            continue
+        first, last = _region(run, start, end)
+        follows = start == previous_end > 0
+        yield run.raw[raw_end:first] + _spaces_before(run, start, first)
+        yield MarkedSentence(run.text[start:end], nodes, make, follows=follows)
+        yield _spaces_after(run, end, last)
+        raw_end, previous_end = last, end
     yield run.raw[raw_end:]
 
 
 def _masked(run: Run) -> str:
     """Return the text of a run with letters for untranslated elements, in which none ends."""
-    text = run.text
+    characters = list(run.text)
     for node in fixed_nodes(run.nodes):
-        text = text[: node.start] + "x" * (node.end - node.start) + text[node.end :]
-    return text
+        characters[node.start : node.end] = "x" * (node.end - node.start)
+    return "".join(characters)
 
 
 def _has_letters(sentence: str, nodes: Sequence[Node]) -> bool:
@@ -210,14 +239,21 @@ def _nodes_of(run: Run, start: int, end: int) -> list[Node]:
 
 def _inside(run: Run, start: int, end: int) -> list[Node]:
     """Return the outermost elements of a sentence, which may also be partly outside."""
-    nodes = run.nodes
+    nodes = _near(run.nodes, start, end)
     while outer := [n for n in nodes if n.start <= start and end <= n.end and not n.is_fixed]:
-        nodes = outer[0].children
+        nodes = _near(outer[0].children, start, end)
     return [
         node
         for node in nodes
         if (node.start < end and start < node.end) or (node.is_empty and start < node.start < end)
     ]
+
+
+def _near(nodes: Sequence[Node], start: int, end: int) -> Sequence[Node]:
+    """Return the siblings that touch a part of the text."""
+    first = bisect.bisect_left(nodes, start, key=lambda node: node.end)
+    last = bisect.bisect_right(nodes, end, key=lambda node: node.start)
+    return nodes[first:last]
 
 
 def _region(run: Run, start: int, end: int) -> tuple[int, int]:
@@ -231,10 +267,20 @@ def _region(run: Run, start: int, end: int) -> tuple[int, int]:
     return first, last
 
 
-def _raw_text(run: Run, start: int, end: int, region: tuple[int, int]) -> str:
-    """Return the spaces of a part of the text that are in a region of the document."""
-    spans = [span for span in run.spans[start:end] if region[0] <= span[0] and span[1] <= region[1]]
-    return "".join(run.raw[first:last] for first, last in spans)
+def _spaces_before(run: Run, start: int, first: int) -> str:
+    """Return the spaces before a sentence that are in its region, as they are in the document."""
+    index = start
+    while index and run.spans[index - 1][0] >= first:
+        index -= 1
+    return "".join(run.raw[slice(*span)] for span in run.spans[index:start])
+
+
+def _spaces_after(run: Run, end: int, last: int) -> str:
+    """Return the spaces after a sentence that are in its region, as they are in the document."""
+    index = end
+    while index < len(run.spans) and run.spans[index][1] <= last:
+        index += 1
+    return "".join(run.raw[slice(*span)] for span in run.spans[end:index])
 
 
 def _cut(node: Node, start: int, end: int) -> Node:
@@ -242,7 +288,7 @@ def _cut(node: Node, start: int, end: int) -> Node:
     starts_before, ends_after = node.start < start, node.end > end
     children = [
         child
-        for child in node.children
+        for child in _near(node.children, start, end)
         if (child.start < end and start < child.end)
         or (child.is_empty and start < child.start < end)
         or (child.is_empty and child.start == start and not starts_before)

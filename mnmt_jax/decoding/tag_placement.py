@@ -13,13 +13,14 @@ there. The constants were chosen on validation text (docs/serving.md).
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import html
 import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import regex
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from mnmt_jax.decoding.alignment import Alignment, Weights, overlaps
 from mnmt_jax.vocabulary.piece_offsets import Span
@@ -28,6 +29,7 @@ from mnmt_jax.vocabulary.piece_offsets import Span
 _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
+_TAKEN = 1e6  # by which a word is avoided that another element has
 _FIXED = 1000.0  # score of a word that an element must have
 _MARK = -0.05  # most that a mark scores, so that no element ends with one of the words beside it
 _SMOOTHING = 1.0  # added to the sum of a source piece's weights, so that noise stays noise
@@ -77,6 +79,8 @@ def place_tags(
         nodes: elements of the sentence, in order.
         alignment: of both; None aligns words by their relative position.
     """
+    if not nodes:
+        return _escaped(translation)
     fixed = _fixed_spans(source, translation, nodes)
     units = _units(translation, list(fixed.values()))
     alignment = _sharpened(alignment) if alignment else relative_alignment(source, translation)
@@ -155,6 +159,11 @@ class _Weights:
         self._sums = np.concatenate([np.zeros((len(units), 1)), np.cumsum(matrix, axis=1)], axis=1)
         self._fixed: dict[int, Node] = {}
 
+    @property
+    def size(self) -> int:
+        """Number of units."""
+        return len(self._is_mark)
+
     def fix(self, node: Node, unit: int) -> None:
         """Let a unit be the translation of a node, and of no other."""
         self._fixed[unit] = node
@@ -167,7 +176,7 @@ class _Weights:
             scores[marks] = np.minimum(scores[marks], _MARK)
         return scores
 
-    def with_marks(self, node: Node, span: Span, within: Span) -> Span:
+    def with_marks(self, node: Node, span: Span, free: Bool[np.ndarray, " units"]) -> Span:
         """Return a range with the marks beside it, so many that it has those of the element."""
         text = "".join(self._source[node.start : node.end].split())
         characters = [_is_mark(character) for character in text]
@@ -178,9 +187,10 @@ class _Weights:
             - len(list(itertools.takewhile(bool, side)))
             for wanted, side in ((characters, inside), (characters[::-1], inside[::-1]))
         )
-        while before > 0 and first > within[0] and self._is_mark[first - 1]:
+        marks = self._is_mark & free
+        while before > 0 and first > 0 and marks[first - 1]:
             first, before = first - 1, before - 1
-        while after > 0 and last < within[1] and self._is_mark[last]:
+        while after > 0 and last < len(marks) and marks[last]:
             last, after = last + 1, after - 1
         return first, last
 
@@ -239,13 +249,11 @@ def _place(
     for node in elements:
         if node.starts_before or node.ends_after:
             placed[node], within = _place_at_end(node, within, weights)
-    free, pending = [within], [node for node in elements if node not in placed]
-    while pending:
-        best = [_best_range(node, free, weights) for node in pending]
-        index = max(range(len(pending)), key=lambda n: best[n][0])
-        node = pending.pop(index)
-        placed[node] = best[index][1]
-        free = [part for interval in free for part in _without(interval, placed[node])]
+    free = np.zeros(weights.size, bool)
+    free[slice(*within)] = True
+    _place_elements(
+        [node for node in elements if node not in placed], within, weights, free, placed
+    )
     for node in elements:
         _place(node.children, placed[node], weights, placed)
     _place_empty(nodes, within, weights, placed)
@@ -262,19 +270,43 @@ def _place_at_end(node: Node, within: Span, weights: _Weights) -> tuple[Span, Sp
     return (cut, last), (first, cut)
 
 
-def _best_range(node: Node, free: Sequence[Span], weights: _Weights) -> tuple[float, Span]:
-    """Return the best free range of an element, and its score; fixed ones are placed first."""
+def _place_elements(
+    nodes: Sequence[Node],
+    within: Span,
+    weights: _Weights,
+    free: Bool[np.ndarray, " units"],
+    placed: dict[Node, Span],
+) -> None:
+    """Place elements beside each other, the one with the best range first."""
+    best = [_best_range(node, within, weights, free) for node in nodes]
+    queue = [(-score, number) for number, (score, _) in enumerate(best)]
+    heapq.heapify(queue)
+    while queue:
+        _, number = heapq.heappop(queue)
+        node, (first, last) = nodes[number], best[number][1]
+        if not free[first:last].all():  # of a range that another one has taken meanwhile
+            best[number] = _best_range(node, within, weights, free)
+            heapq.heappush(queue, (-best[number][0], number))
+            continue
+        placed[node] = weights.with_marks(node, (first, last), free)
+        free[slice(*placed[node])] = False
+
+
+def _best_range(
+    node: Node, within: Span, weights: _Weights, free: Bool[np.ndarray, " units"]
+) -> tuple[float, Span]:
+    """Return the best free range of an element, and its score; fixed ones are placed first.
+
+    The range is empty if there is none.
+    """
     unit = weights.unit_of(node)
-    if unit is not None:
+    if unit is not None and free[unit]:
         return np.inf, (unit, unit + 1)
-    options = [
-        (*_best_part(weights.element_scores(node.start, node.end, interval), interval[0]), interval)
-        for interval in free
-        if interval[0] < interval[1]
-    ]
-    cut = free[-1][1]
-    score, span, interval = max(options, default=(-np.inf, (cut, cut), (cut, cut)))
-    return score, weights.with_marks(node, span, interval)
+    available = free[slice(*within)]
+    if not available.any():
+        return -np.inf, (within[1], within[1])
+    scores = weights.element_scores(node.start, node.end, within)
+    return _best_part(np.where(available, scores, -_TAKEN), within[0])
 
 
 def _best_part(scores: Float[np.ndarray, " units"], first: int) -> tuple[float, Span]:
@@ -292,14 +324,6 @@ def _best_part(scores: Float[np.ndarray, " units"], first: int) -> tuple[float, 
 def _best_prefix(scores: Float[np.ndarray, " units"]) -> int:
     """Return the length of the prefix with the largest sum, the shortest of equal ones."""
     return int(np.argmax(np.concatenate([[0.0], np.cumsum(scores)])))
-
-
-def _without(interval: Span, removed: Span) -> list[Span]:
-    """Return the parts of an interval outside of another one."""
-    first, last = interval
-    if removed[0] == removed[1] or removed[1] <= first or last <= removed[0]:
-        return [interval]
-    return [(first, max(first, removed[0])), (min(last, removed[1]), last)]
 
 
 def _place_empty(

@@ -319,12 +319,15 @@ class _DocumentPlan:
     """A document with markup, and its sentences."""
 
     def __init__(self, text: TextToTranslate, fits: Callable[[str, str], bool]) -> None:
+        def fit(line: str) -> bool:
+            return fits(line, text.source)
+
         def make(sentence: str, aligned: bool) -> _Sentence:
-            return _Sentence(sentence, text, lambda line: fits(line, text.source), aligned=aligned)
+            return _Sentence(sentence, text, fit, aligned=aligned)
 
         reader = MarkupReader(text.markup, text.tag_rules)
         self._markup = text.markup
-        self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make)
+        self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make, fit)
         self._with_spaces = not is_spaceless(text.target)
         self.sentences = self._parts.sentences
 

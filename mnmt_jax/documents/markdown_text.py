@@ -30,7 +30,7 @@ MAX_BYTES = 2 << 20
 
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)")
 _NO_TEXT = re.compile(r"(\[\^[^\]\s]{1,80}\]:?)|(?<!.)(\[[ xX]\] )", re.DOTALL)
-_BLOCK_START = re.compile(r"\+|[-*_=]+|#{1,6}|\d{1,9}[.)]|[>|].*|(?:```|~~~).*")
+_BLOCK_START = re.compile(r"[+*]|-+|=+|\*{3,}|_{3,}|#{1,6}|\d{1,9}[.)]|[>|].*|(?:```|~~~).*")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>~&]")
 _EMPHASIS = ("em", "strong", "s")
 _SOFT_BREAK, _SPACE = "\1", "\0"  # in texts that are being rendered
@@ -160,7 +160,7 @@ class _MarkdownParagraph(Paragraph):
         self, parser: Any, env: Any, content: tuple[str, str], places: list[int], pieces: _Pieces
     ) -> None:
         self._content, kind = content
-        self._places, self._pieces = places, pieces
+        self._parser, self._places, self._pieces = parser, places, pieces
         self._events_of: Callable[[str], list[Event]] = lambda text: find_events(parser, text, env)
         self._spellings = {"|": "\\|"} if kind in ("th_open", "td_open") else {}
         self._guards_start = kind == "paragraph_open"
@@ -178,14 +178,19 @@ class _MarkdownParagraph(Paragraph):
         items, structure = self._visible(self.translated(texts)), Counter(self._structure)
         structure.subtract(self._dropped)
         for options in ({}, {"escapes": True}, {"escapes": True, "pads": True}):
-            text = self._render(items, **options)
+            text = self._render(items, **options).strip(f"{_SPACE} ")
             plain = text.replace(_SPACE, " ")
             if _structure(self._events_of(plain)) == +structure:
                 break
-        if self._guards_start and _BLOCK_START.fullmatch(re.split(r"[\0 ]", text, maxsplit=1)[0]):
+        if self._guards_start and not self._is_paragraph(text.replace(_SPACE, " ")):
             text = re.sub(r"^(\d*)", r"\1\\", text)
         start, end = self._places[0], self._places[-1]
         self._pieces.replace(start, end, self._with_line_breaks(text))
+
+    def _is_paragraph(self, text: str) -> bool:
+        """Return whether a text is a paragraph by itself, not a list, a rule or a definition."""
+        kinds = [token.type for token in self._parser.parse(text)]
+        return kinds == ["paragraph_open", "inline", "paragraph_close"]
 
     def _items(self, events: Sequence[Event]) -> list[Item]:
         levels: list[list[Item]] = [[]]
@@ -283,32 +288,34 @@ class _MarkdownParagraph(Paragraph):
     def _with_line_breaks(self, text: str) -> str:
         """Return a rendered text with the line breaks of the source at the nearest spaces."""
         original = self._render(self._original)
-        spaces = [
-            match.start()
-            for match in re.finditer(_SPACE, text)
-            if not _BLOCK_START.fullmatch(re.split(r"[\0 ]", text[match.end() :], maxsplit=1)[0])
-        ]
-        breaks = {}
+        spaces = list(_breakable_spaces(text))
+        breaks: dict[int, tuple[int, str]] = {}
         places = [match.start() for match in re.finditer(_SOFT_BREAK, original)]
         for place, literal in zip(places, self._breaks, strict=False):
             middle = place / len(original) * len(text)
             if spaces:
-                space = min(spaces, key=lambda one: abs(one - middle))
-                breaks[space] = literal
-                spaces = [one for one in spaces if one > space]
-        return "".join(
-            breaks.get(number, " ") if character == _SPACE else character
-            for number, character in enumerate(text)
-        )
+                start, end = min(spaces, key=lambda span: abs(span[0] - middle))
+                breaks[start] = end, literal
+                spaces = [span for span in spaces if span[0] > start]
+        pieces, position = [], 0
+        for start, (end, literal) in breaks.items():
+            pieces += [text[position:start], literal]
+            position = end
+        return "".join([*pieces, text[position:]]).replace(_SPACE, " ")
+
+
+def _breakable_spaces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of spaces where a line may end without a change of the blocks."""
+    for match in re.finditer(f"{_SPACE}+", text):
+        start, end = match.span()
+        following = re.split(r"[\0 ]", text[end:], maxsplit=1)[0]
+        is_inside = 0 < start and end < len(text) and "\n" not in (text[start - 1], text[end])
+        if is_inside and not _BLOCK_START.fullmatch(following):
+            yield start, end
 
 
 def _is_empty(items: Sequence[Item]) -> bool:
-    return all(
-        not item.strip()
-        if isinstance(item, str)
-        else isinstance(item, Span) and _is_empty(item.items)
-        for item in items
-    )
+    return all(isinstance(item, str) and not item.strip() for item in items)
 
 
 def _plain(text: str) -> list[Item]:

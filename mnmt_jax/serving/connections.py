@@ -45,7 +45,8 @@ class LimitedConnection(HttpToolsProtocol):
     """A connection that is closed if its client does not send headers or take its answer.
 
     The time for headers begins with the connection, and again when an answer was taken; that for
-    taking an answer begins when it does not fit into the buffers of the system.
+    taking an answer begins when it does not fit into the buffers of the system and of asyncio (64
+    KiB); what fits must be taken in the time for headers.
     """
 
     settings = Settings()
@@ -59,7 +60,6 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # `pause_writing` at the first unsent byte
         self._time_headers()
         if len(self.connections) > self.settings.max_connections:
             transport.write(_REFUSAL)

@@ -77,7 +77,8 @@ class _Documents:
             glossary=glossary_field(fields, "glossary"),
         )
         name, data = await _read_upload(fields)
-        stored_name, document = self._store.add(name, user_of(request).name)
+        suffix = check_format(name)
+        stored_name, document = self._store.add(name, user_of(request).name, suffix)
         await self._store.run(stored_name, self._translation(data, options, user_of(request)))
         url = f"{request.base_url}download_file/{stored_name}"
         terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
@@ -138,6 +139,8 @@ class _Documents:
         async def translate(stored: StoredDocument) -> bytes:
             document = await _read(data, stored.name, options)
             source = options.source or _detected(self._service, document)
+            if source == options.target:
+                raise RefusedError(400, f"Source and target language are equal: {source}")
             stored.characters = sum(len(segment.text) for segment in document.segments)
             texts = _texts(document, source, options)
             results = await self._service.translate_document(texts, options, user)

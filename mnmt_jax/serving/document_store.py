@@ -8,7 +8,6 @@ import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from pathlib import PurePath
 from typing import Literal
 
 from mnmt_jax.serving.service import RefusedError
@@ -67,8 +66,13 @@ class DocumentStore:
         """Return the number of documents."""
         return len(self._documents)
 
-    def add(self, name: str, user: str) -> tuple[str, StoredDocument]:
+    def add(self, name: str, user: str, suffix: str = "") -> tuple[str, StoredDocument]:
         """Add a document that is about to be translated; return its random name too.
+
+        Args:
+            name: name of the file.
+            user: name of its user.
+            suffix: end of the random name.
 
         Raises:
             RefusedError: with status 429, if there are too many; a user has at most half of them.
@@ -76,8 +80,8 @@ class DocumentStore:
         of_user = sum(document.user == user for document in self._documents.values())
         if len(self._documents) >= self._most or of_user >= max(1, self._most // 2):
             raise RefusedError(429, "too many documents are kept; try again later")
-        stored_name = secrets.token_urlsafe(24) + PurePath(name).suffix.lower()
-        document = StoredDocument(name, user, secrets.token_urlsafe(24))
+        stored_name = secrets.token_hex(16).upper() + suffix
+        document = StoredDocument(name, user, secrets.token_hex(32).upper())
         self._documents[stored_name] = document
         return stored_name, document
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from mnmt_jax.decoding.alignment import align_lines
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.generate import length_limit
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.line_engines import JobEngine
 
@@ -26,6 +29,17 @@ def warm_up(job: TranslationJob, window: int) -> None:
             engine.add([(number, Line(0, text, source, target)) for number in range(count)])
             while len(engine):
                 list(engine.run())
+        _warm_up_alignment(job, Line(0, text, source, target))
+
+
+def _warm_up_alignment(job: TranslationJob, line: Line) -> None:
+    """Align a line with a short translation, and with one of the greatest length."""
+    decode, vocabulary = job.decode, job.pretrained.vocabulary
+    longest = length_limit(decode, max(decode.buckets))
+    (token, *_) = vocabulary.encode(line.text, line.source_lang)
+    for length in (1, longest):
+        translation = Translation((Hypothesis("", 0.0, (token,) * length),))
+        align_lines(job.pretrained.inference_model, [(line, translation)], decode)
 
 
 def _text_of(job: TranslationJob, bucket: int, language: str) -> str:

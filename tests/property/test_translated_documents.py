@@ -19,7 +19,7 @@ from mnmt_jax.decoding.sentence_job import run_steps
 from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.documents.segments import Segment
-from tests.unit.made_documents import W, make_docx, make_odt, part, translated
+from tests.unit.made_documents import W, identity, make_docx, make_odt, part, translated
 
 _WORDS = st.sampled_from(
     [
@@ -185,12 +185,19 @@ def blocks_of(text: str) -> list[tuple[str, str]]:
     return [(token.type, token.tag) for token in tokens]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(_BLOCKS, min_size=1, max_size=3))
 def test_markdown_keeps_its_blocks(blocks):
     page = "\n\n".join([*blocks, "Some text"])
     after, _ = translated(page, "a.md", through_texts)
     assert blocks_of(after.decode()) == blocks_of(page)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_BLOCKS, min_size=1, max_size=3))
+def test_untranslated_markdown_is_the_same(blocks):
+    page = "\n\n".join([*blocks, "Some text"])
+    assert translated(page, "a.md", identity)[0].decode() == page
 
 
 @pytest.mark.parametrize("text", ["- a", "1. a", "# a", "> a", "a\n\n- b"])

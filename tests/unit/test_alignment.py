@@ -15,18 +15,22 @@ from mnmt_jax.analysis.teacher_forcing import make_forced_sentences
 from mnmt_jax.config.sections import Model
 from mnmt_jax.decoding.alignment import (
     Alignment,
+    align_lines,
     alignment_path,
     alignment_paths,
     compose,
+    path_weights,
 )
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model
 from mnmt_jax.serving.line_engines import JobEngine
+from mnmt_jax.serving.warm_up import warm_up
 from mnmt_jax.vocabulary.piece_offsets import decoded_spans, encoded_spans
 from tests.unit.made_text import vocabulary
-from tests.unit.made_translator import LINES, made_translator
+from tests.unit.made_translator import BUCKETS, LINES, made_translator
 
 ATOL = 1e-5
 
@@ -174,3 +178,18 @@ def test_lines_of_a_server_are_aligned_as_those_of_a_job():
         np.testing.assert_array_equal(
             served[number].alignment.weights, expected[number].alignment.weights
         )
+
+
+def test_all_shapes_of_alignments_are_compiled_before_the_first_request():
+    job = TranslationJob.create(made_translator("register", "register", beam_size=1))
+    path_weights.clear_cache()
+    warm_up(job, 1)
+    compiled = path_weights._cache_size()
+    assert compiled == len(BUCKETS)  # the longest translation fits the largest one
+    lines = aligned_lines()
+    tokens = job.pretrained.vocabulary.encode("two", "en")
+    for length in range(1, job.decode.max_length + 1):
+        translation = Translation((Hypothesis("", 0.0, (tokens * length)[:length]),))
+        pairs = [(line, translation) for line in lines]
+        assert all(align_lines(job.pretrained.inference_model, pairs, job.decode))
+    assert path_weights._cache_size() == compiled

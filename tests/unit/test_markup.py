@@ -417,3 +417,42 @@ def test_a_model_places_tags_by_its_attention():
     assert plain.sentences[0].translations[0].alignment is None
     with pytest.raises(UserError, match="markup='md': must be 'html', 'xml' or ''"):
         translator.translate_text("x", source="en", target="de", markup="md")
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<b>" * 3000 + "some text" + "</b>" * 3000,
+        "<b>x</i>" * 3000,
+        "<b>A</b> b " * 2000,
+        "word " * 5000,
+        "a<!--x-->" * 3000,
+        "a " * 400 + "<code>" + "x y " * 9 + "</code>" + "b" * 400,
+    ],
+    ids=["deep", "badly nested", "elements", "long", "comments", "cut"],
+)
+def test_any_document_takes_little_time_and_keeps_its_tags(document):
+    start = time.process_time()
+
+    def run(lines):
+        assert all(len(line.text) <= 200 for line in lines)
+        return [same(line.text) for line in lines]
+
+    texts = [TextToTranslate(document, "en", "de", markup="html")]
+    (result,) = run_steps(translation_steps(texts, lambda line, _: len(line) <= 200), run)
+    assert time.process_time() - start < 30
+    tags = [Counter(re.findall("<[^>]*>", text)) for text in (result.text, document)]
+    assert tags[0] == tags[1]
+
+
+def test_pieces_of_a_long_sentence_have_their_own_alignment():
+    """A piece is translated in reverse order; its tags follow its words."""
+    texts = [TextToTranslate("a b <b>c</b> d e f <i>g</i> h", "en", "de", markup="html")]
+    (result,) = run_steps(
+        translation_steps(texts, lambda line, _: len(line.split()) <= 4),
+        lambda lines: [reverse_words(line.text) for line in lines],
+    )
+    assert result.text == "d <b>c</b> b a h <i>g</i> f e"

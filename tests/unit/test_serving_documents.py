@@ -57,7 +57,7 @@ def test_a_file_is_translated_and_downloaded(address):
     response = send(address, name="My file.txt")
     assert response.status_code == 200
     url = response.json()["translatedFileUrl"]
-    assert re.fullmatch(rf"{address}/download_file/[\w-]{{32}}\.txt", url)
+    assert re.fullmatch(rf"{address}/download_file/[0-9A-F]{{32}}\.txt", url)
     for _ in range(2):
         file = requests.get(url, timeout=60)
         assert file.content == b"\xef\xbb\xbf[de] Hello, you.\r\n\r\n[de] Goodbye.\r\n"
@@ -106,6 +106,7 @@ def test_formats_are_listed(address):
         ({"target": ""}, "missing target parameter"),
         ({"target": "xh"}, "xh is not supported"),
         ({"source": "xh"}, "xh is not supported"),
+        ({"source": "DE"}, "Source and target language are equal: de"),
         ({"name": "a.pdf"}, "a.pdf: the file extension must be one of .txt, .md, .html,"),
         ({"name": "../a.txt"}, "file='../a.txt': has a separator of folders"),
         ({"name": "a\\b.txt"}, "has a separator of folders"),
@@ -350,8 +351,8 @@ def test_documents_of_deepl_are_refused_at_once(client):
 def test_a_stored_document_needs_its_name_and_key():
     async def use() -> None:
         store = DocumentStore(1, 4)
-        name, document = store.add("../a.TXT", "me")
-        assert re.fullmatch(r"[\w-]{32}\.txt", name)
+        name, document = store.add("../a.TXT", "me", ".txt")
+        assert re.fullmatch(r"[0-9A-F]{32}\.txt", name)
         assert store.get(name) is store.get(name, document.key) is document
         with pytest.raises(RefusedError):
             store.get(name, "other")
