@@ -23,6 +23,8 @@ sys.modules["triton"] = None
 _FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if jax.__version_info__ < (0, 11):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+if (0, 10, 2) <= jax.__version_info__ < (0, 11):
+    _FLAGS.append("--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 if os.environ["XLA_FLAGS"] == " ".join(_FLAGS):
     importlib.import_module("tests.unrolled_draws")

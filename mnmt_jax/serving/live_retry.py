@@ -40,15 +40,16 @@ async def translate_lines(
         return translations
     failed = await asyncio.to_thread(_failures, model.job.retry, lines, translations)
     for attempt, batcher in model.retries:
-        again = [i for i in failed if attempt.applies(lines[i].source, lines[i].target)]
-        better = await _retry(attempt, batcher, [lines[i] for i in again], user)
-        if better is None:
+        indices = [i for i in failed if attempt.applies(lines[i].source, lines[i].target)]
+        members = [lines[i] for i in indices]
+        results = await _retry(attempt, batcher, members, user)
+        if results is None:
             continue
-        bad = await asyncio.to_thread(_failures, model.job.retry, [lines[i] for i in again], better)
-        for index, (i, translation) in enumerate(zip(again, better, strict=True)):
-            if index not in bad:
-                translations[i] = dataclasses.replace(translation, retried=attempt.name)
-                failed.remove(i)
+        still_failing = await asyncio.to_thread(_failures, model.job.retry, members, results)
+        for position, (index, translation) in enumerate(zip(indices, results, strict=True)):
+            if position not in still_failing:
+                translations[index] = dataclasses.replace(translation, retried=attempt.name)
+                failed.remove(index)
     return translations
 
 
