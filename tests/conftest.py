@@ -19,12 +19,11 @@ sys.modules["triton"] = None
 
 # Tests compile far more than they run: the compiler's least effort, one thread at a time, makes the
 # suite more than twice as fast. XLA_FLAGS="" runs it as users run. XLA ends the process for a flag
-# that it no longer knows.
+# that it no longer knows. The preset CPU_OPT_PRESET_FAST_COMPILE compiles a quarter faster, but
+# jaxlib 0.10.2 computes wrong gradients with it (tests/parity/test_reference.py shows them).
 _FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
 if jax.__version_info__ < (0, 11):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-if (0, 10, 2) <= jax.__version_info__ < (0, 11):
-    _FLAGS.append("--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 if os.environ["XLA_FLAGS"] == " ".join(_FLAGS):
     importlib.import_module("tests.unrolled_draws")

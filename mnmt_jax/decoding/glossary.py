@@ -20,6 +20,7 @@ from mnmt_jax.errors import UserError
 
 _FORBIDDEN = "!"
 _SEPARATOR = "|"
+_MAX_TARGETS = 100  # of a term; each is looked for in each translation
 _REMEDY = "a line is SOURCE<TAB>TARGET, with further targets after |"
 
 
@@ -48,12 +49,16 @@ class GlossaryEntry:
             where: what errors name, such as a file and a line.
 
         Raises:
-            UserError: if a target is empty, or a required one has no source.
+            UserError: if a target is empty, a required one has no source, or there are too many.
         """
         texts = [target.strip() for target in targets]
         forbidden = tuple(text[1:].strip() for text in texts if text.startswith(_FORBIDDEN))
         required = tuple(text for text in texts if not text.startswith(_FORBIDDEN))
         source = source.strip()
+        if len(texts) > _MAX_TARGETS:
+            raise UserError(
+                f"{where}: '{source}' has {len(texts)} targets; leave {_MAX_TARGETS} at most"
+            )
         if not texts or not all((*required, *forbidden)):
             raise UserError(f"{where}: a target of '{source}' is empty; write one")
         if required and not source:
@@ -149,35 +154,45 @@ class Glossary:
 
     def _matches(self, text: str, spaceless: bool, ignore_case: bool) -> Iterator[GlossaryEntry]:
         lower, start = _lower(text), 0
-        index = self._index
         while start < len(text):
             end = start + 1
             if spaceless or _is_boundary(text, start):
-                for entry in index.get(lower[start], ()):
-                    stop = start + len(entry.source)
-                    if _equals(entry.source, text[start:stop], lower[start:stop], ignore_case) and (
-                        spaceless or _is_boundary(text, stop)
-                    ):
+                for length in self._lengths.get(lower[start], ()):
+                    stop = start + length
+                    if stop > len(text) or not (spaceless or _is_boundary(text, stop)):
+                        continue
+                    entry = self._find(text[start:stop], lower[start:stop], ignore_case)
+                    if entry is not None:
                         yield entry
                         end = stop
                         break
             start = end
+
+    def _find(self, text: str, lower: str, ignore_case: bool) -> GlossaryEntry | None:
+        """Return the entry of a text; one in lower case is also meant in other cases."""
+        entry = self._by_source.get(text) or self._by_source.get(lower)
+        return self._by_lower.get(lower) if entry is None and ignore_case else entry
 
     @functools.cached_property
     def _everywhere(self) -> tuple[GlossaryEntry, ...]:
         return tuple(entry for entry in self.entries if not entry.source)
 
     @functools.cached_property
-    def _index(self) -> dict[str, list[GlossaryEntry]]:
-        """Entries by the first character of their sources: longest first, then cased ones."""
-        index: dict[str, list[GlossaryEntry]] = {}
-        ordered = sorted(
-            (entry for entry in self.entries if entry.source),
-            key=lambda entry: (-len(entry.source), entry.source == _lower(entry.source)),
-        )
-        for entry in ordered:
-            index.setdefault(_lower(entry.source[0]), []).append(entry)
-        return index
+    def _by_source(self) -> dict[str, GlossaryEntry]:
+        return {entry.source: entry for entry in self.entries}
+
+    @functools.cached_property
+    def _by_lower(self) -> dict[str, GlossaryEntry]:
+        return {_lower(entry.source): entry for entry in self.entries}
+
+    @functools.cached_property
+    def _lengths(self) -> dict[str, list[int]]:
+        """Lengths of sources by their first character, the longest first."""
+        lengths: dict[str, set[int]] = {}
+        for entry in self.entries:
+            if entry.source:
+                lengths.setdefault(_lower(entry.source[0]), set()).add(len(entry.source))
+        return {first: sorted(values, reverse=True) for first, values in lengths.items()}
 
 
 def as_glossary(glossary: Glossary | Mapping[str, str | Sequence[str]] | str | Path) -> Glossary:
@@ -210,11 +225,6 @@ def _parse_lines(text: str, name: str) -> Iterator[GlossaryEntry]:
                 f"{where}: '{entry.source}' is also on line {first}; join its targets with |"
             )
         yield entry
-
-
-def _equals(source: str, text: str, lower: str, ignore_case: bool) -> bool:
-    """Return whether a source is a text; in lower case it is also meant in other cases."""
-    return source == text or source == lower or (ignore_case and _lower(source) == lower)
 
 
 def _lower(text: str) -> str:

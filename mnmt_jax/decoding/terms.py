@@ -20,6 +20,7 @@ _MAX_SEQUENCES = 16  # alternatives of a term, in all their forms
 _MAX_TOKENS = 16  # of an alternative
 _MAX_POSITIONS = 1024  # of all required terms of a line
 _MAX_FORBIDDEN = 64
+_MAX_TERMS = 64  # required ones of a line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +107,14 @@ def encode_terms(terms: LineTerms, vocabulary: Vocabulary, language: str) -> Enc
     """
     required: list[tuple[tuple[int, ...], ...]] = []
     counts: list[int] = []
-    for term in terms.required:
-        sequences = _sequences(term.targets, vocabulary, language)[:_MAX_SEQUENCES]
+    for term in terms.required[:_MAX_TERMS]:
+        targets = term.targets[:_MAX_SEQUENCES]
+        sequences = _sequences(targets, vocabulary, language)[:_MAX_SEQUENCES]
         if sequences and _positions([*required, sequences]) <= _MAX_POSITIONS:
             required.append(sequences)
             counts.append(term.count)
-    forbidden = _sequences(terms.forbidden, vocabulary, language)[:_MAX_FORBIDDEN]
+    forbidden = _sequences(terms.forbidden[:_MAX_FORBIDDEN], vocabulary, language)
+    forbidden = forbidden[:_MAX_FORBIDDEN]
     if not required and not forbidden:
         return None
     return EncodedTerms(
@@ -182,10 +185,12 @@ def with_contained(
     """Return how often each term must occur if those in occurrences of other terms do not count.
 
     Args:
-        terms: alternatives of each term.
+        terms: alternatives of each term; of more than 64 the counts are as they are.
         counts: how often each term is required.
         count_in: returns how often a term occurs in an alternative of another one.
     """
+    if len(terms) > _MAX_TERMS:  # not of a sentence that anybody writes; pairs would take long
+        return list(counts)
     return [
         counts[i]
         + sum(
@@ -199,7 +204,9 @@ def with_contained(
 
 def count_texts(alternatives: Sequence[str], text: str) -> int:
     """Return how often a text has one of several alternatives, without overlap."""
-    longest_first = sorted(alternatives, key=len, reverse=True)
+    longest_first = sorted((one for one in alternatives if one in text), key=len, reverse=True)
+    if len(longest_first) <= 1:
+        return sum(map(text.count, longest_first))
     return len(re.findall("|".join(map(re.escape, longest_first)), text))
 
 

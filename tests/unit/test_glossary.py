@@ -1,5 +1,7 @@
 """Glossaries: their files, the terms of a text, and what translations lack."""
 
+import time
+
 import pytest
 
 from mnmt_jax.decoding.glossary import Glossary, as_glossary
@@ -31,6 +33,7 @@ def _counts(glossary, text, language="en", **options):
         ("A pdf is no PDF", {"PDF": 1}),
         ("the US told us", {"US": 1, "us": 1}),
         ("", {}),
+        ("a fil", {}),
     ],
 )
 def test_terms_are_whole_words_and_the_longest_match(text, expected):
@@ -66,6 +69,17 @@ def test_case_is_ignored_where_a_text_is_in_capitals():
     assert _counts({"Writer": "Writer"}, "open writer", ignore_case=True) == {"Writer": 1}
 
 
+def test_large_glossaries_and_many_terms_take_little_time():
+    """Terms with one first letter, and a line in which every word is a term."""
+    glossary = Glossary.of_mapping({f"a{n}": "b" for n in range(50_000)})
+    text = " ".join(f"a{n}" for n in range(3000))
+    start = time.process_time()
+    terms = glossary.terms_of(text, "en")
+    assert len(terms.required) == 3000 and len(missing_terms(terms, "b b")) == 0
+    assert encode_terms(terms, vocabulary(), "de") is not None
+    assert time.process_time() - start < 2
+
+
 def test_a_file_has_alternatives_and_forbidden_targets(tmp_path):
     path = tmp_path / "g.tsv"
     path.write_text(
@@ -86,6 +100,7 @@ def test_a_file_has_alternatives_and_forbidden_targets(tmp_path):
         ("file\tDatei|!", "g.tsv, line 2: a target of 'file' is empty"),
         ("\tDatei", "g.tsv, line 2: 'Datei' has no source"),
         ("file\tA|!A", "g.tsv, line 2: 'A' is both required and forbidden"),
+        ("file\t" + "A|" * 100 + "A", "g.tsv, line 2: 'file' has 101 targets; leave 100 at most"),
         ("ok\tA", "g.tsv, line 2: 'ok' is also on line 1"),
     ],
 )
