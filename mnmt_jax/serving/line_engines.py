@@ -84,8 +84,7 @@ class JobEngine:
 
     Args:
         job: the model and settings of the search. All lines are translated in batches with a pivot
-            or source contrast, which look at lines together, and in an engine without slots;
-            otherwise those that are aligned.
+            or source contrast, which look at lines together, and in an engine without slots.
     """
 
     def __init__(self, job: TranslationJob) -> None:
@@ -100,12 +99,11 @@ class JobEngine:
 
     def add(self, lines: Sequence[tuple[int, Line]]) -> None:
         """Add lines, each with a key that is unique."""
-        live = [entry for entry in lines if self._is_live and not entry[1].aligned]
-        self._batches.add([entry for entry in lines if not self._is_live or entry[1].aligned])
+        engine: LineEngine = self._live if self._is_live else self._batches
         try:
-            self._live.add(live)
+            engine.add(lines)
         except UserError:  # of a line, which its batch will name
-            self._batches.add(live)
+            self._batches.add(lines)
 
     def run(self) -> Iterator[Result]:
         """Run one program of the lines in slots, and one batch of the others."""

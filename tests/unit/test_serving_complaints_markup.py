@@ -80,9 +80,8 @@ def test_libretranslate_760_no_tag_is_lost_or_doubled(translate):
 
 
 def test_the_language_of_a_document_is_that_of_its_text(translate):
-    document = (
-        '<div class="the best of all words" title="some English words here">Das ist gut.</div>'
-    )
+    title = "These are some English words that a reader of the page does not see. " * 3
+    document = f'<div title="{title}">Das ist gut.</div>'
     answer = translate(document, source="auto", target="fr")
     assert answer["detectedLanguage"]["language"] == "de"
 
