@@ -242,6 +242,11 @@ def test_tags_that_are_badly_nested_are_all_kept():
     assert Counter(re.findall("<.*?>", text)) == Counter(re.findall("<.*?>", document))
 
 
+@pytest.mark.parametrize("end", ["<!-- a > b", "<code>three", "<code>a<!-- b", "<script>c"])
+def test_what_is_never_closed_stays_at_the_end(end):
+    assert translate(f"one two {end}", reverse_words) == (f"two one {end}", [["one two"]])
+
+
 def test_the_text_of_a_document():
     assert text_of(MarkupReader("html"), "<p>A <b>b</b></p><p>c<script>d</script>") == "A b\nc"
 
