@@ -35,8 +35,8 @@ _BEST_CUTS = (r"[;:。；：．]\s*", r"[,、，،]\s*|\s+[–—-]\s+", r"\s+",
 
 
 SentenceEnds = Literal["all", "lines", "punctuation", "none"]
-"""Where sentences end: at punctuation and line breaks except in wrapped lines, at punctuation and all
-line breaks, at punctuation alone, or at the end of the text.
+"""Where sentences end: at punctuation and line breaks except in wrapped lines, at punctuation and
+all line breaks, at punctuation alone, or at the end of the text.
 """
 
 
