@@ -52,11 +52,12 @@ class RefusedError(Exception):
     Attributes:
         status: HTTP status.
         message: one line for the client.
+        retry_seconds: after which the client may try again, if the status invites that.
     """
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, retry_seconds: int = RETRY_SECONDS) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.retry_seconds = status, message, retry_seconds
 
 
 @dataclasses.dataclass(frozen=True)
