@@ -114,9 +114,11 @@ def _add_status_routes(
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
 
-def _error_response(status: int, message: str, path: str) -> JSONResponse:
+def _error_response(
+    status: int, message: str, path: str, retry_seconds: int = RETRY_SECONDS
+) -> JSONResponse:
     """Return an error in the form of the path's protocol."""
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    headers = {"Retry-After": str(retry_seconds)} if status in (429, 503) else {}
     if is_deepl(path):
         headers["X-Trace-ID"] = uuid.uuid4().hex
         return JSONResponse({"message": message}, status, headers)
@@ -127,7 +129,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     """Answer an error of which the client is told."""
     path = request.url.path
     if isinstance(error, RefusedError):
-        return _error_response(error.status, error.message, path)
+        return _error_response(error.status, error.message, path, error.retry_seconds)
     if isinstance(error, QuotaExceeded):
         status = 456 if is_deepl(path) else 403
         return _error_response(status, "the API key has too few characters left this month", path)
