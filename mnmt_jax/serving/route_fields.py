@@ -267,7 +267,7 @@ def describe_routes(router: APIRouter, languages: Sequence[str]) -> None:
             assert route.methods
             (method,) = route.methods
             info = ROUTES[method, route.path]
-            route.summary, route.description = info.summary, ""
+            route.summary = info.summary
             route.openapi_extra = _openapi(method, _localised(info.fields, codes))
 
 
