@@ -1,17 +1,23 @@
-"""Routes of the translation page: its HTML, style sheet and script."""
+"""Routes of the translation page (its HTML, style sheet and script) and of the page of routes."""
 
 from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Awaitable, Callable
+from urllib.parse import quote
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
+
+from mnmt_jax.serving.docs_page import make_docs_page
+from mnmt_jax.serving.middleware import MODEL
 
 _FILES = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/docs.css": ("docs.css", "text/css"),
 }
 # Nothing of other addresses, nothing within the HTML, and no frame around the page.
 _POLICY = (
@@ -26,11 +32,23 @@ _HEADERS = {
 }
 
 
-def make_router() -> APIRouter:
-    """Return the routes."""
+def make_router(require_keys: bool) -> APIRouter:
+    """Return the routes.
+
+    Args:
+        require_keys: whether the server requires API keys; the examples of `/docs` have one then.
+    """
     router = APIRouter(include_in_schema=False)
     for path, (name, kind) in _FILES.items():
         router.add_api_route(path, _make_answer(name, kind), methods=["GET", "HEAD"])
+
+    @router.api_route("/docs", methods=["GET", "HEAD"])
+    async def docs(request: Request) -> Response:
+        model = request.scope.get(MODEL)
+        address = f"{request.base_url}models/{quote(model)}/" if model else f"{request.base_url}"
+        html = make_docs_page(request.app.openapi(), address.rstrip("/"), require_keys)
+        return Response(html, media_type="text/html", headers=_HEADERS)
+
     return router
 
 

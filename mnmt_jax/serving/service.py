@@ -27,6 +27,7 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.glossary_store import GlossaryStore
+from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
 from mnmt_jax.serving.live_retry import translate_lines
@@ -107,8 +108,9 @@ class TranslationService:
         settings: limits.
         detector: detects source languages.
         database: API keys, usage and glossaries; None keeps them in memory.
-        make_engine: makes what translates the lines of a job; called for each replica, also of
-            further searches.
+        make_engine: makes what translates the lines of a job; called twice for each replica, since
+            lines that may wait for the compiler have an engine of their own; also of further
+            searches.
     """
 
     def __init__(
@@ -124,8 +126,12 @@ class TranslationService:
         self.glossaries = GlossaryStore(self.database)
         self.users = Users(self.database, require_keys=settings.require_keys)
 
-        def make_batcher(job: TranslationJob) -> LiveBatcher:
-            return _make_batcher([make_engine(one) for one in job.replicas], settings)
+        def make_batcher(job: TranslationJob) -> JobBatcher:
+            plain, compiling = (
+                _make_batcher([make_engine(one) for one in kind.replicas], settings)
+                for kind in (job, job.compiling_job)
+            )
+            return JobBatcher(job, plain, compiling)
 
         self._models = ServedModels(
             [
@@ -137,7 +143,6 @@ class TranslationService:
                         (attempt, make_batcher(attempt.job))
                         for attempt in (job.retry.attempts if job.retry else ())
                     ],
-                    make_batcher(job.fallback) if job.fallback else None,
                 )
                 for name, job in jobs.items()
             ]
