@@ -1,8 +1,9 @@
 """Translation of lines that arrive at any time, by continuous batching.
 
 Lines of one shape share the slots of a batch, as in `mnmt_jax.decoding.translate_lines`. Few lines
-are searched together in a smaller batch, as in a small file. If more lines wait than a batch has
-slots, they enter the slots of finished ones. Shapes take turns, program by program.
+are searched together in a smaller batch, as in a small file; on CPUs it has 1, 2, 4 and so on rows.
+If more lines wait than a batch has slots, they enter the slots of finished ones. Shapes take turns,
+program by program.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Generic, NamedTuple, TypeGuard, TypeVar
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.alignment import with_alignments
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
@@ -22,6 +24,7 @@ from mnmt_jax.decoding.continuous_batching import (
 )
 from mnmt_jax.decoding.encoded_lines import EncodedLine, Line, encode_lines, make_batch
 from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.search_arrays import StopAfter
 from mnmt_jax.decoding.search_limits import check_memory, memory_errors
 from mnmt_jax.decoding.terms import TermsShape
@@ -33,12 +36,42 @@ from mnmt_jax.decoding.translate_lines import (
     untranslated,
 )
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError
 
 _MAX_STEPS = 64  # of a program
 _MANY = 1 << 20  # lines of a shape that fill its largest batch
+_WORTH = 0.75  # share of the rows of a batch that lines must fill, or fewer are searched
 
 Key = TypeVar("Key")
+
+
+def batch_sizes(inference_model: InferenceModel, decode: Decode) -> list[int]:
+    """Return the numbers of rows of batches whose lines are searched together, ascending.
+
+    On CPUs a row costs time whether it is used or not, so sizes are closer than elsewhere.
+    """
+    largest = inference_model.rows(decode.batch, _MANY)
+    growth = 2 if platform() == "cpu" else 4
+    sizes = {largest}
+    size = 1
+    while size < largest:
+        sizes.add(min(inference_model.on_all_devices(size), largest))
+        size *= growth
+    return sorted(sizes)
+
+
+def fitting_size(sizes: Sequence[int], lines: int) -> int:
+    """Return the size of a batch for some lines, of which it may hold only a part.
+
+    Args:
+        sizes: possible sizes, ascending.
+        lines: number of lines that wait, at least 1.
+    """
+    holds_all = next((size for size in sizes if size >= lines), sizes[-1])
+    if lines >= _WORTH * holds_all or lines < sizes[0]:
+        return holds_all
+    return max(size for size in sizes if size <= lines)
 
 
 class Shape(NamedTuple):
@@ -181,7 +214,8 @@ class _Pool(Generic[Key]):
         self._search = make_search(self._decode, has_terms=shape.terms is not None)
         self._waiting: collections.deque[_Entry[Key]] = collections.deque()
         self._searched: dict[int, _Entry[Key]] = {}
-        self._rows = self._model.rows(self._decode.batch, _MANY)
+        self._sizes = batch_sizes(self._model, self._decode)
+        self._rows = self._sizes[-1]
         self._size = slots_per_admission(self._model, self._rows, _MANY)
         self._slots = self._new_slots()
         self._next_number = 0
@@ -200,8 +234,9 @@ class _Pool(Generic[Key]):
 
     def run(self) -> list[tuple[_Entry[Key], Finished]]:
         """Run one program, and return the lines whose search has ended."""
-        if not self._searched and (len(self._waiting) <= self._rows or self._size == self._rows):
-            rows = self._model.rows(self._decode.batch, len(self._waiting))
+        count = len(self._waiting)
+        if not self._searched and (count <= self._rows or self._size == self._rows):
+            rows = fitting_size(self._sizes, count)
             ended = search_together(self._model, self._search, self._admission(rows, rows))
         elif self._waiting and len(self) > self._smaller_batch:
             admission = self._admission(self._size, self._slots.free)

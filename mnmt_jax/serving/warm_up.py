@@ -5,6 +5,7 @@ from __future__ import annotations
 from mnmt_jax.decoding.alignment import align_lines
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.generate import length_limit
+from mnmt_jax.decoding.live_translation import batch_sizes
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.line_engines import JobEngine
@@ -17,14 +18,14 @@ def warm_up(job: TranslationJob, window: int) -> None:
         job: the model and settings of the search.
         window: most lines that are translated at a time.
     """
-    model, batch = job.pretrained.inference_model, job.decode.batch
-    counts = {model.rows(batch, count): count for count in range(window, 0, -1)}
-    if window > (slots := max(counts)):
-        counts[window] = slots + 1  # more lines than slots
+    sizes = batch_sizes(job.pretrained.inference_model, job.decode)
+    counts = [size for size in sizes if size < window] + [min(window, sizes[-1])]
+    if window > sizes[-1]:
+        counts.append(sizes[-1] + 1)  # more lines than slots
     source, target = job.pretrained.languages[0], job.pretrained.languages[-1]
     for bucket in sorted(set(job.decode.buckets)):
         text = _text_of(job, bucket, source)
-        for count in sorted(counts.values()):
+        for count in sorted(set(counts)):
             engine = JobEngine(job)
             engine.add([(number, Line(0, text, source, target)) for number in range(count)])
             while len(engine):

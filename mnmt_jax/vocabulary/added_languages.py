@@ -19,6 +19,8 @@ import sentencepiece
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.special_ids import UNK_ID
 
+_MANY_LINES = 128
+
 
 class AddedLanguage(NamedTuple):
     """An added language.
@@ -101,15 +103,24 @@ class AddedPieces:
             base: model of the languages that were not added.
         """
         if not self.processors:
-            return base.encode(list(lines))
+            return _encode(base, lines)
         encoded: list[list[int]] = [[]] * len(lines)
         for code in dict.fromkeys(codes):
             rows = [row for row, other in enumerate(codes) if other == code]
             processor = self.processors.get(code or "", base)
-            encoded_rows = processor.encode([lines[row] for row in rows])
+            encoded_rows = _encode(processor, [lines[row] for row in rows])
             for row, pieces in zip(rows, encoded_rows, strict=True):
                 encoded[row] = pieces
         return encoded
+
+
+def _encode(
+    processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str]
+) -> list[list[int]]:
+    """Return the ids of lines. SentencePiece starts threads for a list, which few do not repay."""
+    if len(lines) < _MANY_LINES:
+        return [processor.encode(line) for line in lines]
+    return processor.encode(list(lines))
 
 
 def check_added_languages(

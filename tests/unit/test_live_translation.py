@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.decoding import live_translation
-from mnmt_jax.decoding.live_translation import LiveTranslation
+from mnmt_jax.decoding.live_translation import LiveTranslation, fitting_size
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
@@ -101,6 +101,13 @@ def recorded_batches(monkeypatch) -> tuple[list[int], list[int]]:
     monkeypatch.setattr(live_translation, "search_together", searched)
     monkeypatch.setattr(live_translation.Slots, "admit", recorded)
     return together, admitted
+
+
+def test_a_batch_is_not_padded_by_more_than_a_quarter():
+    sizes = [1, 2, 4, 8, 16, 32]
+    fits = {1: 1, 2: 2, 3: 4, 4: 4, 5: 4, 6: 8, 11: 8, 12: 16, 23: 16, 24: 32, 32: 32, 99: 32}
+    assert {lines: fitting_size(sizes, lines) for lines in fits} == fits
+    assert fitting_size([8, 16], 1) == 8  # at least one row on each of eight devices
 
 
 def test_shapes_take_turns(job):
