@@ -52,7 +52,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     app.include_router(deepl_glossaries.make_router(service))
     app.include_router(multilingual_glossaries.make_router(service))
     app.include_router(document_routes.make_router(service))
-    app.include_router(page_routes.make_router())
+    app.include_router(page_routes.make_router(service))
     _add_status_routes(app, is_ready, registry)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)
@@ -77,7 +77,7 @@ def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistr
         answers=Counter("mnmt_answers", "Answers", ["path", "status"], registry=registry),
         seconds=Histogram("mnmt_answer_seconds", "Time to answer", ["path"], registry=registry),
     )
-    if origins := [origin.strip() for origin in settings.cors_origins.split(",") if origin]:
+    if origins := settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
@@ -102,20 +102,25 @@ def _add_status_routes(
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
 
-def _error_response(status: int, message: str, path: str) -> JSONResponse:
-    """Return an error in the form of the path's protocol."""
+def _error_response(status: int, message: str, path: str, hint: str = "") -> JSONResponse:
+    """Return an error in the form of the path's protocol.
+
+    LibreTranslate's clients compare the message, so that a hint is a field beside it.
+    """
     headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
     if is_deepl(path):
         headers["X-Trace-ID"] = uuid.uuid4().hex
+        message = f"{message}; {hint}" if hint else message
         return JSONResponse({"message": message}, status, headers)
-    return JSONResponse({"error": message}, status, headers)
+    hints = {"hint": hint} if hint else {}
+    return JSONResponse({"error": message, **hints}, status, headers)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
     """Answer an error of which the client is told."""
     path = request.url.path
     if isinstance(error, RefusedError):
-        return _error_response(error.status, error.message, path)
+        return _error_response(error.status, error.message, path, error.hint)
     if isinstance(error, QuotaExceeded):
         status = 456 if is_deepl(path) else 403
         return _error_response(status, "the API key has too few characters left this month", path)

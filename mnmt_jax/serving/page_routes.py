@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import importlib.resources
+import urllib.parse
 from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from mnmt_jax.serving.middleware import MODEL
+from mnmt_jax.serving.service import RefusedError, TranslationService
 
 _FILES = {
     "/": ("index.html", "text/html"),
@@ -26,19 +31,40 @@ _HEADERS = {
 }
 
 
-def make_router() -> APIRouter:
+def make_router(service: TranslationService) -> APIRouter:
     """Return the routes."""
     router = APIRouter(include_in_schema=False)
     for path, (name, kind) in _FILES.items():
-        router.add_api_route(path, _make_answer(name, kind), methods=["GET", "HEAD"])
+        router.add_api_route(path, _make_answer(service, name, kind), methods=["GET", "HEAD"])
+
+    @router.get("/models/{name}")
+    async def add_slash(name: str) -> Response:
+        _check_model(service, name)
+        return RedirectResponse(f"{urllib.parse.quote(name)}/")  # relative, also behind a proxy
+
     return router
 
 
-def _make_answer(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
+def _check_model(service: TranslationService, name: str | None) -> None:
+    """Check the model of a page.
+
+    Raises:
+        RefusedError: with status 404, if there is none of this name.
+    """
+    try:
+        service.models(name)
+    except RefusedError as error:
+        raise RefusedError(404, error.message) from None
+
+
+def _make_answer(
+    service: TranslationService, name: str, kind: str
+) -> Callable[[Request], Awaitable[Response]]:
     """Return a function that answers with a file."""
     content = (importlib.resources.files("mnmt_jax.serving") / "page" / name).read_bytes()
 
-    async def answer() -> Response:
+    async def answer(request: Request) -> Response:
+        _check_model(service, request.scope.get(MODEL))
         return Response(content, media_type=kind, headers=_HEADERS)
 
     return answer
