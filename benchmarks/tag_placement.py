@@ -17,12 +17,12 @@ import argparse
 import dataclasses
 import itertools
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.data.cldr.cldr_corpus import CldrCorpus
 from mnmt_jax.data.cldr.renderer import Meaning, Renderer
 from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS, find_page_folder
@@ -35,6 +35,8 @@ from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node, place_tags
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.errors import UserError
+from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.languages import Direction
 
 _XML = MarkupReader("xml")
@@ -94,7 +96,7 @@ def help_pairs(
     codes = [code for code in HELP_FOLDERS if code in languages]
     folders = {code: find_page_folder(code, [tree]) for code in codes}
     if missing := [code for code in codes if folders[code] is None]:
-        sys.exit(f"{tree}: no help pages in {missing[0]}; unpack its package there")
+        raise UserError(f"{tree}: no help pages in {missing[0]}; unpack its package there")
     english: Any = folders["en"]
     pages = sorted(page.relative_to(english) for page in english.rglob("*.html"))
     directions = [d for code in codes if code != "en" for d in (("en", code), (code, "en"))]
@@ -107,7 +109,7 @@ def help_pairs(
             shared = texts[source].keys() & texts[target].keys()
             both = ((texts[source][name], texts[target][name]) for name in sorted(shared))
             pairs[source, target] += _comparable(map(_numbered, both))
-    return {direction: _distinct(found)[:limit] for direction, found in pairs.items()}
+    return {direction: _distinct(items)[:limit] for direction, items in pairs.items()}
 
 
 def help_paragraphs(page: Path) -> Iterator[tuple[str, str]]:
@@ -296,48 +298,61 @@ def score(pairs: Sequence[Pair], alignments: Sequence[Alignment | None], counts:
         counts.add(place_tags(run.text, reference, run.nodes, alignment), pair.reference)
 
 
+def corpora_of(
+    flags: argparse.Namespace, languages: Sequence[str]
+) -> Iterator[tuple[str, dict[Direction, list[Pair]]]]:
+    """Yield the corpora that flags ask for, by their names."""
+    wanted = flags.directions.split(",") if flags.directions else []
+    corpora = {}
+    if flags.cldr:
+        corpora["CLDR"] = cldr_pairs(languages, flags.limit, flags.split)
+    if flags.help_pages:
+        corpora["help"] = help_pairs(flags.help_pages, languages, flags.limit, flags.split)
+    for name, by_direction in corpora.items():
+        yield (
+            name,
+            {
+                direction: pairs
+                for direction, pairs in by_direction.items()
+                if not wanted or "-".join(direction) in wanted
+            },
+        )
+
+
+def print_rows(translator: Translator, name: str, flags: argparse.Namespace) -> None:
+    """Print a row for each corpus and path."""
+    plan = translator.inference_model.model.plan
+    paths = alignment_paths(plan) if flags.all_paths else [alignment_path(plan)]
+    for corpus, by_direction in corpora_of(flags, translator.languages):
+        relative = Counts()
+        for pairs in by_direction.values():
+            score(pairs, [None] * len(pairs), relative)
+        for path in paths:
+            attention = Counts()
+            for direction, pairs in by_direction.items():
+                score(pairs, align(translator, direction, pairs, path), attention)
+            layers = "+".join(str(spec.layer) for spec in path)
+            row = f"{name:18} {corpus:6} {relative.elements:6}   {relative}   {attention}"
+            print(f"{row}   layer {layers}", flush=True)
+
+
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", required=True, action="append")
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--run", required=True, action="append", metavar="RUN")
     parser.add_argument("--cldr", action="store_true")
     parser.add_argument("--help_pages", type=Path, metavar="TREE")
-    parser.add_argument("--limit", type=int, default=100, help="pairs of each direction")
+    parser.add_argument(
+        "--limit", type=positive_int, default=100, metavar="N", help="pairs of each direction"
+    )
     parser.add_argument("--directions", default="", metavar="xx-yy,...", help="default: all")
     parser.add_argument("--split", choices=("validation", "test"), default="test")
     parser.add_argument("--all_paths", action="store_true", help="compare layers")
     flags = parser.parse_args()
     print("run, corpus, elements; exact %, F1 % of relative position; the same of attention")
     for run in flags.run:
-        translator = Translator.load(run)
-        languages = translator.languages
-        corpora = {}
-        if flags.cldr:
-            corpora["CLDR"] = cldr_pairs(languages, flags.limit, flags.split)
-        if flags.help_pages:
-            corpora["help"] = help_pairs(flags.help_pages, languages, flags.limit, flags.split)
-        plan = translator.inference_model.model.plan
-        paths = alignment_paths(plan) if flags.all_paths else [alignment_path(plan)]
-        for corpus, pairs_of_corpus in corpora.items():
-            by_direction = {
-                direction: pairs
-                for direction, pairs in pairs_of_corpus.items()
-                if not flags.directions or "-".join(direction) in flags.directions.split(",")
-            }
-            relative = Counts()
-            for pairs in by_direction.values():
-                score(pairs, [None] * len(pairs), relative)
-            for path in paths:
-                attention = Counts()
-                for direction, pairs in by_direction.items():
-                    score(pairs, align(translator, direction, pairs, path), attention)
-                layers = "+".join(str(spec.layer) for spec in path)
-                print(
-                    f"{Path(run).name:18} {corpus:6} {relative.elements:6}   {relative}   "
-                    f"{attention}   layer {layers}",
-                    flush=True,
-                )
+        print_rows(Translator.load(run), Path(run).name, flags)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

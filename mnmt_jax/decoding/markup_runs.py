@@ -52,7 +52,8 @@ def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
         if token.kind in ("start", "empty") and reader.is_untranslated(token):
             end = _end_of_element(tokens, position)
         raw = "".join(other.raw for other in tokens[position:end])
-        if is_tag and reader.is_block(token.name):
+        is_block = is_tag and reader.is_block(token.name)
+        if is_block or _is_unclosed(tokens[position:end]):
             yield from _finished(reader, items)
             items = []
             yield raw
@@ -80,6 +81,14 @@ def _end_of_element(tokens: Sequence[Token], start: int) -> int:
         if depth <= 0:
             return index + 1
     return len(tokens)
+
+
+def _is_unclosed(tokens: Sequence[Token]) -> bool:
+    """Return whether a comment or an untranslated element lasts to the end of the document."""
+    first, last = tokens[0], tokens[-1]
+    if len(tokens) > 1:
+        return (last.kind, last.name) != ("end", first.name)
+    return first.kind == "other" and not first.raw.endswith(">")
 
 
 def _visible_text(reader: MarkupReader, tokens: Sequence[Token]) -> str:

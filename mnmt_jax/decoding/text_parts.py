@@ -1,7 +1,7 @@
 """Parts of a text: sentences to translate, and what stays as it is between them.
 
 The parts of a text joined are the text. Line breaks end a sentence, unless a line is wrapped: then
-it ends without a sentence-final mark, and the next one continues in lower case or the line is long.
+it ends without a sentence-final mark and is long, or is not short and continues in lower case.
 List marks, indentation and blank lines are between sentences.
 
 Sentence ends are found by sentencex (Wikimedia), which has rules or a fallback for all languages.
@@ -28,13 +28,15 @@ _BULLETS = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*")
 _NUMBERED = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*(?:{_NUMBER})\s+")
 _SENTENCE_END = re.compile(r"[.!?:;…。！？：；．।॥؟۔][\"'”’»)\]}」』）]*$")
 _SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
-_WRAPPED = 40  # characters of a line that may be wrapped before a capital
+# Characters of a line that may be wrapped: before lower case, and before anything else.
+_WRAPPED_LOWER, _WRAPPED = 30, 40
 _BREAK = re.compile(rf"[^\S\r\n]*(?:{_LINE_ENDS})\s*(?:(?:>+)\s+)*")
 _BEST_CUTS = (r"[;:。；：．]\s*", r"[,、，،]\s*|\s+[–—-]\s+", r"\s+", "")
 
 
-SentenceEnds = Literal["all", "punctuation", "none"]
-"""Where sentences end: at line breaks and punctuation, at punctuation alone, or at the text's end.
+SentenceEnds = Literal["all", "lines", "punctuation", "none"]
+"""Where sentences end: at punctuation and line breaks except in wrapped lines, at punctuation and
+all line breaks, at punctuation alone, or at the end of the text.
 """
 
 
@@ -64,7 +66,9 @@ def split_text(text: str, language: str, ends: SentenceEnds = "all") -> list[Par
         end; line breaks in them are those of wrapped lines.
     """
     parts: list[Part] = []
-    blocks: Iterable[tuple[str, str, str]] = _blocks(text) if ends == "all" else [("", text, "")]
+    blocks: Iterable[tuple[str, str, str]] = [("", text, "")]
+    if ends in ("all", "lines"):
+        blocks = _blocks(text, _continues if ends == "all" else lambda *line: False)
     for prefix, block, suffix in blocks:
         parts.append(Part(prefix))
         for sentence in _split_block(block, language, ends):
@@ -103,7 +107,7 @@ def _split_block(block: str, language: str, ends: SentenceEnds) -> list[str]:
     """Return the sentences of lines that belong together, with the spaces after each."""
     if ends == "none":
         return [block]
-    if ends == "all":
+    if ends in ("all", "lines"):
         return split_sentences(block, language)
     sentences = split_sentences(_LINE_BREAK.sub(" ", block), language)
     stops = itertools.accumulate(map(len, sentences), initial=0)
@@ -145,23 +149,33 @@ def join_lines(sentence: str) -> tuple[str, list[tuple[float, str]]]:
     return line, [((end - 1) / len(line), text) for end, text in zip(ends, texts, strict=False)]
 
 
-def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]]) -> str:
+def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]], language: str) -> str:
     """Return a translation with the line breaks of its source at the nearest spaces.
+
+    A space may get several; in a language without spaces, they may stand between any characters,
+    and otherwise at the end of a single word.
 
     Args:
         text: the translation in one line.
         breaks: relative positions and texts, ascending, as `join_lines` returns them.
+        language: code of the language of the translation.
     """
-    for position, line_break in reversed(breaks):
-        spaces = [match.span() for match in re.finditer(" +", text)]
-        start = end = round(position * len(text))
-        if spaces:
-            start, end = min(spaces, key=lambda span: abs(span[0] - start))
-        text = text[:start] + line_break + text[end:]
+    spaces = [match.span() for match in re.finditer(" +", text)]
+    if not spaces and is_spaceless(language):
+        spaces = [(index, index) for index in range(1, len(text))]
+    spaces = spaces or [(len(text), len(text))]
+    by_space: dict[tuple[int, int], str] = {}
+    for position, line_break in breaks:
+        nearest = min(spaces, key=lambda span: abs(span[0] - position * len(text)))
+        by_space[nearest] = by_space.get(nearest, "") + line_break
+    for (start, end), line_breaks in sorted(by_space.items(), reverse=True):
+        text = text[:start] + line_breaks + text[end:]
     return text
 
 
-def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
+def _blocks(
+    text: str, continues: Callable[[str, str, int], bool]
+) -> Iterator[tuple[str, str, str]]:
     """Yield (what is before, lines that belong together, what is after) for each block."""
     lines = [(match[1], match[2]) for match in _LINE.finditer(text) if match.group()]
     marks = [_mark(lines, number) for number in range(len(lines))]
@@ -172,7 +186,7 @@ def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
             prefix, block = line[:mark], line[mark:]
         else:
             block += line
-        if number + 1 < len(lines) and _continues(
+        if number + 1 < len(lines) and continues(
             line[mark:], lines[number + 1][0], marks[number + 1]
         ):
             block += end
@@ -215,7 +229,7 @@ def _continues(line: str, following: str, mark: int) -> bool:
     has_mark = bool(following[:mark].strip(" \t>"))
     if not has_letters(body) or not has_letters(rest) or has_mark or _SENTENCE_END.search(body):
         return False
-    return rest[0].islower() or len(body) >= _WRAPPED
+    return len(body) >= (_WRAPPED_LOWER if rest[0].islower() else _WRAPPED)
 
 
 def _last_fitting_cut(text: str, fits: Callable[[str], bool]) -> int:

@@ -287,7 +287,7 @@ class _Sentence:
 
     def restored(self) -> str:
         """Return the translated sentence with the line breaks of the sentence."""
-        return restore_line_breaks(self.translated(), self._breaks)
+        return restore_line_breaks(self.translated(), self._breaks, self._text.target)
 
 
 class _TextPlan:

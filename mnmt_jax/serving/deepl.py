@@ -46,9 +46,9 @@ _DEFAULTS = {
 _TAG_RULES = ("ignore_tags", "splitting_tags", "non_splitting_tags")
 _REFUSED = ("custom_instructions", "style_id", "translation_memory_id", "glossary_ids")
 _SENTENCE_ENDS: dict[str, SentenceEnds] = {
-    "": "all",
+    "": "lines",
     "0": "none",
-    "1": "all",
+    "1": "lines",
     "nonewlines": "punctuation",
 }
 

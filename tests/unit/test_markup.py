@@ -242,6 +242,11 @@ def test_tags_that_are_badly_nested_are_all_kept():
     assert Counter(re.findall("<.*?>", text)) == Counter(re.findall("<.*?>", document))
 
 
+@pytest.mark.parametrize("end", ["<!-- a > b", "<code>three", "<code>a<!-- b", "<script>c"])
+def test_what_is_never_closed_stays_at_the_end(end):
+    assert translate(f"one two {end}", reverse_words) == (f"two one {end}", [["one two"]])
+
+
 def test_the_text_of_a_document():
     assert text_of(MarkupReader("html"), "<p>A <b>b</b></p><p>c<script>d</script>") == "A b\nc"
 
@@ -401,7 +406,7 @@ def test_words_stay_in_their_elements_if_they_are_aligned(document):
             for word in (text or "").split()
         ]
 
-    text, _ = translate(spaced, same_aligned, markup="html")
+    text, _ = translate(spaced, same_aligned, target="zh")  # no spaces between sentences
     assert sorted(words(text)) == sorted(words(spaced))
 
 
@@ -466,3 +471,47 @@ def test_pieces_of_a_long_sentence_have_their_own_alignment():
         lambda lines: [reverse_words(line.text) for line in lines],
     )
     assert result.text == "d <b>c</b> b a h <i>g</i> f e"
+
+
+PARTS = [
+    "<b>",
+    "</b>",
+    "<i x='>'>",
+    "</i>",
+    "<p>",
+    "<br>",
+    "<code>",
+    "</code>",
+    "<!-- c -->",
+    "<!--",
+]
+PARTS += [
+    "<",
+    ">",
+    "&amp;",
+    "&x;",
+    "&",
+    "\xa0",
+    "\u2028",
+    " ",
+    "\n",
+    "Hello. ",
+    "wide",
+    "3",
+    "😀",
+    "İ",
+]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=14), st.sampled_from(["html", "xml"]))
+@settings(deadline=None, derandomize=True, max_examples=400)
+def test_any_text_is_translated_without_an_error(parts, markup):
+    document = "".join(parts)
+    reader = MarkupReader(markup)
+    for function in (same, upper, reverse_words):
+        text, _ = translate(document, function, markup=markup)
+        tags = [
+            Counter(token.raw for token in reader.tokens(one) if token.kind != "text")
+            for one in (text, document)
+        ]
+        assert tags[0] == tags[1]

@@ -61,9 +61,16 @@ def test_libretranslate_710_and_917_capitals_are_left_or_mangled(translate, job)
 
 
 def test_libretranslate_610_wrapped_lines_are_translated_one_by_one(translate, job):
-    text = "The cat sat on the\nmat and slept.\n\nThen it rained."
+    text = "The cat of the neighbours sat on the\nmat and slept.\n\nThen it rained."
     assert translate(text).count("\n") == text.count("\n")
-    assert sentences(job) == ["The cat sat on the mat and slept.", "Then it rained."]
+    assert sentences(job) == [
+        "The cat of the neighbours sat on the mat and slept.",
+        "Then it rained.",
+    ]
+
+
+def test_lines_of_a_list_are_translated_one_by_one(translate, job):
+    assert translate("in 3 days\nin 4 days\nthen") == "[de] in 3 days\n[de] in 4 days\n[de] then"
 
 
 def test_fairseq_5108_and_5549_and_transformers_24169_sentences_are_omitted(translate, job):

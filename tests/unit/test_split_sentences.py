@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,31 @@ def test_each_line_is_its_text_translated(run, command, capsys):
     assert [record["line"] for record in records] == [1, 2, 3, 4, 5, 6]
     assert records[1]["nbest"] == [] and records[3]["score"] == 0
     assert not any(record["truncated"] for record in records)
+
+
+def test_lines_with_markup_keep_their_tags(run, command, tmp_path):
+    lines = ["<p>one <b>two</b>. three <i class=x>house</i>!</p>", "", "<br>12:30"]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    translator = Translator.load(run)
+    texts = [
+        translator.translate_text(line, source="en", target="de", markup="html").text
+        for line in lines
+    ]
+    assert command("--markup=html") == texts
+    assert re.findall("<.*?>", texts[0]) == re.findall("<.*?>", lines[0]) and texts[2] == lines[2]
+
+
+def test_markup_is_part_of_what_a_file_was_made_by(run):
+    job = SentenceJob.create(Translator.load(run))
+    marked = dataclasses.replace(job, markup="xml").provenance()
+    assert marked == job.provenance() | {"markup": "xml"}
+
+
+def test_markup_needs_sentences(run, monkeypatch):
+    flags = [f"--run={run}", "--source=en", "--target=de", "--markup=xml"]
+    monkeypatch.setattr("sys.argv", ["mnmt translate", *flags])
+    with pytest.raises(UserError, match="--markup needs --split_sentences"):
+        translate.main()
 
 
 def test_a_stopped_command_continues_after_its_last_window(command, monkeypatch, tmp_path):

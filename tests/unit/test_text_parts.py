@@ -60,8 +60,8 @@ def test_spaces_blank_lines_and_marks_are_between_sentences():
     ("text", "expected"),
     [
         (
-            "This line is wrapped\nin the middle. Next.",
-            ["This line is wrapped\nin the middle.", "Next."],
+            "This line of some words is wrapped\nin the middle. Next.",
+            ["This line of some words is wrapped\nin the middle.", "Next."],
         ),
         ("A title\nA sentence follows it.", ["A title", "A sentence follows it."]),
         (
@@ -79,10 +79,17 @@ def test_spaces_blank_lines_and_marks_are_between_sentences():
                 "three",
             ],
         ),
-        ("> quoted text that\n> goes on", ["quoted text that\n> goes on"]),
+        ("in 3 Tagen\nin 4 Tagen\nund dann", ["in 3 Tagen", "in 4 Tagen", "und dann"]),
+        (
+            "> quoted text of a letter that is long\n> goes on",
+            ["quoted text of a letter that is long\n> goes on"],
+        ),
         ("1. one\n2. two", ["one", "two"]),
         ("a) one\n\nb) two", ["one", "two"]),
-        ("3. Mai\nnoch etwas", ["Mai\nnoch etwas"]),
+        (
+            "3. Mai und noch ein paar andere Tage\ndanach",
+            ["Mai und noch ein paar andere Tage\ndanach"],
+        ),
         ("😀\nDr. Smith is here. He is.", ["Dr. Smith is here.", "He is."]),
         ("你好。再见！", ["你好。", "再见！"]),
         ("12:30 😀 !!!", []),
@@ -101,12 +108,26 @@ def test_line_breaks_of_wrapped_lines_return_to_the_nearest_space():
     line, breaks = join_lines("twelve words\n> here and\n  there")
     assert line == "twelve words here and there"
     assert [text for _, text in breaks] == ["\n> ", "\n  "]
-    assert restore_line_breaks("zwölf Wörter hier und dort", breaks) == (
+    assert restore_line_breaks("zwölf Wörter hier und dort", breaks, "de") == (
         "zwölf Wörter\n> hier und\n  dort"
     )
-    assert restore_line_breaks("十二个词", [(0.5, "\n")]) == "十二\n个词"
-    assert restore_line_breaks("", [(0.5, "\n")]) == "\n"
-    assert restore_line_breaks("one", [(0.2, "\n"), (0.6, "\n\n")]).replace("\n", "") == "one"
+    assert restore_line_breaks("十二个词", [(0.5, "\n")], "zh") == "十二\n个词"
+    assert restore_line_breaks("", [(0.5, "\n")], "de") == "\n"
+
+
+def test_line_breaks_never_fall_inside_a_word():
+    breaks = [(0.2, "\n"), (0.4, "\n\n"), (0.9, "\n")]
+    assert restore_line_breaks("one", breaks, "en") == "one\n\n\n\n"
+    assert restore_line_breaks("some words", breaks, "en") == "some\n\n\n\nwords"
+    assert restore_line_breaks("a bc d", breaks, "en") == "a\n\n\nbc\nd"
+
+
+def test_all_line_breaks_may_end_sentences():
+    text = "A line that is as long as wrapped lines are\ngoes on. It ends."
+    for ends, count in (("all", 2), ("lines", 3), ("punctuation", 2), ("none", 1)):
+        parts = split_text(text, "en", ends)
+        assert sum(part.is_sentence for part in parts) == count
+        assert "".join(part.text for part in parts) == text
 
 
 @given(text=st.text("ab ,;:—.。あ", max_size=60), most=st.integers(1, 9))
