@@ -111,13 +111,16 @@ class TranslationJob:
         return [self, *others]
 
     @property
-    def fallback(self) -> TranslationJob | None:
-        """The job for lines that this one `lacks`; None if it has all."""
-        return None
+    def compiling_job(self) -> TranslationJob:
+        """The job that searches the lines of `may_compile` in a server, in threads of their own."""
+        return self
 
-    def lacks(self, line: Line) -> bool:
-        """Return whether a line needs more than the engine of the job has."""
-        return False
+    def may_compile(self, line: Line) -> bool:
+        """Return whether a line may need a program that a server does not compile at its start.
+
+        Terms have many shapes. Alignments are compiled at the start.
+        """
+        return bool(line.terms)
 
     @property
     def has_slots(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.data.po_validation import check_po_text
@@ -15,10 +15,12 @@ from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
+from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _CHARSET = re.compile(rb"charset=([\w-]+)", re.IGNORECASE)
 _TRANSLATION = re.compile(r"\s*msgstr(?:\[(\d+)\s*\])?\s*\"")
+_EMPTY_LANGUAGE = re.compile(r'("|\\n)(Language:)\s*(?=\\n)')
 _CONTINUATION = re.compile(r"\s*\"")
 _UTF8 = ("utf-8", "utf8", "charset")  # templates have the word CHARSET
 _HEAD_BYTES = 8192
@@ -28,10 +30,32 @@ def read_po(data: bytes, name: str, options: DocumentOptions) -> Document:
     """Read a gettext catalog.
 
     Raises:
-        UserError: if a line is malformed, polib is not installed, or the encoding is not known.
+        UserError: if a line is malformed, polib is not installed, the encoding is not known, or
+            the header names other languages than the options.
     """
     text, encoding = _decode(data, name)
-    return _Catalog(text, encoding, _entries(text, name), options)
+    catalog = _parsed(text, name)
+    _check_languages(catalog.metadata, name, options)
+    return _Catalog(text, encoding, catalog, options)
+
+
+def _check_languages(header: Mapping[str, str], name: str, options: DocumentOptions) -> None:
+    """Check the languages of a catalog, and that its plural forms are of the target language.
+
+    Raises:
+        UserError: if they are others, or the language of the plural forms is not known.
+    """
+    fields = {"X-Source-Language": options.source, "Language": options.target}
+    for field, code in fields.items():
+        language = header.get(field, "").partition("@")[0].strip()
+        if language and code and not is_same_in_any_region(language, code):
+            raise UserError(f"{name}: {field}: {language} in the file, but {code} is asked for")
+    plurals = header.get("Plural-Forms", "")
+    if not header.get("Language", "").strip() and re.search(r"nplurals\s*=\s*\d", plurals):
+        raise UserError(
+            f"{name}: has Plural-Forms, but no Language; write Language: {options.target} into "
+            "the header if they are of that language, else run msginit"
+        )
 
 
 def _decode(data: bytes, name: str) -> tuple[str, TextEncoding]:
@@ -45,8 +69,8 @@ def _decode(data: bytes, name: str) -> tuple[str, TextEncoding]:
         raise UserError(f"{name}: is not {charset}, as it says; convert it to UTF-8") from None
 
 
-def _entries(text: str, name: str) -> list[Any]:
-    """Return the entries of a catalog, without its header."""
+def _parsed(text: str, name: str) -> Any:
+    """Return the entries of a catalog, with the fields of its header as metadata."""
     try:
         import polib
     except ImportError:
@@ -60,22 +84,24 @@ def _entries(text: str, name: str) -> list[Any]:
         line = re.search(r"\(line (\d+)\)", str(error))
         place = f"{name}:{line[1]}: unexpected" if line else f"{name}: {reason}"
         raise UserError(f"{place}; repair the file, or export it again") from None
-    return list(catalog)
+    return catalog
 
 
 class _Catalog:
     """A catalog as lines; a translation is written in place of the lines of an empty one."""
 
-    source = ""
-
     def __init__(
-        self, text: str, encoding: TextEncoding, entries: Sequence[Any], options: DocumentOptions
+        self, text: str, encoding: TextEncoding, entries: Any, options: DocumentOptions
     ) -> None:
+        self.source = entries.metadata.get("X-Source-Language", "").strip()
         self._encoding = encoding
         self._lines = text.split("\n")
         self._blocks: list[range] = []
         self.segments: list[Segment] = []
         starts = [entry.linenum - 1 for entry in entries]
+        language = rf"\1\2 {options.target}"
+        for number in range(min(starts, default=0)):  # of the header
+            self._lines[number] = _EMPTY_LANGUAGE.sub(language, self._lines[number])
         ends = [*starts, len(self._lines)][1:]
         for entry, start, end in zip(entries, starts, ends, strict=True):
             is_filled = bool(entry.msgstr or any(entry.msgstr_plural.values()))

@@ -21,7 +21,7 @@ from mnmt_jax.documents.passages import Atom, Item, ParagraphDocument, Span
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import parse_code
+from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
 
 _CONTAINERS = ("g", "mrk", "pc", "hi")
 _XLIFF_1 = ("source-language", "target-language")
@@ -79,7 +79,7 @@ def _check_languages(
     """
     for attribute, code in zip(attributes, (options.source, options.target), strict=True):
         tag = element.get(attribute)
-        if tag and code and not _is_same(tag, code):
+        if tag and code and not is_same_in_any_region(tag, code):
             raise UserError(f"{name}: {attribute}={tag} in the file, but {code} is asked for")
     if not element.get(attributes[1]):
         element.set(attributes[1], _tag(options.target))
@@ -140,7 +140,8 @@ def _variants(unit: Any, code: str) -> list[Any]:
     return [
         one
         for one in unit
-        if local_name(one) == "tuv" and _is_same(one.get(XML_LANG) or one.get("lang") or "", code)
+        if local_name(one) == "tuv"
+        and is_same_in_any_region(one.get(XML_LANG) or one.get("lang") or "", code)
     ]
 
 
@@ -151,14 +152,6 @@ def _classify(child: Any) -> Item:
         text = "".join(child.itertext()) if is_protected else ""
         return Atom(child, is_word=bool(name), text=text)
     return Span(child, (), is_apart=child.get("mtype") == "seg")
-
-
-def _is_same(tag: str, code: str) -> bool:
-    """Return whether two codes name one language, in any region."""
-    try:
-        return parse_code(tag).without_region == parse_code(code).without_region
-    except UserError:
-        return False
 
 
 def _tag(code: str) -> str:

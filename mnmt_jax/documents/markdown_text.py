@@ -6,6 +6,7 @@ are. A wrapped paragraph has as many lines as before.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,41 @@ _BLOCK_START = re.compile(r"[+*]|-+|=+|\*{3,}|_{3,}|#{1,6}|\d{1,9}[.)]|[>|].*|(?
 _SPECIAL = re.compile(r"[\\`*_\[\]<>~&]")
 _EMPHASIS = ("em", "strong", "s")
 _SOFT_BREAK, _SPACE = "\1", "\0"  # in texts that are being rendered
+_PAD_BEFORE, _PAD_AFTER = "\2", "\3"  # where emphasis may need a space beside it
+_PADS = re.compile(f"(?<=([^{_SPACE} ]))[{_PAD_BEFORE}{_PAD_AFTER}]+(?=([^{_SPACE} ]))|[\2\3]")
+_FIRST_MARKS = re.compile(rf"[,.;:!?…，。、；：！？{_SPACE}]+")
+_LAST_MARKS = re.compile(rf"[,.:!?…，。、；：！？{_SPACE}]+\Z")  # a ";" may end an entity
+
+
+@dataclasses.dataclass(frozen=True)
+class _Style:
+    """How text is written so that all emphasis remains emphasis.
+
+    Attributes:
+        escapes: whether special characters are escaped.
+        first_marks: whether marks at the start of emphasis are written before it.
+        last_marks: whether marks at its end are written after it.
+        pads: whether emphasis has spaces around it.
+    """
+
+    escapes: bool = False
+    first_marks: bool = False
+    last_marks: bool = False
+    pads: bool = False
+
+
+_PLAIN = _Style()
+_STYLES = (  # in order of preference
+    _PLAIN,
+    _Style(escapes=True),
+    *(
+        _Style(escapes, first, last)
+        for escapes in (False, True)
+        for first, last in ((True, False), (False, True), (True, True))
+    ),
+    _Style(escapes=True, first_marks=True, last_marks=True, pads=True),
+    _Style(escapes=True, pads=True),
+)
 
 
 def read_markdown(data: bytes, name: str, options: DocumentOptions) -> Document:
@@ -50,7 +86,7 @@ def read_markdown(data: bytes, name: str, options: DocumentOptions) -> Document:
         raise UserError(
             f"{name}: needs markdown-it-py; pip install 'mnmt-jax[documents]'"
         ) from None
-    original, encoding = decode_text(data, name)
+    original, encoding = decode_text(data, name, options.source)
     line_end = "\r\n" if "\r\n" in original else "\n"
     source = re.sub("\r\n?", "\n", original)
     pieces = _Pieces(source)
@@ -177,8 +213,8 @@ class _MarkdownParagraph(Paragraph):
             return
         items, structure = self._visible(self.translated(texts)), Counter(self._structure)
         structure.subtract(self._dropped)
-        for options in ({}, {"escapes": True}, {"escapes": True, "pads": True}):
-            text = self._render(items, **options).strip(f"{_SPACE} ")
+        for style in _STYLES:
+            text = _PADS.sub(_pad, self._render(items, style)).strip(f"{_SPACE} ")
             plain = text.replace(_SPACE, " ")
             if _structure(self._events_of(plain)) == +structure:
                 break
@@ -252,26 +288,27 @@ class _MarkdownParagraph(Paragraph):
                 visible.append(Span(item.payload, inner))
         return join_text(visible)
 
-    def _render(self, items: Sequence[Item], *, escapes: bool = False, pads: bool = False) -> str:
-        return "".join(self._rendered(item, escapes, pads) for item in items)
+    def _render(self, items: Sequence[Item], style: _Style = _PLAIN) -> str:
+        return "".join(self._rendered(item, style) for item in items)
 
-    def _rendered(self, item: Item, escapes: bool, pads: bool) -> str:
+    def _rendered(self, item: Item, style: _Style) -> str:
         if isinstance(item, Atom):
             return str(item.payload)
         if isinstance(item, str):
-            return self._spelled(item, escapes).replace(" ", _SPACE)
+            return self._spelled(item, style.escapes).replace(" ", _SPACE)
         opening, closing, _ = item.payload
-        inner = self._render(item.items, escapes=escapes, pads=pads)
-        stripped = inner.strip(_SPACE)
-        before, _, after = inner.partition(stripped) if stripped else ("", "", inner)
+        inner = self._render(item.items, style)
+        is_emphasis = opening.strip("*_~") == ""
+        before, stripped, after = _divided(inner, style if is_emphasis else _PLAIN)
         if isinstance(closing, tuple):
             closing, label = closing
             is_changed = (
                 stripped.replace(_SPACE, " ").casefold() != " ".join(label.split()).casefold()
             )
             closing = f"][{label}]" if is_changed else closing
-        pad = _SPACE if pads and opening.strip("*_~") == "" else ""
-        return f"{before or pad}{opening}{stripped}{closing}{after or pad}"
+        if style.pads and is_emphasis:
+            before, after = before + _PAD_BEFORE, _PAD_AFTER + after
+        return f"{before}{opening}{stripped}{closing}{after}"
 
     def _spelled(self, text: str, escapes: bool) -> str:
         """Return a text with characters written as in the source, and special ones escaped."""
@@ -312,6 +349,26 @@ def _breakable_spaces(text: str) -> Iterator[tuple[int, int]]:
         is_inside = 0 < start and end < len(text) and "\n" not in (text[start - 1], text[end])
         if is_inside and not _BLOCK_START.fullmatch(following):
             yield start, end
+
+
+def _divided(text: str, style: _Style) -> tuple[str, str, str]:
+    """Return what is written before, inside and after an element with a text."""
+    inner = text.strip(f"{_SPACE}{_PAD_BEFORE}{_PAD_AFTER}")
+    before, _, after = text.partition(inner) if inner else ("", "", text)
+    first = _FIRST_MARKS.match(inner) if style.first_marks else None
+    last = _LAST_MARKS.search(inner) if style.last_marks else None
+    start, end = first.end() if first else 0, last.start() if last else len(inner)
+    if start >= end:  # there are marks alone
+        return before, inner, after
+    return before + inner[:start], inner[start:end], inner[end:] + after
+
+
+def _pad(match: re.Match[str]) -> str:
+    """Return the space where emphasis is between a word or emphasis and its own text."""
+    before, after = match[1], match[2]
+    is_beside = (_PAD_BEFORE in match[0], before), (_PAD_AFTER in match[0], after)
+    needs = (side and (side.isalnum() or side in "*_~") for is_side, side in is_beside if is_side)
+    return _SPACE if any(needs) else ""
 
 
 def _is_empty(items: Sequence[Item]) -> bool:

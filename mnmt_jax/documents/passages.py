@@ -20,6 +20,8 @@ from mnmt_jax.documents.segments import Segment
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _SPAN, _ATOM = "g", "x"  # element names
+_BEFORE_SPACE = re.compile(r"[^\W_\u0e00-\u0eff\u3040-\u30ff\u4e00-\u9fff]|[,.;:!?)\]»”%]")
+_SPACE_BEFORE_MARK = re.compile(r"[ ](?=[,.](?:\s|\Z))")
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
 
 
@@ -58,6 +60,7 @@ class Passage:
     def __init__(self, items: Sequence[Item]) -> None:
         self._items = items
         self._elements: list[Atom | Span] = []
+        self._spaced: set[tuple[int, bool]] = set()  # numbers of words after and before spaces
         fragment = self._fragment(items)
         is_plain = not self._elements
         self.segment = Segment(
@@ -66,12 +69,16 @@ class Passage:
 
     def _fragment(self, items: Sequence[Item]) -> str:
         text = ""
-        for item in items:
+        for index, item in enumerate(items):
             if isinstance(item, str):
                 text += escape(legal(item), quote=False)
                 continue
             self._elements.append(item)
             number = len(self._elements)
+            if plain_text(items[:index][-1:])[-1:].isspace():
+                self._spaced.add((number, False))
+            if plain_text(items[index + 1 : index + 2])[:1].isspace():
+                self._spaced.add((number, True))
             if isinstance(item, Span):
                 text += f'<{_SPAN} id="{number}">{self._fragment(item.items)}</{_SPAN}>'
             else:
@@ -102,13 +109,29 @@ class Passage:
     def _read(self, parent: Any) -> list[Item]:
         items: list[Item] = [parent.text or ""]
         for child in parent:
-            original = self._elements[int(child.get("id")) - 1]
+            number, tail = int(child.get("id")), child.tail or ""
+            original = self._elements[number - 1]
             if isinstance(original, Span):
                 items.append(Span(original.payload, self._read(child)))
+            elif original.text:
+                space, tail = self._spaces(number, items, tail)
+                items += [space, original]
             else:
                 items.append(original)
-            items.append(child.tail or "")
+            items.append(tail)
         return join_text(items)
+
+    def _spaces(self, number: int, before: Sequence[Item], after: str) -> tuple[str, str]:
+        """Return the space before a word that stays as it is, and the text after it.
+
+        Words that were left out of the translation are put back between its words or marks.
+        """
+        is_after_word = bool(_BEFORE_SPACE.match(plain_text(before)[-1:]))
+        space = " " if is_after_word and (number, False) in self._spaced else ""
+        if (number, True) in self._spaced:
+            is_before_word = after[:1].isalnum() and bool(_BEFORE_SPACE.match(after))
+            after = f" {after}" if is_before_word else _SPACE_BEFORE_MARK.sub("", after, count=1)
+        return space, after
 
 
 def _atom(number: int, text: str) -> str:

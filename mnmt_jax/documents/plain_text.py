@@ -38,7 +38,7 @@ def read_text(data: bytes, name: str, options: DocumentOptions) -> Document:
     Raises:
         UserError: if its encoding is not known.
     """
-    return _WholeText(*decode_text(data, name), "")
+    return _WholeText(*decode_text(data, name, options.source), "")
 
 
 def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
@@ -51,7 +51,7 @@ def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
     charset = declared[1].decode("ascii", "replace") if declared else "utf-8"
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if is_marked or charset.lower() in ("utf-8", "utf8"):
-        return _WholeText(*decode_text(data, name), "html")
+        return _WholeText(*decode_text(data, name, options.source), "html")
     try:
         text = data.decode(charset)
     except (LookupError, UnicodeError):

@@ -30,7 +30,7 @@ def read_srt(data: bytes, name: str, options: DocumentOptions) -> Document:
     Raises:
         UserError: if a line is in no cue, or the encoding is not known.
     """
-    text, encoding = decode_text(data, name)
+    text, encoding = decode_text(data, name, options.source)
     return _Subtitles(text, encoding, name)
 
 

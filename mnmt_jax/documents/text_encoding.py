@@ -7,6 +7,7 @@ import dataclasses
 
 from mnmt_jax.data.encodings import conversion, guess_narrow_encoding, guess_wide_encoding
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 
 _MARKS = {  # UTF-32 first: its mark starts with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32-le",
@@ -15,6 +16,23 @@ _MARKS = {  # UTF-32 first: its mark starts with that of UTF-16
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
+
+
+_OF_LANGUAGES = {
+    "Windows-1250": "bs cs hr hu pl ro sk sl sq",
+    "Windows-1251": "be bg kk ky mk mn ru sr tg tt uk",
+    "Windows-1252": "af br ca co cy da de en es eu fi fr ga gl id is it lb ms nb nl nn no "
+    "oc pt sv sw tl",
+    "Windows-1253": "el",
+    "Windows-1254": "az tr",
+    "Windows-1255": "he yi",
+    "Windows-1256": "ar fa ur",
+    "Windows-1257": "et lt lv",
+    "Windows-1258": "vi",
+    "Shift_JIS": "ja",
+    "GB18030": "zh",
+}
+_BY_LANGUAGE = {code: name for name, codes in _OF_LANGUAGES.items() for code in codes.split()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,23 +54,26 @@ class TextEncoding:
         return self.mark + text.encode(self.name, self.errors)
 
 
-def decode_text(data: bytes, name: str) -> tuple[str, TextEncoding]:
+def decode_text(data: bytes, name: str, language: str | None = None) -> tuple[str, TextEncoding]:
     """Return the text of a file and its encoding.
 
     Args:
         data: the file: UTF-8, or UTF-16 or UTF-32 with a byte order mark.
         name: its name, for messages.
+        language: code of its language, if that is known; the likely encoding depends on it.
 
     Raises:
         UserError: if it is in another encoding.
     """
     for mark, encoding in _MARKS.items():
         if data.startswith(mark):
-            return _decode(data[len(mark) :], name, encoding), TextEncoding(encoding, mark)
-    return _decode(data, name, "utf-8"), TextEncoding("utf-8")
+            return _decode(data[len(mark) :], name, encoding, language), TextEncoding(
+                encoding, mark
+            )
+    return _decode(data, name, "utf-8", language), TextEncoding("utf-8")
 
 
-def _decode(data: bytes, name: str, encoding: str) -> str:
+def _decode(data: bytes, name: str, encoding: str, language: str | None) -> str:
     likely = guess_wide_encoding(data) if encoding == "utf-8" else ""
     try:
         if not likely:
@@ -61,6 +82,20 @@ def _decode(data: bytes, name: str, encoding: str) -> str:
         if encoding != "utf-8":
             raise UserError(f"{name}: is not valid {encoding.upper()}; export it again") from None
         line = data[: error.start].count(b"\n")
-        likely = guess_narrow_encoding(data.splitlines(keepends=True)[line])
+        likely = _likely_encoding(data.splitlines(keepends=True)[line], language)
         raise UserError(f"{name}:{line + 1}: is not UTF-8; {conversion(likely)}") from None
     raise UserError(f"{name}: is not UTF-8; {conversion(likely)}")
+
+
+def _likely_encoding(line: bytes, language: str | None) -> str:
+    """Return the likely encoding of a line that is not UTF-8; "" if the language has no usual one.
+
+    Args:
+        line: the line.
+        language: code of its language; without it, the bytes decide.
+    """
+    if not language:
+        return guess_narrow_encoding(line)
+    code, *others = canonical_code_or_input(language).split("_")
+    has_script = any(len(other) == 4 for other in others)  # not the usual one
+    return "" if has_script else _BY_LANGUAGE.get(code, "")

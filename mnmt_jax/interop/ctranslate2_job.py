@@ -42,14 +42,13 @@ class CTranslate2Job(SentenceJob):
     engine: _Engine | None = None
 
     @property
-    def fallback(self) -> SentenceJob | None:
+    def compiling_job(self) -> SentenceJob:
         """The job without CTranslate2."""
-        return dataclasses.replace(self, engine=None) if self.engine else None
+        return dataclasses.replace(self, engine=None)
 
-    def lacks(self, line: Line) -> bool:
-        """Return whether a line asks for more than its translation."""
-        plain = Line(line.number, line.text, line.source_lang, line.target_lang)
-        return self.engine is not None and line != plain
+    def may_compile(self, line: Line) -> bool:
+        """Return whether JAX searches a line."""
+        return not self._is_plain(line) if self.engine else super().may_compile(line)
 
     @property
     def has_slots(self) -> bool:
@@ -82,13 +81,18 @@ class CTranslate2Job(SentenceJob):
     def _translate(
         self, lines: Sequence[Line], done: Collection[int], *, has_sources: bool = True
     ) -> Iterator[tuple[int, Translation]]:
-        plain = {i for i, line in enumerate(lines) if self.engine and not self.lacks(line)}
+        plain = {i for i, line in enumerate(lines) if self.engine and self._is_plain(line)}
         wanted = {i: lines[i] for i in plain if lines[i].number not in done}
         if self.engine and wanted:
             yield from self._translate_plain(wanted, self.engine)
         others = [i for i in range(len(lines)) if i not in plain]
         searched = super()._translate([lines[i] for i in others], done, has_sources=has_sources)
         yield from ((others[i], translation) for i, translation in searched)
+
+    @staticmethod
+    def _is_plain(line: Line) -> bool:
+        """Return whether a line asks for nothing but its translation."""
+        return line == Line(line.number, line.text, line.source_lang, line.target_lang)
 
     def _translate_plain(
         self, lines: Mapping[int, Line], engine: _Engine

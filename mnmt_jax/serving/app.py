@@ -102,12 +102,18 @@ def _add_status_routes(
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
 
-def _error_response(status: int, message: str, path: str, hint: str = "") -> JSONResponse:
+def _error_response(
+    status: int,
+    message: str,
+    path: str,
+    retry_seconds: int = RETRY_SECONDS,
+    hint: str = "",
+) -> JSONResponse:
     """Return an error in the form of the path's protocol.
 
     LibreTranslate's clients compare the message, so that a hint is a field beside it.
     """
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    headers = {"Retry-After": str(retry_seconds)} if status in (429, 503) else {}
     if is_deepl(path):
         headers["X-Trace-ID"] = uuid.uuid4().hex
         message = f"{message}; {hint}" if hint else message
@@ -120,7 +126,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     """Answer an error of which the client is told."""
     path = request.url.path
     if isinstance(error, RefusedError):
-        return _error_response(error.status, error.message, path, error.hint)
+        return _error_response(error.status, error.message, path, error.retry_seconds, error.hint)
     if isinstance(error, QuotaExceeded):
         status = 456 if is_deepl(path) else 403
         return _error_response(status, "the API key has too few characters left this month", path)

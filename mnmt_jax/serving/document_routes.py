@@ -62,7 +62,9 @@ class _Documents:
     def __init__(self, service: TranslationService) -> None:
         settings = service.settings
         self._service = service
-        self._store = DocumentStore(settings.document_lifetime, settings.max_documents)
+        self._store = DocumentStore(
+            settings.document_lifetime, settings.max_documents, settings.max_kept_bytes
+        )
 
     async def translate_file(self, request: Request) -> dict[str, Any]:
         """Translate a document (LibreTranslate); answer when it is translated."""
@@ -78,7 +80,7 @@ class _Documents:
         )
         name, data = await _read_upload(fields)
         suffix = check_format(name)
-        stored_name, document = self._store.add(name, user_of(request).name, suffix)
+        stored_name, document = self._store.add(name, options.target, user_of(request).name, suffix)
         await self._store.run(stored_name, self._translation(data, options, user_of(request)))
         url = f"{request.base_url}download_file/{stored_name}"
         terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
@@ -89,6 +91,7 @@ class _Documents:
         document = self._store.get(stored_name)
         if document.status != "done":
             raise RefusedError(404, "the document is not translated yet")
+        document.is_fetched = True
         return _file_response(document)
 
     async def upload(self, request: Request) -> dict[str, str]:
@@ -108,7 +111,7 @@ class _Documents:
             raise RefusedError(400, "output_format is not supported")
         options = with_glossary(self._service, request, fields, options)
         name, data = await _read_upload(fields)
-        stored_name, document = self._store.add(name, user_of(request).name)
+        stored_name, document = self._store.add(name, options.target, user_of(request).name)
         self._store.start(stored_name, self._translation(data, options, user_of(request)))
         return {"document_id": stored_name, "document_key": document.key}
 
@@ -238,7 +241,7 @@ def _file_response(document: StoredDocument) -> Response:
     kind = mimetypes.guess_type(document.name)[0] or "application/octet-stream"
     headers = {
         "Content-Type": kind,  # without a charset: the file may have any encoding
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.name)}",
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.translated_name)}",
         "X-Content-Type-Options": "nosniff",
     }
     return Response(document.data, headers=headers)

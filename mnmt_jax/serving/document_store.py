@@ -6,14 +6,20 @@ import asyncio
 import dataclasses
 import hmac
 import logging
+import math
 import secrets
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import PurePath
 from typing import Literal
 
-from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError
 from mnmt_jax.serving.usage import QuotaExceeded
 
 _log = logging.getLogger(__name__)
+
+_OVERHEAD = 1 << 14  # bytes that are counted for a document besides its file
 
 Status = Literal["translating", "done", "error"]
 
@@ -24,6 +30,7 @@ class StoredDocument:
 
     Attributes:
         name: name of the file that was sent.
+        target: code of the target language.
         user: name of its user.
         key: secret of its user.
         status: whether it is translated.
@@ -32,9 +39,12 @@ class StoredDocument:
         characters: characters of its text.
         missing_terms: terms that are not translated as the glossary demands.
         forbidden_terms: forbidden terms in the translation.
+        is_fetched: whether its user has the translation.
+        start: time of its arrival.
     """
 
     name: str
+    target: str
     user: str
     key: str
     status: Status = "translating"
@@ -43,7 +53,20 @@ class StoredDocument:
     characters: int = 0
     missing_terms: tuple[str, ...] = ()
     forbidden_terms: tuple[str, ...] = ()
+    is_fetched: bool = False
+    start: float = dataclasses.field(default_factory=time.monotonic)
     task: asyncio.Task[None] | None = None
+
+    @property
+    def translated_name(self) -> str:
+        """Name of the translated file: that of the language before the end, as report.de.docx."""
+        name = PurePath(self.name)
+        return f"{name.stem}.{self.target}{name.suffix}"
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return len(self.data) + _OVERHEAD
 
 
 Translate = Callable[[StoredDocument], Awaitable[bytes]]
@@ -55,35 +78,56 @@ class DocumentStore:
 
     Args:
         lifetime: seconds that a document is kept after its translation.
-        most: most documents at a time.
+        most: most documents in translation.
+        max_bytes: most bytes of translated documents.
     """
 
-    def __init__(self, lifetime: float, most: int) -> None:
-        self._lifetime, self._most = lifetime, most
+    def __init__(self, lifetime: float, most: int, max_bytes: int) -> None:
+        self._lifetime, self._most, self._max_bytes = lifetime, most, max_bytes
         self._documents: dict[str, StoredDocument] = {}
+        self._seconds = 0.0  # that the last document took
 
     def __len__(self) -> int:
         """Return the number of documents."""
         return len(self._documents)
 
-    def add(self, name: str, user: str, suffix: str = "") -> tuple[str, StoredDocument]:
+    def add(
+        self, name: str, target: str, user: str, suffix: str = ""
+    ) -> tuple[str, StoredDocument]:
         """Add a document that is about to be translated; return its random name too.
 
         Args:
             name: name of the file.
+            target: code of the target language.
             user: name of its user.
             suffix: end of the random name.
 
         Raises:
-            RefusedError: with status 429, if there are too many; a user has at most half of them.
+            RefusedError: with status 429, if too many are in translation; half of them may be of
+                one user.
         """
-        of_user = sum(document.user == user for document in self._documents.values())
-        if len(self._documents) >= self._most or of_user >= max(1, self._most // 2):
-            raise RefusedError(429, "too many documents are kept; try again later")
+        self._check_room(user)
         stored_name = secrets.token_hex(16).upper() + suffix
-        document = StoredDocument(name, user, secrets.token_hex(32).upper())
+        document = StoredDocument(name, target, user, secrets.token_hex(32).upper())
         self._documents[stored_name] = document
         return stored_name, document
+
+    def _check_room(self, user: str) -> None:
+        """Check that another document of a user may be translated."""
+        waiting = [one for one in self._documents.values() if one.status == "translating"]
+        of_user = [one for one in waiting if one.user == user]
+        limit = f"--max_documents={self._most}"
+        if len(waiting) >= self._most:
+            reason, counted = f"as many as {limit} of the server allows", waiting
+        elif len(of_user) >= max(1, self._most // 2):
+            reason, counted = f"half of {limit} of the server is for one user", of_user
+        else:
+            return
+        age = time.monotonic() - min(one.start for one in counted)
+        seconds = max(RETRY_SECONDS, math.ceil(self._seconds - age if age < self._seconds else age))
+        raise RefusedError(
+            429, f"{len(counted)} documents are in translation, {reason}; try again later", seconds
+        )
 
     def get(self, stored_name: str, key: str | None = None) -> StoredDocument:
         """Return a document.
@@ -111,7 +155,7 @@ class DocumentStore:
             self.remove(stored_name)
             raise
         document.status = "done"
-        self._expire(stored_name)
+        self._keep(stored_name)
 
     def start(self, stored_name: str, translate: Translate) -> None:
         """Translate a document in the background; its status tells how that ends."""
@@ -131,11 +175,39 @@ class DocumentStore:
             document.status, document.message = "error", "the translation failed"
             _log.error("%s in the translation of a document", type(error).__name__)
         finally:
-            self._expire(stored_name)
+            self._keep(stored_name)
 
     def remove(self, stored_name: str) -> None:
         """Remove a document, if it is there."""
         self._documents.pop(stored_name, None)
 
-    def _expire(self, stored_name: str) -> None:
+    def _keep(self, stored_name: str) -> None:
+        """Keep a document for its lifetime; others make room for it."""
+        document = self._documents.pop(stored_name)
+        self._documents[stored_name] = document  # the last of those that are kept
+        if document.status == "done":
+            self._seconds = time.monotonic() - document.start
+        self._make_room()
         asyncio.get_running_loop().call_later(self._lifetime, self.remove, stored_name)
+
+    def _make_room(self) -> None:
+        """Remove fetched documents, the oldest first; then those of who has the most bytes."""
+        kept = {name: one for name, one in self._documents.items() if one.status != "translating"}
+        newest, excess = next(reversed(kept)), -self._max_bytes
+        of_user: Counter[str] = Counter()
+        for one in kept.values():
+            excess += one.size
+            of_user[one.user] += one.size
+        del kept[newest]
+        while excess > 0 and kept:
+            ((largest, _),) = of_user.most_common(1)
+            name = min(kept, key=lambda name: _rank(kept[name], largest))
+            document = kept.pop(name)
+            excess -= document.size
+            of_user[document.user] -= document.size
+            self.remove(name)
+
+
+def _rank(document: StoredDocument, largest: str) -> int:
+    """Return which documents go first, where `largest` has the most bytes."""
+    return 0 if document.is_fetched else 1 if document.user == largest else 2

@@ -194,4 +194,4 @@ def language_of(service: TranslationService, code: Any, field: str) -> str:
         return service.language(code, any_region=field == "source")
     except RefusedError as error:
         hint = f"{field}: {error.hint}" if error.hint else ""
-        raise RefusedError(error.status, error.message, hint) from None
+        raise RefusedError(error.status, error.message, hint=hint) from None

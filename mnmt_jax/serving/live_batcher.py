@@ -106,9 +106,10 @@ class LiveBatcher:
                 raise TooManyLines(len(waiting))
             if self._count + len(waiting) > self._max_waiting:
                 raise QueueFull
-            self._queues.setdefault(user, collections.deque()).extend(waiting)
-            self._count += len(waiting)
-            self._changed.notify_all()
+            if waiting:
+                self._queues.setdefault(user, collections.deque()).extend(waiting)
+                self._count += len(waiting)
+                self._changed.notify_all()
         return [item.future for item in waiting]
 
     def stop(self) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mnmt_jax.decoding.retry import Attempt, Retry
 from mnmt_jax.decoding.text_translation import LineOfText
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.errors import UserError
-from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, TranslationFuture
+from mnmt_jax.serving.job_batcher import JobBatcher
+from mnmt_jax.serving.live_batcher import QueueFull
 from mnmt_jax.serving.served_models import ServedModel
-
-Submit = Callable[[Sequence[LineOfText], str], list[TranslationFuture]]
-"""Enqueues the lines of a user."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ async def translate_lines(
         Stopped: if the server ends.
         UserError: if the first search of a line fails.
     """
-    translations = await _search(model.submit, lines, user)
+    translations = await _search(model.batcher, lines, user)
     if model.job.retry is None:
         return translations
     failed = await asyncio.to_thread(_failures, model.job.retry, lines, translations)
@@ -54,11 +52,11 @@ async def translate_lines(
 
 
 async def _retry(
-    attempt: Attempt, batcher: LiveBatcher, lines: Sequence[LineOfText], user: str
+    attempt: Attempt, batcher: JobBatcher, lines: Sequence[LineOfText], user: str
 ) -> list[Translation] | None:
     """Search lines again; return None if that is not possible, and first translations remain."""
     try:
-        return await _search(batcher.submit, lines, user) if lines else None
+        return await _search(batcher, lines, user) if lines else None
     except QueueFull:
         return None
     except UserError as error:
@@ -66,8 +64,8 @@ async def _retry(
         return None
 
 
-async def _search(submit: Submit, lines: Sequence[LineOfText], user: str) -> list[Translation]:
-    futures = submit(lines, user)
+async def _search(batcher: JobBatcher, lines: Sequence[LineOfText], user: str) -> list[Translation]:
+    futures = batcher.submit(lines, user)
     try:
         return [await asyncio.wrap_future(future) for future in futures]
     finally:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from mnmt_jax.decoding.retry import Attempt
 from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.text_translation import LineOfText, TextToTranslate
+from mnmt_jax.decoding.text_translation import TextToTranslate
 from mnmt_jax.errors import UserError
-from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped, TranslationFuture
+from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.vocabulary.language_codes import find_code, is_same_language
 
 
@@ -24,36 +24,17 @@ class ServedModel:
         batcher: translates lines of all users.
         retries: further searches of lines that fail the checks of `job.retry`, each with a batcher
             of its own, so that it does not hold up first searches.
-        fallback: translates the lines that the engine of `job` lacks, and does not hold up others.
     """
 
     name: str
     job: SentenceJob
-    batcher: LiveBatcher
-    retries: Sequence[tuple[Attempt, LiveBatcher]] = ()
-    fallback: LiveBatcher | None = None
+    batcher: JobBatcher
+    retries: Sequence[tuple[Attempt, JobBatcher]] = ()
 
     @property
-    def batchers(self) -> list[LiveBatcher]:
+    def batchers(self) -> list[JobBatcher]:
         """All batchers."""
-        fallbacks = [self.fallback] if self.fallback else []
-        return [self.batcher, *(batcher for _, batcher in self.retries), *fallbacks]
-
-    def submit(self, lines: Sequence[LineOfText], user: str) -> list[TranslationFuture]:
-        """Enqueue lines for their first search; all or none, as `LiveBatcher.submit`."""
-        if self.fallback is None:
-            return self.batcher.submit(lines, user)
-        lacking = [self.job.lacks(line.numbered(0)) for line in lines]
-        sides = list(zip(lines, lacking, strict=True))
-        plain = self.batcher.submit([line for line, is_lacking in sides if not is_lacking], user)
-        try:
-            others = self.fallback.submit([line for line, is_lacking in sides if is_lacking], user)
-        except (QueueFull, Stopped):
-            for future in plain:
-                future.cancel()
-            raise
-        futures = {False: iter(plain), True: iter(others)}
-        return [next(futures[is_lacking]) for is_lacking in lacking]
+        return [self.batcher, *(batcher for _, batcher in self.retries)]
 
     @property
     def length_penalty(self) -> float:

@@ -27,6 +27,7 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.glossary_store import GlossaryStore
+from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped, TooManyLines
 from mnmt_jax.serving.live_retry import translate_lines
@@ -51,12 +52,16 @@ class RefusedError(Exception):
     Attributes:
         status: HTTP status.
         message: one line for the client.
+        retry_seconds: after which the client may try again, if the status invites that.
         hint: what is accepted instead, where clients compare the message itself; may be empty.
     """
 
-    def __init__(self, status: int, message: str, hint: str = "") -> None:
+    def __init__(
+        self, status: int, message: str, retry_seconds: int = RETRY_SECONDS, *, hint: str = ""
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.hint = status, message, hint
+        self.status, self.message = status, message
+        self.retry_seconds, self.hint = retry_seconds, hint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +112,9 @@ class TranslationService:
         settings: limits.
         detector: detects source languages.
         database: API keys, usage and glossaries; None keeps them in memory.
-        make_engine: makes what translates the lines of a job; called for each replica, also of
-            further searches.
+        make_engine: makes what translates the lines of a job; called twice for each replica, since
+            lines that may wait for the compiler have an engine of their own; also of further
+            searches.
     """
 
     def __init__(
@@ -124,8 +130,12 @@ class TranslationService:
         self.glossaries = GlossaryStore(self.database)
         self.users = Users(self.database, require_keys=settings.require_keys)
 
-        def make_batcher(job: TranslationJob) -> LiveBatcher:
-            return _make_batcher([make_engine(one) for one in job.replicas], settings)
+        def make_batcher(job: TranslationJob) -> JobBatcher:
+            plain, compiling = (
+                _make_batcher([make_engine(one) for one in kind.replicas], settings)
+                for kind in (job, job.compiling_job)
+            )
+            return JobBatcher(job, plain, compiling)
 
         self._models = ServedModels(
             [
@@ -137,7 +147,6 @@ class TranslationService:
                         (attempt, make_batcher(attempt.job))
                         for attempt in (job.retry.attempts if job.retry else ())
                     ],
-                    make_batcher(job.fallback) if job.fallback else None,
                 )
                 for name, job in jobs.items()
             ]
@@ -196,7 +205,7 @@ class TranslationService:
         if known is None:
             names = join_names(self.languages, shown=20)
             raise RefusedError(
-                400, f"{prefix}{code} is not supported", f"the languages are {names}"
+                400, f"{prefix}{code} is not supported", hint=f"the languages are {names}"
             )
         return known
 

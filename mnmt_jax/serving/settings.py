@@ -54,7 +54,10 @@ class Settings:
         metavar="CODE",
     )
     max_document_bytes: int = _setting(10 << 20, "most bytes of a document")
-    max_documents: int = _setting(32, "most documents in translation or kept; then status 429")
+    max_documents: int = _setting(32, "most documents in translation; then status 429")
+    max_kept_bytes: int = _setting(
+        256 << 20, "most bytes of translated documents; then those that were fetched go first"
+    )
     document_timeout: float = _setting(3600.0, "seconds until a document is given up")
     document_lifetime: float = _setting(600.0, "seconds that a translated document is kept")
     headers_timeout: float = _setting(

@@ -137,6 +137,12 @@ def is_same_language(first: str, second: str) -> bool:
     return canonical_code_or_input(first) == canonical_code_or_input(second)
 
 
+def is_same_in_any_region(first: str, second: str) -> bool:
+    """Return whether two codes name one language, in any region; False if one is no code."""
+    tags = _parse_or_none(first), _parse_or_none(second)
+    return None not in tags and len({tag.without_region for tag in tags if tag}) == 1
+
+
 def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
     """Return the canonical form of language codes, in which each language occurs once.
 

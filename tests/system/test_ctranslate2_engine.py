@@ -124,8 +124,8 @@ def test_a_server_translates_with_it():
     assert [piece for one in sentences for piece in one.translations] == expected
     assert "\n\n- " in answer.translation.text
     assert make_job().has_slots and not job.has_slots
-    fallback = job.fallback
-    assert type(fallback) is CTranslate2Job and fallback.has_slots and fallback.fallback is None
+    compiling = job.compiling_job
+    assert type(compiling) is CTranslate2Job and compiling.has_slots and compiling.engine is None
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import uvicorn
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.app import create_app
 from mnmt_jax.serving.connections import make_config
 from mnmt_jax.serving.database import Database
@@ -44,15 +45,15 @@ class MadeJob:
         self.decode = Decode()
         self._name = name
         self.replicas = [self]
-        self.fallback: MadeJob | None = None
+        self.compiling_job = self
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()
 
     retry = None
 
-    def lacks(self, line: Any) -> bool:
-        return bool(self.fallback) and bool(line.terms.required)
+    def may_compile(self, line: Any) -> bool:
+        return TranslationJob.may_compile(self, line)  # type: ignore[arg-type]
 
     def fits(self, text: str, language: str) -> bool:
         return len(text) <= 200

@@ -245,3 +245,42 @@ def test_a_translated_file_has_nothing_to_translate(data, name):
     message = rf"{re.escape(name)}: has no text that is not translated yet; there is nothing"
     with pytest.raises(UserError, match=message):
         translated(once, name, capitals)
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "message"),
+    [
+        ("Language: de", {"target": "cs"}, "Language: de in the file, but cs is asked for"),
+        ("Language: sr@latin", {"target": "cs"}, "Language: sr in the file, but cs is asked for"),
+        ("X-Source-Language: en", {"source": "fr"}, "X-Source-Language: en in the file, but fr is"),
+        (
+            "Plural-Forms: nplurals=2; plural=(n != 1);",
+            {"target": "cs"},
+            "has Plural-Forms, but no Language; write Language: cs into the header if they are of "
+            "that language, else run msginit",
+        ),
+    ],
+)
+def test_a_catalog_of_other_languages_is_refused(header, options, message):
+    text = f'msgid ""\nmsgstr ""\n"{header}\\n"\n\nmsgid "Some words"\nmsgstr ""\n'
+    with pytest.raises(UserError, match=rf"^a\.po: {re.escape(message)}"):
+        translated(text, "a.po", **options)
+
+
+@pytest.mark.parametrize("language", ["de", "de_AT", "de@formal"])
+def test_a_catalog_of_the_language_keeps_its_header(language):
+    text = PO.replace("Language: de", f'X-Source-Language: en_US\\n"\n"Language: {language}')
+    assert f"Language: {language}\\n" in translated(text, "a.po")[0].decode()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_template_gets_the_language(end):
+    text = (
+        'msgid ""\nmsgstr ""\n"Language: \\n"\n'
+        '"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\\n"\n\n'
+        'msgid "Language: \\n"\nmsgstr ""\n'
+    )
+    after, _ = translated(text.replace("\n", end), "a.po", identity, target="pt_BR")
+    expected = text.replace("Language: ", "Language: pt_BR", 1)
+    expected = f'{expected[:-3]}"Language: \\n"\n'
+    assert after.decode() == expected.replace("\n", end)

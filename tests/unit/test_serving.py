@@ -188,35 +188,35 @@ def wait_until(condition) -> None:
         time.sleep(0.005)
 
 
-def test_sentences_that_the_engine_lacks_hold_up_no_others(job):
-    job.fallback = MadeJob(name="fallback ")
-    job.fallback.gate.clear()
+def test_sentences_that_wait_for_the_compiler_hold_up_no_others(job):
+    job.compiling_job = MadeJob(name="terms ")
+    job.compiling_job.gate.clear()
     body = {"q": "One. Two file.", "source": "en", "target": "de", "glossary": {"file": "Datei"}}
     service = made_service(job, wait_milliseconds=0)
     with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
         waiting = pool.submit(call, url, "/translate", body)
-        wait_until(lambda: job.fallback.batches)
+        wait_until(lambda: job.compiling_job.batches)
         plain = {"q": "Go.", "source": "en", "target": "de"}
         assert call(url, "/translate", plain) == (200, {"translatedText": "[de] Go."})
-        job.fallback.gate.set()
-        text = "[de] One. [fallback de] Two Datei."
+        job.compiling_job.gate.set()
+        text = "[de] One. [terms de] Two Datei."
         assert waiting.result() == (200, {"translatedText": text})
-    assert job.fallback.batches == [["Two file."]] and ["One."] in job.batches
+    assert job.compiling_job.batches == [["Two file."]] and ["One."] in job.batches
 
 
-def test_a_full_queue_of_what_the_engine_lacks_refuses_the_whole_request(job):
+def test_a_full_queue_of_sentences_with_terms_refuses_the_whole_request(job):
     job.gate.clear()
-    job.fallback = MadeJob()
-    job.fallback.gate.clear()
+    job.compiling_job = MadeJob()
+    job.compiling_job.gate.clear()
     service = made_service(job, wait_milliseconds=0, max_waiting=1)
     with serving(service) as url, concurrent.futures.ThreadPoolExecutor() as pool:
         terms = {"q": "A file.", "source": "en", "target": "de", "glossary": {"file": "Datei"}}
         first = [pool.submit(call, url, "/translate", terms)]
-        wait_until(lambda: job.fallback.batches)
+        wait_until(lambda: job.compiling_job.batches)
         first.append(pool.submit(call, url, "/translate", terms))
         wait_until(lambda: service.waiting == 1)
         assert call(url, "/translate", {**terms, "q": "One. Two file."})[0] == 429
-        job.fallback.gate.set()
+        job.compiling_job.gate.set()
         job.gate.set()
         assert [future.result()[0] for future in first] == [200, 200]
         wait_until(lambda: service.waiting == 0)

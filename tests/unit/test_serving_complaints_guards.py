@@ -224,7 +224,7 @@ def test_a_retry_that_fails_or_finds_no_room_leaves_the_first_translation():
     with serving(service) as url:
         (model,) = service.models()
         for _, batcher in model.retries:
-            batcher._max_waiting = 0
+            batcher._batcher._max_waiting = 0
         status, answer = call(url, "/translate", {"q": "заранее", "source": "ru", "target": "de"})
         assert (status, answer) == (200, {"translatedText": LOOP})
 

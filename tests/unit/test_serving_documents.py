@@ -63,7 +63,7 @@ def test_a_file_is_translated_and_downloaded(address):
         assert file.content == b"\xef\xbb\xbf[de] Hello, you.\r\n\r\n[de] Goodbye.\r\n"
     assert file.headers["Content-Type"] == "text/plain"
     assert file.headers["X-Content-Type-Options"] == "nosniff"
-    assert file.headers["Content-Disposition"] == "attachment; filename*=UTF-8''My%20file.txt"
+    assert file.headers["Content-Disposition"] == "attachment; filename*=UTF-8''My%20file.de.txt"
     other = send(address).json()["translatedFileUrl"]
     assert other != url
 
@@ -224,14 +224,56 @@ def test_nothing_is_left_behind(job, tmp_path, monkeypatch, text):
     assert not len(stores[0])
 
 
-def test_too_many_documents_are_refused(address):
-    for _ in range(3):
-        assert send(address).status_code == 200
+def test_too_many_documents_in_translation_are_refused(address, job):
+    job.gate.clear()
+    url, files = f"{address}/v2/document", {"file": ("a.txt", TEXT)}
+    fields = {"source_lang": "EN", "target_lang": "DE"}
+    handles = [requests.post(url, fields, files=files, timeout=60).json() for _ in range(3)]
+    time.sleep(4)
     response = send(address)
-    assert refusal(response) == (429, "too many documents are kept; try again later")
-    assert int(response.headers["Retry-After"]) > 0
-    broken = [send(address, b"12").status_code for _ in range(3)]
-    assert broken == [429] * 3
+    message = "3 documents are in translation, half of --max_documents=6 of the server is for one"
+    assert refusal(response) == (429, f"{message} user; try again later")
+    assert 4 <= int(response.headers["Retry-After"]) < 30  # nothing is known but their age
+    assert [send(address, b"12").status_code for _ in range(3)] == [429] * 3
+    job.gate.set()
+    deadline = time.monotonic() + 30
+    while send(address).status_code != 200 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert time.monotonic() < deadline and len(handles) == 3
+
+
+def test_translated_documents_do_not_count_as_in_translation(address):
+    """Neither fetched ones nor others: more than the most at a time, within their lifetime."""
+    urls = [send(address).json()["translatedFileUrl"] for _ in range(9)]
+    assert {requests.get(url, timeout=60).status_code for url in urls} == {200}
+
+
+def test_fetched_documents_make_room_for_others(job):
+    data = b"A sentence. " * 2500
+    settings = {"wait_milliseconds": 0, "max_kept_bytes": 150_000}
+    with serving(made_service(job, **settings)) as address:
+        urls = [send(address, data).json()["translatedFileUrl"] for _ in range(2)]
+        assert requests.get(urls[1], timeout=60).status_code == 200
+        urls.append(send(address, data).json()["translatedFileUrl"])
+        assert [requests.get(url, timeout=60).status_code for url in urls] == [200, 404, 200]
+
+
+def test_the_user_with_the_most_bytes_makes_room():
+    async def translate(document) -> bytes:
+        return bytes(60_000 if document.user == "much" else 10)
+
+    async def use() -> None:
+        store = DocumentStore(60, 4, 180_000)
+        names = []
+        for user in ("little", "much", "much", "little"):
+            names.append(store.add("a.txt", "de", user)[0])
+            await store.run(names[-1], translate)
+        assert len(store) == 3
+        assert store.get(names[0]) and store.get(names[2]) and store.get(names[3])
+        with pytest.raises(RefusedError):
+            store.get(names[1])
+
+    asyncio.run(use())
 
 
 def test_failed_documents_leave_room(address):
@@ -350,18 +392,18 @@ def test_documents_of_deepl_are_refused_at_once(client):
 
 def test_a_stored_document_needs_its_name_and_key():
     async def use() -> None:
-        store = DocumentStore(1, 4)
-        name, document = store.add("../a.TXT", "me", ".txt")
+        store = DocumentStore(1, 4, 1 << 20)
+        name, document = store.add("../a.TXT", "de", "me", ".txt")
         assert re.fullmatch(r"[0-9A-F]{32}\.txt", name)
         assert store.get(name) is store.get(name, document.key) is document
         with pytest.raises(RefusedError):
             store.get(name, "other")
-        store.add("b.txt", "me")
+        store.add("b.txt", "de", "me")
         for user in ("me", "you", "you", "they"):
             with (
                 pytest.raises(RefusedError) if user in ("me", "they") else contextlib.nullcontext()
             ):
-                store.add("c.txt", user)
+                store.add("c.txt", "de", user)
 
     asyncio.run(use())
 

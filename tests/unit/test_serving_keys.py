@@ -20,7 +20,7 @@ from mnmt_jax.serving import api_keys as api_keys_module
 from mnmt_jax.serving import usage as usage_module
 from mnmt_jax.serving.api_keys import ApiKeys
 from mnmt_jax.serving.database import Database, DatabaseError
-from mnmt_jax.serving.live_batcher import LiveBatcher
+from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.settings import Settings, add_settings_flags
 from mnmt_jax.serving.usage import QuotaExceeded, Usage, read_usage
 from tests.full_disk import files_up_to
@@ -195,13 +195,13 @@ def test_users_of_keys_take_turns_whatever_their_address(monkeypatch, path, keys
     first, second = keys.create("first"), keys.create("second")
     service = keyed_service(path)
     users = []
-    submit = LiveBatcher.submit
+    submit = JobBatcher.submit
 
     def observed(batcher, lines, user):
         users.append(user)
         return submit(batcher, lines, user)
 
-    monkeypatch.setattr(LiveBatcher, "submit", observed)
+    monkeypatch.setattr(JobBatcher, "submit", observed)
     with serving(service) as url:
         for key in (first, second, first):
             call(url, "/translate", {**HELLO, "api_key": key})

@@ -124,3 +124,22 @@ def test_text_outside_of_cues_names_its_line():
         translated(f"\nWEBVTT\n{SRT}", "a.srt")
     with pytest.raises(UserError, match=r"a\.srt: has no line of times, such as 00:00:01,000 -->"):
         translated("no times", "a.srt")
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.html", "a.md", "a.srt"])
+@pytest.mark.parametrize(
+    ("source", "remedy"),
+    [
+        ("de", "(if it is Windows-1252: iconv -f Windows-1252 -t UTF-8 FILE > NEW)"),
+        ("cs", "(if it is Windows-1250: "),
+        ("ru", "(if it is Windows-1251: "),
+        ("zh_Hant", "convert the file to UTF-8"),
+        (None, "(if it is Windows-1251: "),
+    ],
+)
+def test_the_likely_encoding_is_one_of_the_language(name, source, remedy):
+    with pytest.raises(UserError, match=r"is not UTF-8; convert the file to UTF-8") as error:
+        translated("Füße".encode("latin-1"), name, source=source)
+    assert str(error.value).endswith(remedy) or (
+        remedy.startswith("(") and remedy in str(error.value)
+    )
