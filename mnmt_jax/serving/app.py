@@ -29,6 +29,7 @@ from mnmt_jax.serving.database import DatabaseError
 from mnmt_jax.serving.document_routes import DOCUMENT_PATHS
 from mnmt_jax.serving.middleware import AnswerErrors, ChooseModel, LimitBody, Measure
 from mnmt_jax.serving.request_fields import is_deepl
+from mnmt_jax.serving.route_fields import describe_routes
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.usage import QuotaExceeded
@@ -45,15 +46,26 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
     """
     settings = service.settings
     identify = Depends(make_identify(service.users))
-    app = FastAPI(title="mnmt-jax", version=__version__, dependencies=[identify])
+    app = FastAPI(
+        title="mnmt-jax",
+        version=__version__,
+        dependencies=[identify],
+        docs_url=None,  # FastAPI's pages load scripts of other addresses
+        redoc_url=None,
+    )
     registry = CollectorRegistry()
-    app.include_router(libretranslate.make_router(service))
-    app.include_router(deepl.make_router(service))
-    app.include_router(deepl_glossaries.make_router(service))
-    app.include_router(multilingual_glossaries.make_router(service))
-    app.include_router(document_routes.make_router(service))
-    app.include_router(page_routes.make_router(service))
+    for router in (
+        libretranslate.make_router(service),
+        deepl.make_router(service),
+        document_routes.make_router(service),
+        deepl_glossaries.make_router(service),
+        multilingual_glossaries.make_router(service),
+        page_routes.make_router(service),
+    ):
+        describe_routes(router, service.languages)
+        app.include_router(router)
     _add_status_routes(app, is_ready, registry)
+    describe_routes(app.router, service.languages)
     waiting = Gauge("mnmt_waiting_lines", "Lines that wait for a batch", registry=registry)
     waiting.set_function(lambda: service.waiting)
     _add_middleware(app, settings, registry)

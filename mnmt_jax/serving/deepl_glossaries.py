@@ -25,6 +25,7 @@ from mnmt_jax.serving.glossary_store import (
     TooManyGlossaries,
 )
 from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
+from mnmt_jax.serving.route_fields import GlossaryId
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 
 _TSV = "text/tab-separated-values"
@@ -56,16 +57,16 @@ def make_router(service: TranslationService) -> APIRouter:
         return {"glossaries": [_described(one[0]) for one in stored if len(one) == 1]}
 
     @router.get("/glossaries/{identifier}")
-    async def glossary(request: Request, identifier: str) -> dict[str, Any]:
+    async def glossary(request: Request, identifier: GlossaryId) -> dict[str, Any]:
         return _described(_only_dictionary(service, request, identifier))
 
     @router.get("/glossaries/{identifier}/entries")
-    async def entries(request: Request, identifier: str) -> Response:
+    async def entries(request: Request, identifier: GlossaryId) -> Response:
         pairs = store.pairs(_only_dictionary(service, request, identifier))
         return Response(format_entries(pairs), media_type=_TSV)
 
     @router.delete("/glossaries/{identifier}", status_code=204)
-    async def delete(request: Request, identifier: str) -> Response:
+    async def delete(request: Request, identifier: GlossaryId) -> Response:
         if not await asyncio.to_thread(store.delete, user_of(request).owner, identifier):
             raise not_found(identifier)
         return Response(status_code=204)

@@ -27,6 +27,7 @@ from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Trans
 from mnmt_jax.serving.glossary_fields import glossary_field
 from mnmt_jax.serving.libretranslate import language_of
 from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
+from mnmt_jax.serving.route_fields import DocumentId, FileName
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 from mnmt_jax.serving.users import User
 
@@ -86,7 +87,7 @@ class _Documents:
         terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
         return {"translatedFileUrl": url, **terms}
 
-    async def download(self, stored_name: str) -> Response:
+    async def download(self, stored_name: FileName) -> Response:
         """Return a translated document (LibreTranslate)."""
         document = self._store.get(stored_name)
         if document.status != "done":
@@ -115,7 +116,7 @@ class _Documents:
         self._store.start(stored_name, self._translation(data, options, user_of(request)))
         return {"document_id": stored_name, "document_key": document.key}
 
-    async def status(self, request: Request, stored_name: str) -> dict[str, Any]:
+    async def status(self, request: Request, stored_name: DocumentId) -> dict[str, Any]:
         """Return whether a document is translated (DeepL)."""
         document = self._store.get(stored_name, await _document_key(request))
         state: dict[str, Any] = {"document_id": stored_name, "status": document.status}
@@ -126,7 +127,7 @@ class _Documents:
             state |= _lacking_terms(document, ("missing_terms", "forbidden_terms"))
         return state
 
-    async def result(self, request: Request, stored_name: str) -> Response:
+    async def result(self, request: Request, stored_name: DocumentId) -> Response:
         """Return a translated document, once (DeepL)."""
         document = self._store.get(stored_name, await _document_key(request))
         if document.status == "translating":

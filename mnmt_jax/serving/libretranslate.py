@@ -100,7 +100,7 @@ def make_router(service: TranslationService) -> APIRouter:
             "language": {"source": _named(first), "target": _named((others or [first])[0])},
         }
 
-    @router.post("/suggest")
+    @router.post("/suggest", include_in_schema=False)
     async def suggest() -> None:
         raise RefusedError(403, "suggestions are not collected")
 

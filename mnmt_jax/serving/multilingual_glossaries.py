@@ -22,6 +22,7 @@ from mnmt_jax.serving.deepl_glossaries import (
 from mnmt_jax.serving.glossary_fields import format_entries
 from mnmt_jax.serving.glossary_store import Languages, Pair, StoredGlossary
 from mnmt_jax.serving.request_fields import read_fields, required, user_of
+from mnmt_jax.serving.route_fields import GlossaryId
 from mnmt_jax.serving.service import RefusedError, TranslationService
 
 
@@ -50,11 +51,11 @@ def _add_routes_of_glossaries(router: APIRouter, service: TranslationService) ->
         return {"glossaries": [_described(one) for one in stored]}
 
     @router.get("/{identifier}")
-    async def glossary(request: Request, identifier: str) -> dict[str, Any]:
+    async def glossary(request: Request, identifier: GlossaryId) -> dict[str, Any]:
         return _described(find_glossary(service, request, identifier))
 
     @router.patch("/{identifier}")
-    async def change(request: Request, identifier: str) -> dict[str, Any]:
+    async def change(request: Request, identifier: GlossaryId) -> dict[str, Any]:
         fields, owner = await read_fields(request), user_of(request).owner
         find_glossary(service, request, identifier)
         new = _read_dictionaries(service, fields.get("dictionaries", []))
@@ -66,7 +67,7 @@ def _add_routes_of_glossaries(router: APIRouter, service: TranslationService) ->
         return _described(find_glossary(service, request, identifier))
 
     @router.delete("/{identifier}", status_code=204)
-    async def delete(request: Request, identifier: str) -> Response:
+    async def delete(request: Request, identifier: GlossaryId) -> Response:
         if not await asyncio.to_thread(store.delete, user_of(request).owner, identifier):
             raise not_found(identifier)
         return Response(status_code=204)
@@ -76,13 +77,13 @@ def _add_routes_of_dictionaries(router: APIRouter, service: TranslationService) 
     store = service.glossaries
 
     @router.get("/{identifier}/entries")
-    async def entries(request: Request, identifier: str) -> dict[str, Any]:
+    async def entries(request: Request, identifier: GlossaryId) -> dict[str, Any]:
         stored = await _dictionary(service, request, identifier)
         text = format_entries(store.pairs(stored))
         return {"dictionaries": [_codes(stored) | {"entries": text, "entries_format": "tsv"}]}
 
     @router.put("/{identifier}/dictionaries")
-    async def replace(request: Request, identifier: str) -> dict[str, Any]:
+    async def replace(request: Request, identifier: GlossaryId) -> dict[str, Any]:
         fields = await read_fields(request)
         find_glossary(service, request, identifier)
         languages, pairs = read_dictionary(service, fields)
@@ -93,7 +94,7 @@ def _add_routes_of_dictionaries(router: APIRouter, service: TranslationService) 
         return _dictionary_info(new)
 
     @router.delete("/{identifier}/dictionaries", status_code=204)
-    async def delete(request: Request, identifier: str) -> Response:
+    async def delete(request: Request, identifier: GlossaryId) -> Response:
         stored = await _dictionary(service, request, identifier)
         languages = stored.source, stored.target
         await asyncio.to_thread(store.delete, user_of(request).owner, identifier, languages)

@@ -1,15 +1,16 @@
-"""Routes of the translation page: its HTML, style sheet and script."""
+"""Routes of the translation page (its HTML, style sheet and script) and of the page of routes."""
 
 from __future__ import annotations
 
 import importlib.resources
-import urllib.parse
 from collections.abc import Awaitable, Callable
+from urllib.parse import quote
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from mnmt_jax.serving.docs_page import make_docs_page
 from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError, TranslationService
 
@@ -17,6 +18,7 @@ _FILES = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
+    "/docs.css": ("docs.css", "text/css"),
 }
 # Nothing of other addresses, nothing within the HTML, and no frame around the page.
 _POLICY = (
@@ -40,7 +42,17 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.get("/models/{name}")
     async def add_slash(name: str) -> Response:
         _check_model(service, name)
-        return RedirectResponse(f"{urllib.parse.quote(name)}/")  # relative, also behind a proxy
+        return RedirectResponse(f"{quote(name)}/")  # relative, also behind a proxy
+
+    @router.api_route("/docs", methods=["GET", "HEAD"])
+    async def docs(request: Request) -> Response:
+        model = request.scope.get(MODEL)
+        _check_model(service, model)
+        address = f"{request.base_url}models/{quote(model)}/" if model else f"{request.base_url}"
+        html = make_docs_page(
+            request.app.openapi(), address.rstrip("/"), service.settings.require_keys
+        )
+        return Response(html, media_type="text/html", headers=_HEADERS)
 
     return router
 
