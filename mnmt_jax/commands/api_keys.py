@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mnmt_jax.commands.common_flags import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.errors import UserError, say
 
 
@@ -21,7 +21,7 @@ def make_parser() -> CommandParser:
     create = commands.add_parser("create", help="make a key and print it, once")
     create.add_argument(
         "--characters_per_month",
-        type=int,
+        type=positive_int,
         metavar="N",
         help="characters that the key may translate in a month (UTC); default: no limit",
     )
@@ -61,8 +61,6 @@ def _create(flags: argparse.Namespace) -> None:
     from mnmt_jax.serving.database import Database
 
     quota, name = flags.characters_per_month, flags.name
-    if quota is not None and quota < 1:
-        raise UserError(f"--characters_per_month={quota} must be at least 1")
     if not name.strip() or not name.isprintable():
         raise UserError(f"--name={name!r} must be printable text")
     key = ApiKeys(Database(flags.database)).create(name, quota)

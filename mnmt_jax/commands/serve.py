@@ -26,10 +26,13 @@ from mnmt_jax.commands.common_flags import (
 )
 from mnmt_jax.errors import UserError, pluralize, say
 from mnmt_jax.serving.model_names import name_runs
-from mnmt_jax.serving.settings import Settings, add_settings_flags
+from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.sentence_job import SentenceJob
+
+_VARIABLES = ("run", "lid", "beam_size", "pivot", "step")
+"""Flags that are also variables, beside those of `Settings`."""
 
 
 def make_parser() -> CommandParser:
@@ -40,10 +43,11 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--run",
         required=True,
-        action="append",
+        action=Replacing,
         metavar="[NAME=]RUN",
         help="run directory of a trained or imported model, and its name in requests; default: the "
-        "name of the directory; repeat it for several models",
+        "name of the directory; repeat it for several models, or separate them by commas in the "
+        "variable",
     )
     parser.add_argument(
         "--lid",
@@ -56,6 +60,7 @@ def make_parser() -> CommandParser:
     add_beam_size(parser)
     add_pivot(parser)
     add_step(parser)
+    add_variables(parser, _VARIABLES)
     add_gin_flags(parser)
     return parser
 
@@ -65,10 +70,8 @@ def main() -> None:
     flags, gin_files, bindings = parse_command_line(make_parser())
     settings, runs = Settings.of_flags(flags), name_runs(flags.run)
     try:
-        import uvicorn
-
         from mnmt_jax.serving.app import create_app
-        from mnmt_jax.serving.connections import make_config
+        from mnmt_jax.serving.connections import Server, make_config
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'mnmt-jax[serve]'") from error
     import_modules(flags.module_import)
@@ -77,17 +80,20 @@ def main() -> None:
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
     database = Database(settings.database or None)
-    if not settings.database:
-        say("glossaries and usage are kept in memory until the server ends; --database keeps them")
     jobs = {name: _load_job(run, flags, gin_files, bindings) for name, run in runs.items()}
     if settings.engine == "ctranslate2":
         jobs = {name: _exported(job, settings) for name, job in jobs.items()}
     service = TranslationService(jobs, settings, find_detector(flags.lid), database)
     ready = threading.Event()
     application = create_app(service, ready.is_set)
-    server = uvicorn.Server(make_config(application, settings))
+    server = Server(make_config(application, settings))
     with _listen(settings) as listener:
         _say_served(runs, jobs, settings, f"http://{settings.host}:{listener.getsockname()[1]}")
+        if not settings.database:
+            say(
+                "glossaries and usage are kept in memory until the server ends; "
+                "--database keeps them"
+            )
         threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()
         try:
             server.run([listener])
@@ -127,7 +133,7 @@ def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
     try:
         return CTranslate2Job.of(job, settings.compute_type, settings.threads)
     except UserError as error:
-        raise UserError(f"--run={job.pretrained.run}: {error}") from error
+        raise UserError(f"--run={job.pretrained.run}: {error}; or use --engine=jax") from error
 
 
 def _say_served(

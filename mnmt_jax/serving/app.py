@@ -60,7 +60,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
         document_routes.make_router(service),
         deepl_glossaries.make_router(service),
         multilingual_glossaries.make_router(service),
-        page_routes.make_router(settings.require_keys),
+        page_routes.make_router(service),
     ):
         describe_routes(router, service.languages)
         app.include_router(router)
@@ -89,7 +89,7 @@ def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistr
         answers=Counter("mnmt_answers", "Answers", ["path", "status"], registry=registry),
         seconds=Histogram("mnmt_answer_seconds", "Time to answer", ["path"], registry=registry),
     )
-    if origins := [origin.strip() for origin in settings.cors_origins.split(",") if origin]:
+    if origins := settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
@@ -115,21 +115,30 @@ def _add_status_routes(
 
 
 def _error_response(
-    status: int, message: str, path: str, retry_seconds: int = RETRY_SECONDS
+    status: int,
+    message: str,
+    path: str,
+    retry_seconds: int = RETRY_SECONDS,
+    hint: str = "",
 ) -> JSONResponse:
-    """Return an error in the form of the path's protocol."""
+    """Return an error in the form of the path's protocol.
+
+    LibreTranslate's clients compare the message, so that a hint is a field beside it.
+    """
     headers = {"Retry-After": str(retry_seconds)} if status in (429, 503) else {}
     if is_deepl(path):
         headers["X-Trace-ID"] = uuid.uuid4().hex
+        message = f"{message}; {hint}" if hint else message
         return JSONResponse({"message": message}, status, headers)
-    return JSONResponse({"error": message}, status, headers)
+    hints = {"hint": hint} if hint else {}
+    return JSONResponse({"error": message, **hints}, status, headers)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
     """Answer an error of which the client is told."""
     path = request.url.path
     if isinstance(error, RefusedError):
-        return _error_response(error.status, error.message, path, error.retry_seconds)
+        return _error_response(error.status, error.message, path, error.retry_seconds, error.hint)
     if isinstance(error, QuotaExceeded):
         status = 456 if is_deepl(path) else 403
         return _error_response(status, "the API key has too few characters left this month", path)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mnmt_jax.errors import pluralize, say
 from mnmt_jax.serving.service import RETRY_SECONDS
 from mnmt_jax.serving.settings import Settings
 
@@ -39,6 +41,16 @@ def make_config(app: ASGIApp, settings: Settings, **options: Any) -> uvicorn.Con
     return uvicorn.Config(
         app, http=protocol, ws="none", access_log=False, log_level="warning", **options
     )
+
+
+class Server(uvicorn.Server):
+    """A server that says for what it waits before it ends."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer the requests that have come, and end."""
+        count = len(self.server_state.tasks)
+        say(f"stops after {pluralize(count, 'request')}" if count else "stops")
+        await super().shutdown(sockets)
 
 
 class LimitedConnection(HttpToolsProtocol):

@@ -65,6 +65,7 @@ def make_router(service: TranslationService) -> APIRouter:
             raise RefusedError(400, "text must be a list of texts")
         check_options(fields)
         source = text_field(fields, "source_lang")
+        required(fields, "target_lang")
         options = TranslationOptions(
             target=service.language(text_field(fields, "target_lang"), "target_lang"),
             source=service.language(source, "source_lang", any_region=True) if source else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -60,7 +60,7 @@ def make_router(service: TranslationService) -> APIRouter:
             markup=_FORMATS[form],
             glossary=glossary_field(fields, "glossary"),
         )
-        alternatives = integer_field(fields, "alternatives", 0)
+        alternatives = _wanted_alternatives(fields)
         answers = await service.translate([texts] if single else texts, options, user_of(request))
         return _response(answers, single, alternatives)
 
@@ -158,6 +158,17 @@ def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
     }
 
 
+def _wanted_alternatives(fields: Mapping[str, Any]) -> int:
+    """Return how many alternatives a request asks for.
+
+    Raises:
+        RefusedError: with status 400, if it is no number or below 0.
+    """
+    if (count := integer_field(fields, "alternatives", 0)) < 0:
+        raise RefusedError(400, "alternatives must be at least 0")
+    return count
+
+
 def _alternatives(answer: Answer, count: int) -> list[str]:
     """Return other hypotheses of a text of one sentence, at most as many as the beam has.
 
@@ -179,4 +190,8 @@ def language_of(service: TranslationService, code: Any, field: str) -> str:
     if not isinstance(code, str):
         raise RefusedError(400, f"{field} must be text")
     code = _ALIASES.get(code.lower(), code)
-    return service.language(code, any_region=field == "source")
+    try:
+        return service.language(code, any_region=field == "source")
+    except RefusedError as error:
+        hint = f"{field}: {error.hint}" if error.hint else ""
+        raise RefusedError(error.status, error.message, hint=hint) from None

@@ -31,6 +31,18 @@ class QueueFull(Exception):
     """More lines wait than the limit allows."""
 
 
+class TooManyLines(QueueFull):
+    """More lines at once than may ever wait.
+
+    Attributes:
+        count: number of lines.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.count = count
+
+
 class Stopped(Exception):
     """The server ends and accepts no more lines."""
 
@@ -83,12 +95,15 @@ class LiveBatcher:
 
         Raises:
             QueueFull: if too many lines wait.
+            TooManyLines: if there are more lines than may wait.
             Stopped: if the batcher has been stopped.
         """
         waiting = [_Waiting(line.numbered(0), concurrent.futures.Future()) for line in lines]
         with self._changed:
             if self._stops:
                 raise Stopped
+            if len(waiting) > self._max_waiting:
+                raise TooManyLines(len(waiting))
             if self._count + len(waiting) > self._max_waiting:
                 raise QueueFull
             if waiting:

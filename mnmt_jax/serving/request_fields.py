@@ -55,6 +55,8 @@ async def _read_fields(request: Request, lists: tuple[str, ...]) -> dict[str, An
     if kind == "multipart/form-data":
         form = await request.form()
         return fields | _collected([(key, value) for key, value in form.multi_items()], lists)
+    if body.lstrip().startswith(b"{"):
+        raise RefusedError(400, "the body looks like JSON; send Content-Type: application/json")
     return fields | _form(_text(body), lists)
 
 

@@ -29,7 +29,7 @@ from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.glossary_store import GlossaryStore
 from mnmt_jax.serving.job_batcher import JobBatcher
 from mnmt_jax.serving.line_engines import JobEngine, LineEngine
-from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
+from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped, TooManyLines
 from mnmt_jax.serving.live_retry import translate_lines
 from mnmt_jax.serving.served_models import ServedModel, ServedModels
 from mnmt_jax.serving.settings import Settings
@@ -53,11 +53,15 @@ class RefusedError(Exception):
         status: HTTP status.
         message: one line for the client.
         retry_seconds: after which the client may try again, if the status invites that.
+        hint: what is accepted instead, where clients compare the message itself; may be empty.
     """
 
-    def __init__(self, status: int, message: str, retry_seconds: int = RETRY_SECONDS) -> None:
+    def __init__(
+        self, status: int, message: str, retry_seconds: int = RETRY_SECONDS, *, hint: str = ""
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.retry_seconds = status, message, retry_seconds
+        self.status, self.message = status, message
+        self.retry_seconds, self.hint = retry_seconds, hint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +203,10 @@ class TranslationService:
                 raise RefusedError(400, f"{prefix}{error}") from None
             known = next(one for one in self.languages if find_code(code, [one]))
         if known is None:
-            raise RefusedError(400, f"{prefix}{code} is not supported")
+            names = join_names(self.languages, shown=20)
+            raise RefusedError(
+                400, f"{prefix}{code} is not supported", hint=f"the languages are {names}"
+            )
         return known
 
     def detect(self, text: str) -> tuple[str, float] | None:
@@ -305,12 +312,15 @@ class TranslationService:
     async def _translate_texts(
         self, texts: Sequence[TextToTranslate], models: ServedModels, user: str
     ) -> list[TextTranslation]:
-        """Translate texts with the model of each direction."""
+        """Translate texts with the model of each direction; not into their own language."""
         by_model: dict[ServedModel, dict[int, TextToTranslate]] = {}
+        results: dict[int, TextTranslation] = {}
         for index, text in enumerate(texts):
             model = _choose(models, text)
-            by_model.setdefault(model, {})[index] = model.spelled(text)
-        results: dict[int, TextTranslation] = {}
+            if text.source == text.target:
+                results[index] = TextTranslation(text.text, (), text.markup)
+            else:
+                by_model.setdefault(model, {})[index] = model.spelled(text)
         for model, members in by_model.items():
             steps = translation_steps(members.values(), model.job.fits)
             advance = _advance if _are_short(members.values()) else _advance_in_thread
@@ -340,25 +350,25 @@ class TranslationService:
     ) -> list[Translation]:
         """Translate lines, some at a time; wait as long as too much is waiting."""
         translations: list[Translation] = []
-        size = _WINDOWS * self.settings.window
+        limits = self.settings
+        size = min(_WINDOWS * limits.window, limits.max_sentences, limits.max_waiting)
         while len(translations) < len(lines):
             start = len(translations)
-            part = lines[start : start + min(size, self.settings.max_sentences)]
             try:
+                part = lines[start : start + size]
                 translations += await self._translate_lines(part, model, user)
             except QueueFull:
-                if model.batcher.waiting == 0:  # the queue is shorter than a part
-                    raise RefusedError(429, "too much text; try again later") from None
                 await asyncio.sleep(RETRY_SECONDS)
         return translations
 
     async def _translate_lines(
         self, lines: Sequence[LineOfText], model: ServedModel, user: str
     ) -> list[Translation]:
-        if len(lines) > self.settings.max_sentences:
-            limit = self.settings.max_sentences
-            raise RefusedError(413, f"{len(lines)} sentences; the limit is {limit}")
-        return await translate_lines(model, lines, user)
+        _check_limit(len(lines), "sentences", "max_sentences", self.settings)
+        try:
+            return await translate_lines(model, lines, user)
+        except TooManyLines as error:
+            raise _too_large(error.count, "sentences", "max_waiting", self.settings) from None
 
     def _checked(
         self,
@@ -381,9 +391,22 @@ class TranslationService:
         return next(sources, models.languages[0]), 0.0
 
     def _check_limits(self, texts: Sequence[str]) -> None:
-        count, limit = sum(map(len, texts)), self.settings.max_characters
-        if count > limit:
-            raise RefusedError(413, f"{count} characters; the limit is {limit}")
+        _check_limit(sum(map(len, texts)), "characters", "max_characters", self.settings)
+
+
+def _check_limit(count: int, unit: str, name: str, settings: Settings) -> None:
+    """Check the size of a request.
+
+    Raises:
+        RefusedError: with status 413, if it is larger than a limit.
+    """
+    if count > getattr(settings, name):
+        raise _too_large(count, unit, name, settings)
+
+
+def _too_large(count: int, unit: str, name: str, settings: Settings) -> RefusedError:
+    limit = getattr(settings, name)
+    return RefusedError(413, f"{count} {unit}; the limit is {limit} (the server's --{name})")
 
 
 def _make_batcher(engines: Sequence[LineEngine], settings: Settings) -> LiveBatcher:

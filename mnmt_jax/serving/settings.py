@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.errors import UserError
 
 _ENGINES = ("jax", "ctranslate2")
 _PREFIX = "MNMT_SERVE_"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
-def _setting(default: Any, meaning: str, *, least: float = 1) -> Any:
-    return dataclasses.field(default=default, metadata={"help": meaning, "least": least})
+def _setting(default: Any, meaning: str, *, least: float = 1, metavar: str = "TEXT") -> Any:
+    metadata = {"help": meaning, "least": least, "metavar": metavar}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,9 @@ class Settings:
         "language contrast and then through a pivot",
     )
     retry_pivot: str = _setting(
-        "", "pivot language of --retry_off_target; without it English, if the model has it"
+        "",
+        "pivot language of --retry_off_target; without it English, if the model has it",
+        metavar="CODE",
     )
     max_document_bytes: int = _setting(10 << 20, "most bytes of a document")
     max_documents: int = _setting(32, "most documents in translation; then status 429")
@@ -65,7 +71,9 @@ class Settings:
     )
     max_connections: int = _setting(512, "most connections; more are refused, status 503")
     database: str = _setting(
-        "", "SQLite file of API keys, usage and glossaries; without it they end with the server"
+        "",
+        "SQLite file of API keys, usage and glossaries; without it they end with the server",
+        metavar="FILE",
     )
     require_keys: bool = _setting(
         False, "refuse requests without an API key of the database (mnmt api-keys)"
@@ -98,6 +106,25 @@ class Settings:
             raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
         if self.require_keys and not self.database:
             raise UserError("--require_keys needs the --database that has the keys")
+        self._check_origins()
+
+    def _check_origins(self) -> None:
+        """Check the origins of pages.
+
+        Raises:
+            UserError: if one is not an origin.
+        """
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise UserError(
+                    f"--cors_origins={self.cors_origins}: {origin} must be an origin such as "
+                    "https://example.org, without a path, or *"
+                )
+
+    @property
+    def origins(self) -> list[str]:
+        """Origins whose pages may use the server."""
+        return [origin.strip() for origin in self.cors_origins.split(",") if origin.strip()]
 
     @classmethod
     def of_flags(cls, flags: argparse.Namespace) -> Settings:
@@ -121,7 +148,9 @@ def add_settings_flags(
         kind: Any = type(field.default)
         variable = f"{_PREFIX}{field.name.upper()}"
         default = _variable(variable, variables.get(variable), field.default)
-        shown = field.default or "none" if kind in (str, bool) else field.default
+        shown = {bool: "on" if field.default else "off", str: field.default or "none"}.get(
+            kind, field.default
+        )
         options: dict[str, Any] = {
             "default": default,
             "help": f"{field.metadata['help']}; variable {variable}; default: {shown}",
@@ -129,9 +158,64 @@ def add_settings_flags(
         if kind is bool:
             options["action"] = argparse.BooleanOptionalAction
         else:
-            metavar = {str: "TEXT", int: "N", float: "X"}[kind]
+            metavar = {str: field.metadata["metavar"], int: "N", float: "X"}[kind]
             options |= {"type": kind, "metavar": metavar}
         parser.add_argument(f"--{field.name}", **options)
+
+
+def add_variables(
+    parser: argparse.ArgumentParser, names: Sequence[str], variables: Mapping[str, str] = os.environ
+) -> None:
+    """Let environment variables replace the defaults of flags, and refuse unknown variables.
+
+    Args:
+        parser: the parser, with the flags of `add_settings_flags`.
+        names: further flags without their dashes.
+        variables: variables such as MNMT_SERVE_BEAM_SIZE.
+
+    Raises:
+        UserError: if a variable has a wrong value, or there is no such variable.
+    """
+    for action in parser._actions:
+        if action.dest not in names:
+            continue
+        variable = f"{_PREFIX}{action.dest.upper()}"
+        action.help = f"{action.help}; variable {variable}"
+        if text := variables.get(variable):
+            action.required, action.default = False, _converted(action, variable, text)
+    known = [field.name.upper() for field in dataclasses.fields(Settings)]
+    known += [name.upper() for name in names]
+    for variable in variables:
+        name = variable.removeprefix(_PREFIX)
+        if name != variable and name not in known:
+            similar = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{_PREFIX}{similar[0]}'? " if similar else ""
+            raise UserError(f"{variable}: no such variable; {hint}see mnmt serve --help")
+
+
+def _converted(action: argparse.Action, variable: str, text: str) -> Any:
+    """Return the value of a variable as its flag reads it; commas separate several values."""
+    if isinstance(action, Replacing):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    try:
+        return action.type(text) if callable(action.type) else text
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{variable}: {error}") from None
+
+
+class Replacing(argparse.Action):
+    """Collects the values of a repeated flag, the first of which replaces the default."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Take a value."""
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*(() if before is self.default else before), values])
 
 
 def _variable(name: str, text: str | None, default: Any) -> Any:

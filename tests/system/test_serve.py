@@ -47,11 +47,11 @@ def served(run, port: int):
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stderr
-        assert "kept in memory until the server ends" in server.stderr.readline()
         first = server.stderr.readline()
         (url,) = re.findall(
             r"serves .* as run, 3 languages, on (http://127\.0\.0\.1:\d+)$", first.strip()
         )
+        assert "kept in memory until the server ends" in server.stderr.readline()
         deadline = time.monotonic() + PATIENCE
         while answer(f"{url}/ready")[0] != 200:
             assert time.monotonic() < deadline
@@ -84,6 +84,7 @@ def test_a_model_is_served_until_sigterm_and_again_after_a_kill(tmp_path):
             rest = server.stderr.read()
             assert server.wait(PATIENCE) in (0, 143, -signal.SIGTERM)
         assert "Traceback" not in rest, rest
+        assert re.search(r"^stops( after \d requests?)?$", rest, re.MULTILINE), rest
         assert {status for status, _ in load} <= {200, 503, 0}  # answered, or not accepted
 
 

@@ -90,7 +90,9 @@ def test_deepl_model_type_is_stated_if_it_was_asked_for(address):
 
 def test_libretranslate_errors_have_its_words(address):
     body = {"q": "Go.", "source": "en", "target": "zz"}
-    assert call(address, "/translate", body) == (400, {"error": "zz is not supported"})
+    status, answer = call(address, "/translate", body)
+    assert (status, answer["error"]) == (400, "zz is not supported")  # which its suite compares
+    assert answer["hint"] == "target: the languages are en, de, pt_BR, pt_PT, zh_Hant"
     missing = (400, {"error": "Invalid request: missing q parameter"})
     assert call(address, "/translate", {"target": "de"}) == missing
     assert call(address, "/detect", {}) == missing

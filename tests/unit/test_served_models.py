@@ -76,7 +76,7 @@ def test_an_unknown_model_is_refused_in_the_form_of_the_protocol(address, path, 
 
 
 def test_paths_without_a_route_are_not_found(address):
-    for path in ("/models/", "/models//", "/models/made", "/models/made/nowhere", "/models"):
+    for path in ("/models/", "/models//", "/models/made/nowhere", "/models", "/models/no"):
         assert call(address, path)[0] == 404
     assert call(address, "/translate", {"q": "a", "target": "de", "model": 5}) == (
         400,

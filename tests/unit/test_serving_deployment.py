@@ -98,9 +98,11 @@ def test_the_health_check_asks_whether_the_server_is_ready(image, ready, status,
     program, *arguments = json.loads(command)
     settings = {"require_keys": True, "database": str(tmp_path / "keys.sqlite")}
     with serving(made_service(MadeJob(), **settings), ready=ready) as url:
-        arguments = [word.replace("http://127.0.0.1:5000", url) for word in arguments]
-        done = subprocess.run([sys.executable, *arguments], stderr=subprocess.PIPE, check=False)
-    assert program == "python3" and url in arguments[-1]
+        environment = {**os.environ, "MNMT_SERVE_PORT": url.rpartition(":")[2]}
+        done = subprocess.run(
+            [sys.executable, *arguments], stderr=subprocess.PIPE, check=False, env=environment
+        )
+    assert program == "python3" and image.variables["MNMT_SERVE_HOST"] == "0.0.0.0"
     assert done.returncode == status and (status == 0 or b"503" in done.stderr)
 
 
