@@ -2,8 +2,8 @@
 
 Lines of one shape share the slots of a batch, as in `mnmt_jax.decoding.translate_lines`. Few lines
 are searched together in a smaller batch, as in a small file; on CPUs it has 1, 2, 4 and so on rows.
-If more lines wait than a batch has slots, they enter the slots of finished ones. Shapes take turns,
-program by program.
+If more lines wait than a batch has slots, they enter the slots of finished ones. The next program
+is that of the shape with most lines, so that batches are full; no shape waits for more than a few.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError
 
 _MAX_STEPS = 64  # of a program
+_PATIENCE = 3  # programs of other shapes that the lines of a shape wait for
 _MANY = 1 << 20  # lines of a shape that fill its largest batch
 _WORTH = 0.75  # share of the rows of a batch that lines must fill, or fewer are searched
 
@@ -110,7 +111,7 @@ class LiveTranslation(Generic[Key]):
     def __init__(self, job: TranslationJob) -> None:
         self._model, self._decode = job.pretrained.inference_model, job.decode
         check_search(self._model, self._decode)
-        self._pools: collections.OrderedDict[Shape, _Pool[Key]] = collections.OrderedDict()
+        self._pools: dict[Shape, _Pool[Key]] = {}
         self._blank: list[_Entry[Key]] = []
 
     def __len__(self) -> int:
@@ -137,7 +138,7 @@ class LiveTranslation(Generic[Key]):
                 self._blank.append(entry)
 
     def run(self) -> Iterator[tuple[Key, Translation | UserError]]:
-        """Run one program of the shape whose turn it is.
+        """Run one program.
 
         Yields:
             Each line that is complete, with its translation, or the error that concerns it alone.
@@ -148,10 +149,9 @@ class LiveTranslation(Generic[Key]):
         for entry in self._blank:
             yield entry.key, untranslated(entry.encoded)
         self._blank = []
-        shape = next((shape for shape, pool in self._pools.items() if len(pool)), None)
+        shape = self._next_shape()
         if shape is None:
             return
-        self._pools.move_to_end(shape)
         with memory_errors(self._decode):
             finished = self._pools[shape].run()
         complete = []
@@ -168,6 +168,16 @@ class LiveTranslation(Generic[Key]):
         self._blank = []
         self._pools.clear()
         return [(entry.key, entry.line) for entry in entries]
+
+    def _next_shape(self) -> Shape | None:
+        """Return the shape with most lines, or one that has been passed over often enough."""
+        pools = {shape: pool for shape, pool in self._pools.items() if len(pool)}
+        if not pools:
+            return None
+        chosen = max(pools, key=lambda shape: (pools[shape].passed >= _PATIENCE, len(pools[shape])))
+        for shape, pool in pools.items():
+            pool.passed = 0 if shape == chosen else pool.passed + 1
+        return chosen
 
     def _largest(self, entry: _Entry[Key]) -> Shape:
         """Return the shape of a line whose first search did not suffice."""
@@ -207,7 +217,11 @@ def _is_translation(result: Translation | UserError) -> TypeGuard[Translation]:
 
 
 class _Pool(Generic[Key]):
-    """The lines of one shape: those that wait, and those in slots."""
+    """The lines of one shape: those that wait, and those in slots.
+
+    Attributes:
+        passed: programs of other shapes since the last one of this shape.
+    """
 
     def __init__(self, owner: LiveTranslation[Key], shape: Shape) -> None:
         self._model, self._decode, self._shape = owner._model, owner._decode, shape
@@ -218,7 +232,7 @@ class _Pool(Generic[Key]):
         self._rows = self._sizes[-1]
         self._size = slots_per_admission(self._model, self._rows, _MANY)
         self._slots = self._new_slots()
-        self._next_number = 0
+        self._next_number, self.passed = 0, 0
         check_memory(self._model, self._decode, rows=self._rows, steps=shape.steps)
 
     def __len__(self) -> int:

@@ -110,12 +110,12 @@ def test_a_batch_is_not_padded_by_more_than_a_quarter():
     assert fitting_size([8, 16], 1) == 8  # at least one row on each of eight devices
 
 
-def test_shapes_take_turns(job):
+def test_a_shape_with_few_lines_waits_for_a_few_programs_alone(job):
     live = LiveTranslation[int](job)
     lines = list(numbered(job))
     live.add([(number, lines[3]) for number in range(30)])  # long ones, which fill the slots
     live.add([(number, lines[0]) for number in range(30, 32)])
-    done = [number for _ in range(2) for number, _ in live.run()]
+    done = [number for _ in range(4) for number, _ in live.run()]
     assert {30, 31} <= set(done) and len(live) > 20
     assert len(live.abandon()) == 32 - len(done)
     assert len(live) == 0 and not dict(live.run())
