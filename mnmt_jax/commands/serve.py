@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -95,6 +96,9 @@ def main() -> None:
                 "--database keeps them"
             )
         threading.Thread(target=_prepare, args=(jobs, settings, ready), daemon=True).start()
+        # The threads of HTTP and of the search hand the interpreter over often; its default of 5 ms
+        # is as long as a small search.
+        sys.setswitchinterval(1e-4)
         try:
             server.run([listener])
         finally:

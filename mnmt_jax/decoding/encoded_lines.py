@@ -232,12 +232,12 @@ def make_batch(
             trigger = instruction.trigger_id(vocabulary, language)
             prefix[row, position] = (trigger, *instruction.forced_ids(vocabulary, language))
         weights[row], limits[row], ids[row] = encoded.weights, encoded.limit, number
-    contrast = Contrast(jnp.asarray(prefix[:, 1:]), jnp.asarray(weights[:, 1:]))
+    contrast = Contrast(prefix[:, 1:], weights[:, 1:])
     terms = [encoded.terms for _, encoded in lines if encoded.terms is not None]
     request = Request(
-        prefix=jnp.asarray(prefix[:, 0]),
-        max_length=jnp.asarray(limits),
-        active=jnp.asarray(np.arange(size) < len(lines)),
+        prefix=prefix[:, 0],
+        max_length=limits,
+        active=np.arange(size) < len(lines),
         rngs=sentence_rngs(decode.seed, jnp.asarray(ids)) if decode.method == "sample" else None,
         contrast=contrast if inputs > 1 else None,
         terms=search_terms(terms, size) if terms else None,
