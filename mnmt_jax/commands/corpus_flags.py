@@ -368,6 +368,8 @@ def _suggested_pattern(arguments: argparse.Namespace) -> str:
     if not path or "{" in path:
         return ""
     pattern = suggest_pattern(path, split_list(arguments.languages))
+    if pattern == str(Path(path) / "{split}.{language}"):  # the one that a folder stands for
+        return ""
     return f"did you mean --{'text' if text else 'parallel'} '{pattern}'?" if pattern else ""
 
 

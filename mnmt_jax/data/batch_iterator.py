@@ -74,6 +74,7 @@ class BatchIterator:
 
     @position.setter
     def position(self, position: tuple[int, int]) -> None:
+        """Start again at a chunk and a batch in it."""
         self.close()
         self._chunk, self._batch = position
 

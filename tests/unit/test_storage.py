@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import resource
 import shutil
 import threading
 import time
@@ -21,18 +20,8 @@ from mnmt_jax.files.storage_errors import (
     write_refusal,
 )
 from mnmt_jax.training.checkpoints import Checkpoints
+from tests.full_disk import files_up_to
 from tests.unit.test_checkpoint import make_state, shapes_of
-
-
-@contextlib.contextmanager
-def no_file_beyond(size: int):
-    """Refuse writes past a size, like full storage, with another error."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +48,7 @@ def test_training_continues_and_saves_once_there_is_space(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", report=reports.append)
     checkpoints.save(make_state(1), {"data": {}})
     checkpoints.wait()
-    with no_file_beyond(2000):
+    with files_up_to(2000):
         checkpoints.save(make_state(2, width=4000), {"data": {}})
         checkpoints.wait()
     assert len(reports) == 1 and "checkpoint 2 could not be written" in reports[0]
@@ -99,7 +88,7 @@ def test_a_failed_save_that_still_writes_does_not_block_the_next(tmp_path):
     folder, reports = tmp_path / "checkpoints", []
     checkpoints = Checkpoints(folder, report=reports.append)
     with writing_on(folder / "2.orbax-checkpoint-tmp"):
-        with no_file_beyond(2000):
+        with files_up_to(2000):
             checkpoints.save(make_state(2, width=4000), {"data": {}})
             checkpoints.wait()
         for step in (3, 4, 5):
@@ -116,7 +105,7 @@ def test_a_run_ending_without_a_save_is_an_error(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints", report=lambda line: None)
     checkpoints.save(make_state(1), {"data": {}})
     checkpoints.wait()
-    with no_file_beyond(2000):
+    with files_up_to(2000):
         checkpoints.save(make_state(2, width=4000), {"data": {}})
         with pytest.raises(
             UserError, match="checkpoint 2 could not .*last good one is 1; start the"
