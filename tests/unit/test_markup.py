@@ -91,6 +91,17 @@ def test_an_untranslated_element_that_is_lost_is_left_out_and_placed():
     assert text == "PRESS <b>THE <code>Ctrl</code> KEY</b> NOW."
 
 
+def test_equal_untranslated_elements_have_different_words():
+    document = "Press <code id='1'>x</code> or <code id='2'>x</code> now."
+    assert translate(document, same)[0] == document
+
+
+@pytest.mark.parametrize("length, line", [(40, f"Press {'x' * 40} now."), (41, "Press now.")])
+def test_a_long_untranslated_element_is_not_translated_along(length, line):
+    document = f"Press <code>{'x' * length}</code> now."
+    assert translate(document, same) == (document, [[line]])
+
+
 def test_placeholders_are_kept_in_marked_sentences():
     text, steps = translate("Hello <b>{name}</b> and <code>Ctrl</code> friends.")
     assert len(steps) == 3 and "{name}" in text and "<code>Ctrl</code>" in text

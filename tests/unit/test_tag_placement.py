@@ -93,3 +93,15 @@ def test_an_empty_tag_keeps_its_place_among_the_words():
     text, _ = translate(document, reverse_words)
     assert Counter(re.findall("<.*?>", text)) == Counter(["<img>", "<wbr>"])
     assert translate(document)[0] == "ONE TWO <img> THREE<wbr> FOUR FIVE"
+
+
+def test_an_alignment_is_not_used_if_capitals_change_the_length():
+    """Its characters would be those of the translation before; positions are used instead."""
+
+    def function(text, translation):
+        alignment = word_alignment(text, translation, [(0, 1), (1, 0)])
+        return Translation((Hypothesis(translation, 0.0, ()),), alignment=alignment)
+
+    document = "<b>ONE</b> TWO"
+    assert translate(document, lambda text: function(text, "mas zwei"))[0] == "MAS <b>ZWEI</b>"
+    assert translate(document, lambda text: function(text, "maß zwei"))[0] == "<b>MASS</b> ZWEI"
