@@ -34,12 +34,8 @@ from mnmt_jax.commands.common_flags import (
     positive_int,
     seed_value,
 )
-from mnmt_jax.commands.corpus_flags import (
-    add_user_file_flags,
-    check_limit,
-    parse_directions,
-    refuse_flags,
-)
+from mnmt_jax.commands.corpus_flags import add_user_file_flags, check_limit, refuse_flags
+from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.errors import UserError, docs_page
 
 # Kind of analysis -> default number of sentences per direction (0: all). Flag -> kinds of analysis

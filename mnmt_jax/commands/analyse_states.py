@@ -21,8 +21,7 @@ from mnmt_jax.commands.analysis_inputs import (
     translator_facts,
     uses_model_output,
 )
-from mnmt_jax.commands.common_flags import checkpoint_step
-from mnmt_jax.commands.corpus_flags import split_list
+from mnmt_jax.commands.common_flags import checkpoint_step, split_list
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:

@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.corpus_flags import (
-    benchmark_corpus,
-    check_direction_items,
-    parse_directions,
-    split_list,
-)
+from mnmt_jax.commands.common_flags import split_list
+from mnmt_jax.commands.corpus_flags import benchmark_corpus
+from mnmt_jax.commands.direction_flags import check_direction_items, parse_directions
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code, match_code

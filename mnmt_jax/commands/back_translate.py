@@ -14,8 +14,8 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
     positive_int,
+    split_list,
 )
-from mnmt_jax.commands.corpus_flags import split_list
 from mnmt_jax.commands.pass_through import (
     PassThroughParser,
     add_beam_runner,

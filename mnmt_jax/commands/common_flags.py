@@ -300,3 +300,8 @@ def _split_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
             raise UserError(f"'{argument}' must be {_PREFIX}NAME=VALUE")
         bindings.append(f"{name}={value}")
     return others, bindings
+
+
+def split_list(text: str | None) -> list[str]:
+    """Return the items of a comma-separated list, without blanks and empty items."""
+    return [item.strip() for item in (text or "").split(",") if item.strip()]

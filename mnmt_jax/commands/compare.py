@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.common_flags import CommandParser, positive_int
-from mnmt_jax.commands.corpus_flags import split_list
+from mnmt_jax.commands.common_flags import CommandParser, positive_int, split_list
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:

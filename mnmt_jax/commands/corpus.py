@@ -48,7 +48,7 @@ def main() -> None:
     """Write the files and print a summary as JSON on stdout."""
     arguments = make_parser().parse_args()
 
-    from mnmt_jax.commands.corpus_flags import split_list
+    from mnmt_jax.commands.common_flags import split_list
     from mnmt_jax.data.cldr import CldrCorpus
     from mnmt_jax.data.cldr_export import export_cldr
     from mnmt_jax.vocabulary.language_codes import canonical_codes

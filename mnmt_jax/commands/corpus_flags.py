@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands import bridge_flags
-from mnmt_jax.commands.common_flags import import_modules
+from mnmt_jax.commands.common_flags import import_modules, split_list
+from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.vocabulary.language_codes import (
     canonical_codes,
     find_code,
-    is_code,
-    is_same_language,
 )
 
 if TYPE_CHECKING:
@@ -430,84 +429,6 @@ def _directions(arguments: argparse.Namespace, corpus: Corpus) -> tuple[Directio
     return parse_directions(text, corpus.languages, _SHAPES)
 
 
-def parse_directions(
-    text: str,
-    languages: Collection[str],
-    also_allowed: str = "",
-    flag: str = "--directions",
-) -> tuple[Direction, ...]:
-    """Parse a list of directions such as `en-de,de-en`.
-
-    Args:
-        text: value of the flag.
-        languages: codes that may occur in it, in any form.
-        also_allowed: description of other allowed values, for the error.
-        flag: the flag, or the line of the file that it names, for the error.
-
-    Returns:
-        Directions between members of `languages`.
-
-    Raises:
-        UserError: if an item is not a direction, or has another language.
-    """
-    directions: list[Direction] = []
-    for item in split_list(text):
-        split_pairs = _split_item(item, also_allowed, flag)
-        pairs = _possible_directions(split_pairs, languages)
-        if len(pairs) > 1:
-            raise UserError(
-                f"{flag}: '{item}' is ambiguous; write codes with '_', such as "
-                f"{' or '.join('-'.join(pair) for pair in pairs)}"
-            )
-        if not pairs:
-            pair = next((pair for pair in split_pairs if all(map(is_code, pair))), split_pairs[0])
-            missing = min(code for code in pair if find_code(code, languages) is None)
-            raise UserError(
-                f"{flag}: '{item}' has '{missing}', which is not among "
-                f"{' '.join(languages)}{also_allowed}"
-            )
-        directions += pairs
-    return tuple(dict.fromkeys(directions))
-
-
-def _possible_directions(
-    pairs: Iterable[tuple[str, str]], languages: Collection[str]
-) -> list[Direction]:
-    """Return the directions that some pairs of codes can denote; exact matches if there are any."""
-    exact: dict[Direction, None] = {}
-    fallbacks: dict[Direction, None] = {}
-    for pair in pairs:
-        source, target = (find_code(code, languages) for code in pair)
-        if source is None or target is None:
-            continue
-        fallbacks[source, target] = None
-        if all(map(is_same_language, pair, (source, target))):
-            exact[source, target] = None
-    return list(exact or fallbacks)
-
-
-def check_direction_items(text: str, also_allowed: str = "") -> None:
-    """Check that a list has the form of directions, for any languages.
-
-    Args:
-        text: value of `--directions`.
-        also_allowed: description of other allowed values, for the error.
-
-    Raises:
-        UserError: if an item is not a direction.
-    """
-    for item in split_list(text):
-        _split_item(item, also_allowed, "--directions")
-
-
-def _split_item(item: str, alternatives: str, flag: str) -> list[tuple[str, str]]:
-    """Return the pairs that a direction can be split into: codes may contain hyphens."""
-    components = item.split("-")
-    if len(components) < 2 or not all(components):
-        raise UserError(f"{flag}: '{item}' must be SOURCE-TARGET, e.g. en-de{alternatives}")
-    return [("-".join(components[:n]), "-".join(components[n:])) for n in range(1, len(components))]
-
-
 def _splits(text: str) -> dict[str, str]:
     splits = {}
     for item in split_list(text):
@@ -516,8 +437,3 @@ def _splits(text: str) -> dict[str, str]:
             raise UserError(f"--splits: '{item}' must be SPLIT=WORD, e.g. validation=val")
         splits[split] = word
     return splits
-
-
-def split_list(text: str | None) -> list[str]:
-    """Return the items of a comma-separated list, without blanks and empty items."""
-    return [item.strip() for item in (text or "").split(",") if item.strip()]

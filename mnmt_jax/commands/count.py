@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from mnmt_jax.commands.common_flags import CommandParser
-from mnmt_jax.commands.corpus_flags import add_corpus_flags, corpus_and_directions, split_list
+from mnmt_jax.commands.common_flags import CommandParser, split_list
+from mnmt_jax.commands.corpus_flags import add_corpus_flags, corpus_and_directions
 from mnmt_jax.errors import UserError, join_names
 
 _SPLITS = ("train", "validation", "test")

@@ -69,6 +69,21 @@ def make_parser() -> PassThroughParser:
     )
     parser.add_argument("--source", required=True, metavar="CODE", help="source language")
     parser.add_argument("--target", required=True, metavar="CODE", help="target language")
+    _add_file_flags(parser)
+    _add_text_flags(parser)
+    add_beam_size(parser)
+    add_pivot(parser)
+    add_retry(parser)
+    _add_result_flags(parser)
+    add_step(parser)
+    add_work_shard_flags(parser, "lines")
+    add_gin_flags(parser)
+    add_beam_runner(parser, "--output")
+    return parser
+
+
+def _add_file_flags(parser: argparse.ArgumentParser) -> None:
+    """Add flags for lines or a document, and for where translations go."""
     parser.add_argument(
         "--input",
         metavar="FILE",
@@ -99,6 +114,10 @@ def make_parser() -> PassThroughParser:
         help="on an undecodable line or one longer than 1 MiB: stop, or treat it as blank and "
         "count it; default: error",
     )
+
+
+def _add_text_flags(parser: argparse.ArgumentParser) -> None:
+    """Add flags for sentences, tags and terms in lines."""
     parser.add_argument(
         "--split_sentences",
         action="store_true",
@@ -117,9 +136,10 @@ def make_parser() -> PassThroughParser:
         help="terms and their translations: SOURCE<TAB>TARGET, with alternatives after | and "
         f"forbidden targets after !; {docs_page('guide.md')}",
     )
-    add_beam_size(parser)
-    add_pivot(parser)
-    add_retry(parser)
+
+
+def _add_result_flags(parser: argparse.ArgumentParser) -> None:
+    """Add flags for what is written of each translation."""
     parser.add_argument(
         "--checks",
         action="store_true",
@@ -139,11 +159,6 @@ def make_parser() -> PassThroughParser:
         "missing_terms and forbidden_terms (of the glossary); "
         "default: text",
     )
-    add_step(parser)
-    add_work_shard_flags(parser, "lines")
-    add_gin_flags(parser)
-    add_beam_runner(parser, "--output")
-    return parser
 
 
 def main() -> None:

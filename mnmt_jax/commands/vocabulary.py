@@ -14,13 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
-from mnmt_jax.commands.common_flags import CommandParser, positive_int
-from mnmt_jax.commands.corpus_flags import (
-    FILE_FLAGS,
-    add_corpus_flags,
-    refuse_flags,
-    split_list,
-)
+from mnmt_jax.commands.common_flags import CommandParser, positive_int, split_list
+from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.errors import UserError, join_names, warn
 from mnmt_jax.vocabulary.language_codes import canonical_codes
 

@@ -268,7 +268,7 @@ class _Pool(Generic[Key]):
 
     @property
     def _smaller_batch(self) -> int:
-        """Rows of the next smaller batch."""
+        """Number of lines that are too few for the slots: those of a batch of a quarter."""
         return self._model.rows(self._decode.batch, self._rows // 4)
 
     @property

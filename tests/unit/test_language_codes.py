@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mnmt_jax.commands import languages as languages_command
-from mnmt_jax.commands.corpus_flags import parse_directions
+from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.mixtures import cache_task_sources
 from mnmt_jax.data.monolingual import MonolingualFiles

@@ -33,6 +33,14 @@ def expected(job) -> list[Translation]:
     return [translation for _, translation in job.in_order(numbered(job))]
 
 
+def finished(engine) -> dict:
+    """Run an engine until no line is left; return the results by key."""
+    results = {}
+    while len(engine):
+        results |= dict(engine.run())
+    return results
+
+
 def numbered(job: TranslationJob):
     return job.number_lines(TEXTS, source="en", target="de")
 
@@ -45,8 +53,7 @@ def test_lines_that_arrive_at_any_time_are_translated_as_in_a_file(job, expected
         engine.add([(line.number, line) for line in lines[:count]])
         del lines[:count]
         results |= dict(engine.run())
-    while len(engine):
-        results |= dict(engine.run())
+    results |= finished(engine)
     assert not lines and len(results) == 20
     assert_alike([results[number] for number in range(20)], expected)
 
@@ -54,9 +61,7 @@ def test_lines_that_arrive_at_any_time_are_translated_as_in_a_file(job, expected
 def test_as_many_lines_as_slots_are_bit_equal_to_a_file(job, expected):
     live = LiveTranslation[int](job)
     live.add([(line.number, line) for line in numbered(job)])
-    results = {}
-    while len(live):
-        results |= dict(live.run())
+    results = finished(live)
     short = [n for n in range(20) if n not in (3, 5, 11) and not limited(expected[n])]
     assert len(short) > 4
     for number in short:
@@ -124,9 +129,7 @@ def test_a_shape_with_few_lines_waits_for_a_few_programs_alone(job):
 def test_lines_that_are_aligned_get_their_alignment(job):
     engine, (line, other, *_) = JobEngine(job), numbered(job)
     engine.add([(0, dataclasses.replace(line, aligned=True)), (1, other)])
-    results = {}
-    while len(engine):
-        results |= dict(engine.run())
+    results = finished(engine)
     assert results[0].alignment is not None and results[1].alignment is None
 
 
@@ -146,9 +149,7 @@ def test_an_output_that_is_not_a_number_is_the_error_of_its_line(job, monkeypatc
     live = LiveTranslation[str](job)
     line, *_ = numbered(job)
     live.add([("a", line), ("b", line)])
-    results = {}
-    while len(live):
-        results |= dict(live.run())
+    results = finished(live)
     assert isinstance(results["a"], Translation)
     assert isinstance(results["b"], UserError) and "not a number" in str(results["b"])
 
