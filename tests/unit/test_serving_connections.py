@@ -195,6 +195,7 @@ def test_a_chunked_body_is_limited_without_its_length(monkeypatch):
         ("/translate?q=%ff&target=de", b""),
         ("/translate", b"q=%ff&target=de"),
         ("/translate", json.dumps({**HELLO, "q": "a\ud800b"}).encode()),
+        ("/translate", json.dumps({**HELLO, "q": "@"}).encode().replace(b"@", b"\xed\xa0\x80")),
         ("/translate", b'{"q": "' + b"[" * 100_000),
         ("/v2/translate", b"text=%C3&target_lang=DE"),
         ("/detect", b"q=%f0%9f"),

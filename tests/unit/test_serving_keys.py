@@ -263,6 +263,24 @@ def test_a_quota_is_not_exceeded_by_requests_at_once(path):
     assert read_usage(Database(path)) == {"key": 10}
 
 
+def test_characters_that_are_charged_during_a_write_count(path, monkeypatch):
+    monkeypatch.setattr(usage_module, "_SECONDS", 600.0)  # no write but that below
+    usage, add = Usage(Database(path)), Usage._add
+
+    def add_slowly(self, counts):
+        totals = add(self, counts)
+        with self.charge("key", 4, None):
+            return totals
+
+    monkeypatch.setattr(Usage, "_add", add_slowly)
+    with usage.charge("key", 5, None):
+        pass
+    usage._write()
+    assert usage.used("key") == 9
+    monkeypatch.undo()
+    usage.stop()
+
+
 def test_each_month_has_a_count(path, monkeypatch):
     usage = Usage(Database(path))
     for month, count in (("2026-11", 3), ("2026-12", 4)):
