@@ -27,8 +27,13 @@ from mnmt_jax.data.cldr.cldr_corpus import CldrCorpus
 from mnmt_jax.data.cldr.renderer import Meaning, Renderer
 from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS, find_page_folder
 from mnmt_jax.data.libreoffice_pages import split_of
-from mnmt_jax.decoding.alignment import Alignment, align_lines, alignment_path, alignment_paths
-from mnmt_jax.decoding.alignment import Path as AttentionPath
+from mnmt_jax.decoding.alignment import (
+    Alignment,
+    AttentionPath,
+    align_lines,
+    alignment_path,
+    alignment_paths,
+)
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
@@ -109,7 +114,7 @@ def help_pairs(
             shared = texts[source].keys() & texts[target].keys()
             both = ((texts[source][name], texts[target][name]) for name in sorted(shared))
             pairs[source, target] += _comparable(map(_numbered, both))
-    return {direction: _distinct(items)[:limit] for direction, items in pairs.items()}
+    return {direction: list(dict.fromkeys(items))[:limit] for direction, items in pairs.items()}
 
 
 def help_paragraphs(page: Path) -> Iterator[tuple[str, str]]:
@@ -182,10 +187,6 @@ def _comparable(texts: Iterable[tuple[str, str]]) -> Iterator[Pair]:
         is_good = spans[0] and spans[0].keys() == spans[1].keys()
         if is_good and len(spans[0]) <= _MAX_ELEMENTS and len(_words(source)) >= _MIN_WORDS:
             yield Pair(source, reference)
-
-
-def _distinct(pairs: Iterable[Pair]) -> list[Pair]:
-    return list(dict.fromkeys(pairs))
 
 
 def _words(text: str) -> list[str]:

@@ -38,7 +38,7 @@ from mnmt_jax.vocabulary.piece_offsets import Span, decoded_spans, encoded_spans
 if TYPE_CHECKING:
     from mnmt_jax.decoding.translate_lines import Translation
 
-Path = tuple[AttentionSpec, ...]
+AttentionPath = tuple[AttentionSpec, ...]
 """Attentions from the target to the source: one, or two with a role between them."""
 
 Weights = Float[np.ndarray, "target source"]
@@ -115,7 +115,7 @@ def align_lines(
     inference_model: InferenceModel,
     translated: Sequence[tuple[Line, Translation]],
     decode: Decode,
-    path: Path | None = None,
+    path: AttentionPath | None = None,
 ) -> list[Alignment | None]:
     """Align lines and their best hypotheses.
 
@@ -140,7 +140,7 @@ def align_lines(
     return alignments
 
 
-def alignment_path(plan: Plan) -> Path:
+def alignment_path(plan: Plan) -> AttentionPath:
     """Return the attentions of a model that place tags best.
 
     Measured for models of four layers (docs/serving.md): cross-attention aligns best in the last
@@ -158,7 +158,7 @@ def alignment_path(plan: Plan) -> Path:
     return next(path for path in paths if path[0].layer == layer)
 
 
-def alignment_paths(plan: Plan) -> list[Path]:
+def alignment_paths(plan: Plan) -> list[AttentionPath]:
     """Return all ways from the target to the source over at most one role between them.
 
     Args:
@@ -167,7 +167,7 @@ def alignment_paths(plan: Plan) -> list[Path]:
     target = plan.layout.generated
     specs = attention_specs(plan)
     to_source = [spec for spec in specs if SOURCE in spec.keys]
-    direct: list[Path] = [(spec,) for spec in to_source if spec.query == target]
+    direct: list[AttentionPath] = [(spec,) for spec in to_source if spec.query == target]
     return direct or [
         (first, second)
         for first in specs
@@ -236,7 +236,10 @@ def _by_shape(
 
 
 def _batch_weights(
-    inference_model: InferenceModel, pairs: Sequence[_Pair], lengths: Lengths, path: Path | None
+    inference_model: InferenceModel,
+    pairs: Sequence[_Pair],
+    lengths: Lengths,
+    path: AttentionPath | None,
 ) -> list[Weights]:
     """Return the normalised weights of pairs, without padding, tags and eos."""
     model, instruction = inference_model.model, inference_model.instruction
@@ -263,7 +266,7 @@ def _batch_weights(
 
 @functools.partial(jax.jit, static_argnames=("model", "path"))
 def path_weights(
-    params: Any, batch: Mapping[str, Array], *, model: Network, path: Path
+    params: Any, batch: Mapping[str, Array], *, model: Network, path: AttentionPath
 ) -> Float[Array, "batch target source"]:
     """Compute the weights of the source for the target along a path, mean over heads.
 

@@ -1,4 +1,4 @@
-"""Checks of translations without references: wrong language, copies, loops, what is missing.
+"""Checks of translations without references: wrong language, copies, loops, missing numbers.
 
 All checks read the source and the translation alone. Those that make a translation fail are rare on
 correct ones, because they do not judge what they cannot: languages of fewer than 12 letters or with

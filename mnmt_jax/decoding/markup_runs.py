@@ -1,4 +1,4 @@
-"""Runs of text in documents: what stands between two block tags, with its inline elements."""
+"""Runs of text in documents: the text between two block tags, with its inline elements."""
 
 from __future__ import annotations
 

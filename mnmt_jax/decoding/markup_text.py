@@ -242,11 +242,7 @@ def _inside(run: Run, start: int, end: int) -> list[Node]:
     nodes = _near(run.nodes, start, end)
     while outer := [n for n in nodes if n.start <= start and end <= n.end and not n.is_fixed]:
         nodes = _near(outer[0].children, start, end)
-    return [
-        node
-        for node in nodes
-        if (node.start < end and start < node.end) or (node.is_empty and start < node.start < end)
-    ]
+    return [node for node in nodes if node.start < end and start < node.end]
 
 
 def _near(nodes: Sequence[Node], start: int, end: int) -> Sequence[Node]:
@@ -290,7 +286,6 @@ def _cut(node: Node, start: int, end: int) -> Node:
         child
         for child in _near(node.children, start, end)
         if (child.start < end and start < child.end)
-        or (child.is_empty and start < child.start < end)
         or (child.is_empty and child.start == start and not starts_before)
         or (child.is_empty and child.start == end and not ends_after)
     ]

@@ -1,4 +1,4 @@
-"""Tokens of HTML and XML: tags, text, and what is neither, byte for byte.
+"""Tokenizer of HTML and XML: tags, text, comments and declarations, byte for byte.
 
 The tokens of a document joined are the document. Parsers that build a tree (lxml, html5lib,
 selectolax) write attributes, entities and omitted tags in their own way, and `html.parser` takes
@@ -66,7 +66,7 @@ class Token(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TagRules:
-    """What is done with tags, by name.
+    """Rules of translation for tags, by name.
 
     Attributes:
         ignored: their content is not translated.
@@ -81,7 +81,7 @@ class TagRules:
 
 @dataclasses.dataclass(frozen=True)
 class MarkupReader:
-    """What the tags of a document mean.
+    """Tokenizer of documents that knows block, void and untranslated elements.
 
     Attributes:
         markup: "html" or "xml".

@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.contrastive_decoding import language_contrast_weights
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.guards import TranslationChecker
@@ -23,7 +22,7 @@ from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 if TYPE_CHECKING:
     from mnmt_jax.decoding.translation_job import TranslationJob
 
-CONTRAST, PIVOT = "contrast", "pivot"
+CONTRAST, PIVOT = "contrast", "pivot"  # in the order of the searches, and of the alphabet
 _DEFAULT_PIVOT = "en"
 _LANGUAGE_CONTRAST = 0.4  # stronger than published: these lines have failed (docs/serving.md)
 _MAX_CONTRAST = 0.9  # of all languages together
@@ -86,7 +85,7 @@ class Retry:
             pivot = find_code(_DEFAULT_PIVOT, languages)
         else:
             pivot = match_code(pivot, languages, "--retry_pivot")
-        attempts = [Attempt(CONTRAST, _with_decode(job, languages))]
+        attempts = [Attempt(CONTRAST, _with_language_contrast(job, languages))]
         if pivot is not None and pivot != job.pivot:
             attempts.append(Attempt(PIVOT, dataclasses.replace(job, pivot=pivot, retry=None)))
         return cls(TranslationChecker(detector, languages), tuple(attempts))
@@ -136,15 +135,14 @@ class Retry:
         }
 
 
-def _with_decode(job: TranslationJob, languages: Sequence[str]) -> TranslationJob:
+def _with_language_contrast(job: TranslationJob, languages: Sequence[str]) -> TranslationJob:
     """Return a job with language contrast, and without source contrast."""
-    decode: Decode = job.decode
+    decode = job.decode
     names = tuple(
         name
-        for name in (*decode.contrast_languages, "source")
+        for name in dict.fromkeys((*decode.contrast_languages, "source"))
         if name == "source" or find_code(name, languages) is not None
     )
-    names = tuple(dict.fromkeys(names))
     weight = min(max(decode.language_contrast, _LANGUAGE_CONTRAST), _MAX_CONTRAST / len(names))
     changed = dataclasses.replace(
         decode, source_contrast=0.0, language_contrast=weight, contrast_languages=names

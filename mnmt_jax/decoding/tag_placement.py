@@ -16,7 +16,7 @@ import dataclasses
 import heapq
 import html
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import regex
@@ -84,9 +84,8 @@ def place_tags(
     fixed = _fixed_spans(source, translation, nodes)
     units = _units(translation, list(fixed.values()))
     alignment = _sharpened(alignment) if alignment else relative_alignment(source, translation)
-    weights = _Weights(source, translation, units, alignment)
-    for node, span in fixed.items():
-        weights.fix(node, units.index(span))
+    fixed_units = {node: units.index(span) for node, span in fixed.items()}
+    weights = _Weights(source, translation, units, alignment, fixed_units)
     placed: dict[Node, Span] = {}
     _place(nodes, (0, len(units)), weights, placed)
     return _Writer(source, translation, units, placed).write(nodes)
@@ -140,12 +139,25 @@ def _units(text: str, fixed: Sequence[Span]) -> list[Span]:
 
 
 class _Weights:
-    """Weights of the characters of the source for each unit of the translation."""
+    """Weights of the characters of the source for each unit of the translation.
+
+    Args:
+        source: the sentence.
+        translation: its translation.
+        units: words and marks of the translation.
+        alignment: of both.
+        fixed: the unit that is the translation of a fixed node, and of no other.
+    """
 
     def __init__(
-        self, source: str, translation: str, units: Sequence[Span], alignment: Alignment
+        self,
+        source: str,
+        translation: str,
+        units: Sequence[Span],
+        alignment: Alignment,
+        fixed: Mapping[Node, int],
     ) -> None:
-        self._source = source
+        self._source, self._fixed = source, fixed
         characters = [(index, index + 1) for index in range(len(source))]
         of_units = overlaps(units, alignment.target) @ alignment.weights
         by_character = overlaps(alignment.source, characters)
@@ -157,16 +169,11 @@ class _Weights:
             matrix[unit] = 0.0
             matrix[unit, start:end] = 1 / (end - start)
         self._sums = np.concatenate([np.zeros((len(units), 1)), np.cumsum(matrix, axis=1)], axis=1)
-        self._fixed: dict[int, Node] = {}
 
     @property
     def size(self) -> int:
         """Number of units."""
         return len(self._is_mark)
-
-    def fix(self, node: Node, unit: int) -> None:
-        """Let a unit be the translation of a node, and of no other."""
-        self._fixed[unit] = node
 
     def element_scores(self, start: int, end: int, within: Span) -> Float[np.ndarray, " units"]:
         """Return the scores for an element, at whose ends marks do not count."""
@@ -196,13 +203,13 @@ class _Weights:
 
     def unit_of(self, node: Node) -> int | None:
         """Return the unit of a fixed node."""
-        return next((unit for unit, other in self._fixed.items() if other is node), None)
+        return self._fixed.get(node)
 
     def scores(self, start: int, end: int, within: Span) -> Float[np.ndarray, " units"]:
         """Return by how much the weights of a part of the source exceed the threshold."""
         first, last = within
         scores = self._sums[first:last, end] - self._sums[first:last, start] - _THRESHOLD
-        for unit, node in self._fixed.items():
+        for node, unit in self._fixed.items():
             if first <= unit < last:
                 inside = start <= node.start and node.end <= end
                 scores[unit - first] = _FIXED if inside else -_FIXED

@@ -147,6 +147,7 @@ class LineOfText:
 
 def last_retry(pieces: Iterable[Translation]) -> str | None:
     """Return the last search that made any of some translations; None for first ones."""
+    # Names of searches sort in their order (`mnmt_jax.decoding.retry`).
     return max((piece.retried for piece in pieces if piece.retried), default=None)
 
 
@@ -245,7 +246,8 @@ class _Sentence:
 
     def take(self, translations: Iterable[Translation]) -> None:
         """Take the translations of `lines`."""
-        self._translations = tuple(itertools.islice(translations, len(self.lines())))
+        count = sum(has_letters(piece) for piece, _ in self._pieces)
+        self._translations = tuple(itertools.islice(translations, count))
 
     def keeps_placeholders(self) -> bool:
         """Return whether the translation has the placeholders of the sentence."""

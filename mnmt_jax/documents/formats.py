@@ -1,4 +1,4 @@
-"""Formats of documents by the end of a file's name, and the translation of a document."""
+"""Formats of documents by the end of a file's name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mnmt_jax.documents.interchange import read_tmx, read_xliff
 from mnmt_jax.documents.markdown_text import read_markdown
 from mnmt_jax.documents.opendocument import read_odt
 from mnmt_jax.documents.plain_text import read_html, read_text
-from mnmt_jax.documents.segments import Document, DocumentOptions, TranslateSegments
+from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.documents.subtitles import read_srt
 from mnmt_jax.documents.wordprocessing import read_docx
 from mnmt_jax.errors import UserError, suggest
@@ -67,21 +67,3 @@ def check_format(name: str) -> str:
         hint = suggest(ending, FORMATS)
         raise UserError(f"{name}: {hint}the file extension must be one of {endings}")
     return ending
-
-
-def translate_document(
-    data: bytes, name: str, options: DocumentOptions, translate: TranslateSegments
-) -> bytes:
-    """Translate a document; its layout is kept.
-
-    Args:
-        data: the file.
-        name: its name, whose end is its format.
-        options: languages.
-        translate: translates the segments.
-
-    Raises:
-        UserError: as `read_document`.
-    """
-    document = read_document(data, name, options)
-    return document.write(translate(document.segments))

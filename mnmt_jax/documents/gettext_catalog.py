@@ -12,7 +12,7 @@ from typing import Any
 
 from mnmt_jax.data.po_validation import check_po_text
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
-from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
+from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
@@ -63,10 +63,7 @@ def _decode(data: bytes, name: str) -> tuple[str, TextEncoding]:
     charset = declared[1].decode("ascii") if declared else "utf-8"
     if charset.lower() in _UTF8:
         return decode_text(data, name)
-    try:
-        return data.decode(charset), TextEncoding(charset)
-    except (LookupError, UnicodeError):
-        raise UserError(f"{name}: is not {charset}, as it says; convert it to UTF-8") from None
+    return decode_declared(data, name, TextEncoding(charset))
 
 
 def _parsed(text: str, name: str) -> Any:

@@ -98,12 +98,12 @@ class _Record:
         elif self.rule == "link":
             yield Event(self.start, self.start + 1, "open", self.rule)
             yield Event(self.label_end, self.end, "close", self.rule)
-        elif "hardbreak" in kinds:
-            start = len(content[: self.start].rstrip(" "))
-            yield Event(start, self.end, "hard_break", self.rule)
-        elif "softbreak" in kinds:
-            start = len(content[: self.start].rstrip(" "))
-            yield Event(start, self.end, "soft_break", self.rule)
+        elif "hardbreak" in kinds or "softbreak" in kinds:
+            start = self.start
+            while start and content[start - 1] == " ":
+                start -= 1
+            kind = "hard_break" if "hardbreak" in kinds else "soft_break"
+            yield Event(start, self.end, kind, self.rule)
         elif "text_special" in kinds:
             text = self.tokens[kinds.index("text_special")].content
             yield Event(self.start, self.end, "text", self.rule, text)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from mnmt_jax.documents.line_breaks import nearest_space
 from mnmt_jax.documents.markdown_inline import Event, find_events, make_parser
 from mnmt_jax.documents.passages import (
     Atom,
@@ -35,6 +36,7 @@ _BLOCK_START = re.compile(r"[+*]|-+|=+|\*{3,}|_{3,}|#{1,6}|\d{1,9}[.)]|[>|].*|(?
 _SPECIAL = re.compile(r"[\\`*_\[\]<>~&]")
 _EMPHASIS = ("em", "strong", "s")
 _SOFT_BREAK, _SPACE = "\1", "\0"  # in texts that are being rendered
+_WORD = re.compile(f"[^{_SPACE} ]*")
 _PAD_BEFORE, _PAD_AFTER = "\2", "\3"  # where emphasis may need a space beside it
 _PADS = re.compile(f"(?<=([^{_SPACE} ]))[{_PAD_BEFORE}{_PAD_AFTER}]+(?=([^{_SPACE} ]))|[\2\3]")
 _FIRST_MARKS = re.compile(rf"[,.;:!?…，。、；：！？{_SPACE}]+")
@@ -326,28 +328,25 @@ class _MarkdownParagraph(Paragraph):
         """Return a rendered text with the line breaks of the source at the nearest spaces."""
         original = self._render(self._original)
         spaces = list(_breakable_spaces(text))
-        breaks: dict[int, tuple[int, str]] = {}
+        starts = [start for start, _ in spaces]
+        pieces, first = _Pieces(text), 0
         places = [match.start() for match in re.finditer(_SOFT_BREAK, original)]
         for place, literal in zip(places, self._breaks, strict=False):
-            middle = place / len(original) * len(text)
-            if spaces:
-                start, end = min(spaces, key=lambda span: abs(span[0] - middle))
-                breaks[start] = end, literal
-                spaces = [span for span in spaces if span[0] > start]
-        pieces, position = [], 0
-        for start, (end, literal) in breaks.items():
-            pieces += [text[position:start], literal]
-            position = end
-        return "".join([*pieces, text[position:]]).replace(_SPACE, " ")
+            number = nearest_space(starts, place / len(original) * len(text), first)
+            if number is None:
+                break
+            pieces.replace(*spaces[number], literal)
+            first = number + 1
+        return pieces.joined().replace(_SPACE, " ")
 
 
 def _breakable_spaces(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of spaces where a line may end without a change of the blocks."""
     for match in re.finditer(f"{_SPACE}+", text):
         start, end = match.span()
-        following = re.split(r"[\0 ]", text[end:], maxsplit=1)[0]
+        following = _WORD.match(text, end)
         is_inside = 0 < start and end < len(text) and "\n" not in (text[start - 1], text[end])
-        if is_inside and not _BLOCK_START.fullmatch(following):
+        if is_inside and not (following and _BLOCK_START.fullmatch(following[0])):
             yield start, end
 
 

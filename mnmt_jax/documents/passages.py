@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
@@ -75,7 +76,7 @@ class Passage:
                 continue
             self._elements.append(item)
             number = len(self._elements)
-            if plain_text(items[:index][-1:])[-1:].isspace():
+            if plain_text(items[max(index - 1, 0) : index])[-1:].isspace():
                 self._spaced.add((number, False))
             if plain_text(items[index + 1 : index + 2])[:1].isspace():
                 self._spaced.add((number, True))
@@ -108,25 +109,26 @@ class Passage:
 
     def _read(self, parent: Any) -> list[Item]:
         items: list[Item] = [parent.text or ""]
+        last = plain_text(items)[-1:]  # character of the text so far
         for child in parent:
             number, tail = int(child.get("id")), child.tail or ""
             original = self._elements[number - 1]
+            added: list[Item] = [original, tail]
             if isinstance(original, Span):
-                items.append(Span(original.payload, self._read(child)))
+                added = [Span(original.payload, self._read(child)), tail]
             elif original.text:
-                space, tail = self._spaces(number, items, tail)
-                items += [space, original]
-            else:
-                items.append(original)
-            items.append(tail)
+                space, tail = self._spaces(number, last, tail)
+                added = [space, original, tail]
+            items += added
+            last = plain_text(added)[-1:] or last
         return join_text(items)
 
-    def _spaces(self, number: int, before: Sequence[Item], after: str) -> tuple[str, str]:
+    def _spaces(self, number: int, last: str, after: str) -> tuple[str, str]:
         """Return the space before a word that stays as it is, and the text after it.
 
         Words that were left out of the translation are put back between its words or marks.
         """
-        is_after_word = bool(_BEFORE_SPACE.match(plain_text(before)[-1:]))
+        is_after_word = bool(_BEFORE_SPACE.match(last))
         space = " " if is_after_word and (number, False) in self._spaced else ""
         if (number, True) in self._spaced:
             is_before_word = after[:1].isalnum() and bool(_BEFORE_SPACE.match(after))
@@ -253,12 +255,10 @@ def plain_text(items: Sequence[Item]) -> str:
 def join_text(items: Iterable[Item]) -> list[Item]:
     """Return items with adjacent texts joined and without empty ones."""
     joined: list[Item] = []
-    for item in items:
-        if isinstance(item, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += item
-        elif item != "":
-            joined.append(item)
-    return joined
+    for is_text, group in itertools.groupby(items, key=lambda item: isinstance(item, str)):
+        run = list(group)
+        joined += ["".join(map(str, run))] if is_text else run
+    return [item for item in joined if item != ""]
 
 
 def legal(text: str) -> str:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 
 from mnmt_jax.documents.segments import Document, DocumentOptions, Markup, Segment
-from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
-from mnmt_jax.errors import UserError
+from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _CHARSET = re.compile(rb"""<meta\s[^>]*?charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
@@ -52,8 +51,5 @@ def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if is_marked or charset.lower() in ("utf-8", "utf8"):
         return _WholeText(*decode_text(data, name, options.source), "html")
-    try:
-        text = data.decode(charset)
-    except (LookupError, UnicodeError):
-        raise UserError(f"{name}: is not {charset}, as it says; convert it to UTF-8") from None
-    return _WholeText(text, TextEncoding(charset, errors="xmlcharrefreplace"), "html")
+    encoding = TextEncoding(charset, errors="xmlcharrefreplace")
+    return _WholeText(*decode_declared(data, name, encoding), "html")

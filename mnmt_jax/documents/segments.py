@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 Markup = Literal["", "html", "xml"]
-
-TranslateSegments = Callable[[Sequence["Segment"]], Sequence[str]]
-"""Translates segments; a translation has the elements of its segment."""
 
 
 @dataclasses.dataclass(frozen=True)

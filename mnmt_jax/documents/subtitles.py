@@ -6,10 +6,10 @@ dash. The pattern of the package srt takes quadratic time, so cues are read line
 
 from __future__ import annotations
 
-import bisect
 import re
 from collections.abc import Sequence
 
+from mnmt_jax.documents.line_breaks import nearest_space
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
@@ -117,12 +117,8 @@ def _wrapped(text: str, count: int) -> list[str]:
     lines, start, first = [], 0, 0  # the first space after the start
     for remaining in range(count, 1, -1):
         middle = start + (len(text) - start) / remaining
-        after = bisect.bisect(spaces, middle, lo=first)
-        nearest = sorted(
-            range(max(first, after - 1), min(after + 1, len(spaces))),
-            key=lambda number: abs(spaces[number] - middle),
-        )
-        end = spaces[nearest[0]] if nearest else len(text)
+        number = nearest_space(spaces, middle, first)
+        end = len(text) if number is None else spaces[number]
         lines.append(text[start:end])
-        start, first = end + 1, nearest[0] + 1 if nearest else len(spaces)
+        start, first = end + 1, len(spaces) if number is None else number + 1
     return [*lines, text[start:]]

@@ -73,6 +73,19 @@ def decode_text(data: bytes, name: str, language: str | None = None) -> tuple[st
     return _decode(data, name, "utf-8", language), TextEncoding("utf-8")
 
 
+def decode_declared(data: bytes, name: str, encoding: TextEncoding) -> tuple[str, TextEncoding]:
+    """Return the text of a file in the encoding that it declares, and the encoding.
+
+    Raises:
+        UserError: if it is not in this encoding, or there is none of this name.
+    """
+    charset = encoding.name
+    try:
+        return data.decode(charset), encoding
+    except (LookupError, UnicodeError):
+        raise UserError(f"{name}: is not {charset}, as it says; convert it to UTF-8") from None
+
+
 def _decode(data: bytes, name: str, encoding: str, language: str | None) -> str:
     likely = guess_wide_encoding(data) if encoding == "utf-8" else ""
     try:

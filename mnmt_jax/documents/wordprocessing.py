@@ -297,9 +297,9 @@ def _with_base(items: Sequence[Item]) -> tuple[_Format, list[Item]]:
     lengths: Counter[bytes] = Counter()
     formats: dict[bytes, _Format] = {}
     for item in items:
-        if isinstance(item, Span) and isinstance(item.payload, _Format):
-            formats.setdefault(item.payload.key, item.payload)
-            lengths[item.payload.key] += len(plain_text([item]))
+        if run_format := _format_of(item):
+            formats.setdefault(run_format.key, run_format)
+            lengths[run_format.key] += len(plain_text([item]))
     if not formats:
         return _Format(None, b""), list(items)
     base = formats[lengths.most_common(1)[0][0]]
@@ -308,10 +308,10 @@ def _with_base(items: Sequence[Item]) -> tuple[_Format, list[Item]]:
 
 def _flattened(items: Sequence[Item], base: _Format) -> Iterator[Item]:
     for item in items:
-        if isinstance(item, Span) and isinstance(item.payload, _Format):
+        if run_format := _format_of(item):
             text = plain_text([item])
-            is_invisible = not text.strip() and not _is_visible(item.payload)
-            if item.payload.key == base.key or is_invisible:
+            is_invisible = not text.strip() and not _is_visible(run_format)
+            if run_format.key == base.key or is_invisible:
                 yield text
                 continue
         yield item
@@ -320,19 +320,22 @@ def _flattened(items: Sequence[Item], base: _Format) -> Iterator[Item]:
 def _with_merged_spans(items: Sequence[Item]) -> list[Item]:
     """Return items in which adjacent spans of one format are one."""
     merged: list[Item] = []
-    for item in items:
-        last = merged[-1] if merged else None
-        if (
-            isinstance(item, Span)
-            and isinstance(item.payload, _Format)
-            and isinstance(last, Span)
-            and isinstance(last.payload, _Format)
-            and last.payload.key == item.payload.key
-        ):
-            merged[-1] = Span(last.payload, (plain_text([last, item]),))
-        else:
-            merged.append(item)
+    for _, group in itertools.groupby(items, key=_format_key):
+        run = list(group)
+        run_format = _format_of(run[0])
+        merged += [Span(run_format, (plain_text(run),))] if run_format else run
     return merged
+
+
+def _format_of(item: Item) -> _Format | None:
+    """Return the format of a span of text; None for other items."""
+    is_run = isinstance(item, Span) and isinstance(item.payload, _Format)
+    return item.payload if is_run else None  # type: ignore[union-attr]
+
+
+def _format_key(item: Item) -> bytes | None:
+    run_format = _format_of(item)
+    return run_format.key if run_format else None
 
 
 def _is_visible(run_format: _Format) -> bool:

@@ -128,7 +128,8 @@ class MixedParagraph(Paragraph):
 
 def append_text(element: Any, text: str) -> None:
     """Add text to the end of an element."""
-    if len(element):
-        element[-1].tail = (element[-1].tail or "") + text
-    else:
+    last = next(element.iterchildren(reversed=True), None)  # len() would count all children
+    if last is None:
         element.text = (element.text or "") + text
+    else:
+        last.tail = (last.tail or "") + text

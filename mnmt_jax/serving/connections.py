@@ -44,7 +44,7 @@ def make_config(app: ASGIApp, settings: Settings, **options: Any) -> uvicorn.Con
 
 
 class Server(uvicorn.Server):
-    """A server that says for what it waits before it ends."""
+    """A server that prints the number of pending requests before it stops."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the requests that have come, and end."""

@@ -23,6 +23,7 @@ from mnmt_jax.serving.request_fields import (
     model_of,
     read_fields,
     required,
+    required_text,
     tags_field,
     text_field,
     user_of,
@@ -65,9 +66,8 @@ def make_router(service: TranslationService) -> APIRouter:
             raise RefusedError(400, "text must be a list of texts")
         check_options(fields)
         source = text_field(fields, "source_lang")
-        required(fields, "target_lang")
         options = TranslationOptions(
-            target=service.language(text_field(fields, "target_lang"), "target_lang"),
+            target=service.language(required_text(fields, "target_lang"), "target_lang"),
             source=service.language(source, "source_lang", any_region=True) if source else None,
             model=model_of(request, fields),
             sentence_ends=_sentence_ends(fields),
@@ -85,7 +85,7 @@ def make_router(service: TranslationService) -> APIRouter:
                     "billed_characters": len(text),
                     **_model_type(fields),
                     **_checks(answer),
-                    **lacking_terms(answer, ("missing_terms", "forbidden_terms")),
+                    **lacking_terms(answer.translation, ("missing_terms", "forbidden_terms")),
                 }
                 for text, answer in zip(texts, answers, strict=True)
             ]

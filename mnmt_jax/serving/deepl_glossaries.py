@@ -24,7 +24,7 @@ from mnmt_jax.serving.glossary_store import (
     StoredGlossary,
     TooManyGlossaries,
 )
-from mnmt_jax.serving.request_fields import read_fields, required, text_field, user_of
+from mnmt_jax.serving.request_fields import read_fields, required_text, text_field, user_of
 from mnmt_jax.serving.route_fields import GlossaryId
 from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
 
@@ -167,16 +167,6 @@ def _only_dictionary(
     if len(stored) != 1:
         raise not_found(identifier)
     return stored[0]
-
-
-def required_text(fields: Mapping[str, Any], name: str) -> str:
-    """Return a field that must be there and be text.
-
-    Raises:
-        RefusedError: with status 400, otherwise.
-    """
-    required(fields, name)
-    return text_field(fields, name)
 
 
 def read_languages(service: TranslationService, fields: Mapping[str, Any]) -> Languages:

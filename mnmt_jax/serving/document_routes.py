@@ -24,7 +24,7 @@ from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.serving.deepl import check_options
 from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Translate
-from mnmt_jax.serving.glossary_fields import glossary_field
+from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.libretranslate import language_of
 from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
 from mnmt_jax.serving.route_fields import DocumentId, FileName
@@ -84,7 +84,7 @@ class _Documents:
         stored_name, document = self._store.add(name, options.target, user_of(request).name, suffix)
         await self._store.run(stored_name, self._translation(data, options, user_of(request)))
         url = f"{request.base_url}download_file/{stored_name}"
-        terms = _lacking_terms(document, ("missingTerms", "forbiddenTerms"))
+        terms = lacking_terms(document, ("missingTerms", "forbiddenTerms"))
         return {"translatedFileUrl": url, **terms}
 
     async def download(self, stored_name: FileName) -> Response:
@@ -124,7 +124,7 @@ class _Documents:
             state["error_message"] = document.message
         elif document.status == "done":
             state["billed_characters"] = document.characters
-            state |= _lacking_terms(document, ("missing_terms", "forbidden_terms"))
+            state |= lacking_terms(document, ("missing_terms", "forbidden_terms"))
         return state
 
     async def result(self, request: Request, stored_name: DocumentId) -> Response:
@@ -208,12 +208,6 @@ async def _read_upload(fields: Mapping[str, Any]) -> tuple[str, bytes]:
 
 def _distinct(terms: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(itertools.chain.from_iterable(terms)))
-
-
-def _lacking_terms(document: StoredDocument, names: tuple[str, str]) -> dict[str, Any]:
-    """Return the terms of the glossary that a translation lacks or must not have, by names."""
-    terms = zip(names, (document.missing_terms, document.forbidden_terms), strict=True)
-    return {name: list(values) for name, values in terms if values}
 
 
 def _detected(service: TranslationService, document: Document) -> str:

@@ -1,4 +1,4 @@
-"""Documents in translation and translated ones, in memory, until their time is over."""
+"""In-memory store of documents in translation and of translated ones, with a lifetime."""
 
 from __future__ import annotations
 

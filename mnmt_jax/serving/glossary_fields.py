@@ -6,14 +6,26 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.errors import UserError
-from mnmt_jax.serving.service import Answer, RefusedError
+from mnmt_jax.serving.service import RefusedError
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PAIR_COLUMNS, _CSV_COLUMNS = 2, 4  # CSV may have the codes of the languages, too
+
+
+class GlossaryResult(Protocol):
+    """A translation with the results of its glossary, of a text or of a document."""
+
+    @property
+    def missing_terms(self) -> tuple[str, ...]:
+        """Terms that are not translated as required."""
+
+    @property
+    def forbidden_terms(self) -> tuple[str, ...]:
+        """Forbidden texts that the translation has."""
 
 
 def parse_entries(text: str, kind: str) -> list[tuple[str, str]]:
@@ -77,14 +89,13 @@ def glossary_field(fields: Mapping[str, Any], name: str) -> Glossary | None:
         raise RefusedError(400, str(error)) from None
 
 
-def lacking_terms(answer: Answer, names: tuple[str, str]) -> dict[str, list[str]]:
+def lacking_terms(translation: GlossaryResult, names: tuple[str, str]) -> dict[str, list[str]]:
     """Return the terms of the glossary that a translation lacks, and forbidden ones that it has.
 
     Args:
-        answer: the translation.
+        translation: the translation.
         names: names of the two fields; one without terms is left out.
     """
-    translation = answer.translation
     terms = zip(names, (translation.missing_terms, translation.forbidden_terms), strict=True)
     return {name: list(values) for name, values in terms if values}
 

@@ -150,7 +150,7 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
 def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
     """Return terms of the glossary that translations lack or must not have, if there are any."""
     names = ("missingTerms", "forbiddenTerms")
-    lacking = [lacking_terms(answer, names) for answer in answers]
+    lacking = [lacking_terms(answer.translation, names) for answer in answers]
     return {
         name: [terms.get(name, []) for terms in lacking]
         for name in names

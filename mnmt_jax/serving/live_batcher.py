@@ -1,4 +1,4 @@
-"""Lines that arrive at any time: threads that feed engines from the queues of all users.
+"""Live batching: threads that feed translation engines from the queues of all users.
 
 Lines of all users wait in one queue each, and an engine gets lines of the users in turn, so a user
 with one line does not wait for all lines of another. Several engines, one for each replica of a

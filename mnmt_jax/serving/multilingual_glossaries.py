@@ -17,11 +17,10 @@ from mnmt_jax.serving.deepl_glossaries import (
     not_found,
     read_dictionary,
     read_languages,
-    required_text,
 )
 from mnmt_jax.serving.glossary_fields import format_entries
 from mnmt_jax.serving.glossary_store import Languages, Pair, StoredGlossary
-from mnmt_jax.serving.request_fields import read_fields, required, user_of
+from mnmt_jax.serving.request_fields import read_fields, required, required_text, user_of
 from mnmt_jax.serving.route_fields import GlossaryId
 from mnmt_jax.serving.service import RefusedError, TranslationService
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -15,10 +14,8 @@ from mnmt_jax.serving.middleware import MODEL
 from mnmt_jax.serving.service import RefusedError
 from mnmt_jax.serving.users import User
 
-# Its warnings about malformed uploads are errors of clients, which are answered.
+# It warns about malformed uploads, which are answered with status 400.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
@@ -104,6 +101,16 @@ def text_field(fields: Mapping[str, Any], name: str, default: str = "") -> str:
     return value
 
 
+def required_text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a field that must be there and be text.
+
+    Raises:
+        RefusedError: with status 400, otherwise.
+    """
+    required(fields, name)
+    return text_field(fields, name)
+
+
 def tags_field(fields: Mapping[str, Any], name: str) -> frozenset[str]:
     """Return the names of tags: a list of texts, in each of which commas separate them.
 
@@ -154,13 +161,12 @@ def is_list_of_text(value: Any) -> bool:
 def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
         value = json.loads(body)
-        if _SURROGATE.search(body):
-            json.dumps(value, ensure_ascii=False).encode()  # half a pair is no character
+        is_broken = (b"\\u" in body or b"\xed" in body) and _has_surrogates(value)
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
         raise RefusedError(400, "the body must be a JSON object")
-    if (b"\\u" in body or b"\xed" in body) and _has_surrogates(value):
+    if is_broken:
         raise RefusedError(400, "the body has halves of characters, such as \\ud800")
     for name in lists:
         if isinstance(value.get(name), str):

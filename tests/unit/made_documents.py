@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lxml import etree
 
-from mnmt_jax.documents.formats import translate_document
+from mnmt_jax.documents.formats import read_document
 from mnmt_jax.documents.segments import DocumentOptions, Segment
 
 _WORD = re.compile(r"<[^>]*>|&\w+;|[^\W\d_]+")
@@ -51,7 +51,8 @@ def translated(
 
     data = data.encode() if isinstance(data, str) else data
     languages = DocumentOptions(**{"source": "en", "target": "de"} | options)
-    return translate_document(data, name, languages, record), seen
+    document = read_document(data, name, languages)
+    return document.write(record(document.segments)), seen
 
 
 def identity(segments: Sequence[Segment]) -> list[str]:

@@ -171,6 +171,9 @@ def test_translations_do_not_become_markup(page, translation, expected):
         "> " * 3000,
         "a|" * 5000 + "\n" + "-|" * 5000,
         "&a;" * 6000,
+        "one two three four\n" * 10_000,
+        "see `a` here " * 12_000,
+        "see " + "<http://a.b>" * 10_000,
     ],
 )
 def test_repetitive_pages_take_little_time(text):

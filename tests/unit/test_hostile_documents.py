@@ -197,6 +197,7 @@ def test_damaged_files_give_one_line_or_a_document(name):
         ("a.odt", "<text:p>" + "a<text:s/>" * 5000 + "</text:p>"),
         ("a.odt", "<text:p>" + "a<text:tab/>" * 5000 + "</text:p>"),
         ("a.odt", "<text:p>" + '<text:s text:c="999999999"/>' * 200 + "a</text:p>"),
+        ("a.odt", "<text:p>" + "<text:span>a</text:span> b" * 40_000 + "</text:p>"),
         ("a.docx", "<w:p>" + "<w:r><w:t>a</w:t></w:r>" * 5000 + "</w:p>"),
         ("a.docx", "<w:p>" + '<w:r><w:fldChar w:fldCharType="begin"/></w:r>' * 5000 + "</w:p>"),
         (

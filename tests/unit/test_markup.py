@@ -1,131 +1,20 @@
-"""Markup: tokens, runs, placement by alignment, random documents, and the service."""
+"""Translated documents with markup: sentences, untranslated elements, a model, and limits."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from html.parser import HTMLParser
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from lxml import etree
 
-from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.markup_runs import text_of
-from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules, attributes_of
+from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules
 from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.tag_placement import Node, place_tags
 from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.errors import UserError
+from tests.unit.made_markup import reverse_words, same, translate
 from tests.unit.made_translator import LINES, made_translator
-
-
-def word_alignment(source: str, translation: str, links) -> Alignment:
-    """Return an alignment of words from pairs (target word, source word)."""
-    spans = [tuple(m.span() for m in re.finditer(r"\S+", text)) for text in (source, translation)]
-    weights = np.full((len(spans[1]), len(spans[0])), 1e-3)
-    for target, origin in links:
-        weights[target, origin] = 1.0
-    return Alignment(spans[0], spans[1], weights / weights.sum(axis=1, keepdims=True))
-
-
-def reverse_words(text: str) -> Translation:
-    """Translate a sentence to its words in reverse order, with their alignment."""
-    words = text.split()
-    count, result = len(words), " ".join(reversed(words))
-    links = [(number, count - 1 - number) for number in range(count)]
-    alignment = word_alignment(text, result, links)
-    return Translation((Hypothesis(result, 0.0, ()),), alignment=alignment)
-
-
-def upper(text: str) -> Translation:
-    return Translation((Hypothesis(text.upper(), 0.0, ()),))
-
-
-def same(text: str) -> Translation:
-    return Translation((Hypothesis(text, 0.0, ()),))
-
-
-def translate(document, function=upper, *, source="en", target="de", markup="html", **fields):
-    """Return the translated document, and the lines of each step."""
-    steps = []
-
-    def run(lines):
-        steps.append([line.text for line in lines])
-        return [function(line.text) for line in lines]
-
-    texts = [TextToTranslate(document, source, target, markup=markup, **fields)]
-    (result,) = run_steps(translation_steps(texts, lambda *_: True), run)
-    return result.text, steps
-
-
-# Tokens.
-
-BROKEN = st.text("<>/!-?[]\"'= abB&;", max_size=40)
-
-
-@given(BROKEN, st.sampled_from(["html", "xml"]))
-@settings(deadline=None, derandomize=True, max_examples=500)
-def test_tokens_joined_are_the_document(text, markup):
-    tokens = list(MarkupReader(markup).tokens(text))
-    assert "".join(token.raw for token in tokens) == text
-    assert all(token.raw for token in tokens)
-
-
-class Tags(HTMLParser):
-    """Names and attributes of the tags that the standard library's parser sees."""
-
-    def __init__(self, document: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.feed(document)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, {name: value or "" for name, value in reversed(attrs)}))
-
-    def handle_endtag(self, tag):
-        self.tags.append((f"/{tag}", {}))
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-
-
-DOCUMENT = """<!DOCTYPE html><html lang="de"><head><title>A &amp; B</title>
-<style>p > b { color: red }</style><script>if (a < b && "</p>") document.write("<b>");</script>
-</head><body><P Class='a  b' data-x=1/2 hidden>x<br/>y<!-- <i>no</i> --><IMG alt="a > b" src=x></P>
-<a href="?a=1&amp;b=2" title='He said "x>y"'>link</a></body></html>"""
-
-
-def test_tags_are_those_of_the_standard_parser():
-    tokens = [t for t in MarkupReader("html").tokens(DOCUMENT) if t.kind not in ("text", "other")]
-    tags = [
-        (f"/{t.name}", {}) if t.kind == "end" else (t.name, attributes_of(t.raw)) for t in tokens
-    ]
-    assert tags == Tags(DOCUMENT).tags and len(tags) > 15
-
-
-@pytest.mark.parametrize(
-    "unit", ["<!--", "<a ", '<a b="', '<a b=">"', "<![CDATA[", "<!DOCTYPE a[", "</", "<", "<?"]
-)
-def test_tokens_take_linear_time(unit):
-    reader, seconds = MarkupReader("html"), []
-    for count in (2_000, 20_000):
-        start = time.process_time()
-        list(reader.tokens(unit * count + ">"))
-        seconds.append(time.process_time() - start)
-    assert seconds[1] < 60 * max(seconds[0], 1e-3)
-
-
-def test_a_sign_that_starts_no_tag_is_text():
-    assert translate("a < b and <3 c") == ("A &lt; B AND &lt;3 C", [["a < b and <3 c"]])
-    assert translate("x <b and no end")[1] == [["x <b and no end"]]
-
-
-# Documents.
 
 
 def test_a_sentence_is_translated_whole_whatever_tags_are_in_it():
@@ -202,6 +91,18 @@ def test_an_untranslated_element_that_is_lost_is_left_out_and_placed():
     assert text == "PRESS <b>THE <code>Ctrl</code> KEY</b> NOW."
 
 
+def test_equal_untranslated_elements_have_different_words():
+    document = "Press <code id='1'>x</code> or <code id='2'>x</code> now."
+    text, _ = translate(document, lambda _: same("x x now Press or."))
+    assert text == "<code id='1'>x</code> <code id='2'>x</code> now Press or."
+
+
+@pytest.mark.parametrize("length, line", [(40, f"Press {'x' * 40} now."), (41, "Press now.")])
+def test_a_long_untranslated_element_is_not_translated_along(length, line):
+    document = f"Press <code>{'x' * length}</code> now."
+    assert translate(document, same) == (document, [[line]])
+
+
 def test_placeholders_are_kept_in_marked_sentences():
     text, steps = translate("Hello <b>{name}</b> and <code>Ctrl</code> friends.")
     assert len(steps) == 3 and "{name}" in text and "<code>Ctrl</code>" in text
@@ -249,171 +150,6 @@ def test_what_is_never_closed_stays_at_the_end(end):
 
 def test_the_text_of_a_document():
     assert text_of(MarkupReader("html"), "<p>A <b>b</b></p><p>c<script>d</script>") == "A b\nc"
-
-
-# Placement.
-
-
-def test_tags_follow_their_words():
-    source, translation = "the red house", "la maison rouge"
-    nodes = [Node(4, 7, "<b>", "</b>"), Node(8, 13, "<i>", "</i>")]
-    alignment = word_alignment(source, translation, [(0, 0), (1, 2), (2, 1)])
-    assert place_tags(source, translation, nodes, alignment) == ("la <i>maison</i> <b>rouge</b>")
-    assert place_tags(source, translation, nodes) == "la <b>maison</b> <i>rouge</i>"
-
-
-@pytest.mark.parametrize(
-    "source, expected",
-    [
-        ("See <b>the end</b>. Go", "Siehe <b>das Ende</b>. Geh"),
-        ("See <b>the end.</b> Go", "Siehe <b>das Ende.</b> Geh"),
-        ("See (<b>the end</b>) Go", "Siehe (<b>das Ende</b>) Geh"),
-        ("See <b>(the end)</b> Go", "Siehe <b>(das Ende)</b> Geh"),
-    ],
-)
-def test_marks_beside_an_element_are_inside_if_the_source_has_them_there(source, expected):
-    """Whatever the marks are aligned to."""
-    words = {"See": "Siehe", "the": "das", "end": "Ende", "Go": "Geh"}
-
-    def function(text):
-        translation = re.sub(r"\w+", lambda match: words[match.group()], text)
-        spans = [tuple(m.span() for m in re.finditer(r"\w+|\S", t)) for t in (text, translation)]
-        weights = np.eye(len(spans[0])) + 1e-3
-        for row, (start, _) in enumerate(spans[1]):
-            if not translation[start].isalnum():
-                weights[row] = 1.0
-        alignment = Alignment(spans[0], spans[1], weights / weights.sum(axis=1, keepdims=True))
-        return Translation((Hypothesis(translation, 0.0, ()),), alignment=alignment)
-
-    assert translate(source, function, sentence_ends="none")[0] == expected
-
-
-def test_a_word_that_is_in_both_texts_is_aligned_to_itself():
-    source, translation = "open LibreOffice with the menu", "mit dem Menu wird LibreOffice offen"
-    links = [(0, 2), (1, 3), (2, 4), (3, 0), (4, 0), (5, 0)]
-    alignment = word_alignment(source, translation, links)
-    text = place_tags(source, translation, [Node(5, 16, "<b>", "</b>")], alignment)
-    assert text == "mit dem Menu wird <b>LibreOffice</b> offen"
-
-
-def test_a_piece_that_all_words_attend_to_does_not_attract_a_tag():
-    """Six sevenths of all attention go to the last word; the rest is right."""
-    source, translation = "a b c d", "w x y z"
-    alignment = word_alignment(source, translation, [(n, n) for n in range(4)])
-    weights = alignment.weights.copy()
-    weights[:, 3] += 6
-    weights /= weights.sum(axis=1, keepdims=True)
-    biased = Alignment(alignment.source, alignment.target, weights)
-    assert place_tags(source, translation, [Node(6, 7, "<b>", "</b>")], biased) == "w x y <b>z</b>"
-    assert place_tags(source, translation, [Node(4, 5, "<b>", "</b>")], biased) == "w x <b>y</b> z"
-
-
-def test_two_elements_that_are_aligned_to_one_word_are_beside_each_other():
-    alignment = word_alignment("a b c", "x y z", [(0, 0), (0, 1), (1, 2), (2, 2)])
-    nodes = [Node(0, 1, "<b>", "</b>"), Node(2, 3, "<i>", "</i>")]
-    assert re.fullmatch("<(.)>x</.> <(.)>y</.> z", place_tags("a b c", "x y z", nodes, alignment))
-
-
-def test_of_two_equal_words_the_nearer_one_is_taken():
-    source, translation = "a b c d e f", "u v w x y z"
-    alignment = word_alignment(source, translation, [(0, 5), (5, 5)])
-    text = place_tags(source, translation, [Node(10, 11, "<b>", "</b>")], alignment)
-    assert text == "u v w x y <b>z</b>"
-
-
-def test_an_element_with_text_is_not_empty_even_if_nothing_is_aligned_to_it():
-    source, translation = "a b c", "x y z"
-    alignment = word_alignment(source, translation, [(0, 0), (1, 0), (2, 0)])
-    text = place_tags(source, translation, [Node(2, 3, "<b>", "</b>")], alignment)
-    assert re.search(r"<b>\w</b>", text)
-
-
-def test_an_empty_tag_keeps_its_place_among_the_words():
-    document = "one two <img> three<wbr> four five"
-    text, _ = translate(document, reverse_words)
-    assert Counter(re.findall("<.*?>", text)) == Counter(["<img>", "<wbr>"])
-    assert translate(document)[0] == "ONE TWO <img> THREE<wbr> FOUR FIVE"
-
-
-# Random documents.
-
-NAMES = ["b", "i", "span", "a"]
-
-
-@st.composite
-def documents(draw, depth=3):
-    """Draw a well nested XML fragment with unique ids."""
-    counter = iter(range(1000))
-
-    def content(level):
-        parts = []
-        for _ in range(draw(st.integers(1, 4))):
-            kind = draw(st.sampled_from(["text", "element", "empty", "comment", "space"]))
-            if kind == "text" or (kind == "element" and level == 0):
-                parts.append(draw(st.sampled_from(["One two", "x.", "y", "A b. C", "3", "&lt;"])))
-            elif kind == "element":
-                name, number = draw(st.sampled_from(NAMES)), next(counter)
-                parts.append(f'<{name} id="{number}">{content(level - 1)}</{name}>')
-            elif kind == "empty":
-                parts.append(f'<img id="{next(counter)}"/>')
-            elif kind == "comment":
-                parts.append(f"<!--{next(counter)}-->")
-            else:
-                parts.append(draw(st.sampled_from([" ", "\n ", ". "])))
-        return "".join(parts)
-
-    blocks = [f'<p id="p{n}">{content(depth)}</p>' for n in range(draw(st.integers(1, 2)))]
-    return "<doc>" + "\n".join(blocks) + "</doc>"
-
-
-def parents(document: str) -> dict[str, str]:
-    """Return the parent of each element and comment; lxml checks that they are well nested."""
-    root = etree.fromstring(document)
-    pairs = {}
-    for node in root.iter():
-        is_comment = node.tag is etree.Comment
-        name = f"<!--{node.text}-->" if is_comment else f"{node.tag} {node.get('id')}"
-        above = node.getparent()
-        pairs[name] = "" if above is None else f"{above.tag} {above.get('id')}"
-    return pairs
-
-
-@given(documents(), st.sampled_from([reverse_words, upper, same]), st.sampled_from(["html", "xml"]))
-@settings(deadline=None, derandomize=True, max_examples=400)
-def test_no_tag_is_lost_and_none_leaves_its_parent(document, function, markup):
-    rules = TagRules(splitting=frozenset({"p"}))
-    text, steps = translate(document, function, markup=markup, tag_rules=rules)
-    assert parents(text) == parents(document)
-    assert Counter(re.findall("<[^>]*>", text)) == Counter(re.findall("<[^>]*>", document))
-    if function is same:
-        joined = [
-            "".join("".join(etree.fromstring(d).itertext()).split()) for d in (text, document)
-        ]
-        assert joined[0] == joined[1]
-
-
-@given(documents())
-@settings(deadline=None, derandomize=True, max_examples=100)
-def test_words_stay_in_their_elements_if_they_are_aligned(document):
-    """With whole words in elements, reversing twice is the document, up to spaces."""
-    spaced = re.sub(r"(</?[a-z][^>]*>|<!--.*?-->)", r" \1 ", document)
-
-    def words(document):
-        return [
-            (word, node.get("id"))
-            for node in etree.fromstring(document).iter("p", *NAMES)
-            for text in [node.text, *(child.tail for child in node)]
-            for word in (text or "").split()
-        ]
-
-    text, _ = translate(spaced, same_aligned, target="zh")  # no spaces between sentences
-    assert sorted(words(text)) == sorted(words(spaced))
-
-
-def same_aligned(text: str) -> Translation:
-    count = len(text.split())
-    alignment = word_alignment(text, text, [(n, n) for n in range(count)])
-    return Translation((Hypothesis(text, 0.0, ()),), alignment=alignment)
 
 
 # A model.
@@ -471,47 +207,3 @@ def test_pieces_of_a_long_sentence_have_their_own_alignment():
         lambda lines: [reverse_words(line.text) for line in lines],
     )
     assert result.text == "d <b>c</b> b a h <i>g</i> f e"
-
-
-PARTS = [
-    "<b>",
-    "</b>",
-    "<i x='>'>",
-    "</i>",
-    "<p>",
-    "<br>",
-    "<code>",
-    "</code>",
-    "<!-- c -->",
-    "<!--",
-]
-PARTS += [
-    "<",
-    ">",
-    "&amp;",
-    "&x;",
-    "&",
-    "\xa0",
-    "\u2028",
-    " ",
-    "\n",
-    "Hello. ",
-    "wide",
-    "3",
-    "😀",
-    "İ",
-]
-
-
-@given(st.lists(st.sampled_from(PARTS), max_size=14), st.sampled_from(["html", "xml"]))
-@settings(deadline=None, derandomize=True, max_examples=400)
-def test_any_text_is_translated_without_an_error(parts, markup):
-    document = "".join(parts)
-    reader = MarkupReader(markup)
-    for function in (same, upper, reverse_words):
-        text, _ = translate(document, function, markup=markup)
-        tags = [
-            Counter(token.raw for token in reader.tokens(one) if token.kind != "text")
-            for one in (text, document)
-        ]
-        assert tags[0] == tags[1]

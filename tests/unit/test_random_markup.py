@@ -1,0 +1,129 @@
+"""Random documents with markup: no tag is lost, and none leaves its parent."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lxml import etree
+
+from mnmt_jax.decoding.markup_tokens import MarkupReader, TagRules
+from tests.unit.made_markup import reverse_words, same, same_aligned, translate, upper
+
+NAMES = ["b", "i", "span", "a"]
+
+
+@st.composite
+def documents(draw, depth=3):
+    """Draw a well nested XML fragment with unique ids."""
+    counter = iter(range(1000))
+
+    def content(level):
+        parts = []
+        for _ in range(draw(st.integers(1, 4))):
+            kind = draw(st.sampled_from(["text", "element", "empty", "comment", "space"]))
+            if kind == "text" or (kind == "element" and level == 0):
+                parts.append(draw(st.sampled_from(["One two", "x.", "y", "A b. C", "3", "&lt;"])))
+            elif kind == "element":
+                name, number = draw(st.sampled_from(NAMES)), next(counter)
+                parts.append(f'<{name} id="{number}">{content(level - 1)}</{name}>')
+            elif kind == "empty":
+                parts.append(f'<img id="{next(counter)}"/>')
+            elif kind == "comment":
+                parts.append(f"<!--{next(counter)}-->")
+            else:
+                parts.append(draw(st.sampled_from([" ", "\n ", ". "])))
+        return "".join(parts)
+
+    blocks = [f'<p id="p{n}">{content(depth)}</p>' for n in range(draw(st.integers(1, 2)))]
+    return "<doc>" + "\n".join(blocks) + "</doc>"
+
+
+def parents(document: str) -> dict[str, str]:
+    """Return the parent of each element and comment; lxml checks that they are well nested."""
+    root = etree.fromstring(document)
+    pairs = {}
+    for node in root.iter():
+        is_comment = node.tag is etree.Comment
+        name = f"<!--{node.text}-->" if is_comment else f"{node.tag} {node.get('id')}"
+        above = node.getparent()
+        pairs[name] = "" if above is None else f"{above.tag} {above.get('id')}"
+    return pairs
+
+
+@given(documents(), st.sampled_from([reverse_words, upper, same]), st.sampled_from(["html", "xml"]))
+@settings(deadline=None, derandomize=True, max_examples=400)
+def test_no_tag_is_lost_and_none_leaves_its_parent(document, function, markup):
+    rules = TagRules(splitting=frozenset({"p"}))
+    text, steps = translate(document, function, markup=markup, tag_rules=rules)
+    assert parents(text) == parents(document)
+    assert Counter(re.findall("<[^>]*>", text)) == Counter(re.findall("<[^>]*>", document))
+    if function is same:
+        joined = [
+            "".join("".join(etree.fromstring(d).itertext()).split()) for d in (text, document)
+        ]
+        assert joined[0] == joined[1]
+
+
+@given(documents())
+@settings(deadline=None, derandomize=True, max_examples=100)
+def test_words_stay_in_their_elements_if_they_are_aligned(document):
+    """With whole words in elements, reversing twice is the document, up to spaces."""
+    spaced = re.sub(r"(</?[a-z][^>]*>|<!--.*?-->)", r" \1 ", document)
+
+    def words(document):
+        return [
+            (word, node.get("id"))
+            for node in etree.fromstring(document).iter("p", *NAMES)
+            for text in [node.text, *(child.tail for child in node)]
+            for word in (text or "").split()
+        ]
+
+    text, _ = translate(spaced, same_aligned, target="zh")  # no spaces between sentences
+    assert sorted(words(text)) == sorted(words(spaced))
+
+
+PARTS = [
+    "<b>",
+    "</b>",
+    "<i x='>'>",
+    "</i>",
+    "<p>",
+    "<br>",
+    "<code>",
+    "</code>",
+    "<!-- c -->",
+    "<!--",
+]
+PARTS += [
+    "<",
+    ">",
+    "&amp;",
+    "&x;",
+    "&",
+    "\xa0",
+    "\u2028",
+    " ",
+    "\n",
+    "Hello. ",
+    "wide",
+    "3",
+    "😀",
+    "İ",
+]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=14), st.sampled_from(["html", "xml"]))
+@settings(deadline=None, derandomize=True, max_examples=400)
+def test_any_text_is_translated_without_an_error(parts, markup):
+    document = "".join(parts)
+    reader = MarkupReader(markup)
+    for function in (same, upper, reverse_words):
+        text, _ = translate(document, function, markup=markup)
+        tags = [
+            Counter(token.raw for token in reader.tokens(one) if token.kind != "text")
+            for one in (text, document)
+        ]
+        assert tags[0] == tags[1]

@@ -1,0 +1,107 @@
+"""Placement of tags in translations by alignment."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mnmt_jax.decoding.alignment import Alignment
+from mnmt_jax.decoding.tag_placement import Node, place_tags
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from tests.unit.made_markup import reverse_words, translate, word_alignment
+
+
+def test_tags_follow_their_words():
+    source, translation = "the red house", "la maison rouge"
+    nodes = [Node(4, 7, "<b>", "</b>"), Node(8, 13, "<i>", "</i>")]
+    alignment = word_alignment(source, translation, [(0, 0), (1, 2), (2, 1)])
+    assert place_tags(source, translation, nodes, alignment) == ("la <i>maison</i> <b>rouge</b>")
+    assert place_tags(source, translation, nodes) == "la <b>maison</b> <i>rouge</i>"
+
+
+@pytest.mark.parametrize(
+    "source, expected",
+    [
+        ("See <b>the end</b>. Go", "Siehe <b>das Ende</b>. Geh"),
+        ("See <b>the end.</b> Go", "Siehe <b>das Ende.</b> Geh"),
+        ("See (<b>the end</b>) Go", "Siehe (<b>das Ende</b>) Geh"),
+        ("See <b>(the end)</b> Go", "Siehe <b>(das Ende)</b> Geh"),
+    ],
+)
+def test_marks_beside_an_element_are_inside_if_the_source_has_them_there(source, expected):
+    """Whatever the marks are aligned to."""
+    words = {"See": "Siehe", "the": "das", "end": "Ende", "Go": "Geh"}
+
+    def function(text):
+        translation = re.sub(r"\w+", lambda match: words[match.group()], text)
+        spans = [tuple(m.span() for m in re.finditer(r"\w+|\S", t)) for t in (text, translation)]
+        weights = np.eye(len(spans[0])) + 1e-3
+        for row, (start, _) in enumerate(spans[1]):
+            if not translation[start].isalnum():
+                weights[row] = 1.0
+        alignment = Alignment(spans[0], spans[1], weights / weights.sum(axis=1, keepdims=True))
+        return Translation((Hypothesis(translation, 0.0, ()),), alignment=alignment)
+
+    assert translate(source, function, sentence_ends="none")[0] == expected
+
+
+def test_a_word_that_is_in_both_texts_is_aligned_to_itself():
+    source, translation = "open LibreOffice with the menu", "mit dem Menu wird LibreOffice offen"
+    links = [(0, 2), (1, 3), (2, 4), (3, 0), (4, 0), (5, 0)]
+    alignment = word_alignment(source, translation, links)
+    text = place_tags(source, translation, [Node(5, 16, "<b>", "</b>")], alignment)
+    assert text == "mit dem Menu wird <b>LibreOffice</b> offen"
+
+
+def test_a_piece_that_all_words_attend_to_does_not_attract_a_tag():
+    """Six sevenths of all attention go to the last word; the rest is right."""
+    source, translation = "a b c d", "w x y z"
+    alignment = word_alignment(source, translation, [(n, n) for n in range(4)])
+    weights = alignment.weights.copy()
+    weights[:, 3] += 6
+    weights /= weights.sum(axis=1, keepdims=True)
+    biased = Alignment(alignment.source, alignment.target, weights)
+    assert place_tags(source, translation, [Node(6, 7, "<b>", "</b>")], biased) == "w x y <b>z</b>"
+    assert place_tags(source, translation, [Node(4, 5, "<b>", "</b>")], biased) == "w x <b>y</b> z"
+
+
+def test_two_elements_that_are_aligned_to_one_word_are_beside_each_other():
+    alignment = word_alignment("a b c", "x y z", [(0, 0), (0, 1), (1, 2), (2, 2)])
+    nodes = [Node(0, 1, "<b>", "</b>"), Node(2, 3, "<i>", "</i>")]
+    assert re.fullmatch("<(.)>x</.> <(.)>y</.> z", place_tags("a b c", "x y z", nodes, alignment))
+
+
+def test_of_two_equal_words_the_nearer_one_is_taken():
+    source, translation = "a b c d e f", "u v w x y z"
+    alignment = word_alignment(source, translation, [(0, 5), (5, 5)])
+    text = place_tags(source, translation, [Node(10, 11, "<b>", "</b>")], alignment)
+    assert text == "u v w x y <b>z</b>"
+
+
+def test_an_element_with_text_is_not_empty_even_if_nothing_is_aligned_to_it():
+    source, translation = "a b c", "x y z"
+    alignment = word_alignment(source, translation, [(0, 0), (1, 0), (2, 0)])
+    text = place_tags(source, translation, [Node(2, 3, "<b>", "</b>")], alignment)
+    assert re.search(r"<b>\w</b>", text)
+
+
+def test_an_empty_tag_keeps_its_place_among_the_words():
+    document = "one two <img> three<wbr> four five"
+    text, _ = translate(document, reverse_words)
+    assert Counter(re.findall("<.*?>", text)) == Counter(["<img>", "<wbr>"])
+    assert translate(document)[0] == "ONE TWO <img> THREE<wbr> FOUR FIVE"
+
+
+def test_an_alignment_is_not_used_if_capitals_change_the_length():
+    """Its characters would be those of the translation before; positions are used instead."""
+
+    def function(text, translation):
+        alignment = word_alignment(text, translation, [(0, 1), (1, 0)])
+        return Translation((Hypothesis(translation, 0.0, ()),), alignment=alignment)
+
+    document = "<b>ONE</b> TWO"
+    assert translate(document, lambda text: function(text, "mas zwei"))[0] == "MAS <b>ZWEI</b>"
+    assert translate(document, lambda text: function(text, "maß zwei"))[0] == "<b>MASS</b> ZWEI"
