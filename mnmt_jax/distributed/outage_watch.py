@@ -34,8 +34,8 @@ def end_in_outage(stop: StopRequests, run: str | Path, cache: str | Path) -> Ite
         cache: the token cache.
     """
     watches = [
-        _Watch(BucketReader(url), is_cache=is_cache)
-        for url, is_cache in ((run, False), (cache, True))
+        _Watch(BucketReader(url), is_cache=number == 1)
+        for number, url in enumerate((run, cache))
         if is_bucket(url)
     ]
     ended = threading.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from signal import Signals
 from types import TracebackType
 from typing import IO, Any
@@ -18,7 +18,7 @@ from mnmt_jax.data.batch_iterator import BatchIterator
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.distributed.processes import is_first
 from mnmt_jax.distributed.sharding import place_batch
-from mnmt_jax.distributed.stopping import InterruptedWaitError, StopRequests
+from mnmt_jax.distributed.stopping import InterruptedWaitError
 from mnmt_jax.distributed.stragglers import HostTimes
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -30,6 +30,12 @@ from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import ValidationHistory
 
 _STEPS_AHEAD = 2  # updates dispatched before the loop waits: hides the host's work
+
+
+@contextlib.contextmanager
+def _never_interrupted(*, interruptible: bool = True) -> Iterator[None]:
+    """Do as `StopRequests.waiting` without signals."""
+    yield
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -66,9 +72,7 @@ class Session:
     saved_step: int
     latest: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     host_times: HostTimes = dataclasses.field(default_factory=HostTimes)
-    waiting: Callable[..., contextlib.AbstractContextManager[None]] = dataclasses.field(
-        default_factory=lambda: StopRequests().waiting  # records no signal
-    )
+    waiting: Callable[..., contextlib.AbstractContextManager[None]] = _never_interrupted
     _dispatched: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
     _unchecked: dict[int, list[np.ndarray]] = dataclasses.field(default_factory=dict)
 
@@ -157,7 +161,7 @@ class Session:
         """Return the micro-batches of an update.
 
         Raises:
-            InterruptedWaitError: if a signal ended the wait; the position is restored.
+            InterruptedWaitError: if a signal ended the wait; the position is that of before.
         """
         position = self.batches.position
         try:
