@@ -33,6 +33,8 @@ from pathlib import Path
 import sacrebleu
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.commands.text_files import read_lines
+from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS
 from mnmt_jax.decoding.glossary import Glossary, GlossaryEntry
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.terms import LineTerms, missing_terms
@@ -42,7 +44,6 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.runtime.run_command import run_command
 
 _ENTRY = re.compile(r'\{url:"([^"?]*)[^"#]*#([^"]*)", app:"(\w+)", text:"((?:[^"\\]|\\.)*)"\}')
-_FOLDERS = {"en": "en-US", "pt": "pt-BR"}
 _LEAST = 3  # characters of a term
 
 
@@ -63,15 +64,12 @@ def main() -> None:
     for name in ("source", "target"):
         parser.add_argument(f"--{name}", required=True, metavar="CODE")
     for name in ("input", "reference"):
-        parser.add_argument(f"--{name}", required=True, type=Path, metavar="FILE")
+        parser.add_argument(f"--{name}", required=True, metavar="FILE")
     parser.add_argument("--beam_size", type=positive_int, default=5, metavar="N")
     parser.add_argument("--lines", type=positive_int, default=10_000, metavar="N")
     flags = parser.parse_args()
     entries = _index_entries(flags.help_folder, flags.source, flags.target)
-    sources, references = (
-        path.read_text(encoding="utf-8").splitlines() for path in (flags.input, flags.reference)
-    )
-    pairs = zip(sources, references, strict=True)
+    pairs = zip(read_lines(flags.input), read_lines(flags.reference), strict=True)
     items = list(itertools.islice(_items(pairs, entries, flags.source), flags.lines))
     count = sum(term.count for item in items for term in item.terms.required)
     print(f"{len(entries)} terms of the index; {count} in {len(items)} lines")
@@ -89,7 +87,7 @@ def main() -> None:
 def _index_entries(folder: Path, source: str, target: str) -> dict[str, tuple[str, ...]]:
     """Return the translations of each term of the index."""
     indexes = [
-        _index(folder / _FOLDERS.get(code, code) / "bookmarks.js") for code in (source, target)
+        _index(folder / HELP_FOLDERS.get(code, code) / "bookmarks.js") for code in (source, target)
     ]
     terms = collections.defaultdict[str, dict[str, None]](dict)
     for place in indexes[0].keys() & indexes[1].keys():

@@ -14,9 +14,9 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from mnmt_jax.commands.common_flags import CommandParser, add_beam_size, positive_int
+from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.translate_lines import Translation
@@ -31,7 +31,7 @@ def main() -> None:
     """Print a line for each engine."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--input", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--input", required=True, metavar="FILE")
     parser.add_argument("--source", required=True, metavar="CODE")
     parser.add_argument("--target", required=True, metavar="CODE")
     parser.add_argument("--passes", type=positive_int, default=5, metavar="N")
@@ -39,7 +39,7 @@ def main() -> None:
     flags = parser.parse_args()
     translator = Translator.load(flags.run)
     job = SentenceJob.create(translator, beam_size=flags.beam_size)
-    texts = [line for line in flags.input.read_text("utf-8").splitlines() if line.strip()]
+    texts = [line for line in read_lines(flags.input) if line.strip()]
     lines = [Line(0, text, flags.source, flags.target) for text in texts]
     makers: dict[str, Callable[[], LineEngine]] = {"jax": functools.partial(JobEngine, job)}
     for kind in ("float32", "int8"):

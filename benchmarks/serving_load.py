@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
@@ -72,7 +73,7 @@ def main() -> None:
     """Print a line for each number of clients."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--input", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--input", required=True, metavar="FILE")
     parser.add_argument("--source", required=True, metavar="CODE")
     parser.add_argument("--target", required=True, metavar="CODE")
     parser.add_argument("--clients", default="1,8,64", metavar="N,N")
@@ -86,7 +87,7 @@ def main() -> None:
         help="lines of the requests of one more client, another user; default: 0, no such client",
     )
     flags = parser.parse_args()
-    lines = [line for line in flags.input.read_text("utf-8").splitlines() if line.strip()]
+    lines = [line for line in read_lines(flags.input) if line.strip()]
     expected, rate, cpu = _translate(flags.run, lines, flags.source, flags.target)
     print(
         f"{len(lines)} lines in one process: {rate:.0f} lines/s, {1000 * cpu:.1f} CPU ms a line",

@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.decoding.search import AnyArray, BeamSearch, BeamState, Hypotheses, Request, Step
-from mnmt_jax.decoding.search_arrays import pick
+from mnmt_jax.decoding.search import BeamSearch, BeamState, Hypotheses, Request, Step
+from mnmt_jax.decoding.search_arrays import AnyArray, pick
 from mnmt_jax.decoding.search_terms import SearchTerms
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID
@@ -162,8 +162,7 @@ def _mask_values(
     if not forbidden.shape[1]:
         return values
     precedes = _prefixes(terms, progress)[:, :, terms.required :]
-    lengths = _lengths(forbidden)[:, None]
-    is_final = jnp.arange(forbidden.shape[2])[None, None, None] == lengths[..., None] - 1
+    is_final = _is_final(forbidden)[:, None]
     completes = jnp.any(precedes & is_final, axis=-1)  # [batch, beam, forbidden]
     last = jnp.sum(jnp.where(is_final, forbidden[:, None], 0), axis=-1)
     masked = jnp.where(completes, last, PAD_ID)  # pad is never allowed anyway
@@ -211,12 +210,25 @@ def _lengths(tokens: Int[AnyArray, "batch sequences length"]) -> Int[Array, "bat
     return jnp.sum(jnp.asarray(tokens) != PAD_ID, axis=-1, dtype=jnp.int32)
 
 
+def _is_final(
+    tokens: Int[AnyArray, "batch sequences length"],
+) -> Bool[Array, "batch sequences length"]:
+    """Return the position of the last token of each sequence."""
+    return jnp.arange(tokens.shape[2])[None, None] == _lengths(tokens)[..., None] - 1
+
+
+def _matched(
+    terms: SearchTerms, progress: TermProgress
+) -> Bool[Array, "*hypotheses sequences length"]:
+    """Return `progress.matched` with an axis for the sequences."""
+    return progress.matched.reshape(*progress.matched.shape[:-1], *terms.tokens.shape[1:])
+
+
 def _prefixes(
     terms: SearchTerms, progress: TermProgress
 ) -> Bool[Array, "*hypotheses sequences length"]:
     """Return whether the hypothesis ends with the first n tokens of a sequence, n from 0."""
-    sequences, length = terms.tokens.shape[1:]
-    matched = progress.matched.reshape(*progress.matched.shape[:-1], sequences, length)
+    matched = _matched(terms, progress)
     return jnp.concatenate([jnp.ones_like(matched[..., :1]), matched[..., :-1]], axis=-1)
 
 
@@ -225,11 +237,10 @@ def _extend(
 ) -> TermProgress:
     """Return the progress of each hypothesis after each of its candidate tokens."""
     sequences = terms.tokens[:, None, None]  # [batch, 1, 1, sequences, length]
-    lengths = _lengths(terms.tokens)
     is_token = (sequences == tokens[..., None, None]) & (sequences != PAD_ID)
     matched = _prefixes(terms, progress)[:, :, None] & is_token
-    is_last = jnp.arange(terms.tokens.shape[2])[None, None] == lengths[..., None] - 1
-    occurs = jnp.any(matched & is_last[:, None, None], axis=-1)[..., : terms.required]
+    is_final = _is_final(terms.tokens)[:, None, None]
+    occurs = jnp.any(matched & is_final, axis=-1)[..., : terms.required]
     by_term = occurs.reshape(*tokens.shape, -1, terms.alternatives)
     occurs = jnp.any(by_term, axis=-1)  # [batch, beam, candidates, terms]
     counts = progress.counts[:, :, None] + occurs.astype(jnp.int32)
@@ -246,9 +257,8 @@ def _matched_lengths(
     terms: SearchTerms, progress: TermProgress
 ) -> Int[Array, "*hypotheses terms alternatives"]:
     """Return the number of matched tokens of each alternative."""
-    sequences, length = terms.tokens.shape[1:]
-    matched = progress.matched.reshape(*progress.matched.shape[:-1], sequences, length)
-    position = jnp.arange(1, length + 1).reshape((1,) * (matched.ndim - 1) + (-1,))
+    matched = _matched(terms, progress)
+    position = jnp.arange(1, matched.shape[-1] + 1).reshape((1,) * (matched.ndim - 1) + (-1,))
     longest = jnp.max(jnp.where(matched, position, 0), axis=-1)[..., : terms.required]
     return longest.reshape(*longest.shape[:-1], -1, terms.alternatives)
 

@@ -30,10 +30,9 @@ from collections.abc import Sequence
 
 import flax.struct
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
-AnyArray = Array | np.ndarray
+from mnmt_jax.decoding.search_arrays import AnyArray
 
 EXCLUDED_PROB_SCALE = 1e-6
 """Factor on token probabilities where the contrasts exclude all allowed tokens.

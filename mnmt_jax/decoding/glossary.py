@@ -155,18 +155,24 @@ class Glossary:
     def _matches(self, text: str, spaceless: bool, ignore_case: bool) -> Iterator[GlossaryEntry]:
         lower, start = _lower(text), 0
         while start < len(text):
-            end = start + 1
+            entry = None
             if spaceless or _is_boundary(text, start):
-                for length in self._lengths.get(lower[start], ()):
-                    stop = start + length
-                    if stop > len(text) or not (spaceless or _is_boundary(text, stop)):
-                        continue
-                    entry = self._find(text[start:stop], lower[start:stop], ignore_case)
-                    if entry is not None:
-                        yield entry
-                        end = stop
-                        break
-            start = end
+                entry = self._longest_at(start, text, lower, spaceless, ignore_case)
+            if entry is not None:
+                yield entry
+            start += len(entry.source) if entry else 1
+
+    def _longest_at(
+        self, start: int, text: str, lower: str, spaceless: bool, ignore_case: bool
+    ) -> GlossaryEntry | None:
+        """Return the longest entry that begins at a position; None if there is none."""
+        for length in self._lengths.get(lower[start], ()):
+            stop = start + length
+            if stop <= len(text) and (spaceless or _is_boundary(text, stop)):
+                entry = self._find(text[start:stop], lower[start:stop], ignore_case)
+                if entry is not None:
+                    return entry
+        return None
 
     def _find(self, text: str, lower: str, ignore_case: bool) -> GlossaryEntry | None:
         """Return the entry of a text; one in lower case is also meant in other cases."""
@@ -195,7 +201,11 @@ class Glossary:
         return {first: sorted(values, reverse=True) for first, values in lengths.items()}
 
 
-def as_glossary(glossary: Glossary | Mapping[str, str | Sequence[str]] | str | Path) -> Glossary:
+GlossaryLike = Glossary | Mapping[str, str | Sequence[str]] | str | Path
+"""A glossary, its terms, or the path of its file."""
+
+
+def as_glossary(glossary: GlossaryLike) -> Glossary:
     """Return a glossary from a mapping or the path of a file.
 
     Raises:

@@ -25,13 +25,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.contrastive_decoding import EXCLUDED_PROB_SCALE, Contrast, contrast_scores
-from mnmt_jax.decoding.search_arrays import StopCount, pick, put_tokens, repeat_until
+from mnmt_jax.decoding.search_arrays import AnyArray, StopCount, pick, put_tokens, repeat_until
 from mnmt_jax.decoding.search_terms import SearchTerms
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
-AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 Reorder = Callable[[Any, Array], Any]
 
 

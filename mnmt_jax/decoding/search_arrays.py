@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-_Count = int | Int[Array | np.ndarray, ""]
+AnyArray = Array | np.ndarray  # the host passes and receives NumPy
+_Count = int | Int[AnyArray, ""]
 
 
 class StopAfter(NamedTuple):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import flax.struct
-import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Int
 
-AnyArray = Array | np.ndarray
+from mnmt_jax.decoding.search_arrays import AnyArray
 
 
 @flax.struct.dataclass

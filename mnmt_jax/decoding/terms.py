@@ -196,7 +196,7 @@ def with_contained(
         + sum(
             counts[j] * min(count_in(term, alternative) for alternative in other)
             for j, other in enumerate(terms)
-            if j != i
+            if j != i and count_in(term, other[0])  # most terms do not occur in others
         )
         for i, term in enumerate(terms)
     ]
@@ -235,7 +235,7 @@ def _sequences(
 
 
 def _encode(text: str, vocabulary: Vocabulary, language: str) -> Iterator[tuple[int, ...]]:
-    """Yield the tokens of a text as a word of its own, and as the rest of a word."""
+    """Yield the tokens of a text as a separate word, and as the rest of a word."""
     bracket, alone, inside = (
         tuple(ids) for ids in vocabulary.encode_lines([_BEFORE, text, _BEFORE + text], language)
     )

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.glossary import Glossary, as_glossary
+from mnmt_jax.decoding.glossary import GlossaryLike, as_glossary
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.input_checks import check_is_list, check_text
 from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
@@ -30,9 +29,6 @@ from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
 from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
-
-GlossaryLike = Glossary | Mapping[str, str | Sequence[str]] | str | Path
-"""A glossary, its terms, or the path of its file."""
 
 
 class Translator(PretrainedModel):
@@ -188,13 +184,13 @@ class Translator(PretrainedModel):
             lid=lid,
             **overrides,
         )
+        checker = TranslationChecker(find_detector(lid, "lid="), self.languages) if checks else None
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
         to_translate = TextToTranslate(text, source, target, glossary=terms, markup=markup)
         (translation,) = job.translate_texts([to_translate])
-        if not checks:
+        if checker is None:
             return translation
-        checker = TranslationChecker(find_detector(lid, "lid="), self.languages)
         return with_checks(translation, to_translate, checker, job.decode.length_penalty)
 
     def score(

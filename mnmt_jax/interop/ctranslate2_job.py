@@ -102,10 +102,12 @@ class CTranslate2Job(SentenceJob):
         encoded = encode_lines(model, lines, self.decode)
         yield from ((i, untranslated(one)) for i, one in encoded.items() if not one.inputs)
         wanted = {i: one for i, one in encoded.items() if one.inputs}
+        if not wanted:
+            return
         sources = [self._source_ids(one) for one in wanted.values()]
         prefixes = [self._prefix_ids(lines[i].target_lang) for i in wanted]
-        limit = max((one.limit for one in wanted.values()), default=0)
-        results = engine.search(sources, prefixes, self._options(limit)) if wanted else []
+        limit = max(one.limit for one in wanted.values())
+        results = engine.search(sources, prefixes, self._options(limit))
         for (i, one), result in zip(wanted.items(), results, strict=True):
             hypotheses = self._hypotheses(one, result)
             yield i, to_translation(one, hypotheses, lines[i])

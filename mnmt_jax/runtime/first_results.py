@@ -24,13 +24,11 @@ def note_first_results(write: Callable[[str], object] = say) -> Iterator[Callabl
     """
     timer = threading.Timer(_SLOW_SECONDS, write, [COMPILING])
     timer.daemon = True
-    state = {"started": False}
 
     def report(count: int) -> None:
         if count:
             timer.cancel()
-        elif not state["started"]:
-            state["started"] = True
+        elif timer.ident is None:  # not started
             timer.start()
 
     try:

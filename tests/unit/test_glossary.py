@@ -80,6 +80,14 @@ def test_large_glossaries_and_many_terms_take_little_time():
     assert time.process_time() - start < 2
 
 
+def test_many_targets_of_many_terms_take_little_time():
+    targets = [tuple(f"w{n}x{m}" for m in range(100)) for n in range(64)]
+    terms = LineTerms(tuple(Term(f"s{n}", texts) for n, texts in enumerate(targets)))
+    start = time.process_time()
+    assert missing_terms(terms, "w7x3") == tuple(f"s{n}" for n in range(64) if n != 7)
+    assert time.process_time() - start < 1
+
+
 def test_a_file_has_alternatives_and_forbidden_targets(tmp_path):
     path = tmp_path / "g.tsv"
     path.write_text(
