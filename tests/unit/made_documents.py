@@ -26,6 +26,10 @@ ODT_STYLES = (
     '<style:text-properties x:rsid="00a1"/></style:style>'
     '<style:style style:name="T2" style:family="text">'
     '<style:text-properties fo:font-weight="bold"/></style:style>'
+    '<style:style style:name="T3" style:family="text">'
+    '<style:text-properties x:rsidious="1"/></style:style>'
+    '<style:style style:name="T4" style:family="text" style:parent-style-name="T2">'
+    '<style:text-properties x:rsid="00a1"/></style:style>'
 )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mnmt_jax.decoding import live_translation
 from mnmt_jax.decoding.live_translation import LiveTranslation, fitting_size
+from mnmt_jax.decoding.search_arrays import StopAfter, repeat_until
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
@@ -113,6 +115,17 @@ def test_a_batch_is_not_padded_by_more_than_a_quarter():
     fits = {1: 1, 2: 2, 3: 4, 4: 4, 5: 4, 6: 8, 11: 8, 12: 16, 23: 16, 24: 32, 32: 32, 99: 32}
     assert {lines: fitting_size(sizes, lines) for lines in fits} == fits
     assert fitting_size([8, 16], 1) == 8  # at least one row on each of eight devices
+
+
+@pytest.mark.parametrize(
+    ("stop", "steps"),
+    [(StopAfter(2, 99), 5), (StopAfter(2, 3), 3), (StopAfter(2, 0), 0), (2, 5), (None, 7)],
+)
+def test_a_program_ends_after_its_steps_or_lines(stop, steps):
+    """Three lines end after 4, 5 and 7 steps."""
+    lengths = jnp.array([4, 5, 7])
+    state = repeat_until(stop, lambda step: step >= lengths, lambda step: step + 1, jnp.int32(0))
+    assert state == steps
 
 
 def test_a_shape_with_few_lines_waits_for_a_few_programs_alone(job):

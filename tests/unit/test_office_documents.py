@@ -58,7 +58,8 @@ def test_runs_that_word_split_are_one():
     content = (
         '<w:r w:rsidR="1"><w:t>to</w:t></w:r><w:proofErr w:type="spellStart"/>'
         '<w:r><w:rPr><w:lang w:val="en-US"/></w:rPr><w:t>get</w:t></w:r>'
-        "<w:r><w:lastRenderedPageBreak/><w:t>her</w:t></w:r>"
+        "<w:r><w:lastRenderedPageBreak/><w:t>h</w:t></w:r>"
+        "<w:r><w:rPr><w:noProof/></w:rPr><w:t>er</w:t></w:r>"
     )
     assert word(content) == (run("TOGETHER"), ["together"])
 
@@ -203,6 +204,16 @@ def test_an_untranslated_document_is_the_same_for_python_docx():
             'PRESS <text:span text:style-name="T2">ENTER</text:span>.',
         ),
         ('to<text:span text:style-name="T1">get</text:span>her', "together", "TOGETHER"),
+        (
+            'an <text:span text:style-name="T3">unknown</text:span> property',
+            'an <g id="1">unknown</g> property',
+            'AN <text:span text:style-name="T3">UNKNOWN</text:span> PROPERTY',
+        ),
+        (
+            'a <text:span text:style-name="T4">parent</text:span>',
+            'a <g id="1">parent</g>',
+            'A <text:span text:style-name="T4">PARENT</text:span>',
+        ),
         ('a <text:s text:c="2"/>b <text:s/>c', "a   b  c", 'A <text:s text:c="2"/>B <text:s/>C'),
         ("a\n   b", "a b", "A B"),
         ("a<text:soft-page-break/> b", "a b", "A B"),

@@ -15,6 +15,8 @@ from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.made_translator import LINES, assert_alike, made_translator
 from tests.unit.test_serving import call
 
+WRAPPED = "A line of text that is as long as wrapped ones"
+
 
 @pytest.fixture
 def job() -> MadeJob:
@@ -45,6 +47,23 @@ def sentences(job: MadeJob) -> list[str]:
 def test_libretranslate_944_and_123_placeholders_are_translated(translate, job, name):
     job.respond = lambda sentence: sentence.replace(name, "X").upper()  # a model that loses it
     assert translate(f"Hello {name}, you have mail.") == f"HELLO {name}, YOU HAVE MAIL."
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [WRAPPED, "goes on here."]),
+        ({"split_sentences": "1"}, [WRAPPED, "goes on here."]),
+        ({"split_sentences": "nonewlines"}, [f"{WRAPPED} goes on here."]),
+    ],
+)
+def test_line_breaks_end_sentences_by_deepl_s_split_sentences(job, fields, expected):
+    body = {"text": [f"{WRAPPED}\ngoes on here."]} | fields
+    with serving(made_service(job, wait_milliseconds=0)) as address:
+        status, _ = call(
+            address, "/v2/translate", {**body, "source_lang": "EN", "target_lang": "DE"}
+        )
+    assert status == 200 and sentences(job) == expected
 
 
 def test_libretranslate_439_an_emoji_cuts_off_the_rest(translate, job):
