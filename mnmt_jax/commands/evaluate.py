@@ -48,7 +48,7 @@ def make_parser() -> CommandParser:
         "--hypotheses",
         metavar="FOLDER",
         help="instead of a run: folder with the translations of another system, a file such as "
-        "de-fr.txt per direction with a line per test sentence",
+        "de-fr.txt or de-fr.jsonl per direction with a line per test sentence",
     )
     parser.add_argument(
         "--name", help="name of the system of --hypotheses; default: that of its folder"
