@@ -182,23 +182,29 @@ class Model(Checked):
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Checked):
-    """Adam as in fairseq, its schedule, and the loss.
+    """The optimizer, its schedule, and the loss.
 
     Attributes:
+        name: `adam` as in fairseq; `muon` for kernels, with Adam for the other parameters; or
+            `schedule_free`, AdamW that needs no decay and translates with an average.
         learning_rate: peak.
         schedule: `inverse_sqrt`, `cosine` (to zero at `Train.steps`) or `constant`.
         warmup_steps: updates of linear warm-up.
         initial_learning_rate: rate of the first update.
-        eps: added to the root of the raw second moment (not bias-corrected, as in fairseq).
+        eps: added to the root of the raw second moment (not bias-corrected, as in fairseq; the
+            others than `adam` correct it).
         weight_decay: decoupled, on all trained parameters.
         clip_norm: global gradient norm above which gradients are scaled down; 0 disables clipping.
         label_smoothing: epsilon; every other class gets epsilon / (V - 1).
+        ema_decay: decay of an exponential moving average of the parameters, which validation and
+            translation then use; 0 keeps none.
         accumulate: micro-batches per update.
         frozen: patterns (`mnmt_jax.model.param_patterns`) of parameters that are not trained. LoRA
             parameters are always trained; with `Model.lora_rank` and no pattern only they are
             trained.
     """
 
+    name: Literal["adam", "muon", "schedule_free"] = "adam"
     learning_rate: Weight = 5e-4
     schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
     warmup_steps: Amount = 4000
@@ -207,6 +213,7 @@ class Optimizer(Checked):
     weight_decay: Weight = 0.0
     clip_norm: Weight = 0.0
     label_smoothing: Rate = 0.1
+    ema_decay: Rate = 0.0
     accumulate: Length = 1
     frozen: tuple[str, ...] = ()
 
@@ -217,6 +224,16 @@ class Optimizer(Checked):
             raise UserError(
                 "Optimizer.warmup_steps=0: schedule 'inverse_sqrt' needs at least 1 step; raise "
                 "it, or set Optimizer.schedule='constant'"
+            )
+        if self.name == "schedule_free" and self.schedule != "constant":
+            raise UserError(
+                f"Optimizer.schedule='{self.schedule}' must be 'constant' with Optimizer.name="
+                "'schedule_free', whose average replaces the decay"
+            )
+        if self.name == "schedule_free" and self.ema_decay:
+            raise UserError(
+                f"Optimizer.ema_decay={self.ema_decay:g} must be 0 with Optimizer.name="
+                "'schedule_free', which averages the parameters itself"
             )
 
 
@@ -331,6 +348,8 @@ class Decode(Checked):
             into the translation instead of encoded (`mnmt_jax.decoding.copy_unknown`).
         weights: precision of the loaded weights (`mnmt_jax.decoding.weight_precision`): as
             `stored`, or rounded to `bfloat16` or `int8`.
+        averaged: whether runs with `Optimizer.ema_decay` or `schedule_free` translate with the
+            average of their parameters instead of the last ones.
     """
 
     beam_size: Annotated[int, Range(low=1, high=4096)] = 5
@@ -349,6 +368,7 @@ class Decode(Checked):
     allow_unk: bool = False
     copy_unknown: bool = False
     weights: Literal["stored", "bfloat16", "int8"] = "stored"
+    averaged: bool = True
 
     def __post_init__(self) -> None:
         """Check every field, that there is a bucket, and that contrasts sum to less than 1."""

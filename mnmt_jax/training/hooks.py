@@ -100,10 +100,12 @@ def validate_params(session: Session) -> Record:
     if not names:
         return {}
     session.checked_window()
+    average = session.averaged_params()
+    params = session.state.params if average is None else average
 
     def loss(batch: Mapping[str, np.ndarray]) -> Sums:
         placed = place_batch(model_arrays(batch), built.mesh)
-        return built.programs.loss(session.state.params, placed)
+        return built.programs.loss(params, placed)
 
     with session.reporter.paused(), session.waiting(interruptible=False):
         languages = task_languages(built.pipeline)
@@ -131,5 +133,10 @@ def save_checkpoint(session: Session) -> None:
             "seconds": session.reporter.seconds,
             "best": session.history.best,
         }
-        session.checkpoints.save(session.state, extra, session.history.loss_at(session.step))
+        session.checkpoints.save(
+            session.state,
+            extra,
+            session.history.loss_at(session.step),
+            averaged_params=session.averaged_params(),
+        )
     session.saved_step = session.step

@@ -94,6 +94,11 @@ class Session:
             stack.callback(self.checkpoints.close, raise_errors=error is None)
             stack.callback(self.batches.close)
 
+    def averaged_params(self) -> Any:
+        """Return the average of the parameters that validation uses; None if there is none."""
+        average = self.built.programs.averaged_params
+        return average(self.state) if average else None
+
     @property
     def is_complete(self) -> bool:
         """Whether the run has all its updates, or has stopped early by `Train.patience`."""
