@@ -237,6 +237,9 @@ class Optimizer(Checked):
             )
 
 
+TASK_GROUPS = ("supervised", "zero_shot", "from_english", "to_english", "all")
+LOSS_MEASURES = ("loss", "nll", "perplexity")
+TRANSLATION_MEASURES = ("bleu", "chrf", "off_target")
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
@@ -258,10 +261,14 @@ class Train(Checked):
             their step; 0 keeps none.
         keep_every: additional checkpoints kept permanently: those whose step is a multiple of this,
             for curves over training; 0 keeps none. Must be a multiple of `save_every`.
-        best_by: tasks whose mean loss ranks checkpoints: `supervised`, the trained tasks, or `all`
-            with validation text, which then also selects by zero-shot directions.
-        patience: updates without a better loss by `best_by` after which the run stops early; 0
-            disables early stopping.
+        translate_pairs: pairs of each validation task, the first ones, that are translated greedily
+            at each validation and scored by BLEU, chrF++ and off-target ratio; 0 translates none.
+        best_by: what ranks checkpoints, a group of tasks, or `group/measure`. Groups are
+            `supervised`, `zero_shot`, `from_english`, `to_english`, and `all` with validation text;
+            measures are `loss`, the default, `nll`, `perplexity`, and with `translate_pairs` also
+            `bleu`, `chrf` (chrF++) and `off_target`. The mean over the tasks counts.
+        patience: updates without a better validation by `best_by` after which the run stops early;
+            0 disables early stopping.
         trackers: experiment trackers that receive the metrics: `tensorboard`, `mlflow` (extra
             `mlflow`) and `wandb` (Weights & Biases, extra `wandb`). `metrics.jsonl` is always
             written.
@@ -278,7 +285,8 @@ class Train(Checked):
     keep_last: Count = 5
     keep_best: Amount = 1
     keep_every: Amount = 0
-    best_by: Literal["supervised", "all"] = "supervised"
+    translate_pairs: Amount = 0
+    best_by: str = "supervised"
     patience: Amount = 0
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
     methods: tuple[Method, ...] = ()
@@ -295,6 +303,7 @@ class Train(Checked):
                 raise UserError(
                     f"Train.methods=('{method.name}',) changes the model; name it in Model.methods"
                 )
+        self._check_best_by()
         if self.patience % self.eval_every:
             raise UserError(
                 f"Train.patience={self.patience} must be a multiple of "
@@ -313,6 +322,20 @@ class Train(Checked):
                 f"Train.eval_every={self.eval_every} and Train.save_every={self.save_every}: one "
                 "must be a multiple of the other, or few checkpoints have a validation loss; "
                 "change one, or set Train.keep_best=0"
+            )
+
+    def _check_best_by(self) -> None:
+        group, slash, measure = self.best_by.partition("/")
+        measures = (*LOSS_MEASURES, *TRANSLATION_MEASURES)
+        if group not in TASK_GROUPS or (slash and measure not in measures):
+            raise UserError(
+                f"Train.best_by='{self.best_by}' must be one of {', '.join(TASK_GROUPS)}, and may "
+                f"end in /{', /'.join(measures)}"
+            )
+        if measure in TRANSLATION_MEASURES and not self.translate_pairs:
+            raise UserError(
+                f"Train.best_by='{self.best_by}' scores translations; set Train.translate_pairs, "
+                "for example to 100"
             )
 
 

@@ -48,7 +48,7 @@ def restore_params(
 
     Args:
         run_dir: the run.
-        step: a number, "best" (by supervised validation loss), "average" (the result of
+        step: a number, "best" (by `Train.best_by`), "average" (the result of
             `mnmt average`), or None for the newest.
         mesh: mesh to shard them over, by the rule table; None places them on the first device.
 

@@ -18,7 +18,13 @@ from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import Sums, per_token
 from mnmt_jax.training.reporter import Record
 from mnmt_jax.training.session import Periodic, Session
-from mnmt_jax.training.validation import checkpoint_loss, task_languages, validate
+from mnmt_jax.training.validation import (
+    TRANSLATION,
+    checkpoint_loss,
+    task_languages,
+    validate,
+)
+from mnmt_jax.training.validation_translation import validate_translations
 
 
 def training_hooks(settings: Train) -> tuple[Periodic, ...]:
@@ -94,7 +100,7 @@ def _update_flops(learner: Learner, tokens: Mapping[str, float], examples: float
 
 
 def validate_params(session: Session) -> Record:
-    """Return the validation losses; empty if the cache has no validation split."""
+    """Return the validation losses and scores; empty if the cache has no validation split."""
     built = session.built
     names = built.tasks.supervised + built.tasks.zero_shot
     if not names:
@@ -110,6 +116,8 @@ def validate_params(session: Session) -> Record:
     with session.reporter.paused(), session.waiting(interruptible=False):
         languages = task_languages(built.pipeline)
         result = validate(built.pipeline.validation(names), loss, built.tasks, languages)
+        if session.scorer and built.config.train.translate_pairs:
+            result[TRANSLATION] = validate_translations(built, params, session.scorer)
     session.history.add(session.step, checkpoint_loss(result, built.config.train.best_by))
     return {"validation": result}
 
