@@ -184,9 +184,9 @@ def test_muon_orthogonalises_kernels_and_leaves_the_rest_to_adam():
     for matrix in matrices:
         values = np.linalg.svd(matrix, compute_uv=False) / (0.1 * 0.2 * np.sqrt(max(matrix.shape)))
         assert 0.5 < values.min() and values.max() < 1.3, values
-    np.testing.assert_allclose(
-        after["query"]["bias"], -0.1 * np.sign(gradient["query"]["bias"]), rtol=0.01
-    )
+    first_step = 0.1 * (1 + B1 * (1 - B1) / (1 - B1**2))  # of Adam with Nesterov momentum
+    expected = -first_step * np.sign(gradient["query"]["bias"])
+    np.testing.assert_allclose(after["query"]["bias"], expected, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("relaxed_dtypes")
@@ -220,7 +220,7 @@ def test_schedule_free_evaluates_the_average_of_its_iterates(clip_norm):
     )
     np.testing.assert_allclose(after["w"], y, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(averaged_params(state, after)["w"], x, rtol=1e-4, atol=1e-5)
-    assert np.abs(x - y).max() > 0.01
+    assert np.abs(x - y).max() > 5e-3
 
 
 def test_schedule_free_needs_a_constant_rate_and_no_second_average():
