@@ -126,7 +126,9 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             "libtpu is not installed: tests/tpu did not run (scripts/test_tpu.sh; docs/tpu.md)"
         )
-    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+    from mnmt_jax.cost.topologies import has_cuda_plugin
+
+    if not has_cuda_plugin():
         terminalreporter.write_line(
             "JAX for GPUs is not there: tests/gpu did not run (scripts/test_gpu.sh; docs/gpu.md)"
         )

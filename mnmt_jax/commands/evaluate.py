@@ -48,7 +48,7 @@ def make_parser() -> CommandParser:
         "--hypotheses",
         metavar="FOLDER",
         help="instead of a run: folder with the translations of another system, a file such as "
-        "de-fr.txt per direction with a line per test sentence",
+        "de-fr.txt or de-fr.jsonl per direction with a line per test sentence",
     )
     parser.add_argument(
         "--name", help="name of the system of --hypotheses; default: that of its folder"
@@ -146,6 +146,7 @@ def main() -> None:
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
     from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
+    from mnmt_jax.evaluation.significance import SentenceSignificance
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
     work_shard = work_shard_of(flags)
@@ -189,7 +190,8 @@ def main() -> None:
         if translated.missing:
             return
     result = evaluate(subject, benchmark, flags.output, **options)
-    print(comparison_table([result]))
+    significance = SentenceSignificance.read([result], [Path(flags.output)])
+    print(comparison_table([result], significance=significance))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
 
 

@@ -62,8 +62,8 @@ class Comet:
 
     def score(
         self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-    ) -> float:
-        """Return the system score times 100.
+    ) -> list[float]:
+        """Return the score of each sentence; that of a system is their mean.
 
         Args:
             sources: source sentences.
@@ -75,7 +75,7 @@ class Comet:
         data = [dict(zip(names, row, strict=True)) for row in rows]
         gpus = int(_has_gpu())
         output = self._model.predict(data, batch_size=_BATCH_SIZE, gpus=gpus, progress_bar=False)
-        return 100.0 * float(output.system_score)
+        return list(map(float, output.scores))
 
 
 class BertScore:
@@ -135,8 +135,8 @@ class BertScore:
 
     def score(
         self, hypotheses: Sequence[str], references: Sequence[str], target_language: str
-    ) -> float:
-        """Return the mean F times 100.
+    ) -> list[float]:
+        """Return F of each sentence; that of a system is their mean.
 
         Args:
             hypotheses: output texts.
@@ -153,7 +153,7 @@ class BertScore:
         _, _, f1 = self._scorers[name].score(
             list(hypotheses), list(references), batch_size=_BATCH_SIZE
         )
-        return 100.0 * float(f1.mean().item())
+        return list(map(float, f1.tolist()))
 
     def signature(self, target_language: str) -> str:
         """Return the signature of the scores of a target language."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.evaluation.neural_metrics import ENGLISH_MODELS, BertScore, Comet
@@ -16,6 +18,8 @@ from mnmt_jax.evaluation.published_procedures import (
     round_as_published,
 )
 from mnmt_jax.evaluation.result import DirectionResult
+from mnmt_jax.evaluation.scoring import ScoredDirection
+from mnmt_jax.evaluation.sentence_statistics import mean_statistics
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, find_tokenizer, missing_model_note, spbleu
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -101,27 +105,33 @@ class OptionalMetrics:
         return settings
 
     def add(
-        self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
-    ) -> DirectionResult:
-        """Return a direction's result with the optional scores added.
+        self, scored: ScoredDirection, texts: TestSet, hypotheses: Sequence[str]
+    ) -> ScoredDirection:
+        """Return a scored direction with the optional scores and their statistics added.
 
         Args:
-            result: result with the standard scores.
+            scored: the direction with the standard scores.
             texts: the test set.
             hypotheses: translations of its sources.
         """
+        result, statistics = scored.result, dict(scored.statistics)
         updates: dict[str, Any] = {}
         notes: list[str] = []
         if self._selection.spbleu and self._tokenizer is None:
             notes.append(missing_model_note())
         elif self._selection.spbleu and self._tokenizer is not None:
-            updates["spbleu"], signature = spbleu(hypotheses, texts.references, self._tokenizer)
-            self.signatures["spbleu"] = signature
+            updates["spbleu"], statistics["spbleu"], self.signatures["spbleu"] = spbleu(
+                hypotheses, texts.references, self._tokenizer
+            )
         neural, missing = self._neural_scores(result, texts, hypotheses)
+        statistics |= {name: mean_statistics(scores) for name, scores in neural.items()}
         paper, left_out = self._published_scores(result, texts, hypotheses)
         notes += [note for note in (missing, left_out) if note and note not in notes]
-        updates |= {**neural, "paper": paper, "notes": (*result.notes, *notes)}
-        return dataclasses.replace(result, **updates)
+        updates |= {name: 100.0 * float(np.mean(scores)) for name, scores in neural.items()}
+        updates |= {"paper": paper, "notes": (*result.notes, *notes)}
+        return dataclasses.replace(
+            scored, result=dataclasses.replace(result, **updates), statistics=statistics
+        )
 
     def paper(self, results: Sequence[DirectionResult]) -> dict[str, Any]:
         """Return the averages of the published procedure, JSON-serialisable; {} without one."""
@@ -139,9 +149,9 @@ class OptionalMetrics:
 
     def _neural_scores(
         self, result: DirectionResult, texts: Any, hypotheses: Sequence[str]
-    ) -> tuple[dict[str, float], str]:
-        """Return COMET and BERTScore, and a note if a model is missing."""
-        scores: dict[str, float] = {}
+    ) -> tuple[dict[str, Sequence[float]], str]:
+        """Return COMET and BERTScore of each sentence, and a note if a model is missing."""
+        scores: dict[str, Sequence[float]] = {}
         note = ""
         if self._comet is not None:
             scores["comet"] = self._comet.score(texts.sources, hypotheses, texts.references)
@@ -166,7 +176,8 @@ class OptionalMetrics:
         if prepared.references:
             # Swapping does not affect COMET (named fields) and BERTScore (its F is symmetric).
             neural, _ = self._neural_scores(result, prepared, prepared.hypotheses)
-            scores |= {name: round_as_published(value) for name, value in neural.items()}
+            means = {name: 100.0 * float(np.mean(values)) for name, values in neural.items()}
+            scores |= {name: round_as_published(mean) for name, mean in means.items()}
         if result.off_target_lid is not None:
             scores["off_target"] = round_as_published(result.off_target_lid)
         return scores, self._paper.note(result.direction)

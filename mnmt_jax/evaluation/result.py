@@ -64,6 +64,8 @@ METRICS: tuple[Metric, ...] = (
 )
 STANDARD_METRICS = METRICS[:5]
 """Metrics that every evaluation has; the others are optional."""
+OPTIONAL_METRICS = (*METRICS[6:], METRICS[5])
+"""The others, in the order of tables: neural metrics, then spBLEU."""
 _LID = METRICS[4]
 
 
@@ -94,6 +96,7 @@ class DirectionResult:
             nearest rendering if available, else by the language detector; "" is no language.
         notes: scores that were left out, with the reason.
         text_fingerprint: hash of the test sentences, `TestSet.fingerprint`; "" if unknown.
+        intervals: 95 % interval over sentences of each score, by field.
     """
 
     source: str
@@ -115,6 +118,7 @@ class DirectionResult:
     detected: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     text_fingerprint: str = ""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def direction(self) -> Direction:
@@ -221,15 +225,14 @@ class RunResult:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The standard metrics, and the optional ones that were computed."""
-        optional = METRICS[len(STANDARD_METRICS) :]
+        """The optional metrics that were computed, and the standard ones."""
         present = {
             metric.key
-            for metric in optional
+            for metric in OPTIONAL_METRICS
             if any(value is not None for value in self.values(metric.key).values())
         }
         standard = titled_metrics([self])[: len(STANDARD_METRICS)]
-        return (*standard, *(metric for metric in optional if metric.key in present))
+        return (*(item for item in OPTIONAL_METRICS if item.key in present), *standard)
 
     @property
     def off_target(self) -> Metric:
@@ -295,10 +298,7 @@ def read_result(path: str | Path) -> RunResult:
 def _from_json(document: dict[str, Any]) -> RunResult:
     for derived in ("format", "counts", "averages"):
         del document[derived]
-    document["directions"] = tuple(
-        DirectionResult(**{**item, "notes": tuple(item["notes"])})
-        for item in document["directions"]
-    )
+    document["directions"] = tuple(map(_direction_from_json, document["directions"]))
     document["samples"] = tuple(Sample(**item) for item in document["samples"])
     document["curves"] = {
         name: tuple((step, value) for step, value in points)
@@ -307,6 +307,11 @@ def _from_json(document: dict[str, Any]) -> RunResult:
     for settings in ("config", "decoding", "decoding_overrides"):
         document[settings] = _tuples(document.get(settings))
     return RunResult(**{**document, "notes": tuple(document["notes"])})
+
+
+def _direction_from_json(item: dict[str, Any]) -> DirectionResult:
+    intervals = _tuples(item.get("intervals", {}))
+    return DirectionResult(**{**item, "notes": tuple(item["notes"]), "intervals": intervals})
 
 
 def _tuples(value: Any) -> Any:

@@ -10,6 +10,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import benchmark
 from mnmt_jax.evaluation.neural_metrics import BERT_SCORE_LAYERS, ENGLISH_MODELS, BertScore, Comet
 from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
+from mnmt_jax.evaluation.scoring import ScoredDirection
 from tests.unit.made_results import made_result
 
 SOURCES = ["ein Haus", "zwei", "drei"]
@@ -23,12 +24,8 @@ class _Tensor:
     def __init__(self, values):
         self._values = values
 
-    def mean(self):
-        return _Tensor([sum(self._values) / len(self._values)])
-
-    def item(self):
-        [value] = self._values
-        return value
+    def tolist(self):
+        return list(self._values)
 
 
 class FakeBertScore(types.ModuleType):
@@ -101,7 +98,7 @@ def test_comet(tmp_path, comet):
     checkpoint = tmp_path / "model.ckpt"
     checkpoint.touch()
     scorer = Comet(checkpoint)
-    assert scorer.score(SOURCES, HYPOTHESES, REFERENCES) == pytest.approx(200 / 3)
+    assert scorer.score(SOURCES, HYPOTHESES, REFERENCES) == [1, 1, 0]
     assert comet.loaded == [str(checkpoint)]
     assert scorer.signature == f"comet:2.2.6|model:{checkpoint}"
     with pytest.raises(UserError, match=r"--comet=.*none\.ckpt: no such file; give the checkpoint"):
@@ -110,9 +107,8 @@ def test_comet(tmp_path, comet):
 
 def test_bert_score(models, bert_score):
     scorer = BertScore(models)
-    assert scorer.score(HYPOTHESES, REFERENCES, "en") == pytest.approx(100 * 2.5 / 3)
-    assert scorer.score(HYPOTHESES[:2], REFERENCES[:2], "en") == 100.0
-    assert scorer.score(HYPOTHESES[2:], REFERENCES[2:], "de") == 50.0
+    assert scorer.score(HYPOTHESES, REFERENCES, "en") == [1, 1, 0.5]
+    assert scorer.score(HYPOTHESES[2:], REFERENCES[2:], "de") == [0.5]
     roberta, multilingual = models / "roberta-large", models / "bert-base-multilingual-cased"
     assert bert_score.made == [(str(roberta), 17, "cpu"), (str(multilingual), 9, "cpu")]
     assert scorer.signature("de") == (
@@ -149,8 +145,10 @@ def test_the_model_of_english_is_selected_and_recorded(models, bert_score):
     assert metrics.settings == {"bert_score": f"{models}, xlm-roberta-large for English"}
     results = {item.direction: item for item in made_result("a", ("de", "en"), seed=0).directions}
     texts = benchmark.TestSet(SOURCES, REFERENCES)
-    scored = metrics.add(results["de", "en"], texts, HYPOTHESES)
-    assert scored.bert_score == pytest.approx(100 * 2.5 / 3)
+    standard = ScoredDirection(results["de", "en"], None, (), {})
+    scored = metrics.add(standard, texts, HYPOTHESES)
+    assert scored.result.bert_score == pytest.approx(100 * 2.5 / 3)
+    assert scored.statistics["bert_score"].tolist() == [[1, 1], [1, 1], [0.5, 1]]
     assert bert_score.made == [(str(models / "xlm-roberta-large"), 17, "cpu")]
 
 
