@@ -51,7 +51,7 @@ class Worker:
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Measure while no other process does, of those with the same file in `MEASURING`, if it is set.
+    """Measure while no other process does that has the same file in `MEASURING`, if it is set.
 
     So programs can compile beside each other, which takes most of a benchmark's time on a GPU.
     """
