@@ -149,6 +149,11 @@ def pytest_terminal_summary(terminalreporter):
             "Apache Beam is not installed: tests/beam did not run (scripts/test_beam.sh; "
             "docs/scale.md)"
         )
+    if "MNMT_JAX_TEST_METRICS" not in os.environ:
+        terminalreporter.write_line(
+            "the environment of neural metrics is not named: tests/metrics did not run "
+            "(scripts/test_metrics.sh; docs/evaluation.md)"
+        )
     if "MNMT_JAX_TABLES" not in os.environ:
         terminalreporter.write_line(
             "tests/tables, a row of each published table, did not run (scripts/test_tables.sh; "

@@ -60,6 +60,9 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("spbleu", "spBLEU", True, "BLEU over the pieces of Flores-200's SentencePiece model."),
     Metric("comet", "COMET", True, "A neural metric that reads source, output and reference."),
+    Metric("xcomet", "xCOMET", True, "COMET with error spans; it reads source and reference."),
+    Metric("kiwi", "CometKiwi", True, "COMET without reference."),
+    Metric("metricx", "MetricX", False, "MetricX-24's error score, from 0 to 25."),
     Metric("bert_score", "BERTScore", True, "F of contextual embeddings' similarity."),
 )
 STANDARD_METRICS = METRICS[:5]
@@ -87,6 +90,9 @@ class DirectionResult:
         off_target_lid_reference: the same ratio of the references, i.e. the detector's error rate.
         spbleu: BLEU over the pieces of Flores-200.
         comet: COMET, times 100.
+        xcomet: xCOMET, times 100.
+        kiwi: CometKiwi, times 100.
+        metricx: MetricX-24's error score, from 0 to 25.
         bert_score: BERTScore's F, times 100.
         paper: scores by a published procedure (swapped roles and the like); not comparable with
             the scores above.
@@ -111,6 +117,9 @@ class DirectionResult:
     off_target_lid_reference: float | None
     spbleu: float | None = None
     comet: float | None = None
+    xcomet: float | None = None
+    kiwi: float | None = None
+    metricx: float | None = None
     bert_score: float | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
     empty: int = 0

@@ -88,7 +88,7 @@ def score_direction(
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     sample_indices = sorted({(first_sample + offset) % len(rows) for offset in range(SAMPLES)})
     samples = [Sample(source, target, index, *rows[index]) for index in sample_indices]
-    exact = list(map(is_exact, hypotheses, texts.references))
+    exact = [100 * is_exact(*pair) for pair in zip(hypotheses, texts.references, strict=True)]
     statistics = {**scores.statistics, "exact_match": mean_statistics(exact)}
     ratios = {"off_target_lid": lid, "off_target_nearest": nearest}
     statistics |= _ratio_statistics(ratios, target)
@@ -100,7 +100,9 @@ def _ratio_statistics(
 ) -> dict[str, np.ndarray]:
     """Return the statistics of off-target ratios, of those that were computed."""
     return {
-        name: mean_statistics([code not in ("", target_language) for code in result.detected])
+        name: mean_statistics(
+            [100 * (code not in ("", target_language)) for code in result.detected]
+        )
         for name, result in results.items()
         if result is not None and result.ratio is not None
     }

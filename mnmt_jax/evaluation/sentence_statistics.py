@@ -59,13 +59,13 @@ class DirectionStatistics:
 
 
 def mean_statistics(scores: Sequence[float]) -> np.ndarray:
-    """Return the statistics of a metric that is the mean of the scores of sentences."""
+    """Return the statistics of a metric that is the mean of these scores of sentences."""
     values = np.asarray(scores, np.float64)
     return np.stack([values, np.ones_like(values)], axis=1)
 
 
 def scores_of_sums(metric: str, sums: np.ndarray) -> np.ndarray:
-    """Return scores in percent.
+    """Return the scores of sets of sentences, in the unit of tables.
 
     Args:
         metric: field of `DirectionResult`.
@@ -77,11 +77,11 @@ def scores_of_sums(metric: str, sums: np.ndarray) -> np.ndarray:
     if metric in _NGRAM_METRICS:
         scorer = _NGRAM_METRICS[metric]
         return np.array([scorer._compute_score_from_stats(row).score for row in sums])
-    return 100.0 * sums[:, 0] / sums[:, 1]
+    return np.asarray(sums[:, 0] / sums[:, 1])
 
 
 def score_of(metric: str, statistics: np.ndarray) -> float:
-    """Return the score of all sentences, [sentences, statistics], in percent."""
+    """Return the score of all sentences, [sentences, statistics]."""
     return float(scores_of_sums(metric, statistics.sum(axis=0, keepdims=True))[0])
 
 

@@ -385,7 +385,7 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     for settings, message in (
         (
             {},
-            "spBLEU would be lost, COMET would be lost, --paper_compatible=mitre would be lost",
+            "COMET would be lost, spBLEU would be lost, --paper_compatible=mitre would be lost",
         ),
         ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
     ):

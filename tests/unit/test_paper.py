@@ -34,7 +34,7 @@ from mnmt_jax.vocabulary.languages import (
     TED19_LANGUAGES,
 )
 from tests.unit import made_text
-from tests.unit.test_neural import FakeBertScore
+from tests.unit.made_metrics import made_environment
 
 DIRECTION = ("en", "de")
 REFERENCES = ["drei Haus grün Fluss klein", "eins zwei drei Haus", "klein und grün läuft hinter"]
@@ -241,11 +241,11 @@ def subject():
     return EvaluatedModel(translate=translate, config=config, **facts)
 
 
-def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores, monkeypatch):
-    monkeypatch.setitem(sys.modules, "bert_score", FakeBertScore())
+def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores):
+    environment = made_environment(tmp_path / "environment")
     for name in ("roberta-large", "bert-base-multilingual-cased"):
         (tmp_path / name).mkdir()
-    selection = MetricSelection(paper="mitre", bert_score=tmp_path)
+    selection = MetricSelection(paper="mitre", bert_score=tmp_path, metrics_environment=environment)
     further = OptionalMetrics(selection, made_text.vocabulary(), ("en", "de", "fr"))
     result = evaluate(subject(), benchmark, tmp_path / "out", optional_metrics=further)
     by_direction = {item.direction: item for item in result.directions}

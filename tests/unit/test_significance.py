@@ -41,7 +41,7 @@ def scored(hypotheses, references=REFERENCES, sources=None):
     """Return the scores and statistics of hypotheses in German."""
     scores = corpus_scores(hypotheses, references, "de")
     texts = TestSet(sources or references, references)
-    exact = mean_statistics([h == r for h, r in zip(hypotheses, references, strict=True)])
+    exact = mean_statistics([100 * (h == r) for h, r in zip(hypotheses, references, strict=True)])
     statistics = {**scores.statistics, "exact_match": exact}
     return scores, DirectionStatistics.create(texts, statistics)
 
