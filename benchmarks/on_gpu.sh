@@ -15,7 +15,9 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(kernels training_466m quickstart decoding training_913m blocks)
 python=${PYTHON:-python3}
 rehearse=${REHEARSE:-}
-export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+# XLA tries dozens of Triton programs for each matrix product, which takes minutes; cuBLAS has them.
+export XLA_FLAGS=${XLA_FLAGS:---xla_gpu_enable_triton_gemm=false}
 mkdir -p "$out"
 
 kernels() {
