@@ -39,6 +39,7 @@ from mnmt_jax.evaluation.markdown_tables import (
     paper_table,
 )
 from mnmt_jax.evaluation.metrics import is_exact
+from mnmt_jax.evaluation.quality_flags import quality_section
 from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
 from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.significance_tables import difference_section, seed_section
@@ -102,6 +103,7 @@ def report_page(
         _summary(runs, leading, significance),
         difference_section(runs, leading, significance),
         seed_section(by_seed or {}, metrics),
+        quality_section(runs),
         _maps(runs, leading),
         training_curves(runs),
         _samples(runs),
