@@ -1,6 +1,6 @@
-"""Updates that optimizers take to a validation loss, and seconds of an update, over seeds.
+r"""Updates that optimizers take to a validation loss, and seconds of an update, over seeds.
 
-    python benchmarks/optimizers.py --workdir=DIR --gin_file=MODEL.gin --gin_file=RUN.gin \\
+    python benchmarks/optimizers.py --workdir=DIR --gin_file=MODEL.gin --gin_file=RUN.gin \
         --gin.Data.cache="'CACHE'" adam "muon:Optimizer.name='muon'"
 
 A variant is `NAME[:BINDING[;BINDING...]]` on top of the gin files and flags. Each is trained with
