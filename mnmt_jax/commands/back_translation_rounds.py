@@ -39,6 +39,7 @@ from mnmt_jax.design.method import all_for_resume, as_facts
 from mnmt_jax.distributed.processes import broadcast_from_first, is_first, wait_for_all
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import UserError, join_names, say
+from mnmt_jax.evaluation.validation_scores import score
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing_keys, read_object
@@ -99,7 +100,7 @@ class BackTranslationRounds:
             _wait_for(round_folder / "cache")
             translator = None  # frees its memory for training
             config = self._config(TokenCache.open(round_folder / "cache"), number)
-            if stopped := train(config, round_folder / "run", (origin,)):
+            if stopped := train(config, round_folder / "run", (origin,), scorer=score):
                 return stopped
             wait_for_all("trained")
             origin = SourceRunSpec(round_folder / "run")

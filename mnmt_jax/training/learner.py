@@ -18,7 +18,7 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import Batch, LogProbs, Objective, Player, States
 from mnmt_jax.design.views import View
-from mnmt_jax.distributed.sharding import batch_shards
+from mnmt_jax.distributed.sharding import ParamAxes, batch_shards
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.forward_passes import ForwardPasses
@@ -54,13 +54,13 @@ class PlayerUpdate:
     steps: int = 1
 
     @classmethod
-    def of(cls, player: Player, config: Config) -> PlayerUpdate:
-        """Return the update of a player under a run's configuration."""
+    def of(cls, player: Player, config: Config, param_axes: ParamAxes) -> PlayerUpdate:
+        """Return the update of a player under a run's configuration; axes as `make_optimizer`."""
         optimizer = dataclasses.replace(config.optimizer, **dict(player.optimizer))
         return cls(
             player.name,
             PlayerParams(patterns=player.param_patterns),
-            make_optimizer(optimizer, config.train.steps),
+            make_optimizer(optimizer, config.train.steps, param_axes),
             player.objectives,
             player.steps,
         )
@@ -82,6 +82,7 @@ class Learner:
         before: updates of the players that precede the unnamed player.
         generated_batches: batches that are generated from each micro-batch and also trained on.
         prefix_length: number of target tokens that are not generated in translation.
+        ema_decay: decay of the moving average of the parameters; 0 keeps none.
     """
 
     model: Network
@@ -95,6 +96,7 @@ class Learner:
     before: tuple[PlayerUpdate, ...] = ()
     generated_batches: tuple[GeneratedBatch, ...] = ()
     prefix_length: int = 1
+    ema_decay: float = 0.0
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -111,9 +113,10 @@ class Learner:
             spec for method in config.methods for spec in method.generated_batches(config)
         )
         _check_names(all_objectives(config.methods), generated, model.layout)
+        axes = model.plan.param_axes()
         return cls(
             model,
-            make_optimizer(config.optimizer, config.train.steps),
+            make_optimizer(config.optimizer, config.train.steps, axes),
             make_schedule(config.optimizer, config.train.steps),
             config.optimizer.label_smoothing,
             _loss_chunk(mesh) * batch_shards(mesh),
@@ -121,12 +124,13 @@ class Learner:
             Trainable.from_config(config.model, config.optimizer),
             tuple(objective for method in config.methods for objective in method.objectives()),
             tuple(
-                PlayerUpdate.of(player, config)
+                PlayerUpdate.of(player, config, axes)
                 for method in config.methods
                 for player in method.players()
             ),
             generated,
             get_instruction(config.data.instruction).target_extra,
+            config.optimizer.ema_decay,
         )
 
     @property
