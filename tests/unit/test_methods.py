@@ -106,6 +106,7 @@ NEEDED = {
     "mrasp2": [*ENCODER_DECODER, "MRASP2.layer=2"],
     "cpo": [*ENCODER_DECODER, "Data.max_segments=1"],
     "unlikelihood": [*ENCODER_DECODER, "Unlikelihood.vocabulary=('en', 'de')"],
+    "word_dropout": [*ENCODER_DECODER, "WordDropout.vocabulary=('en', 'de')"],
     "tpdm": [*ENCODER_DECODER, "TPDM.layer=2"],
     "graformer": [
         "Model.layout='grafted'",
