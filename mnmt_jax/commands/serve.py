@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _VARIABLES = ("run", "lid", "beam_size", "pivot", "step")
 """Flags that are also variables, beside those of `Settings`."""
+_ALLOCATIONS = 10_000  # of objects between two garbage collections
 _PARALLEL_SEARCHES = 2  # on a CPU (`TranslationJob.parallel_searches`)
 
 
@@ -199,9 +200,10 @@ def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threadi
     searches = [search for job in jobs.values() for search in job.searches]
     for replica in (replica for search in searches for replica in search.replicas):
         warm_up(replica, settings.window)
-    # What is loaded now stays. The garbage collector would stop all requests for some tenths of a
-    # second each time it looked at it.
+    # What is loaded now stays; collections of the whole heap would stop all requests for some tenths
+    # of a second. Requests make little garbage in cycles, so that it is collected seldom.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_ALLOCATIONS)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")
