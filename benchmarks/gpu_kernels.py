@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from engines import alone
 from jax.experimental import pallas as pl
 
 from mnmt_jax.design.layout import Stage
@@ -52,11 +53,13 @@ class Sizes:
     """Sizes of the measured layer.
 
     Attributes:
+        widths: of heads.
         rows: of a batch.
         length: tokens of a span.
         sentence: mean tokens of a sentence in packed rows.
     """
 
+    widths: tuple[int, ...] = (64, 128)
     rows: int = 32
     length: int = 256
     sentence: int = 21
@@ -69,16 +72,17 @@ def main() -> None:
     """Measure the parts and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128], help="of heads")
     parser.add_argument("--output", type=Path, help="file of the results as JSON")
     parser.add_argument("--interpret", action="store_true", help="small sizes, on a CPU")
     flags = parser.parse_args()
     parts = flags.parts.split(",")
     if unknown := [part for part in parts if part not in PARTS]:
         raise UserError(f"--parts: {unknown[0]!r} must be one of {', '.join(PARTS)}")
-    sizes = Sizes()
+    sizes = Sizes(widths=tuple(flags.widths))
     if flags.interpret:
         _interpret()
-        sizes = Sizes(rows=2, length=64, sentence=8)
+        sizes = Sizes(sizes.widths, rows=2, length=64, sentence=8)
     elif jax.default_backend() != "gpu":
         raise UserError("JAX has no GPU here; --interpret checks the program on a CPU")
     results: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
@@ -117,8 +121,8 @@ def _error_program(sizes: Sizes, layout: str, width: int, rate: float) -> tuple[
     weights, _ = draw_states(stage, small, width, packed=True, seed=1)
 
     def gradients(module: Any, states: Any, key: jax.Array) -> Any:
-        read = functools.partial(attention(module, stage, segments, rate), key=key)
-        outputs, back = jax.vjp(read, states)
+        read = attention(module, stage, segments, rate)
+        outputs, back = jax.vjp(lambda states: read(states, key), states)
         weights_of = {role: weights[0][role].astype(x.dtype) for role, x in outputs.items()}
         return outputs, back(weights_of)
 
@@ -150,7 +154,7 @@ def _largest_error(states: Any, exact: Any) -> jax.Array:
 def speeds(sizes: Sizes) -> list[dict[str, Any]]:
     """Return milliseconds of a register layer, forward and with gradients."""
     cases: list[tuple[str, int, bool, float]] = []
-    for width in (64, 128):
+    for width in sizes.widths:
         cases += [
             (name, width, packed, rate)
             for packed, rate in ((False, 0.0), (False, 0.1), (True, 0.0), (True, 0.1))
@@ -173,7 +177,7 @@ def tile_speeds(sizes: Sizes) -> list[dict[str, Any]]:
     """Return milliseconds of a packed layer with other blocks in one kernel at a time."""
     rows, programs = [], []
     standard = dict(gpu_kernel.TILES)
-    for width in (64, 128):
+    for width in sizes.widths:
         for name, candidate in [("forward", standard["forward"])] + [
             (name, gpu_kernel.Tiles(*candidate)) for name in standard for candidate in CANDIDATES
         ]:
@@ -294,11 +298,12 @@ def _compile_all(programs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 def _times(programs: Sequence[tuple[Any, Any]], rounds: int = 5) -> list[float]:
     """Return milliseconds of one attention, the median of interleaved rounds."""
     seconds: list[list[float]] = [[] for _ in programs]
-    for _ in range(rounds + 1):
-        for i, (run, arguments) in enumerate(programs):
-            start = time.perf_counter()
-            jax.block_until_ready(run(*arguments))
-            seconds[i].append(time.perf_counter() - start)
+    with alone():
+        for _ in range(rounds + 1):
+            for i, (run, arguments) in enumerate(programs):
+                start = time.perf_counter()
+                jax.block_until_ready(run(*arguments))
+                seconds[i].append(time.perf_counter() - start)
     return [1000 * float(np.median(times[1:])) / REPEATS for times in seconds]
 
 

@@ -15,7 +15,9 @@ parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(kernels training_466m quickstart decoding training_913m blocks)
 python=${PYTHON:-python3}
 rehearse=${REHEARSE:-}
-export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
+export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+# XLA tries dozens of Triton programs for each matrix product, which takes minutes; cuBLAS has them.
+export XLA_FLAGS=${XLA_FLAGS:---xla_gpu_enable_triton_gemm=false}
 mkdir -p "$out"
 
 kernels() {
@@ -56,7 +58,7 @@ decoding() {
     if [ -n "$rehearse" ]; then size=(--embed=64 --layers=2 --vocab=100 --steps=4); fi
     for batch in 256 32 4; do
         "$python" benchmarks/decoding.py --layout=register "${size[@]}" --source_length=32 \
-            --max_length=64 --batch=$batch --beams 1 5 --weights=bfloat16 --seconds=1 \
+            --max_length=64 --batch=$batch --beams 1 5 --weights=bfloat16 --seconds=1 --kinds fitting \
             | tee "$out/decoding_register_$batch.json" || return 1
     done
 }

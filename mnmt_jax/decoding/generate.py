@@ -104,8 +104,9 @@ def override_decode(decode: Decode, **settings: Any) -> Decode:
             raise UserError(
                 f"{name}={value!r}: not a search setting; the settings are {', '.join(known)}"
             )
-    if settings.get("weights", decode.weights) != decode.weights:
-        raise UserError("weights: set when a model is loaded, with Decode.weights")
+    for name in ("weights", "averaged"):
+        if settings.get(name, getattr(decode, name)) != getattr(decode, name):
+            raise UserError(f"{name}: set when a model is loaded, with Decode.{name}")
     return dataclasses.replace(decode, **settings)
 
 
@@ -120,6 +121,7 @@ def describe_search(decode: Decode) -> dict[str, Any]:
     """Return the method of a search and the settings that it uses."""
     fields = {"method": decode.method, **dataclasses.asdict(decode)}
     unused = ["weights"] if decode.weights == "stored" else []
+    unused += ["averaged"] if decode.averaged else []
     if decode.method != "sample":
         unused += ["temperature", "top_k", "top_p"]
     if not decode.source_contrast:

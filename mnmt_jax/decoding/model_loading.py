@@ -62,7 +62,7 @@ def load_run(
     shapes = parameter_shapes(config.model, vocabulary.size)
     devices = _choose_mesh(mesh, config, shapes)
     transfer = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)
-    params, loaded_step = load_params(folder, step, transfer)
+    params, loaded_step = load_params(folder, step, transfer, averaged=config.decode.averaged)
     check_parameters(folder, config.model, vocabulary.size, params)
     return LoadedRun(config, vocabulary, params, str(folder.location), loaded_step, devices)
 
