@@ -200,8 +200,8 @@ def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threadi
     searches = [search for job in jobs.values() for search in job.searches]
     for replica in (replica for search in searches for replica in search.replicas):
         warm_up(replica, settings.window)
-    # What is loaded now stays; collections of the whole heap would stop all requests for some tenths
-    # of a second. Requests make little garbage in cycles, so that it is collected seldom.
+    # What is loaded now stays: collections of the whole heap would stop all requests for some
+    # tenths of a second. Requests make little cyclic garbage, so collections are rare.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS)
