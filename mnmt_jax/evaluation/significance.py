@@ -45,7 +45,8 @@ class PairedDifference:
     Attributes:
         mean: mean of the system minus that of the first.
         interval: 95 % interval of the difference, by the paired bootstrap.
-        p_bootstrap: two-sided p of the paired bootstrap.
+        p_bootstrap: p of the paired bootstrap. sacreBLEU subtracts the mean of the absolute
+            differences of the samples, which makes it one-sided in effect.
         p_randomization: two-sided p of approximate randomization.
     """
 
@@ -80,7 +81,7 @@ class SentenceSignificance:
         if common := common_directions(results):  # whose sentences are those of all
             joined = {pair: one[pair] for one in statistics for pair in one if pair in common}
             self._clusters = [_clusters(joined)] * len(results)
-        self._names = [result.name for result in results]
+        self._results = results
 
     @staticmethod
     def read(
@@ -102,11 +103,15 @@ class SentenceSignificance:
     @property
     def notes(self) -> list[str]:
         """Remarks for readers: evaluations without intervals."""
-        without = [name for name, one in zip(self._names, self._statistics, strict=True) if not one]
+        without = [
+            result.name
+            for result, one in zip(self._results, self._statistics, strict=True)
+            if len(one) < len(result.directions)
+        ]
         if not without:
             return []
         return [
-            f"No intervals and tests of {', '.join(without)}: the folder has no statistics of "
+            f"No intervals and tests of {', '.join(without)}: the folder lacks statistics of "
             "sentences; run 'mnmt evaluate' again."
         ]
 
