@@ -69,7 +69,10 @@ def test_a_cpu_searches_two_batches_and_other_devices_one(monkeypatch):
     for replicas, other in (((job.pretrained,), model), ((), on_two_devices)):
         pretrained: Any = types.SimpleNamespace(replicas=replicas, inference_model=other)
         assert dataclasses.replace(job, pretrained=pretrained).parallel_searches == 1
-    monkeypatch.setattr("mnmt_jax.decoding.translation_job.platform", lambda: "gpu")
+    with monkeypatch.context() as patch:
+        patch.setattr("mnmt_jax.decoding.translation_job.platform", lambda: "gpu")
+        assert job.parallel_searches == 1
+    monkeypatch.setattr(TranslationJob, "has_slots", False)  # as with CTranslate2
     assert job.parallel_searches == 1
 
 
