@@ -160,8 +160,8 @@ class BeamState:
     live_tokens: Int[Array, "batch beam steps"]
     live_scores: Float[Array, "batch beam"]  # sums of log-probabilities
     finished: Hypotheses  # in the order of finishing
-    finished_count: Int[Array, " batch"]
-    done: Bool[Array, " batch"]
+    finished_count: Int[Array, " batch *groups"]
+    done: Bool[Array, " batch *groups"]
     cache: Any
 
 
@@ -217,8 +217,7 @@ class BeamSearch:
             scores, parents, tokens = self.ranked(values, normalizer, state, request)
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
             state = self._finalise(state, request, is_running, (scores, parents, is_eos))
-            # A stable sort by `is_eos` puts the other continuations first, in order of rank.
-            chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
+            chosen = self.chosen(is_eos)
             parents, last = pick(parents, chosen), pick(tokens, chosen)
             state = dataclasses.replace(
                 state,
@@ -253,6 +252,10 @@ class BeamSearch:
         totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * candidates)
         scores, flat = top_of_rows(totals, 2 * beam)
         return scores, flat // candidates, pick(tokens.reshape(batch, beam * candidates), flat)
+
+    def chosen(self, is_eos: Bool[Array, "batch ranked"]) -> Int[Array, "batch beam"]:
+        """Return the ranks of the continuations that stay live."""
+        return chosen_first(is_eos, self.beam)
 
     def continued(
         self, state: BeamState, parents: Int[Array, "batch beam"], request: Request
@@ -298,6 +301,11 @@ class BeamSearch:
             is_running & ((count == self.beam) | (state.step >= request.max_length))
         )
         return dataclasses.replace(state, finished=finished, finished_count=count, done=done)
+
+
+def chosen_first(is_eos: Bool[Array, "batch ranked"], count: int) -> Int[Array, "batch count"]:
+    """Return the first ranks without eos; a stable sort puts them before the others."""
+    return jnp.argsort(is_eos, axis=1, stable=True)[:, :count]
 
 
 def _values(
@@ -455,9 +463,15 @@ class Sample(_Chains):
         beam: draws per sentence.
         temperature: divisor of logits, > 0.
         top_k: number of the most probable tokens to draw from; 0 is all.
-        top_p: probability mass of the smallest set of most probable tokens to draw from, applied
-            after `top_k`; 1 is all.
+        top_p: probability mass of the smallest set of most probable tokens to draw from (nucleus
+            sampling), applied after `top_k`; 1 is all.
         length_penalty: as in `BeamSearch`.
+        epsilon_cutoff: least probability, after temperature, of a token to draw, applied before
+            `top_k`; the most probable token always remains. 0 is all.
+
+    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020 (top_p);
+    Hewitt, Manning, Liang, "Truncation Sampling as Language Model Desmoothing", Findings of EMNLP
+    2022, equation 3 (epsilon_cutoff).
     """
 
     beam: int = 1
@@ -465,6 +479,7 @@ class Sample(_Chains):
     top_k: int = 0
     top_p: float = 1.0
     length_penalty: float = 1.0
+    epsilon_cutoff: float = 0.0
 
     def choose(self, logits: Array, step: Array, request: Request) -> Array:
         """Draw from the random stream of each sentence, independent of other sentences."""
@@ -472,6 +487,10 @@ class Sample(_Chains):
             raise ValueError("Request.rngs is missing; sampling needs a key for each sentence")
         vocab = logits.shape[-1]
         logits = logits / self.temperature
+        if self.epsilon_cutoff:
+            is_probable = jax.nn.softmax(logits, axis=-1) >= self.epsilon_cutoff
+            is_best = logits == jnp.max(logits, axis=-1, keepdims=True)
+            logits = jnp.where(is_probable | is_best, logits, -jnp.inf)
         tokens = None
         if self.top_k or self.top_p < 1.0:
             logits, tokens = top_of_rows(logits, min(self.top_k or vocab, vocab))

@@ -19,6 +19,7 @@ import numpy as np
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
 from mnmt_jax.decoding.alignment import Alignment
+from mnmt_jax.decoding.candidate_ranking import rank_candidates
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
@@ -44,6 +45,7 @@ from mnmt_jax.decoding.search_limits import (
     with_memory_errors,
 )
 from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
+from mnmt_jax.decoding.utilities import get_utility
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -59,11 +61,13 @@ class Hypothesis:
         text: text without line breaks.
         score: nats / length ** length_penalty, eos included; contrasted if the search was.
         tokens: generated ids with eos, without forced ones.
+        utility: by which hypotheses are ranked; None if they are ranked by their scores.
     """
 
     text: str
     score: float
     tokens: tuple[int, ...]
+    utility: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +144,10 @@ def translate_lines(
     yield from ((i, untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
     encoded_lines = {i: encoded for i, encoded in encoded_lines.items() if encoded.inputs}
     plan = _Plan(inference_model, lines, encoded_lines, decode)
-    results = plan.search(wanted, None if has_sources else len(lines))
-    for i, hypotheses in with_memory_errors(results, decode):
+    results = with_memory_errors(plan.search(wanted, None if has_sources else len(lines)), decode)
+    if (utility := get_utility(decode.utility)) is not None:
+        results = rank_candidates(results, lines, utility)
+    for i, hypotheses in results:
         yield i, to_translation(plan.encoded_lines[i], hypotheses, lines[i])
 
 
@@ -360,6 +366,7 @@ def check_search(inference_model: InferenceModel, decode: Decode) -> None:
     Raises:
         UserError: otherwise.
     """
+    get_utility(decode.utility)
     longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
     check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
     check_beam_size(decode, inference_model.vocabulary.size)
