@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,20 @@ class Worker:
     def end(self) -> None:
         """Close the input of the process and wait for its end."""
         self._process.communicate()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Measure while no other process does that has the same file in `MEASURING`, if it is set.
+
+    So programs can compile beside each other, which takes most of a benchmark's time on a GPU.
+    """
+    if not (name := os.environ.get("MEASURING")):
+        yield
+        return
+    with Path(name).open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def peak_kib() -> int:

@@ -1,19 +1,26 @@
-"""Decoding speed on one CPU core, against Hugging Face and CTranslate2 with the same weights.
+"""Decoding speed against Hugging Face and CTranslate2 with the same weights.
 
     bash benchmarks/peers.sh DIR [--models trained,random] [--engines ours,...] [--rounds 3]
         [--lines 64]
+    python benchmarks/peers.py DIR --device=gpu --models=big --batch=32 \
+        --engines="transformers,ours bfloat16"
 
-There are two encoder-decoder models: `trained` has the quickstart's size and is trained on its
-phrases; `random` has 12 + 12 layers of 512 and random weights, and generates `--steps` tokens per
-line. Both are exported. Every engine is a separate process with one thread on one core. All engines
-translate the same tokens, in interleaved rounds; compilation and loading are not counted. Prints
-Markdown: processor seconds (the minimum over rounds), their ratio to the first engine, the peak
-memory of the process, and the fraction of lines with the same output as the first engine, by
-default ours in float32. `--engines="ours,ours bfloat16,ours int8"` needs no other package.
+The models are encoder-decoders: `trained` has the quickstart's size and is trained on its phrases;
+`random` has 12 + 12 layers of 512, `big` of 1,024, and random weights, and generates `--steps`
+tokens per line. All are exported. All engines translate the same tokens, in interleaved rounds;
+compilation and loading are not counted. Prints Markdown: seconds (the minimum over rounds), their
+ratio to the first engine, the peak memory, and the fraction of lines with the same output as the
+first engine, by default ours in float32. `--engines="ours,ours bfloat16,ours int8"` needs no other
+package.
+
+Every engine is a separate process. On `cpu` it has one thread on one core; seconds are the
+processor's and memory is that of the process. On `gpu` seconds are those of the clock, memory is
+the device's, and Hugging Face's model is in bfloat16; CTranslate2 is not among the engines.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import itertools
 import json
@@ -60,7 +67,13 @@ LARGE = (
     "Decode.buckets=(32,)",
     "Decode.batch=32",
 )
-MODELS = ("trained", "random")
+BIG = (
+    *LARGE,
+    "Model.embed=1024",
+    "Model.mlp=4096",
+    "Model.heads=16",
+)
+SIZES = {"trained": (), "random": LARGE, "big": BIG}
 OURS = ("ours", "ours bfloat16", "ours int8")
 ENGINES = (*OURS, "transformers", "ctranslate2 float32", "ctranslate2 int8")
 EXPORTS = {"transformers": ("huggingface", "hf"), "ctranslate2": ("ctranslate2", "ct2")}
@@ -85,7 +98,7 @@ def main() -> None:
     """Prepare the models, run the engines and print the table."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default="trained,random")
     parser.add_argument(
         "--engines", default=",".join(ENGINES), help="comma-separated; the first is the baseline"
     )
@@ -96,8 +109,12 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=64)
     parser.add_argument("--steps", type=int, default=32, help="tokens per line of the random model")
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--batch", type=int, default=32, help="lines translated together")
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--output", type=Path, help="file of the table as JSON")
     flags = parser.parse_args()
-    for flag, known in (("models", MODELS), ("engines", ENGINES)):
+    for flag, known in (("models", SIZES), ("engines", ENGINES)):
         if unknown := [name for name in getattr(flags, flag).split(",") if name not in known]:
             raise UserError(f"--{flag}: {unknown[0]!r} must be one of {', '.join(known)}")
     vocabulary = flags.folder / "vocabulary"
@@ -111,13 +128,16 @@ def main() -> None:
         is_trained = name == "trained"
         subject = Subject(flags.folder / name, 1 if is_trained else 20, flags.updates * is_trained)
         prepare(subject, vocabulary, flags.lines, engines)
-        for beam in (1, 5):
+        for beam in flags.beams:
             steps = 40 if is_trained else flags.steps
             request = {"beam": beam, "steps": steps, "exactly": not is_trained}
-            measurements = run_interleaved(subject, engines, request, flags.rounds, flags.core)
+            measurements = run_interleaved(subject, engines, request, flags)
             rows += [[name, *row] for row in measurements]
     titles = ["model", "beam", "engine", "seconds", "ratio", "memory, GiB", "same output"]
     print(markdown_table(titles, rows))
+    if flags.output:
+        table = [dict(zip(titles, row, strict=True)) for row in rows]
+        flags.output.write_text(json.dumps(table, indent=1), encoding="utf-8")
 
 
 def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[str]) -> None:
@@ -126,7 +146,8 @@ def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[st
     if subject.updates:
         train(run, subject.folder.parent / "cache", vocabulary, subject.updates)
     elif not run.is_dir():
-        draw(run, load_config(FILES, [*M2M100_BINDINGS, *LARGE]), Vocabulary.load(vocabulary))
+        config = load_config(FILES, [*M2M100_BINDINGS, *SIZES[subject.folder.name]])
+        draw(run, config, Vocabulary.load(vocabulary))
     packages = {engine.partition(" ")[0] for engine in engines}
     for kind, name in (EXPORTS[package] for package in EXPORTS if package in packages):
         if not (subject.folder / name).is_dir():
@@ -203,15 +224,15 @@ def inputs(vocabulary: Vocabulary, lines: int, words: int) -> dict[str, Any]:
 
 
 def run_interleaved(
-    subject: Subject, engines: Sequence[str], request: dict[str, Any], rounds: int, core: int
+    subject: Subject, engines: Sequence[str], request: dict[str, Any], flags: argparse.Namespace
 ) -> list[list[str]]:
     """Run the engines in interleaved rounds; return a row of the table for each engine."""
     script = str(Path(__file__).with_name("peers_worker.py"))
-    workers = {
-        name: Worker([sys.executable, script, name, str(subject.folder)], core) for name in engines
-    }
+    core = flags.core if flags.device == "cpu" else None
+    settings = (str(subject.folder), flags.device, str(flags.batch))
+    workers = {name: Worker([sys.executable, script, name, *settings], core) for name in engines}
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
-    for _, name in itertools.product(range(rounds + 1), engines):
+    for _, name in itertools.product(range(flags.rounds + 1), engines):
         answers[name].append(workers[name].ask(request))
     for worker in workers.values():
         worker.end()
@@ -223,7 +244,7 @@ def run_interleaved(
         agreement = sum(map(list.__eq__, baseline, answer["translations"])) / len(baseline)
         ratio = f"{seconds[name] / seconds[engines[0]]:.2f}"
         row = [str(request["beam"]), name, f"{seconds[name]:.2f}", ratio]
-        rows.append([*row, f"{answer['memory'] / 2**20:.2f}", f"{agreement:.0%}"])
+        rows.append([*row, f"{answer['memory'] / 2**30:.2f}", f"{agreement:.0%}"])
     return rows
 
 

@@ -12,15 +12,18 @@ first engine, our FLOP/s as a fraction of the device's peak, and the peak memory
 counted, reading text is not.
 
 On `cpu` every engine has one thread on one core, and seconds are CPU time. On `gpu` all compute in
-bfloat16, Hugging Face's model is compiled (`torch.compile`), and seconds are wall time. `small` is
-an encoder-decoder with 3 + 3 layers of 256; `466m` and `913m` are MITRE's decoders, compared with
-an encoder-decoder of the same total number of layers.
+bfloat16, Hugging Face's model is compiled (`torch.compile`), and seconds are wall time. Our engines
+of MITRE's sizes recompute layers in the backward pass, but for those with `kept` in their name;
+these and Hugging Face's run alone, after the others, because they need the memory. `small` is an
+encoder-decoder with 3 + 3 layers of 256; `466m` and `913m` are MITRE's decoders, compared with an
+encoder-decoder of the same total number of layers; `tiny` only checks the program.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,17 +48,24 @@ def main() -> None:
     parser.add_argument(
         "--engines", default=f"{PEER},ours", help="comma-separated; the first is the baseline"
     )
+    parser.add_argument("--output", type=Path, help="file of the measurements as JSON")
     flags = parser.parse_args()
     engines = flags.engines.split(",")
     if unknown := [name for name in engines if name not in (PEER, *OURS)]:
         raise UserError(f"--engines: {unknown[0]!r} must be one of {', '.join((PEER, *OURS))}")
-    print(table(engines, run_interleaved(engines, flags)))
+    answers = run_interleaved(engines, flags)
+    print(table(engines, answers))
+    if flags.output:
+        flags.output.write_text(json.dumps(answers, indent=1), encoding="utf-8")
 
 
 def run_interleaved(
     engines: list[str], flags: argparse.Namespace
 ) -> dict[str, list[dict[str, Any]]]:
-    """Run the engines in interleaved rounds; return their answers without the first round."""
+    """Run the engines in interleaved rounds; return their answers without the first round.
+
+    On a GPU those that need much memory run alone.
+    """
     script = str(Path(__file__).with_name("training_worker.py"))
     core = flags.core if flags.device == "cpu" else None
     workers = {
@@ -65,10 +75,14 @@ def run_interleaved(
         for name in engines
     }
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
-    for _, name in itertools.product(range(flags.rounds + 1), engines):
-        answers[name].append(workers[name].ask(flags.updates))
-    for worker in workers.values():
-        worker.end()
+    alone = [name for name in engines if name == PEER or "kept" in name]
+    together = [name for name in engines if name not in alone]
+    groups = [engines] if flags.device == "cpu" else [together, *([name] for name in alone)]
+    for group in groups:
+        for _, name in itertools.product(range(flags.rounds + 1), group):
+            answers[name].append(workers[name].ask(flags.updates))
+        for name in group:
+            workers[name].end()
     return {name: engine_answers[1:] for name, engine_answers in answers.items()}
 
 

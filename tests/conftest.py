@@ -126,7 +126,9 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             "libtpu is not installed: tests/tpu did not run (scripts/test_tpu.sh; docs/tpu.md)"
         )
-    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+    from mnmt_jax.cost.topologies import has_cuda_plugin
+
+    if not has_cuda_plugin():
         terminalreporter.write_line(
             "JAX for GPUs is not there: tests/gpu did not run (scripts/test_gpu.sh; docs/gpu.md)"
         )
@@ -146,6 +148,11 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(
             "Apache Beam is not installed: tests/beam did not run (scripts/test_beam.sh; "
             "docs/scale.md)"
+        )
+    if "MNMT_JAX_TEST_METRICS" not in os.environ:
+        terminalreporter.write_line(
+            "the environment of neural metrics is not named: tests/metrics did not run "
+            "(scripts/test_metrics.sh; docs/evaluation.md)"
         )
     if "MNMT_JAX_TABLES" not in os.environ:
         terminalreporter.write_line(

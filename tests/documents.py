@@ -158,6 +158,7 @@ LISTED: Mapping[str, str] = {
     "bash scripts/test_beam.sh": "it installs Apache Beam and runs tests/beam",
     "bash scripts/test_extras.sh": "it resolves every extra with a package index",
     "bash scripts/test_gpu.sh": "it installs JAX for GPUs and runs tests/gpu",
+    "bash scripts/test_metrics.sh": "it installs COMET and runs tests/metrics",
     "bash scripts/test_tables.sh": "it runs tests/tables, more than an hour",
     "bash scripts/test_tpu.sh": "it installs libtpu and runs tests/tpu",
     "gcloud ": "needs an account of Google Cloud",

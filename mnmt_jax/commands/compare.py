@@ -37,13 +37,20 @@ def make_parser() -> CommandParser:
         "in Train.seed; differences are to the first system",
     )
     parser.add_argument(
+        "--resamples",
+        type=positive_int,
+        default=1000,
+        metavar="N",
+        help="resamples of the sentences for intervals and for the tests of means; default: 1000",
+    )
+    parser.add_argument(
         "--paired_bootstrap",
         type=positive_int,
         nargs="?",
         const=1000,
         metavar="N",
-        help="test each evaluation against the first, direction by direction, with N resamples of "
-        "the sentences (default 1000)",
+        help="also test each direction, by paired bootstrap and approximate randomization with N "
+        "samples (default 1000)",
     )
     return parser
 
@@ -61,6 +68,8 @@ def main() -> None:
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
     from mnmt_jax.evaluation.seed_statistics import group_by_seed, seed_table
+    from mnmt_jax.evaluation.significance import SentenceSignificance
+    from mnmt_jax.evaluation.significance_tables import difference_table
     from mnmt_jax.files.atomic_write import check_replaced
 
     check_replaced(Path(flags.output), is_report)
@@ -73,8 +82,12 @@ def main() -> None:
     groups = group_by_seed(results) if flags.by_seed else {}
     results = _with_folders(disambiguate_names(results), flags.results)
     metrics = split_list(flags.metrics)
-    write_report(flags.output, results, metrics)
-    print(comparison_table(results, metrics))
+    folders = [path if path.is_dir() else path.parent for path in map(Path, flags.results)]
+    significance = SentenceSignificance.read(results, folders, flags.resamples)
+    write_report(flags.output, results, metrics, significance=significance, by_seed=groups)
+    print(comparison_table(results, metrics, significance))
+    if differences := difference_table(results, metrics, significance):
+        print(f"\n{differences}")
     if groups:
         print(f"\nOver seeds:\n\n{seed_table(groups, metrics)}")
     if flags.paired_bootstrap:

@@ -29,9 +29,10 @@ from mnmt_jax.commands.corpus_flags import (
     refuse_flags,
 )
 from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict
+from mnmt_jax.commands.metrics import add_metrics_environment
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, warn
-from mnmt_jax.evaluation.neural_metrics import ENGLISH_MODELS
+from mnmt_jax.evaluation.neural_metrics import COMET_MODELS, ENGLISH_MODELS, METRICX_MODEL
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def make_parser() -> CommandParser:
         "--hypotheses",
         metavar="FOLDER",
         help="instead of a run: folder with the translations of another system, a file such as "
-        "de-fr.txt per direction with a line per test sentence",
+        "de-fr.txt or de-fr.jsonl per direction with a line per test sentence",
     )
     parser.add_argument(
         "--name", help="name of the system of --hypotheses; default: that of its folder"
@@ -121,7 +122,11 @@ def _add_score_flags(parser: CommandParser) -> None:
         "(seed 0; needs the extra paper-metrics) or the path of fastText's lid.176.bin; default: "
         "lid.176",
     )
-    scores.add_argument("--comet", metavar="FILE", help="checkpoint of a COMET model")
+    for name, model in COMET_MODELS.items():
+        scores.add_argument(f"--{name}", metavar="FILE", help=f"checkpoint of {model} or the like")
+    scores.add_argument(
+        "--metricx", metavar="FOLDER", help=f"folder of {METRICX_MODEL} with its tokenizer"
+    )
     scores.add_argument(
         "--bert_score",
         metavar="FOLDER",
@@ -133,6 +138,7 @@ def _add_score_flags(parser: CommandParser) -> None:
         help="model of --bert_score for English: that of the published scripts (default), or that "
         "of the two-stage paper's text",
     )
+    add_metrics_environment(scores)
 
 
 def main() -> None:
@@ -146,6 +152,7 @@ def main() -> None:
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
     from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
+    from mnmt_jax.evaluation.significance import SentenceSignificance
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
     work_shard = work_shard_of(flags)
@@ -174,9 +181,11 @@ def main() -> None:
         MetricSelection(
             spbleu=benchmark.nearest is None or flags.flores200_model is not None,
             flores200_model=flags.flores200_model,
-            comet=flags.comet,
+            comet={name: path for name in COMET_MODELS if (path := getattr(flags, name))},
+            metricx=flags.metricx,
             bert_score=flags.bert_score,
             bert_score_english=flags.bert_score_english or ENGLISH_MODELS[0],
+            metrics_environment=flags.metrics_environment,
             paper=flags.paper_compatible,
         ),
         subject.vocabulary,
@@ -189,7 +198,8 @@ def main() -> None:
         if translated.missing:
             return
     result = evaluate(subject, benchmark, flags.output, **options)
-    print(comparison_table([result]))
+    significance = SentenceSignificance.read([result], [Path(flags.output)])
+    print(comparison_table([result], significance=significance))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
 
 

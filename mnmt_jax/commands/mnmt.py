@@ -24,6 +24,8 @@ COMMANDS = {
     "score": "print log-probabilities of texts or translations, and the perplexity",
     "sample": "sample text from a language model",
     "evaluate": "translate a test set and score every direction",
+    "metrics": "make or check the environment of neural metrics",
+    "prompt": "write a paper's prompts for test sentences, for language models",
     "benchmark": "time the translation of test sentences",
     "analyse": "analyse attention, hidden states and language branches; train probes",
     "compare": "compare evaluations of several runs",

@@ -116,6 +116,11 @@ def topology_devices(topology: str, slices: int = 1) -> list[jax.Device]:
     return _tpus(topology, slices)
 
 
+def has_cuda_plugin() -> bool:
+    """Return whether JAX's plugin for a version of CUDA is installed."""
+    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+
+
 def _tpus(topology: str, slices: int) -> list[jax.Device]:
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise UserError(
@@ -134,7 +139,7 @@ def _tpus(topology: str, slices: int) -> list[jax.Device]:
 def _gpus(topology: str, gpu: _Gpu, count: str, slices: int) -> list[jax.Device]:
     if not count.isdecimal() or not int(count):
         raise UserError(f"--topology={topology}: needs a number of GPUs, e.g. h100:8")
-    if importlib.util.find_spec("jax_cuda12_plugin") is None:
+    if not has_cuda_plugin():
         raise UserError(
             f"--topology={topology} needs JAX's plugin for CUDA, which is not installed; pip "
             "install 'mnmt-jax[gpu]'"

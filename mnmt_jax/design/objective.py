@@ -12,6 +12,7 @@ from mnmt_jax.design.views import View
 if TYPE_CHECKING:
     from jax import Array
 
+    from mnmt_jax.design.generated_batch import GenerationModel
 
 Batch = Mapping[str, Any]
 
@@ -49,6 +50,25 @@ class Intermediate:
 
 
 @dataclasses.dataclass(frozen=True)
+class LogProbs:
+    """Log-probabilities of the labels under teacher forcing, float32 [rows, length].
+
+    They are 0 at padding and at labels below 0, which mark tokens that are not predicted.
+
+    Attributes:
+        name: name of the request; requests with equal names and functions share one pass.
+        change: returns arrays that replace those of the batch; they are read in a separate pass
+            with separate dropout. None reads the pass over the batch itself.
+    """
+
+    name: str = ""
+    change: Callable[[GenerationModel], Batch] | None = None
+
+
+Request = States | Intermediate | LogProbs
+
+
+@dataclasses.dataclass(frozen=True)
 class Player:
     """Parameters that have their own objectives and optimizer and are updated before the model.
 
@@ -77,8 +97,11 @@ class Forward(Protocol):
     def view(self, view: View) -> Batch:
         """Return the arrays of a view under the names used in the batch."""
 
-    def read(self, requested: States | Intermediate) -> Array:
-        """Return states or a recorded intermediate; it must be in the objective's `inputs`."""
+    def changed(self, request: LogProbs) -> Batch:
+        """Return the arrays of the batch that a request reads."""
+
+    def read(self, requested: Request) -> Array:
+        """Return states, a recorded intermediate or log-probabilities, an item of `inputs`."""
 
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
         """Return the output of an auxiliary sublayer (`Plan.auxiliary`) for states of a role."""
@@ -90,9 +113,9 @@ class Objective:
 
     Attributes:
         name: name in `metrics.jsonl`, where it is reported in nats per target token.
-        inputs: states and intermediates that `value` reads. All inputs from the batch itself share
-            one pass; each view has a separate pass with separate dropout, which runs only the
-            layers it needs. The run's batches contain the views of all inputs.
+        inputs: everything that `value` reads. All inputs from the batch itself share one pass; each
+            view has a separate pass with separate dropout, which runs only the layers it needs. The
+            run's batches contain the views of all inputs.
         value: returns the term of a micro-batch in nats, a float32 scalar that is added to the loss
             summed over target tokens.
         schedule: returns the factor of the term from the number of completed updates (int32
@@ -102,7 +125,7 @@ class Objective:
     """
 
     name: str
-    inputs: tuple[States | Intermediate, ...]
+    inputs: tuple[Request, ...]
     value: Callable[[Forward], Array]
     schedule: Callable[[Array], Array] | None = None
     warning: Callable[[int, float], str] | None = None

@@ -63,9 +63,14 @@ class DirectionGroup:
             key: `Metric.key`. In a comparable group a direction counts only if all evaluations have
                 its score.
         """
-        scored = [item for item in self.items[number] if self._is_known(item, number, key)]
-        values = [getattr(self.items[number][direction], key) for direction in scored]
+        values = [
+            getattr(self.items[number][direction], key) for direction in self.scored(number, key)
+        ]
         return Average(sum(values) / len(values) if values else None, len(values))
+
+    def scored(self, number: int, key: str) -> list[Direction]:
+        """List the directions that `mean` averages; the arguments are the same."""
+        return [pair for pair in self.items[number] if self._is_known(pair, number, key)]
 
     def _is_known(self, direction: Direction, number: int, key: str) -> bool:
         required = self.items if self.comparable else (self.items[number],)

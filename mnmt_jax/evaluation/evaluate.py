@@ -3,8 +3,8 @@
 Each stage is a function that writes files of the output folder:
 
 translate   translations/*.jsonl
-score       reads these and writes scores.json
-report      reads that and writes table.md and report.html
+score       reads these and writes scores.json and statistics/*.npz
+report      reads those and writes table.md and report.html
 """
 
 from __future__ import annotations
@@ -36,6 +36,16 @@ from mnmt_jax.evaluation.scoring import (
     sampled_directions,
     score_direction,
 )
+from mnmt_jax.evaluation.sentence_statistics import (
+    DirectionStatistics,
+    check_statistics,
+    write_statistics,
+)
+from mnmt_jax.evaluation.significance import (
+    SentenceSignificance,
+    direction_intervals,
+    interval_signature,
+)
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import (
     TranslationStore,
@@ -61,6 +71,7 @@ def check_folder(output: str | Path) -> None:
     check_replaced(folder / "scores.json", is_result)
     check_replaced(folder / "table.md", is_result_page)
     check_replaced(folder / "report.html", is_report)
+    check_statistics(folder)
     check_translations(folder / "translations")
 
 
@@ -95,8 +106,8 @@ def evaluate(
     Args:
         model: the model.
         benchmark: the test sentences.
-        output: folder for `scores.json`, `table.md`, `report.html` and `translations/`. Existing
-            translations by the same parameters and search are reused.
+        output: folder for `scores.json`, `table.md`, `report.html`, `statistics/` and
+            `translations/`. Existing translations by the same parameters and search are reused.
         subset: "all", "supervised" or "zero_shot" directions.
         optional_metrics: optional metrics; None computes the standard ones only.
         overwrite: replace an evaluation with other settings or with more results.
@@ -203,6 +214,7 @@ def score(
     """
     folder, scored = Path(output), []
     provenance = model.provenance
+    statistics = {}
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
         outputs = read_translations(folder / "translations", provenance, direction, texts)
@@ -216,17 +228,26 @@ def score(
         )
         if optional_metrics is not None:
             hypotheses = [sentence.text for sentence in outputs]
-            extended_result = optional_metrics.add(scored_direction.result, texts, hypotheses)
-            scored_direction = dataclasses.replace(scored_direction, result=extended_result)
-        scored.append(scored_direction)
+            scored_direction = optional_metrics.add(scored_direction, texts, hypotheses)
+        statistics[direction] = DirectionStatistics.create(texts, scored_direction.statistics)
+        scored.append(_with_intervals(scored_direction, statistics[direction]))
         say(f"{number}/{len(directions)} {_progress_line(scored_direction.result)}")
     result = _run_result(model, benchmark, scored)
     if optional_metrics is not None:
         signatures = {**result.signatures, **optional_metrics.signatures}
         paper_averages = optional_metrics.paper(result.directions)
         result = dataclasses.replace(result, signatures=signatures, paper=paper_averages)
+    write_statistics(folder, statistics)
     write_result(result, folder / "scores.json")
     return result
+
+
+def _with_intervals(scored: ScoredDirection, statistics: DirectionStatistics) -> ScoredDirection:
+    """Return a scored direction with the intervals of its scores."""
+    intervals = direction_intervals(statistics)
+    return dataclasses.replace(
+        scored, result=dataclasses.replace(scored.result, intervals=intervals)
+    )
 
 
 def report(output: str | Path) -> None:
@@ -240,8 +261,9 @@ def report(output: str | Path) -> None:
     """
     folder = Path(output)
     result = read_result(folder)
-    write_text(folder / "table.md", result_page(result))
-    write_report(folder / "report.html", [result])
+    significance = SentenceSignificance.read([result], [folder])
+    write_text(folder / "table.md", result_page(result, significance))
+    write_report(folder / "report.html", [result], significance=significance)
 
 
 def _prepare(
@@ -309,6 +331,7 @@ def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict
     signatures: dict[str, Any] = {
         "bleu": {f"to {' '.join(codes)}": signature for signature, codes in targets.items()},
         "chrf": scored[0].scores.chrf_signature,
+        "intervals": interval_signature(),
         "exact_match": "equal up to white space and Unicode's canonical forms",
         "off_target_lid": benchmark.detector.signature,
     }

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.evaluation.averages import Average, Averages
-from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, metric_notes
+from mnmt_jax.evaluation.comparison import (
+    comparison_notes,
+    direction_groups,
+    metric_notes,
+)
 from mnmt_jax.evaluation.metrics import is_exact
-from mnmt_jax.evaluation.result import METRICS, Metric, RunResult, Sample, titled_metrics
+from mnmt_jax.evaluation.result import (
+    METRICS,
+    OPTIONAL_METRICS,
+    Metric,
+    RunResult,
+    Sample,
+    titled_metrics,
+)
+
+if TYPE_CHECKING:
+    from mnmt_jax.evaluation.significance import SentenceSignificance
 
 _QUALITY_METRICS = METRICS[:3]
 # Decoding settings left out of labels: shown elsewhere, or without effect on translations.
@@ -34,8 +49,8 @@ def leading_metrics(results: Sequence[RunResult], names: Sequence[str] = ()) -> 
 
     Args:
         results: evaluations.
-        names: keys of metrics, in their order; () for BLEU, chrF++, exact matches, the optional
-            metrics that all evaluations have, and the off-target ratio.
+        names: keys of metrics, in their order; () for the optional metrics that all evaluations
+            have (neural ones, spBLEU), BLEU, chrF++, exact matches, and the off-target ratio.
 
     Raises:
         UserError: if a name is unknown, or no evaluation has the metric.
@@ -43,9 +58,11 @@ def leading_metrics(results: Sequence[RunResult], names: Sequence[str] = ()) -> 
     titled = titled_metrics(results)
     if names:
         return tuple(_metric(name, titled, results) for name in names)
-    optional = [metric for metric in titled[5:] if all(_has(result, metric) for result in results)]
+    optional = [
+        metric for metric in OPTIONAL_METRICS if all(_has(result, metric) for result in results)
+    ]
     nearest = all(result.off_target.key == "off_target_nearest" for result in results)
-    return (*_QUALITY_METRICS, *optional, METRICS[3] if nearest else titled[4])
+    return (*optional, *_QUALITY_METRICS, METRICS[3] if nearest else titled[4])
 
 
 def _metric(name: str, metrics: Sequence[Metric], results: Sequence[RunResult]) -> Metric:
@@ -69,16 +86,22 @@ def group_mean(result: RunResult, key: str, field: str) -> Average:
     return average or Average(None, 0)
 
 
-def comparison_table(results: Sequence[RunResult], names: Sequence[str] = ()) -> str:
+def comparison_table(
+    results: Sequence[RunResult],
+    names: Sequence[str] = (),
+    significance: SentenceSignificance | None = None,
+) -> str:
     """Format a Markdown table with one row per run and group of directions.
 
     Args:
         results: evaluations of one task.
         names: keys of metrics, as in `leading_metrics`.
+        significance: intervals of the evaluations; None leaves them out.
 
     Returns:
         The table and notes below it, without a final line break. Scores are means over directions,
-        in percent; with several evaluations, over the directions and sentences common to all.
+        in percent, with half the width of their 95 % interval; with several evaluations, over the
+        directions and sentences common to all.
     """
     metrics, groups = leading_metrics(results, names), direction_groups(results)
     header = ["model", "steps", "seconds", "decoding", "directions", "sentences"]
@@ -89,10 +112,22 @@ def comparison_table(results: Sequence[RunResult], names: Sequence[str] = ()) ->
             directions = f"{group.statuses[number]} ({group.directions(number)})"
             facts = [format_count(result.step), format_count(result.seconds)]
             facts += [decoding_label(result), directions, format_count(group.sentences(number))]
-            scores = [format_score(group.mean(number, metric.key).mean) for metric in metrics]
+            scores = [
+                format_score(group.mean(number, metric.key).mean)
+                + format_half_width(
+                    significance.interval(group, number, metric.key) if significance else None
+                )
+                for metric in metrics
+            ]
             rows.append([model_label(result), *facts, *scores])
     notes = [*comparison_notes(results), *metric_notes(groups, metrics)]
+    notes += significance.notes if significance else []
     return "\n\n".join([markdown_table(header, rows), *notes])
+
+
+def format_half_width(interval: tuple[float, float] | None) -> str:
+    """Format half the width of an interval, e.g. ` ±0.8`; "" for None."""
+    return "" if interval is None else f" ±{(interval[1] - interval[0]) / 2:.1f}"
 
 
 def model_label(result: RunResult) -> str:
@@ -160,11 +195,16 @@ def _format_setting(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def result_page(result: RunResult) -> str:
-    """Return the text of `table.md`: summary, averages, scores per direction, and methods."""
+def result_page(result: RunResult, significance: SentenceSignificance | None = None) -> str:
+    """Return the text of `table.md`: summary, averages, scores per direction, and methods.
+
+    Args:
+        result: the evaluation.
+        significance: its intervals; None leaves them out.
+    """
     lines = [f"# {model_label(result)} on {result.task}", ""]
     lines += [result.note, ""] if result.note else []
-    lines += [comparison_table([result]), ""]
+    lines += [comparison_table([result], significance=significance), ""]
     lines += ["## Averages", "", _averages_table(result), ""]
     lines += _paper_lines(result)
     lines += ["## Directions", "", _directions_table(result), ""]
@@ -303,7 +343,11 @@ def _directions_table(result: RunResult) -> str:
             f"{item.source} → {item.target}",
             names[item.supervised],
             str(item.sentences),
-            *(format_score(getattr(item, metric.key)) for metric in metrics),
+            *(
+                format_score(getattr(item, metric.key))
+                + format_half_width(item.intervals.get(metric.key))
+                for metric in metrics
+            ),
         ]
         for item in result.directions
     ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.base import Metric
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import SACREBLEU_EXTRAS, get_language
@@ -31,6 +33,7 @@ class Scores:
         bleu_signature: sacreBLEU's signature of `bleu`; None if it was left out.
         chrf_signature: sacreBLEU's signature of `chrf`.
         note: why a score was left out and what to install; empty if all were computed.
+        statistics: sacreBLEU's statistics of each sentence, [sentences, statistics], by metric.
     """
 
     bleu: float | None
@@ -40,6 +43,7 @@ class Scores:
     bleu_signature: str | None
     chrf_signature: str
     note: str = ""
+    statistics: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def corpus_scores(
@@ -71,13 +75,14 @@ def corpus_scores(
     tokenizer = get_language(target_language).sacrebleu_tokenizer
     note = missing_tokenizer_note(tokenizer)
     bleu_score = bleu_signature = None
+    statistics: dict[str, np.ndarray] = {}
     if not note:
         # `force` only silences a warning about tokenized input.
         bleu = BLEU(tokenize=tokenizer, force=True)
-        bleu_score = bleu.corpus_score(hypotheses, [references]).score
+        bleu_score, statistics["bleu"] = score_and_statistics(bleu, hypotheses, references)
         bleu_signature = str(bleu.get_signature())
     chrf = CHRF(word_order=2)
-    chrf_score = chrf.corpus_score(hypotheses, [references]).score
+    chrf_score, statistics["chrf"] = score_and_statistics(chrf, hypotheses, references)
     return Scores(
         bleu=bleu_score,
         chrf=chrf_score,
@@ -86,7 +91,25 @@ def corpus_scores(
         bleu_signature=bleu_signature,
         chrf_signature=str(chrf.get_signature()),
         note=note,
+        statistics=statistics,
     )
+
+
+def score_and_statistics(
+    metric: Metric, hypotheses: Sequence[str], references: Sequence[str]
+) -> tuple[float, np.ndarray]:
+    """Return the corpus score of a metric of sacreBLEU, as `corpus_score`, and its statistics.
+
+    Args:
+        metric: the metric; it knows the number of references afterwards, for its signature.
+        hypotheses: outputs, one per sentence.
+        references: references, in the same order.
+
+    Returns:
+        The score in percent, and the statistics, [sentences, statistics].
+    """
+    statistics = metric._extract_corpus_statistics(hypotheses, [references])
+    return metric._aggregate_and_compute(statistics).score, np.array(statistics)
 
 
 def is_exact(hypothesis: str, reference: str) -> bool:

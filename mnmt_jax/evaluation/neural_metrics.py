@@ -1,20 +1,29 @@
-"""Neural metrics: COMET and BERTScore, with local models.
+"""Neural metrics with local models: COMET, xCOMET, CometKiwi, MetricX-24 and BERTScore.
 
-BERTScore is installed by the extra `neural-metrics`. COMET is in no extra: unbabel-comet 2 requires
-numpy < 2. Nothing is downloaded; a missing model is reported, and the metric is left out.
+They run in an environment of their own (`mnmt_jax.evaluation.metrics_environment`). Nothing is
+downloaded; a missing model is reported, and the metric is left out.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 
-COMET_MODEL = "Unbabel/wmt22-comet-da"
+if TYPE_CHECKING:
+    from mnmt_jax.evaluation.benchmark import TestSet
+    from mnmt_jax.evaluation.metrics_environment import MetricWorker
+
+COMET_MODELS: Mapping[str, str] = {
+    "comet": "Unbabel/wmt22-comet-da",
+    "xcomet": "Unbabel/XCOMET-XL",
+    "kiwi": "Unbabel/wmt22-cometkiwi-da",
+}
+"""Models of COMET's library by metric, a flag and a field of `DirectionResult`."""
+METRICX_MODEL = "google/metricx-24-hybrid-large-v2p6"
 BERT_SCORE_LAYERS = {
     "roberta-large": 17,
     "xlm-roberta-large": 17,
@@ -30,60 +39,117 @@ _MONOLINGUAL_MODELS = {
     "zh": "bert-base-chinese",
     "tr": "dbmdz/bert-base-turkish-cased",
 }
-_BATCH_SIZE = 100
-_REMEDIES = {
-    "COMET": "unbabel-comet 2 requires numpy < 2 and cannot be installed beside mnmt-jax; score "
-    "OUTPUT/translations with comet-score in an environment of its own",
-    "BERTScore": "pip install 'mnmt-jax[neural-metrics]'",
-}
+
+
+class NeuralMetric(Protocol):
+    """A neural metric.
+
+    Attributes:
+        name: field of `DirectionResult`.
+        setting: model of the scores; scores of another setting are not comparable.
+    """
+
+    @property
+    def name(self) -> str:
+        """Field of `DirectionResult`."""
+
+    @property
+    def setting(self) -> str:
+        """Model of the scores."""
+
+    def missing(self, target_language: str) -> str:
+        """Return a note if the model of a target language is missing, else ""."""
+
+    def signature(self, target_language: str) -> str:
+        """Return the signature of the scores of a target language."""
+
+    def score(self, texts: TestSet, hypotheses: Sequence[str], target_language: str) -> list[float]:
+        """Return the score of each sentence in the unit of tables."""
 
 
 class Comet:
-    """Scorer with a COMET model.
+    """Scorer with a model of COMET's library, times 100.
 
     Args:
         checkpoint: model file, as returned by `comet.download_model` (".../model.ckpt").
+        worker: process of the metrics.
+        name: one of `COMET_MODELS`.
 
     Raises:
         UserError: if the file or the package is missing.
     """
 
-    def __init__(self, checkpoint: str | Path) -> None:
+    def __init__(self, checkpoint: str | Path, worker: MetricWorker, name: str = "comet") -> None:
         path = Path(checkpoint)
         if not path.is_file():
             raise UserError(
-                f"--comet={path}: no such file; give the checkpoint of {COMET_MODEL} "
+                f"--{name}={path}: no such file; give the checkpoint of {COMET_MODELS[name]} "
                 "(checkpoints/model.ckpt of its Hugging Face repository, hparams.yaml beside the "
                 "folder)"
             )
-        comet = _import("comet", "COMET")
-        self._model = comet.load_from_checkpoint(str(path), local_files_only=True)
-        self.signature = f"comet:{_version(comet)}|model:{path}"
+        self.name, self._path, self._worker = name, str(path), worker
+        self.setting = f"comet:{worker.version('comet')}|model:{path}"
+
+    def missing(self, target_language: str) -> str:
+        """Return "": the model has all languages."""
+        return ""
+
+    def signature(self, target_language: str) -> str:
+        """Return the signature, which does not depend on the language."""
+        return self.setting
 
     def score(
-        self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
-    ) -> float:
-        """Return the system score times 100.
+        self, texts: TestSet, hypotheses: Sequence[str], target_language: str = ""
+    ) -> list[float]:
+        """Return the score of each sentence times 100; that of a system is their mean."""
+        scores = self._worker.score("comet", self._path, _rows(texts, hypotheses))
+        return [100.0 * score for score in scores]
 
-        Args:
-            sources: source sentences.
-            hypotheses: output texts.
-            references: reference translations.
-        """
-        names = ("src", "mt", "ref")
-        rows = zip(sources, hypotheses, references, strict=True)
-        data = [dict(zip(names, row, strict=True)) for row in rows]
-        gpus = int(_has_gpu())
-        output = self._model.predict(data, batch_size=_BATCH_SIZE, gpus=gpus, progress_bar=False)
-        return 100.0 * float(output.system_score)
+
+class MetricX:
+    """Scorer with MetricX-24: errors from 0 to 25.
+
+    Args:
+        folder: folder with model and tokenizer (that of google/mt5-xl).
+        worker: process of the metrics.
+
+    Raises:
+        UserError: if the folder is missing.
+    """
+
+    name = "metricx"
+
+    def __init__(self, folder: str | Path, worker: MetricWorker) -> None:
+        if not Path(folder).is_dir():
+            raise UserError(
+                f"--metricx={folder}: no such folder; give that of {METRICX_MODEL}, with the "
+                "tokenizer's files of google/mt5-xl"
+            )
+        self._folder, self._worker = str(folder), worker
+        self.setting = f"metricx-24|transformers:{worker.version('metricx')}|model:{folder}"
+
+    def missing(self, target_language: str) -> str:
+        """Return "": the model has all languages."""
+        return ""
+
+    def signature(self, target_language: str) -> str:
+        """Return the signature, which does not depend on the language."""
+        return self.setting
+
+    def score(
+        self, texts: TestSet, hypotheses: Sequence[str], target_language: str = ""
+    ) -> list[float]:
+        """Return the error of each sentence; that of a system is their mean."""
+        return self._worker.score("metricx", self._folder, _rows(texts, hypotheses))
 
 
 class BertScore:
-    """Scorer with BERTScore's F, without idf weights or rescaling.
+    """Scorer with BERTScore's F times 100, without idf weights or rescaling.
 
     Args:
         folder: parent of the model folders, which are named as on the Hugging Face Hub:
             `roberta-large`, `dbmdz/bert-base-turkish-cased` and so on.
+        worker: process of the metrics.
         language_specific_models: whether to score Chinese and Turkish with monolingual models (the
             TED-19 script) or with the multilingual one (the OPUS-100 script).
         english: model for English, one of `ENGLISH_MODELS`: roberta-large in both scripts,
@@ -95,9 +161,12 @@ class BertScore:
     Source: two_stage.md 7.6.
     """
 
+    name = "bert_score"
+
     def __init__(
         self,
         folder: str | Path,
+        worker: MetricWorker,
         *,
         language_specific_models: bool = True,
         english: str = ENGLISH_MODELS[0],
@@ -114,9 +183,11 @@ class BertScore:
                 f"--bert_score={folder}: bert-score takes a path that contains 't5' for a T5 "
                 "model; choose another folder name"
             )
-        self._package = _import("bert_score", "BERTScore")
+        self._worker, self._version = worker, worker.version("bert_score")
         self._own_models = language_specific_models
-        self._scorers: dict[str, Any] = {}
+        self.setting = str(folder)
+        if english != ENGLISH_MODELS[0]:
+            self.setting += f", {english} for English"
 
     def model(self, target_language: str) -> str:
         """Return the name of the model for a target language."""
@@ -133,48 +204,24 @@ class BertScore:
             return ""
         return f"BERTScore left out: {path} is not there; download {self.model(target_language)}"
 
-    def score(
-        self, hypotheses: Sequence[str], references: Sequence[str], target_language: str
-    ) -> float:
-        """Return the mean F times 100.
-
-        Args:
-            hypotheses: output texts.
-            references: reference translations.
-            target_language: selects the model, which must exist.
-        """
+    def score(self, texts: TestSet, hypotheses: Sequence[str], target_language: str) -> list[float]:
+        """Return F of each sentence times 100; that of a system is their mean."""
         name = self.model(target_language)
-        if name not in self._scorers:
-            self._scorers[name] = self._package.BERTScorer(
-                model_type=str(self._folder / name),
-                num_layers=BERT_SCORE_LAYERS[name],
-                device="cuda" if _has_gpu() else "cpu",
-            )
-        _, _, f1 = self._scorers[name].score(
-            list(hypotheses), list(references), batch_size=_BATCH_SIZE
-        )
-        return 100.0 * float(f1.mean().item())
+        layer = BERT_SCORE_LAYERS[name]
+        rows, path = _rows(texts, hypotheses), str(self._folder / name)
+        scores = self._worker.score("bert_score", path, rows, layer=layer)
+        return [100.0 * score for score in scores]
 
     def signature(self, target_language: str) -> str:
         """Return the signature of the scores of a target language."""
         name = self.model(target_language)
-        version = _version(self._package)
-        return f"bert_score:{version}|model:{name}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"
+        return f"bert_score:{self._version}|model:{name}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"
 
 
-def _import(package: str, metric: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise UserError(f"{metric} is not installed ({error}); {_REMEDIES[metric]}") from error
-
-
-def _version(package: Any) -> str:
-    return getattr(package, "__version__", "unknown")
-
-
-def _has_gpu() -> bool:
-    try:
-        return bool(importlib.import_module("torch").cuda.is_available())
-    except ImportError:
-        return False
+def _rows(texts: TestSet, hypotheses: Sequence[str]) -> list[dict[str, str]]:
+    return [
+        {"src": source, "mt": hypothesis, "ref": reference}
+        for source, hypothesis, reference in zip(
+            texts.sources, hypotheses, texts.references, strict=True
+        )
+    ]

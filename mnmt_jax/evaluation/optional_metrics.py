@@ -1,4 +1,4 @@
-"""Optional metrics: spBLEU, COMET, BERTScore, and the published scoring procedures."""
+"""Optional metrics: spBLEU, neural metrics, and the published scoring procedures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
-from mnmt_jax.evaluation.neural_metrics import ENGLISH_MODELS, BertScore, Comet
+from mnmt_jax.evaluation.metrics_environment import MetricWorker
+from mnmt_jax.evaluation.neural_metrics import (
+    ENGLISH_MODELS,
+    BertScore,
+    Comet,
+    MetricX,
+    NeuralMetric,
+)
 from mnmt_jax.evaluation.published_procedures import (
     PaperScorer,
     choose_procedure,
     round_as_published,
 )
 from mnmt_jax.evaluation.result import DirectionResult
+from mnmt_jax.evaluation.scoring import ScoredDirection
+from mnmt_jax.evaluation.sentence_statistics import mean_statistics
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, find_tokenizer, missing_model_note, spbleu
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -27,17 +38,21 @@ class MetricSelection:
     Attributes:
         spbleu: compute spBLEU, or add a note if its tokenizer is missing.
         flores200_model: file of spBLEU's tokenizer; None looks into sacreBLEU's cache.
-        comet: checkpoint of a COMET model; None leaves COMET out.
+        comet: checkpoints of models of COMET's library by metric, `comet`, `xcomet` or `kiwi`.
+        metricx: folder of a MetricX-24 model; None leaves MetricX out.
         bert_score: folder of BERTScore's models; None leaves BERTScore out.
         bert_score_english: its model for English.
+        metrics_environment: environment of the neural metrics; None for the default one.
         paper: name of a published procedure, "auto", or "" for none.
     """
 
     spbleu: bool = True
     flores200_model: str | Path | None = None
-    comet: str | Path | None = None
+    comet: Mapping[str, str | Path] = dataclasses.field(default_factory=dict)
+    metricx: str | Path | None = None
     bert_score: str | Path | None = None
     bert_score_english: str = ENGLISH_MODELS[0]
+    metrics_environment: Path | None = None
     paper: str = ""
 
 
@@ -65,7 +80,6 @@ class OptionalMetrics:
     ) -> None:
         self._selection = selection
         self._tokenizer: FloresTokenizer | None = find_tokenizer(selection.flores200_model)
-        self._comet = Comet(selection.comet) if selection.comet else None
         self._paper: PaperScorer | None = None
         if selection.paper:
             if vocabulary is None:
@@ -73,15 +87,7 @@ class OptionalMetrics:
             procedure = choose_procedure(selection.paper, languages)
             self._paper = PaperScorer(procedure, vocabulary, self._tokenizer)
         own_models = self._paper is None or self._paper.procedure.language_specific_bert_models
-        self._bert = (
-            BertScore(
-                selection.bert_score,
-                language_specific_models=own_models,
-                english=selection.bert_score_english,
-            )
-            if selection.bert_score
-            else None
-        )
+        self._neural = _neural_metrics(selection, language_specific_models=own_models)
         self.signatures: dict[str, Any] = {}
 
     @property
@@ -90,38 +96,39 @@ class OptionalMetrics:
         settings = {}
         if self._selection.spbleu and self._tokenizer is not None:
             settings["spbleu"] = self._tokenizer.fingerprint
-        if self._comet is not None:
-            settings["comet"] = self._comet.signature
-        if self._bert is not None:
-            settings["bert_score"] = str(self._selection.bert_score)
-            if self._selection.bert_score_english != ENGLISH_MODELS[0]:
-                settings["bert_score"] += f", {self._selection.bert_score_english} for English"
+        settings |= {metric.name: metric.setting for metric in self._neural}
         if self._paper is not None:
             settings["paper_compatible"] = self._paper.procedure.name
         return settings
 
     def add(
-        self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
-    ) -> DirectionResult:
-        """Return a direction's result with the optional scores added.
+        self, scored: ScoredDirection, texts: TestSet, hypotheses: Sequence[str]
+    ) -> ScoredDirection:
+        """Return a scored direction with the optional scores and their statistics added.
 
         Args:
-            result: result with the standard scores.
+            scored: the direction with the standard scores.
             texts: the test set.
             hypotheses: translations of its sources.
         """
+        result, statistics = scored.result, dict(scored.statistics)
         updates: dict[str, Any] = {}
         notes: list[str] = []
         if self._selection.spbleu and self._tokenizer is None:
             notes.append(missing_model_note())
         elif self._selection.spbleu and self._tokenizer is not None:
-            updates["spbleu"], signature = spbleu(hypotheses, texts.references, self._tokenizer)
-            self.signatures["spbleu"] = signature
+            updates["spbleu"], statistics["spbleu"], self.signatures["spbleu"] = spbleu(
+                hypotheses, texts.references, self._tokenizer
+            )
         neural, missing = self._neural_scores(result, texts, hypotheses)
+        statistics |= {name: mean_statistics(scores) for name, scores in neural.items()}
         paper, left_out = self._published_scores(result, texts, hypotheses)
         notes += [note for note in (missing, left_out) if note and note not in notes]
-        updates |= {**neural, "paper": paper, "notes": (*result.notes, *notes)}
-        return dataclasses.replace(result, **updates)
+        updates |= {name: float(np.mean(scores)) for name, scores in neural.items()}
+        updates |= {"paper": paper, "notes": (*result.notes, *notes)}
+        return dataclasses.replace(
+            scored, result=dataclasses.replace(result, **updates), statistics=statistics
+        )
 
     def paper(self, results: Sequence[DirectionResult]) -> dict[str, Any]:
         """Return the averages of the published procedure, JSON-serialisable; {} without one."""
@@ -138,22 +145,24 @@ class OptionalMetrics:
         return {"procedure": procedure.name, "label": procedure.label, "averages": averages}
 
     def _neural_scores(
-        self, result: DirectionResult, texts: Any, hypotheses: Sequence[str]
-    ) -> tuple[dict[str, float], str]:
-        """Return COMET and BERTScore, and a note if a model is missing."""
-        scores: dict[str, float] = {}
-        note = ""
-        if self._comet is not None:
-            scores["comet"] = self._comet.score(texts.sources, hypotheses, texts.references)
-            self.signatures["comet"] = self._comet.signature
-        if self._bert is not None:
-            note = self._bert.missing(result.target)
-            if not note:
-                score = self._bert.score(hypotheses, texts.references, result.target)
-                scores["bert_score"] = score
-                signatures = self.signatures.setdefault("bert_score", {})
-                signatures[f"to {result.target}"] = self._bert.signature(result.target)
-        return scores, note
+        self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
+    ) -> tuple[dict[str, list[float]], str]:
+        """Return the neural scores of each sentence, and a note if a model is missing."""
+        scores: dict[str, list[float]] = {}
+        notes = []
+        for metric in self._neural:
+            note = metric.missing(result.target)
+            if note:
+                notes.append(note)
+                continue
+            scores[metric.name] = metric.score(texts, hypotheses, result.target)
+            signature = metric.signature(result.target)
+            if signature == metric.setting:
+                self.signatures[metric.name] = signature
+            else:
+                signatures = self.signatures.setdefault(metric.name, {})
+                signatures[f"to {result.target}"] = signature
+        return scores, "; ".join(notes)
 
     def _published_scores(
         self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
@@ -165,8 +174,39 @@ class OptionalMetrics:
         scores = self._paper.scores(result.direction, prepared)
         if prepared.references:
             # Swapping does not affect COMET (named fields) and BERTScore (its F is symmetric).
-            neural, _ = self._neural_scores(result, prepared, prepared.hypotheses)
-            scores |= {name: round_as_published(value) for name, value in neural.items()}
+            selected = TestSet(prepared.sources, prepared.references)
+            neural, _ = self._neural_scores(result, selected, prepared.hypotheses)
+            means = {name: float(np.mean(values)) for name, values in neural.items()}
+            scores |= {name: round_as_published(mean) for name, mean in means.items()}
         if result.off_target_lid is not None:
             scores["off_target"] = round_as_published(result.off_target_lid)
         return scores, self._paper.note(result.direction)
+
+
+def _neural_metrics(
+    selection: MetricSelection, *, language_specific_models: bool
+) -> list[NeuralMetric]:
+    """Return the neural metrics of a selection; they share a process.
+
+    Args:
+        selection: the selected metrics.
+        language_specific_models: as in `BertScore`.
+    """
+    if not (selection.comet or selection.metricx or selection.bert_score):
+        return []
+    worker = MetricWorker(selection.metrics_environment)
+    metrics: list[NeuralMetric] = [
+        Comet(path, worker, name) for name, path in selection.comet.items()
+    ]
+    if selection.metricx:
+        metrics.append(MetricX(selection.metricx, worker))
+    if selection.bert_score:
+        metrics.append(
+            BertScore(
+                selection.bert_score,
+                worker,
+                language_specific_models=language_specific_models,
+                english=selection.bert_score_english,
+            )
+        )
+    return metrics

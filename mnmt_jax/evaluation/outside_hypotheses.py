@@ -11,8 +11,11 @@ from mnmt_jax.data.text_reader import Flaw, read_lines
 from mnmt_jax.errors import UserError, pluralize
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.files.json_objects import parse_json
+from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.languages import Direction
 
+_TEXT, _JSON = ".txt", ".jsonl"
 UNKNOWN_SYSTEM = (
     "the training directions of an outside system are unknown unless --trained_on names them, so "
     "no direction is labelled supervised or zero-shot"
@@ -21,7 +24,9 @@ UNKNOWN_SYSTEM = (
 
 @dataclasses.dataclass(frozen=True)
 class HypothesisFiles:
-    """Files SOURCE-TARGET.txt with a hypothesis per test sentence.
+    """Files SOURCE-TARGET.txt or SOURCE-TARGET.jsonl with a hypothesis per test sentence.
+
+    Lines of `.jsonl` are strings, or objects with `hypothesis` and, to be checked, `source`.
 
     Attributes:
         folder: their folder.
@@ -68,17 +73,54 @@ class HypothesisFiles:
                 f"{path}: has {pluralize(len(lines), 'line')} for {len(sources)} test sentences; "
                 "write one line per sentence, blank for none"
             )
+        if path.suffix == _JSON:
+            rows = enumerate(zip(lines, sources, strict=True), start=1)
+            lines = [_hypothesis(line, source, f"{path}:{n}") for n, (line, source) in rows]
         return [TranslatedSentence(line) for line in lines]
 
     def fingerprint(self) -> str:
         """Return a checksum of all files of the folder, 16 hexadecimal digits."""
         digest = hashlib.sha256()
-        for path in sorted(self.folder.glob("*.txt")):
+        for path in sorted([*self.folder.glob(f"*{_TEXT}"), *self.folder.glob(f"*{_JSON}")]):
             digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
         return digest.hexdigest()[:16]
 
     def _path(self, direction: Direction) -> Path:
-        return self.folder / f"{'-'.join(direction)}.txt"
+        """Return the file of a direction; that of text if there is none.
+
+        Raises:
+            UserError: if there are both.
+        """
+        text, json_lines = (self.folder / f"{'-'.join(direction)}{end}" for end in (_TEXT, _JSON))
+        if text.is_file() and json_lines.is_file():
+            raise UserError(f"--hypotheses: {text} and {json_lines.name} exist; remove one of them")
+        return json_lines if json_lines.is_file() else text
+
+
+def _hypothesis(line: str, source: str, place: str) -> str:
+    """Return the hypothesis of a JSON line, its line breaks as spaces.
+
+    Args:
+        line: the line.
+        source: the test sentence.
+        place: file and line, for errors.
+
+    Raises:
+        UserError: if there is no hypothesis, or it is of another sentence.
+    """
+    try:
+        value = parse_json(line)
+    except ValueError as error:
+        raise UserError(f"{place}: not JSON ({one_line(error)}); replace the line") from error
+    row = value if isinstance(value, dict) else {"hypothesis": value}
+    hypothesis = row.get("hypothesis")
+    if not isinstance(hypothesis, str):
+        raise UserError(
+            f"{place}: has no text 'hypothesis'; write a string, or an object with the field"
+        )
+    if "source" in row and row["source"] != source:
+        raise UserError(f"{place}: 'source' is not the test sentence; put the lines in its order")
+    return " ".join(hypothesis.split())
 
 
 def outside_system(files: HypothesisFiles, name: str = "") -> EvaluatedModel:

@@ -9,12 +9,13 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
+from mnmt_jax.evaluation.result import OPTIONAL_METRICS
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.vocabulary.language_detectors import detector_name
 from mnmt_jax.vocabulary.languages import Direction
 
-_OPTIONAL = {"spbleu": "spBLEU", "comet": "COMET", "bert_score": "BERTScore"}
+_OPTIONAL = {metric.key: metric.title for metric in OPTIONAL_METRICS}
 
 
 def check_overwrite(
@@ -117,9 +118,10 @@ def _lost_scores(
         if name not in optional and any(item.get(name) is not None for item in items)
     ]
     signatures, paper = finished.get("signatures"), finished.get("paper")
-    comet = signatures.get("comet") if isinstance(signatures, dict) else None
-    if comet and optional.get("comet", comet) != comet:
-        changes.append("model of COMET")
+    for name in ("comet", "xcomet", "kiwi", "metricx"):
+        model = signatures.get(name) if isinstance(signatures, dict) else None
+        if model and optional.get(name, model) != model:
+            changes.append(f"model of {_OPTIONAL[name]}")
     procedure = paper.get("procedure") if isinstance(paper, dict) else None
     if procedure and optional.get("paper_compatible") != procedure:
         changes.append(f"--paper_compatible={procedure} would be lost")

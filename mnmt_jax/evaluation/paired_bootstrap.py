@@ -1,4 +1,6 @@
-"""Paired bootstrap test of two evaluations per direction, with sacreBLEU's implementation.
+"""Paired tests of two evaluations per direction, with sacreBLEU's implementation.
+
+The paired bootstrap and approximate randomization.
 
 Source: Koehn 2004, "Statistical significance tests for machine translation evaluation"; sacreBLEU's
 `PairedTest`, whose p is that of Riezler and Maxwell 2005 for shifted means.
@@ -34,7 +36,8 @@ class PairedScore:
         metric: `BLEU` or `chrF++`.
         first: score of the baseline, in percent.
         second: score of the other system, in percent.
-        p: two-sided p of the difference.
+        p: two-sided p of the difference by the paired bootstrap.
+        p_randomization: that by approximate randomization.
     """
 
     direction: str
@@ -42,6 +45,7 @@ class PairedScore:
     first: float
     second: float
     p: float
+    p_randomization: float
 
 
 def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
@@ -50,7 +54,8 @@ def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
     Args:
         first: folder of the baseline's evaluation.
         second: folder of the other evaluation.
-        samples: number of bootstrap resamples, drawn by sacreBLEU with its fixed seed.
+        samples: number of bootstrap resamples and of random exchanges, drawn by sacreBLEU with its
+            fixed seed.
 
     Raises:
         UserError: if they have no direction in common, or if the sentences of one differ.
@@ -78,10 +83,11 @@ def paired_table(scores: Sequence[PairedScore], title: str) -> str:
         scores: result of `paired_scores`.
         title: name of the second system.
     """
-    header = ["direction", "metric", "first", title, "difference", "p"]
+    header = ["direction", "metric", "first", title, "difference"]
+    header += ["p (bootstrap)", "p (randomization)"]
     rows = [
         [score.direction, score.metric, f"{score.first:.1f}", f"{score.second:.1f}"]
-        + [f"{score.second - score.first:+.1f}", f"{score.p:.3f}"]
+        + [f"{score.second - score.first:+.1f}", f"{score.p:.3f}", f"{score.p_randomization:.3f}"]
         for score in scores
     ]
     lines = [markdown_table(header, rows), ""]
@@ -92,7 +98,7 @@ def paired_table(scores: Sequence[PairedScore], title: str) -> str:
         lines.append(
             f"{metric}: better in {better} of {len(metric_scores)} directions, worse in "
             f"{len(significant) - better}, undecided in {len(metric_scores) - len(significant)} "
-            f"(p < {_SIGNIFICANCE_LEVEL})."
+            f"(p < {_SIGNIFICANCE_LEVEL}, bootstrap)."
         )
     return "\n".join(lines)
 
@@ -130,16 +136,46 @@ def _compare(
         ("Baseline: first", hypotheses[0]),
         ("second", hypotheses[1]),
     ]
+    bootstrap, randomization = (
+        _test(systems, metrics, references, kind=kind, samples=samples) for kind in ("bs", "ar")
+    )
+    for title, (baseline, system) in bootstrap.items():
+        p, p_randomization = _p_value(system), _p_value(randomization[title][1])
+        yield PairedScore(direction, title, baseline.score, system.score, p, p_randomization)
+
+
+def _test(
+    systems: Sequence[tuple[str, Sequence[str]]],
+    metrics: dict[str, Metric],
+    references: list[str],
+    *,
+    kind: str,
+    samples: int,
+) -> dict[str, tuple[Result, Result]]:
+    """Return sacreBLEU's results of both systems by metric.
+
+    Args:
+        systems: names and hypotheses, the baseline first.
+        metrics: metrics by title.
+        references: the references.
+        kind: `bs` for the paired bootstrap, `ar` for approximate randomization.
+        samples: number of resamples or trials.
+    """
     with _quiet():
         test = PairedTest(
-            systems, metrics, [references], test_type="bs", n_samples=samples, n_jobs=1
+            list(systems), metrics, [references], test_type=kind, n_samples=samples, n_jobs=1
         )
         _, scores = test()
-    results = [column for key, column in scores.items() if key != "System"]
-    for title, column in zip(metrics, results, strict=True):
-        baseline, system = (score for score in column if isinstance(score, Result))
-        p = 1.0 if system.p_value is None else float(system.p_value)
-        yield PairedScore(direction, title, baseline.score, system.score, p)
+    columns = [
+        [score for score in column if isinstance(score, Result)]
+        for key, column in scores.items()
+        if key != "System"
+    ]
+    return {title: (one, other) for title, (one, other) in zip(metrics, columns, strict=True)}
+
+
+def _p_value(result: Result) -> float:
+    return 1.0 if result.p_value is None else float(result.p_value)
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from mnmt_jax.evaluation.markdown_tables import (
     average_rows,
     decoding_label,
     format_count,
+    format_half_width,
     format_score,
     group_mean,
     leading_metrics,
@@ -39,6 +40,8 @@ from mnmt_jax.evaluation.markdown_tables import (
 )
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
+from mnmt_jax.evaluation.significance import SentenceSignificance
+from mnmt_jax.evaluation.significance_tables import difference_section, seed_section
 from mnmt_jax.evaluation.svg_charts import Line, line_chart
 from mnmt_jax.files.atomic_write import write_text
 
@@ -50,13 +53,22 @@ _GENERATOR = generator_mark("mnmt-jax")
 _METHODS_TITLE = "How this was computed"
 
 
-def write_report(path: str | Path, runs: Sequence[RunResult], metrics: Sequence[str] = ()) -> None:
+def write_report(
+    path: str | Path,
+    runs: Sequence[RunResult],
+    metrics: Sequence[str] = (),
+    *,
+    significance: SentenceSignificance | None = None,
+    by_seed: Mapping[str, Sequence[RunResult]] | None = None,
+) -> None:
     """Write the report of one run, or of several runs side by side.
 
     Args:
         path: path of the HTML file; its folder is created.
         runs: evaluations of one task. Their scores are comparable only on the same test sentences.
         metrics: keys of the metrics that lead the page, as in `leading_metrics`.
+        significance: intervals and tests of the runs; None leaves them out.
+        by_seed: the runs by system, one per seed, as `group_by_seed`; None without this section.
 
     Raises:
         UserError: if there is no run.
@@ -65,7 +77,8 @@ def write_report(path: str | Path, runs: Sequence[RunResult], metrics: Sequence[
         raise UserError("a report needs the result of at least one run")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, report_page(runs, metrics))
+    page = report_page(runs, metrics, significance=significance, by_seed=by_seed)
+    write_text(path, page)
 
 
 def is_report(text: str) -> bool:
@@ -73,14 +86,22 @@ def is_report(text: str) -> bool:
     return _GENERATOR in text or tag("h2", _METHODS_TITLE) in text
 
 
-def report_page(runs: Sequence[RunResult], metrics: Sequence[str] = ()) -> str:
+def report_page(
+    runs: Sequence[RunResult],
+    metrics: Sequence[str] = (),
+    *,
+    significance: SentenceSignificance | None = None,
+    by_seed: Mapping[str, Sequence[RunResult]] | None = None,
+) -> str:
     """Return the report as HTML; the arguments are those of `write_report`."""
     leading = leading_metrics(runs, metrics)
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
     title = f"{run_title([model_label(run) for run in runs], 'models')} on {tasks}"
     sections = [
         _header(title, runs),
-        _summary(runs, leading),
+        _summary(runs, leading, significance),
+        difference_section(runs, leading, significance),
+        seed_section(by_seed or {}, metrics),
         _maps(runs, leading),
         training_curves(runs),
         _samples(runs),
@@ -106,21 +127,28 @@ def _header(title: str, runs: Sequence[RunResult]) -> Html:
 # Summary
 
 
-def _summary(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> Html:
+def _summary(
+    runs: Sequence[RunResult],
+    metrics: Sequence[Metric],
+    significance: SentenceSignificance | None,
+) -> Html:
     groups = direction_groups(runs)
     head = [tag("th", "model", scope="col")]
     head += [tag("th", metric.title, scope="col") for metric in metrics]
     table = tag(
         "table",
         tag("thead", tag("tr", head)),
-        [_group_rows(runs, group, metrics) for group in groups],
+        [_group_rows(runs, group, metrics, significance) for group in groups],
         class_="summary",
     )
     text = "Unweighted means over directions, in percent"
     if len(runs) > 1 and all(group.comparable for group in groups):
         text += ", over the directions and sentences that all models have. Bold is best"
+    if significance:
+        text += "; ± is half the width of the 95 % interval over sentences"
     comparison = [tag("p", note, class_="warning") for note in comparison_notes(runs)]
-    left_out = [tag("p", note, class_="muted") for note in metric_notes(groups, metrics)]
+    notes = [*metric_notes(groups, metrics), *(significance.notes if significance else [])]
+    left_out = [tag("p", note, class_="muted") for note in notes]
     return section(
         "Summary",
         tag("p", f"{text}.", class_="muted"),
@@ -132,7 +160,10 @@ def _summary(runs: Sequence[RunResult], metrics: Sequence[Metric]) -> Html:
 
 
 def _group_rows(
-    runs: Sequence[RunResult], group: DirectionGroup, metrics: Sequence[Metric]
+    runs: Sequence[RunResult],
+    group: DirectionGroup,
+    metrics: Sequence[Metric],
+    significance: SentenceSignificance | None,
 ) -> Html:
     """Return the table body of one group of directions: a heading and one row per run."""
     counts = [_counts(group, number) for number in range(len(runs))]
@@ -150,7 +181,9 @@ def _group_rows(
         for metric, best_mean in zip(metrics, best, strict=True):
             mean = group.mean(number, metric.key).mean
             is_best = mean is not None and mean == best_mean
-            cells.append(tag("td", format_score(mean), class_="best" if is_best else ""))
+            interval = significance.interval(group, number, metric.key) if significance else None
+            width = tag("span", format_half_width(interval), class_="interval") if interval else ""
+            cells.append(tag("td", format_score(mean), width, class_="best" if is_best else ""))
         rows.append(tag("tr", cells))
     return tag("tbody", rows)
 

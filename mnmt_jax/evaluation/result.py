@@ -60,10 +60,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("spbleu", "spBLEU", True, "BLEU over the pieces of Flores-200's SentencePiece model."),
     Metric("comet", "COMET", True, "A neural metric that reads source, output and reference."),
+    Metric("xcomet", "xCOMET", True, "COMET with error spans; it reads source and reference."),
+    Metric("kiwi", "CometKiwi", True, "COMET without reference."),
+    Metric("metricx", "MetricX", False, "MetricX-24's error score, from 0 to 25."),
     Metric("bert_score", "BERTScore", True, "F of contextual embeddings' similarity."),
 )
 STANDARD_METRICS = METRICS[:5]
 """Metrics that every evaluation has; the others are optional."""
+OPTIONAL_METRICS = (*METRICS[6:], METRICS[5])
+"""The others, in the order of tables: neural metrics, then spBLEU."""
 _LID = METRICS[4]
 
 
@@ -85,6 +90,9 @@ class DirectionResult:
         off_target_lid_reference: the same ratio of the references, i.e. the detector's error rate.
         spbleu: BLEU over the pieces of Flores-200.
         comet: COMET, times 100.
+        xcomet: xCOMET, times 100.
+        kiwi: CometKiwi, times 100.
+        metricx: MetricX-24's error score, from 0 to 25.
         bert_score: BERTScore's F, times 100.
         paper: scores by a published procedure (swapped roles and the like); not comparable with
             the scores above.
@@ -94,6 +102,7 @@ class DirectionResult:
             nearest rendering if available, else by the language detector; "" is no language.
         notes: scores that were left out, with the reason.
         text_fingerprint: hash of the test sentences, `TestSet.fingerprint`; "" if unknown.
+        intervals: 95 % interval over sentences of each score, by field.
     """
 
     source: str
@@ -108,6 +117,9 @@ class DirectionResult:
     off_target_lid_reference: float | None
     spbleu: float | None = None
     comet: float | None = None
+    xcomet: float | None = None
+    kiwi: float | None = None
+    metricx: float | None = None
     bert_score: float | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
     empty: int = 0
@@ -115,6 +127,7 @@ class DirectionResult:
     detected: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     text_fingerprint: str = ""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def direction(self) -> Direction:
@@ -221,15 +234,14 @@ class RunResult:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """The standard metrics, and the optional ones that were computed."""
-        optional = METRICS[len(STANDARD_METRICS) :]
+        """The optional metrics that were computed, and the standard ones."""
         present = {
             metric.key
-            for metric in optional
+            for metric in OPTIONAL_METRICS
             if any(value is not None for value in self.values(metric.key).values())
         }
         standard = titled_metrics([self])[: len(STANDARD_METRICS)]
-        return (*standard, *(metric for metric in optional if metric.key in present))
+        return (*(item for item in OPTIONAL_METRICS if item.key in present), *standard)
 
     @property
     def off_target(self) -> Metric:
@@ -295,10 +307,7 @@ def read_result(path: str | Path) -> RunResult:
 def _from_json(document: dict[str, Any]) -> RunResult:
     for derived in ("format", "counts", "averages"):
         del document[derived]
-    document["directions"] = tuple(
-        DirectionResult(**{**item, "notes": tuple(item["notes"])})
-        for item in document["directions"]
-    )
+    document["directions"] = tuple(map(_direction_from_json, document["directions"]))
     document["samples"] = tuple(Sample(**item) for item in document["samples"])
     document["curves"] = {
         name: tuple((step, value) for step, value in points)
@@ -307,6 +316,11 @@ def _from_json(document: dict[str, Any]) -> RunResult:
     for settings in ("config", "decoding", "decoding_overrides"):
         document[settings] = _tuples(document.get(settings))
     return RunResult(**{**document, "notes": tuple(document["notes"])})
+
+
+def _direction_from_json(item: dict[str, Any]) -> DirectionResult:
+    intervals = _tuples(item.get("intervals", {}))
+    return DirectionResult(**{**item, "notes": tuple(item["notes"]), "intervals": intervals})
 
 
 def _tuples(value: Any) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
-from mnmt_jax.evaluation.metrics import Scores, corpus_scores
-from mnmt_jax.evaluation.off_target import detect_off_target
+from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
+from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
+from mnmt_jax.evaluation.sentence_statistics import MetricStatistics, mean_statistics
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
@@ -27,11 +30,13 @@ class ScoredDirection:
         result: all scores.
         scores: the quality scores with their signatures.
         samples: sample translations.
+        statistics: statistics of the sentences by metric.
     """
 
     result: DirectionResult
     scores: Scores
     samples: tuple[Sample, ...]
+    statistics: MetricStatistics
 
 
 def score_direction(
@@ -83,7 +88,24 @@ def score_direction(
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     sample_indices = sorted({(first_sample + offset) % len(rows) for offset in range(SAMPLES)})
     samples = [Sample(source, target, index, *rows[index]) for index in sample_indices]
-    return ScoredDirection(result, scores, tuple(samples))
+    exact = [100 * is_exact(*pair) for pair in zip(hypotheses, texts.references, strict=True)]
+    statistics = {**scores.statistics, "exact_match": mean_statistics(exact)}
+    ratios = {"off_target_lid": lid, "off_target_nearest": nearest}
+    statistics |= _ratio_statistics(ratios, target)
+    return ScoredDirection(result, scores, tuple(samples), statistics)
+
+
+def _ratio_statistics(
+    results: Mapping[str, OffTargetResult | None], target_language: str
+) -> dict[str, np.ndarray]:
+    """Return the statistics of off-target ratios, of those that were computed."""
+    return {
+        name: mean_statistics(
+            [100 * (code not in ("", target_language)) for code in result.detected]
+        )
+        for name, result in results.items()
+        if result is not None and result.ratio is not None
+    }
 
 
 def _text_notes(

@@ -16,6 +16,10 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.markdown_tables import group_mean, leading_metrics, markdown_table
 from mnmt_jax.evaluation.result import RunResult
 
+SEED_HEADER = ("system", "directions", "metric", "seeds", "mean", "range", "variance") + (
+    "difference to the first",
+    "p",
+)
 _MAX_PERMUTATIONS = 200_000
 
 
@@ -164,7 +168,14 @@ def _system_key(result: RunResult) -> str:
 
 
 def seed_table(groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = ()) -> str:
-    """Format a Markdown table of systems over seeds, compared with the first system.
+    """Format the rows of `seed_rows` as a Markdown table; the arguments are the same."""
+    return markdown_table(SEED_HEADER, seed_rows(groups, names))
+
+
+def seed_rows(
+    groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = ()
+) -> list[list[str]]:
+    """Return rows for `SEED_HEADER`: systems over seeds, compared with the first system.
 
     Args:
         groups: evaluations of each system, one per seed; the first system is the baseline.
@@ -188,8 +199,7 @@ def seed_table(groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] =
                 if values:
                     cells = _cells(values, None if values is baseline else baseline)
                     rows.append([name, title, metric.title, *cells])
-    header = ["system", "directions", "metric", "seeds", "mean", "range", "variance"]
-    return markdown_table([*header, "difference to the first", "p"], rows)
+    return rows
 
 
 def _present(values: Iterable[float | None]) -> list[float]:

@@ -12,12 +12,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.metrics import score_and_statistics
 
 TOKENIZER = "flores200"
 
@@ -84,8 +86,8 @@ def missing_model_note() -> str:
 
 def spbleu(
     hypotheses: Sequence[str], references: Sequence[str], tokenizer: FloresTokenizer
-) -> tuple[float, str]:
-    """Return corpus spBLEU in percent and its signature.
+) -> tuple[float, np.ndarray, str]:
+    """Return corpus spBLEU in percent, the statistics of its sentences, and its signature.
 
     Args:
         hypotheses: output texts.
@@ -95,8 +97,8 @@ def spbleu(
     Source: sacreBLEU with `-tok flores200`; the scores are equal.
     """
     bleu = BLEU(tokenize="none", force=True)  # force only silences a warning about tokenized input
-    score = bleu.corpus_score(
-        [tokenizer(text) for text in hypotheses], [[tokenizer(text) for text in references]]
+    score, statistics = score_and_statistics(
+        bleu, [tokenizer(text) for text in hypotheses], [tokenizer(text) for text in references]
     )
     signature = str(bleu.get_signature()).replace("tok:none", f"tok:{TOKENIZER}")
-    return score.score, f"{signature}|model:{tokenizer.fingerprint}"
+    return score, statistics, f"{signature}|model:{tokenizer.fingerprint}"

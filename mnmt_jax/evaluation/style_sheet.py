@@ -77,6 +77,7 @@ caption { text-align: left; font-weight: 600; padding: 2px 0 6px; }
   max-width: min(34rem, 38vw); }
 .summary + .summary { margin-top: 18px; }
 .best { font-weight: 700; }
+.interval { color: var(--muted); font-weight: 400; font-size: .82rem; }
 .name { display: inline-block; padding-left: 1.15em; text-indent: -1.15em; text-align: left;
   overflow-wrap: break-word; max-width: 100%; }
 .name::before {

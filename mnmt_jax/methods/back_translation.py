@@ -18,10 +18,9 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
@@ -32,6 +31,7 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.methods._language_draws import draw
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
 _KINDS = ("tokens", "positions", "segment_ids")
@@ -130,36 +130,6 @@ class BackTranslation(Method, name="back_translation"):
 
     def _indices(self, codes: Sequence[str]) -> np.ndarray:
         return np.array([self.vocabulary.index(code) for code in codes], np.int32)
-
-
-def draw(
-    rng: Array, languages: Int[Array, " rows"], pool: Int[np.ndarray, " languages"], share: float
-) -> tuple[Int[Array, " rows"], Bool[Array, " rows"]]:
-    """Draw a language for each row, uniformly among those other than its own.
-
-    Args:
-        rng: key of the micro-batch; a row's draw depends on it and on the row's number.
-        languages: language of each row, an index.
-        pool: languages to draw from.
-        share: probability that a row is chosen.
-
-    Returns:
-        The languages, and the mask of chosen rows: with probability `share`, if another language
-        exists.
-    """
-    count = len(pool)
-    is_own = languages[:, None] == jnp.asarray(pool)[None, :]
-    own_index = jnp.where(is_own.any(axis=1), jnp.argmax(is_own, axis=1), count)
-    alternatives = count - is_own.any(axis=1).astype(jnp.int32)
-
-    def draw_row(row: Array, alternatives: Array) -> tuple[Array, Array]:
-        language, chance = jax.random.split(jax.random.fold_in(rng, row))
-        number = jax.random.randint(language, (), 0, jnp.maximum(alternatives, 1))
-        return number, jax.random.uniform(chance) < share
-
-    number, is_chosen = jax.vmap(draw_row)(jnp.arange(len(languages)), alternatives)
-    number = jnp.minimum(jnp.where(number < own_index, number, number + 1), count - 1)
-    return jnp.asarray(pool)[number], is_chosen & (alternatives > 0)
 
 
 @dataclasses.dataclass(frozen=True)

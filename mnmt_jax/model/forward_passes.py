@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jaxtyping import Array, Float
 
 from mnmt_jax.design.layouts import LANGUAGES, SOURCE
-from mnmt_jax.design.objective import Batch, Intermediate, States
+from mnmt_jax.design.objective import Batch, Intermediate, LogProbs, Request, States
 from mnmt_jax.design.views import View
 from mnmt_jax.model.intermediates import INTERMEDIATES, recorded
+from mnmt_jax.model.label_log_probs import label_log_probs
 from mnmt_jax.model.network import Network
 
-_AUXILIARY = 2**30  # folded into the rng of auxiliary sublayers; views count from 1
+# Folded into the rng of auxiliary sublayers and of changed batches; views count from 1.
+_AUXILIARY, _CHANGED = 2**30, 2**28
+ChangedBatches = Mapping[LogProbs, Batch]
+_NO_CHANGE: ChangedBatches = {}
 
 
 class ForwardPasses:
@@ -37,7 +41,10 @@ class ForwardPasses:
         params: Any,
         batch: Batch,
         rng: Array | None = None,
-        requests: Sequence[States | Intermediate] = (),
+        requests: Sequence[Request] = (),
+        *,
+        changed: ChangedBatches = _NO_CHANGE,
+        chunk: int = 512,
     ) -> None:
         """Run the network.
 
@@ -47,8 +54,10 @@ class ForwardPasses:
             batch: arrays [rows, length] of the pairs and of the views.
             rng: of dropout; None disables it.
             requests: everything that `read` will be called with.
+            changed: the arrays that each `LogProbs.change` returned.
+            chunk: tokens whose logits are in memory at a time, for log-probabilities.
         """
-        self.batch = batch
+        self.batch, self._chunk = batch, chunk
         self._model, self._params, self._rng = model, params, rng
         self._states: dict[States, Array] = {}
         self._intermediates: Any = {}
@@ -64,6 +73,9 @@ class ForwardPasses:
             view_rng = None if rng is None else jax.random.fold_in(rng, number)
             values = self._apply("states", self.view(view), of_view, view_rng)
             self._states |= zip(of_view, values, strict=True)
+        self._changed = changed
+        log_probs = [r for r in dict.fromkeys(requests) if isinstance(r, LogProbs)]
+        self._log_probs = {r: self._label_log_probs(r, n) for n, r in enumerate(log_probs)}
 
     def view(self, view: View) -> Batch:
         """Return the arrays of a view under the batch's usual names.
@@ -77,8 +89,12 @@ class ForwardPasses:
         arrays = {name.removeprefix(view.prefix): array for name, array in view_arrays.items()}
         return arrays | dict.fromkeys(LANGUAGES, self.batch[f"{view.side}_lang"])
 
-    def read(self, requested: States | Intermediate) -> Array:
-        """Return requested states or a recorded intermediate.
+    def changed(self, request: LogProbs) -> Batch:
+        """Return the arrays of the batch that a request reads, under the batch's usual names."""
+        return {**self.batch, **self._changed.get(request, {})}
+
+    def read(self, requested: Request) -> Array:
+        """Return requested states, a recorded intermediate or log-probabilities.
 
         Args:
             requested: an item of `requests`.
@@ -86,11 +102,11 @@ class ForwardPasses:
         Raises:
             KeyError: if it is not in `requests`, or no sublayer recorded it.
         """
-        return (
-            self._states[requested]
-            if isinstance(requested, States)
-            else recorded(self._intermediates, requested)
-        )
+        if isinstance(requested, States):
+            return self._states[requested]
+        if isinstance(requested, LogProbs):
+            return self._log_probs[requested]
+        return recorded(self._intermediates, requested)
 
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
         """Return the output of a sublayer of `Plan.auxiliary`.
@@ -108,6 +124,21 @@ class ForwardPasses:
             rngs=rngs,
         )
         return output
+
+    def _label_log_probs(self, request: LogProbs, number: int) -> Array:
+        """Return the log-probabilities of a request, in a separate pass if it changes the batch."""
+        batch, features = self.changed(request), self.features
+        if request in self._changed:
+            rng = None if self._rng is None else jax.random.fold_in(self._rng, _CHANGED + number)
+            features, _ = self._apply("features_and_states", batch, (), rng)
+        role = self._model.layout.generated
+        tables = [self._params[head.table] for head in self._model.plan.heads]
+        return label_log_probs(
+            list(zip(features, tables, strict=True)),
+            batch[f"{role}_labels"],
+            (batch[f"{role}_segment_ids"] != 0) & (batch[f"{role}_labels"] >= 0),
+            chunk=self._chunk,
+        )
 
     def _apply(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,12 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from mnmt_jax.decoding.search import Request, greedy
-from mnmt_jax.design.generated_batch import GeneratedBatch
+from mnmt_jax.design.generated_batch import GeneratedBatch, GenerationModel
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.model.network import Network
 
-_GENERATED = 2**29  # folded into a micro-batch's rng; views count from 1, `auxiliary` has 2**30
+# Folded into a micro-batch's rng; views count from 1, `ForwardPasses` has 2**28 and 2**30.
+_GENERATED, _CHANGE = 2**29, 2**27
 
 
 class StepModel:
@@ -89,3 +91,23 @@ def generate_batch(
     sampling, dropout = jax.random.split(jax.random.fold_in(rng, _GENERATED + number))
     generated = derived.make(StepModel(*network, batch, sampling))
     return jax.lax.stop_gradient(dict(generated)), dropout
+
+
+def change_batch(
+    change: Callable[[GenerationModel], Batch],
+    number: int,
+    network: tuple[Network, Any],
+    batch: Batch,
+    rng: Array | None,
+) -> Batch:
+    """Return the arrays of a `LogProbs.change`.
+
+    Args:
+        change: the function.
+        number: its index among the requests of the player.
+        network: model and parameters.
+        batch: arrays [rows, length] of the micro-batch.
+        rng: key of the micro-batch's dropout; None draws with a constant key.
+    """
+    key = jax.random.fold_in(jax.random.key(0) if rng is None else rng, _CHANGE + number)
+    return jax.lax.stop_gradient(dict(change(StepModel(*network, batch, key))))

@@ -15,7 +15,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.design.generated_batch import GeneratedBatch
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.method import all_objectives
-from mnmt_jax.design.objective import Batch, Objective, Player, States
+from mnmt_jax.design.objective import Batch, LogProbs, Objective, Player, States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import batch_shards
 from mnmt_jax.errors import UserError, join_names
@@ -23,6 +23,7 @@ from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.model.trainable_params import EVERYTHING, PlayerParams, Trainable
+from mnmt_jax.training.generated_batches import change_batch
 from mnmt_jax.training.losses import NLL_TOKENS, LossSums, Sums, chunked_token_loss
 from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 
@@ -176,7 +177,8 @@ class Learner:
         Args:
             pair: lengths of the pair.
             views: source tokens of each view that objectives read. A generated batch counts as
-                pairs whose source is as long as their target, decoded once and trained on.
+                pairs whose source is as long as their target, decoded once and trained on, and a
+                changed batch whose log-probabilities are read as the pair trained on again.
         """
         model = self.model
         objectives = [
@@ -195,7 +197,11 @@ class Learner:
         generated_flops = forward_flops(*sizes, generated_pair) + train_flops(
             *sizes, generated_pair, trainable=self.trainable
         )
-        return pair_flops + len(self.generated_batches) * generated_flops
+        changed = {
+            request for request in inputs if isinstance(request, LogProbs) and request.change
+        }
+        changed_flops = len(changed) * train_flops(*sizes, pair, trainable=self.trainable)
+        return pair_flops + changed_flops + len(self.generated_batches) * generated_flops
 
     def warnings(self, step: int, metrics: Mapping[str, float]) -> dict[str, str]:
         """Return the warnings of objectives about their metrics, by the objective's name.
@@ -328,4 +334,11 @@ def _forward_passes(
     rng: Array | None,
 ) -> ForwardPasses:
     inputs = tuple(request for objective in objectives for request in objective.inputs)
-    return ForwardPasses(learner.model, params, batch, rng, inputs)
+    changed = {
+        request: change_batch(request.change, number, (learner.model, params), batch, rng)
+        for number, request in enumerate(dict.fromkeys(inputs))
+        if isinstance(request, LogProbs) and request.change
+    }
+    return ForwardPasses(
+        learner.model, params, batch, rng, inputs, changed=changed, chunk=learner.chunk
+    )

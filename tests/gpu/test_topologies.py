@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from mnmt_jax.config.loading import load_config
+from mnmt_jax.cost.topologies import has_cuda_plugin
 from tests.documents import commands, make_root, shell
 
-pytest.importorskip("jax_cuda12_plugin", reason="no plugin for CUDA: run scripts/test_gpu.sh")
+if not has_cuda_plugin():
+    pytest.skip("no plugin for CUDA: run scripts/test_gpu.sh", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
 CHIP = 80 * 10**9

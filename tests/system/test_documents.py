@@ -274,6 +274,7 @@ def test_methods(root, request):
         one for one in commands("docs/methods.md") if not one.listed
     )
     made_pages.cache(root, "runs/quickstart/cache")
+    made_pages.run(root, "runs/quickstart/register")
     for name, block in (("own_method", own), ("own_loss", loss)):
         (root / f"{name}.py").write_text(block.text, encoding="utf-8")
     # The library's methods, imported by the commands, stay registered.
@@ -295,6 +296,8 @@ def test_methods(root, request):
     plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
     found = json.loads(printed[described.text])["parameters"]["mlp"]
     assert found == plain * (config.stage_layers[0] - 1) / config.stage_layers[0]
+    metrics = (root / "runs/unlikelihood/metrics.jsonl").read_text(encoding="utf-8")
+    assert json.loads(metrics.splitlines()[0])["unlikelihood"] > 0
     trained = RunDirectory(root / "runs" / "sd").config().model
     branches, cut = trained.methods
     assert branches.languages == made_text.LANGUAGES and (cut.layer, cut.sublayer) == (2, "mlp")

@@ -13,7 +13,7 @@ import pytest
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.cost import compile_ahead
-from mnmt_jax.cost.topologies import topology_devices
+from mnmt_jax.cost.topologies import has_cuda_plugin, topology_devices
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
@@ -126,9 +126,7 @@ def test_rows_are_split_evenly_with_the_empty_ones_of_a_run(rows):
     assert shapes and {shape[1] for shape in shapes} == {16}
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is not None, reason="it is there: see tests/gpu"
-)
+@pytest.mark.skipif(has_cuda_plugin(), reason="it is there: see tests/gpu")
 def test_a_missing_plugin_is_one_error_line():
     with pytest.raises(UserError, match=r"--topology=h100:8 needs .*mnmt-jax\[gpu\]"):
         topology_devices("h100:8")

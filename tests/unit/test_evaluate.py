@@ -247,16 +247,20 @@ def test_separate_stages_write_the_same_files(benchmark, tmp_path, capsys):
     score(subject, benchmark, folders[0], directions=translated.directions)
     written.append({path.name for path in folders[0].iterdir()})
     report(folders[0])
-    assert written == [{"translations"}, {"translations", "scores.json"}]
+    assert written == [{"translations"}, {"translations", "statistics", "scores.json"}]
     assert len(translated.directions) == 12 and translated.reused == ()
     evaluate(subject, benchmark, folders[1])
     first, second = (
         {path.relative_to(folder): text for path, text in _contents(folder).items()}
         for folder in folders
     )
-    assert first == second and len(first) == 12 + len(("made_by", "scores", "table", "report"))
+    assert first == second and len(first) == 24 + len(("made_by", "scores", "table", "report"))
     table = (folders[0] / "table.md").read_text("utf-8").splitlines()
-    assert "- buckets: (8, 16)" in table
+    assert "- buckets: (8, 16)" in table and "- intervals: `bootstrap over sentences" in "".join(
+        table
+    )
+    intervals = read_result(folders[0]).directions[0].intervals
+    assert {*intervals} == {"bleu", "chrf", "exact_match", "off_target_nearest", "off_target_lid"}
     lines = capsys.readouterr().err.splitlines()
     assert lines[:24] == lines[24:]
     assert lines[:12] == [
@@ -381,7 +385,7 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     for settings, message in (
         (
             {},
-            "spBLEU would be lost, COMET would be lost, --paper_compatible=mitre would be lost",
+            "COMET would be lost, spBLEU would be lost, --paper_compatible=mitre would be lost",
         ),
         ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
     ):

@@ -1,92 +1,40 @@
-"""COMET and BERTScore, with fake packages of the same interface."""
+"""Neural metrics in an environment with stand-ins for their packages.
+
+`tests/metrics` has the packages themselves.
+"""
 
 import dataclasses
 import sys
-import types
 
 import pytest
 
+from mnmt_jax.commands import metrics as metrics_command
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation import benchmark
+from mnmt_jax.evaluation import benchmark, metrics_environment
+from mnmt_jax.evaluation.metrics_environment import (
+    REQUIREMENTS,
+    MetricWorker,
+    create_environment,
+    default_environment,
+)
 from mnmt_jax.evaluation.neural_metrics import BERT_SCORE_LAYERS, ENGLISH_MODELS, BertScore, Comet
 from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
+from mnmt_jax.evaluation.scoring import ScoredDirection
+from tests.unit.made_metrics import loaded_bert_models, made_environment, without_package
 from tests.unit.made_results import made_result
 
-SOURCES = ["ein Haus", "zwei", "drei"]
+TEXTS = benchmark.TestSet(["ein Haus", "zwei", "drei"], ["a house", "two", "three"])
 HYPOTHESES = ["a house", "two", ""]
-REFERENCES = ["a house", "two", "three"]
-
-
-class _Tensor:
-    """The subset of a tensor that callers of bert-score use."""
-
-    def __init__(self, values):
-        self._values = values
-
-    def mean(self):
-        return _Tensor([sum(self._values) / len(self._values)])
-
-    def item(self):
-        [value] = self._values
-        return value
-
-
-class FakeBertScore(types.ModuleType):
-    """Fake bert_score: F is 1 for equal texts, else 0.5; P and R differ."""
-
-    __version__ = "0.3.13"
-
-    def __init__(self):
-        super().__init__("bert_score")
-        self.made = []
-        outer = self
-
-        class BERTScorer:
-            def __init__(self, *, model_type, num_layers, device):
-                outer.made.append((model_type, num_layers, device))
-
-            def score(self, cands, refs, batch_size=64):
-                assert isinstance(cands, list) and isinstance(refs, list)
-                f1 = [1.0 if cand == ref else 0.5 for cand, ref in zip(cands, refs, strict=True)]
-                return _Tensor([0.0] * len(f1)), _Tensor([2.0] * len(f1)), _Tensor(f1)
-
-        self.BERTScorer = BERTScorer
-
-
-class FakeComet(types.ModuleType):
-    """Fake comet: the score is the fraction of sentences with consistent fields."""
-
-    __version__ = "2.2.6"
-
-    def __init__(self):
-        super().__init__("comet")
-        self.loaded = []
-
-    def load_from_checkpoint(self, path, *, local_files_only):
-        assert local_files_only
-        self.loaded.append(path)
-        return self
-
-    def predict(self, samples, batch_size, gpus, *, progress_bar):
-        assert not progress_bar
-        assert all(list(sample) == ["src", "mt", "ref"] for sample in samples)
-        assert samples[0]["src"] == SOURCES[0] and gpus == 0
-        scores = [float(sample["mt"] == sample["ref"]) for sample in samples]
-        return types.SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
 
 
 @pytest.fixture
-def comet(monkeypatch):
-    package = FakeComet()
-    monkeypatch.setitem(sys.modules, "comet", package)
-    return package
+def environment(tmp_path):
+    return made_environment(tmp_path / "environment")
 
 
 @pytest.fixture
-def bert_score(monkeypatch):
-    package = FakeBertScore()
-    monkeypatch.setitem(sys.modules, "bert_score", package)
-    return package
+def worker(environment):
+    return MetricWorker(environment)
 
 
 @pytest.fixture
@@ -97,24 +45,95 @@ def models(tmp_path):
     return tmp_path
 
 
-def test_comet(tmp_path, comet):
-    checkpoint = tmp_path / "model.ckpt"
-    checkpoint.touch()
-    scorer = Comet(checkpoint)
-    assert scorer.score(SOURCES, HYPOTHESES, REFERENCES) == pytest.approx(200 / 3)
-    assert comet.loaded == [str(checkpoint)]
-    assert scorer.signature == f"comet:2.2.6|model:{checkpoint}"
+def checkpoint(folder, text=""):
+    path = folder / f"{text or 'good'}.ckpt"
+    path.write_text(text)
+    return path
+
+
+def test_comet(tmp_path, worker):
+    path = checkpoint(tmp_path)
+    scorer = Comet(path, worker)
+    for _ in range(2):
+        assert scorer.score(TEXTS, HYPOTHESES) == [100, 100, 0]
+    assert scorer.signature("de") == scorer.setting == f"comet:2.2.7|model:{path}"
     with pytest.raises(UserError, match=r"--comet=.*none\.ckpt: no such file; give the checkpoint"):
-        Comet(tmp_path / "none.ckpt")
+        Comet(tmp_path / "none.ckpt", worker)
+    with pytest.raises(UserError, match=r"--kiwi=.*checkpoint of Unbabel/wmt22-cometkiwi-da"):
+        Comet(tmp_path / "none.ckpt", worker, "kiwi")
 
 
-def test_bert_score(models, bert_score):
-    scorer = BertScore(models)
-    assert scorer.score(HYPOTHESES, REFERENCES, "en") == pytest.approx(100 * 2.5 / 3)
-    assert scorer.score(HYPOTHESES[:2], REFERENCES[:2], "en") == 100.0
-    assert scorer.score(HYPOTHESES[2:], REFERENCES[2:], "de") == 50.0
+def test_errors_of_the_packages_are_one_line(tmp_path, environment, worker):
+    with pytest.raises(UserError, match=r"damaged.ckpt: failed in .* \(ValueError: no zip file\)"):
+        Comet(checkpoint(tmp_path, "damaged"), worker).score(TEXTS, HYPOTHESES)
+    assert Comet(checkpoint(tmp_path), worker).score(TEXTS, HYPOTHESES)  # the process goes on
+    with pytest.raises(UserError, match=r"crash.ckpt: the process .* \(Killed for memory\); 'mnmt"):
+        Comet(checkpoint(tmp_path, "crash"), worker).score(TEXTS, HYPOTHESES)
+    without_package(environment, "bert_score")
+    with pytest.raises(UserError, match="bert_score: failed in .*No module named 'bert_score'"):
+        MetricWorker(environment).version("bert_score")
+
+
+def test_no_environment_is_reported(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="none in .*nowhere; 'mnmt metrics setup' makes it"):
+        MetricWorker(tmp_path / "nowhere")
+    monkeypatch.setenv("MNMT_JAX_METRICS", str(tmp_path / "named"))
+    assert default_environment() == tmp_path / "named"
+    selection = MetricSelection(spbleu=False, comet={"comet": checkpoint(tmp_path)})
+    with pytest.raises(UserError, match="none in .*named; 'mnmt metrics setup'"):
+        OptionalMetrics(selection)
+
+
+def test_the_process_ends_with_its_owner(environment):
+    worker = MetricWorker(environment)
+    assert worker.version("comet") == "2.2.7"
+    process = worker._process
+    assert process.poll() is None
+    del worker
+    assert process.wait(timeout=20) == 0
+
+
+def test_setup_installs_the_requirements(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(metrics_environment, "_run", commands.append)
+    create_environment(tmp_path / "new", requirements=["torch==2.13.0"])
+    make, install = commands
+    assert make == [sys.executable, "-m", "venv", str(tmp_path / "new")]
+    assert install[0] == str(tmp_path / "new" / "bin" / "python")
+    assert install[-len(REQUIREMENTS) - 2 :] == ["install", "torch==2.13.0", *REQUIREMENTS]
+    with pytest.raises(UserError, match="is not a Python environment; choose another folder"):
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "text").touch()
+        create_environment(tmp_path / "mine")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="'false -m venv .*' failed with status 1; see above"):
+        create_environment(tmp_path / "new", python="false")
+    with pytest.raises(UserError, match="nothing/python: cannot be run"):
+        create_environment(tmp_path / "new", python=str(tmp_path / "nothing/python"))
+
+
+def test_check_prints_versions_and_names_what_fails(environment, monkeypatch, capsys):
+    words = ["metrics", "check", "--metrics_environment", str(environment)]
+    monkeypatch.setattr("sys.argv", words)
+    metrics_command.main()
+    versions = "comet\t2.2.7\nbert_score\t0.3.13\nmetricx\t4.57.6\n"
+    assert capsys.readouterr().out == versions
+    without_package(environment, "comet")
+    with pytest.raises(UserError, match="not all metrics work; repeat 'mnmt metrics setup'"):
+        metrics_command.main()
+    printed = capsys.readouterr()
+    assert printed.out == versions.partition("\n")[2] and "No module named 'comet'" in printed.err
+
+
+def test_bert_score(models, environment, worker):
+    scorer = BertScore(models, worker)
+    assert scorer.score(TEXTS, HYPOTHESES, "en") == [100, 100, 50]
+    assert scorer.score(TEXTS, HYPOTHESES, "de") == scorer.score(TEXTS, HYPOTHESES, "en")
     roberta, multilingual = models / "roberta-large", models / "bert-base-multilingual-cased"
-    assert bert_score.made == [(str(roberta), 17, "cpu"), (str(multilingual), 9, "cpu")]
+    assert loaded_bert_models(environment) == [
+        [str(roberta), "17", "cpu"],
+        [str(multilingual), "9", "cpu"],
+    ]
     assert scorer.signature("de") == (
         "bert_score:0.3.13|model:bert-base-multilingual-cased|layer:9|no-idf"
     )
@@ -127,12 +146,13 @@ def test_bert_score(models, bert_score):
         (False, {"zh": "bert-base-multilingual-cased", "tr": "bert-base-multilingual-cased"}),
     ],
 )
-def test_models_of_the_two_scripts(models, bert_score, own_models, names):
-    scorer = BertScore(models, language_specific_models=own_models)
+def test_models_of_the_two_scripts(models, worker, own_models, names):
+    scorer = BertScore(models, worker, language_specific_models=own_models)
     names |= {"en": "roberta-large", "de": "bert-base-multilingual-cased"}
     assert {code: scorer.model(code) for code in names} == names
     assert set(names.values()) <= set(BERT_SCORE_LAYERS)
-    footnote = BertScore(models, language_specific_models=own_models, english=ENGLISH_MODELS[1])
+    english = ENGLISH_MODELS[1]
+    footnote = BertScore(models, worker, language_specific_models=own_models, english=english)
     names |= {"en": "xlm-roberta-large"}
     assert {code: footnote.model(code) for code in names} == names
     assert "model:xlm-roberta-large|layer:17|" in footnote.signature("en")
@@ -140,30 +160,39 @@ def test_models_of_the_two_scripts(models, bert_score, own_models, names):
     assert ("bert-base-chinese is not there; download" in scorer.missing("zh")) == own_models
 
 
-def test_the_model_of_english_is_selected_and_recorded(models, bert_score):
-    selection = MetricSelection(spbleu=False, bert_score=models)
-    assert OptionalMetrics(selection).settings == {"bert_score": str(models)}
+def test_selected_metrics_are_scored_and_recorded(models, environment):
+    path = checkpoint(models)
+    selection = MetricSelection(
+        spbleu=False,
+        bert_score=models,
+        comet={"comet": path, "kiwi": path},
+        metrics_environment=environment,
+    )
+    settings = {"comet": f"comet:2.2.7|model:{path}", "kiwi": f"comet:2.2.7|model:{path}"}
+    assert OptionalMetrics(selection).settings == {**settings, "bert_score": str(models)}
     (models / "xlm-roberta-large").mkdir()
     chosen = dataclasses.replace(selection, bert_score_english="xlm-roberta-large")
     metrics = OptionalMetrics(chosen)
-    assert metrics.settings == {"bert_score": f"{models}, xlm-roberta-large for English"}
+    recorded = f"{models}, xlm-roberta-large for English"
+    assert metrics.settings == {**settings, "bert_score": recorded}
     results = {item.direction: item for item in made_result("a", ("de", "en"), seed=0).directions}
-    texts = benchmark.TestSet(SOURCES, REFERENCES)
-    scored = metrics.add(results["de", "en"], texts, HYPOTHESES)
-    assert scored.bert_score == pytest.approx(100 * 2.5 / 3)
-    assert bert_score.made == [(str(models / "xlm-roberta-large"), 17, "cpu")]
+    standard = ScoredDirection(results["de", "en"], None, (), {})
+    scored = metrics.add(standard, TEXTS, HYPOTHESES)
+    assert scored.result.bert_score == pytest.approx(250 / 3)
+    assert (scored.result.comet, scored.result.kiwi) == pytest.approx((200 / 3, 200 / 3))
+    assert scored.statistics["bert_score"].tolist() == [[100, 1], [100, 1], [50, 1]]
+    assert loaded_bert_models(environment) == [[str(models / "xlm-roberta-large"), "17", "cpu"]]
+    assert metrics.signatures["kiwi"] == settings["kiwi"]
+    assert "xlm-roberta-large" in metrics.signatures["bert_score"]["to en"]
+    assert set(metrics.signatures) == {"comet", "kiwi", "bert_score"}
 
 
-def test_missing_packages_are_reported(tmp_path, monkeypatch):
-    (tmp_path / "model.ckpt").touch()
-    for package in ("comet", "bert_score"):
-        monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=r"COMET is not installed .*numpy < 2"):
-        Comet(tmp_path / "model.ckpt")
-    with pytest.raises(UserError, match=r"BERTScore is not installed .*neural-metrics"):
-        BertScore(tmp_path)
+def test_missing_folders_are_reported(tmp_path, worker):
     with pytest.raises(UserError, match=r"--bert_score=.*none: no such folder; it holds"):
-        BertScore(tmp_path / "none")
+        BertScore(tmp_path / "none", worker)
     (tmp_path / "t5").mkdir()
     with pytest.raises(UserError, match="takes a path that contains 't5' for a T5 model"):
-        BertScore(tmp_path / "t5")
+        BertScore(tmp_path / "t5", worker)
+    selection = MetricSelection(metricx=tmp_path / "none", metrics_environment=worker._folder)
+    with pytest.raises(UserError, match="--metricx=.*none: no such folder; give that of google/"):
+        OptionalMetrics(selection)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
 from mnmt_jax.commands import evaluate as evaluate_command
+from mnmt_jax.commands import prompt as prompt_command
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
@@ -92,6 +94,75 @@ def test_spaces_around_hypotheses_are_removed(tmp_path):
     (tmp_path / "de-fr.txt").write_text(" un \ndeux\r\n")
     translated = HypothesisFiles(tmp_path).translate(["eins", "zwei"], ("de", "fr"))
     assert [item.text for item in translated] == ["un", "deux"]
+
+
+def test_json_lines_are_read_and_checked(tmp_path):
+    path, sources = tmp_path / "de-fr.jsonl", ["eins", "zwei"]
+    lines = ['"un"', '{"source": "zwei", "prompt": "x", "hypothesis": " deux\\nou  trois "}']
+    path.write_text("\n".join(lines))
+    files = HypothesisFiles(tmp_path)
+    files.check([("de", "fr")])
+    assert [item.text for item in files.translate(sources, ("de", "fr"))] == ["un", "deux ou trois"]
+    before = files.fingerprint()
+    for wrong, message in (
+        ("[1]", "has no text 'hypothesis'; write a string"),
+        ('{"source": "zwei"}', "has no text 'hypothesis'"),
+        ('{"hypothesis": "un", "source": "drei"}', "'source' is not the test sentence"),
+        ("un", "not JSON .*; replace the line"),
+    ):
+        path.write_text(f"{lines[0]}\n{wrong}\n")
+        with pytest.raises(UserError, match=f"de-fr.jsonl:2: {message}"):
+            files.translate(sources, ("de", "fr"))
+    assert files.fingerprint() != before
+    (tmp_path / "de-fr.txt").write_text("un\ndeux\n")
+    with pytest.raises(UserError, match=r"de-fr.txt and de-fr.jsonl exist; remove one"):
+        files.check([("de", "fr")])
+
+
+def _prompt(monkeypatch, *flags) -> None:
+    words = ("prompt", "--task", TASK, "--directions", "de-fr", "--limit", 3, *flags)
+    monkeypatch.setattr("sys.argv", [str(word) for word in words])
+    prompt_command.main()
+
+
+def test_prompts_are_those_of_the_paper(benchmark, tmp_path, monkeypatch, capsys):
+    sources = benchmark.texts(("de", "fr")).sources[:3]
+    _prompt(monkeypatch)
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    start = "Translating the following sentence from German to French: "
+    assert [record["prompt"] for record in records] == [start + source for source in sources]
+    assert records[2] == {
+        "direction": "de-fr",
+        "line": 3,
+        "source": sources[2],
+        "prompt": start + sources[2],
+    }
+    _prompt(monkeypatch, "--template", "[TGT] of '[INPUT]'?")
+    prompts = [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()]
+    assert prompts == [f"French of '{source}'?" for source in sources]
+    assert prompt_command.fill_template("[INPUT]", ("de", "fr"), "[SRC] [INPUT]") == "[SRC] [INPUT]"
+    for flags, message in (
+        (("--template", "x"), r"--template: has no \[INPUT\]"),
+        (("--paper", "two_stage"), "--paper=two_stage: has no prompt; choose registers"),
+    ):
+        with pytest.raises(UserError, match=message):
+            _prompt(monkeypatch, *flags)
+
+
+def test_files_of_prompts_with_hypotheses_are_evaluated(tmp_path, monkeypatch):
+    folder, output = tmp_path / "llm", tmp_path / "out"
+    _prompt(monkeypatch, "--output", folder)
+    with pytest.raises(UserError, match=r"llm/de-fr.jsonl: already exists"):
+        _prompt(monkeypatch, "--output", folder)
+    path = folder / "de-fr.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [list(record) for record in records] == [["line", "source", "prompt"]] * 3
+    filled = [json.dumps({**record, "hypothesis": record["source"]}) for record in records]
+    path.write_text("\n".join(filled) + "\n")
+    words = ("evaluate", "--task", TASK, "--hypotheses", folder, "--directions", "de-fr")
+    monkeypatch.setattr("sys.argv", [*map(str, words), "--limit", "3", "--output", str(output)])
+    evaluate_command.main()
+    assert read_result(output).directions[0].detected["de"] >= 2
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from mnmt_jax.vocabulary.languages import (
     TED19_LANGUAGES,
 )
 from tests.unit import made_text
-from tests.unit.test_neural import FakeBertScore
+from tests.unit.made_metrics import made_environment
 
 DIRECTION = ("en", "de")
 REFERENCES = ["drei Haus grün Fluss klein", "eins zwei drei Haus", "klein und grün läuft hinter"]
@@ -78,8 +78,8 @@ def scorer(name, tokenizer=None):
 def test_roles_are_swapped(flores):
     texts = PaperTexts(["x"] * 3, HYPOTHESES, REFERENCES)
     actual = scorer("mitre", flores).scores(DIRECTION, texts)
-    correct, _ = spbleu(HYPOTHESES, REFERENCES, flores)
-    swapped, _ = spbleu(REFERENCES, HYPOTHESES, flores)
+    correct, _, _ = spbleu(HYPOTHESES, REFERENCES, flores)
+    swapped, _, _ = spbleu(REFERENCES, HYPOTHESES, flores)
     assert actual == {
         "spbleu": round_as_published(swapped),
         "chrf": round_as_published(CHRF(word_order=2).corpus_score(REFERENCES, [HYPOTHESES]).score),
@@ -241,11 +241,11 @@ def subject():
     return EvaluatedModel(translate=translate, config=config, **facts)
 
 
-def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores, monkeypatch):
-    monkeypatch.setitem(sys.modules, "bert_score", FakeBertScore())
+def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores):
+    environment = made_environment(tmp_path / "environment")
     for name in ("roberta-large", "bert-base-multilingual-cased"):
         (tmp_path / name).mkdir()
-    selection = MetricSelection(paper="mitre", bert_score=tmp_path)
+    selection = MetricSelection(paper="mitre", bert_score=tmp_path, metrics_environment=environment)
     further = OptionalMetrics(selection, made_text.vocabulary(), ("en", "de", "fr"))
     result = evaluate(subject(), benchmark, tmp_path / "out", optional_metrics=further)
     by_direction = {item.direction: item for item in result.directions}
@@ -277,7 +277,8 @@ def test_an_evaluation_names_both_kinds_of_scores(benchmark, tmp_path, flores, m
     section = table.split("## Averages by the procedure of mitre")[1].split("## ")[0]
     assert "hypotheses and references swapped" in section
     assert f"{means['avg']['mean']:.2f}" in section and "→ Germanic" in section
-    assert "| spBLEU |" in table.split("## Directions")[1].splitlines()[2]
+    header = table.split("## Directions")[1].splitlines()[2]
+    assert [text.strip() for text in header.split("|")][4:7] == ["BERTScore", "spBLEU", "BLEU"]
     page = (tmp_path / "out/report.html").read_text()
     assert "As published" in page and "Not comparable with the numbers above" in page
 

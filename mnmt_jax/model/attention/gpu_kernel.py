@@ -21,10 +21,33 @@ from jaxtyping import Array, Float, Int
 
 from mnmt_jax.model.attention.kernel_parts import HIDDEN, KernelSettings, dropped, kept, product
 
-_BLOCK = 64  # queries or keys
 _WIDTHS = (16, 32, 64, 128)  # head widths that Triton can multiply
 _AMPERE = "8.0"  # first compute capability with bfloat16 products
 _OUTSIDE = -1  # segment beyond the end of a span
+
+
+class Tiles(NamedTuple):
+    """Block sizes and launch parameters of a kernel.
+
+    Attributes:
+        queries: queries in a block, a power of 2.
+        keys: keys in a block, a power of 2.
+        warps: of a program.
+        stages: of Triton's software pipeline.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+# By kernel.
+TILES = {
+    "forward": Tiles(64, 64, 4, 2),
+    "to_queries": Tiles(64, 64, 4, 2),
+    "to_keys": Tiles(64, 64, 4, 2),
+}
 
 
 class _SpanBlock(NamedTuple):
@@ -119,7 +142,7 @@ class _Call(NamedTuple):
     Attributes:
         name: of the kernel.
         length: of the span.
-        body: takes `KernelSettings`, `numbers`, and references to its arguments and results.
+        body: takes `Tiles`, `KernelSettings`, `numbers`, and references to arguments and results.
         results: arrays of the shapes and dtypes of the results.
     """
 
@@ -131,19 +154,21 @@ class _Call(NamedTuple):
     def __call__(self, settings: KernelSettings, numbers: Array, arguments: Any) -> Sequence[Array]:
         leaves, tree = jax.tree.flatten(arguments)
         batch, _, heads, _ = self.results[0].shape
+        tiles = TILES[self.name]
+        block = tiles.keys if self.name == "to_keys" else tiles.queries
 
         def kernel(numbers: Any, *refs: Any) -> None:
             inputs = jax.tree.unflatten(tree, refs[: len(leaves)])
-            self.body(settings, numbers, inputs, refs[len(leaves) :])
+            self.body(tiles, settings, numbers, inputs, refs[len(leaves) :])
 
         return pl.pallas_call(
             kernel,
-            grid=(-(-self.length // _BLOCK), heads, batch),
+            grid=(-(-self.length // block), heads, batch),
             in_specs=[pl.BlockSpec((4,), lambda *_: (0,)), *map(_spec, leaves)],
             out_specs=list(map(_spec, self.results)),
             out_shape=[jax.ShapeDtypeStruct(result.shape, result.dtype) for result in self.results],
             name=f"attention_{self.name}",
-            compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+            compiler_params=triton.CompilerParams(num_warps=tiles.warps, num_stages=tiles.stages),
         )(numbers, *leaves)
 
 
@@ -157,17 +182,19 @@ def _spec(array: Any) -> pl.BlockSpec:
     return pl.BlockSpec(*kinds[array.ndim])
 
 
-def _attention(settings: KernelSettings, numbers: Any, inputs: Any, outputs_and_logs: Any) -> None:
+def _attention(
+    tiles: Tiles, settings: KernelSettings, numbers: Any, inputs: Any, outputs_and_logs: Any
+) -> None:
     (queries, *_), (query_ids, _) = inputs
     outputs, logs = outputs_and_logs
-    query_block = _span(pl.program_id(0), query_ids, queries)
-    draw_mask, shape = _mask_drawer(settings, numbers, queries), (_BLOCK,)
+    query_block = _span(pl.program_id(0), tiles.queries, query_ids, queries)
+    draw_mask, shape = _mask_drawer(settings, numbers, queries), (tiles.queries,)
     carry: Any = (
         jnp.full(shape, HIDDEN, jnp.float32),
         jnp.zeros(shape, jnp.float32),
-        jnp.zeros((_BLOCK, outputs.shape[-1]), jnp.float32),
+        jnp.zeros((*shape, outputs.shape[-1]), jnp.float32),
     )
-    for role in _roles(settings, inputs):
+    for role in _roles(settings, inputs, tiles.keys):
 
         def add(block: Any, carry: Any, role: _Role = role) -> Any:
             largest, weight_sum, output = carry
@@ -184,19 +211,21 @@ def _attention(settings: KernelSettings, numbers: Any, inputs: Any, outputs_and_
             )
             return new_largest, weight_sum * rescale + jnp.sum(weights, 1), output
 
-        carry = jax.lax.fori_loop(0, role.blocks, add, carry)
+        carry = jax.lax.fori_loop(*role.blocks_of(query_block), add, carry)
     largest, weight_sum, output = carry
     _store(outputs, output / (weight_sum * settings.keep_prob)[:, None])
     _store(logs, largest + jnp.log(weight_sum))
 
 
-def _query_gradients(settings: KernelSettings, numbers: Any, inputs: Any, gradients: Any) -> None:
+def _query_gradients(
+    tiles: Tiles, settings: KernelSettings, numbers: Any, inputs: Any, gradients: Any
+) -> None:
     (queries, *_), (query_ids, _), *residual_refs = inputs
-    query_block = _span(pl.program_id(0), query_ids, queries)
-    residuals = _Residuals(*(_load(ref, pl.program_id(0)) for ref in residual_refs))
+    query_block = _span(pl.program_id(0), tiles.queries, query_ids, queries)
+    residuals = _Residuals(*(_load(ref, pl.program_id(0), tiles.queries) for ref in residual_refs))
     draw_mask = _mask_drawer(settings, numbers, queries)
     query_gradient = jnp.zeros(query_block.states[0].shape, jnp.float32)
-    for role in _roles(settings, inputs):
+    for role in _roles(settings, inputs, tiles.keys):
 
         def add(block: Any, query_gradient: Any, role: _Role = role) -> Any:
             key_block = role.span(block)
@@ -208,20 +237,25 @@ def _query_gradients(settings: KernelSettings, numbers: Any, inputs: Any, gradie
                 logit_gradients.astype(queries.dtype), key_block.states[0], (1, 0)
             )
 
-        query_gradient = jax.lax.fori_loop(0, role.blocks, add, query_gradient)
+        query_gradient = jax.lax.fori_loop(*role.blocks_of(query_block), add, query_gradient)
     _store(gradients[0], query_gradient)
 
 
 def _key_gradients(
-    number: int, settings: KernelSettings, numbers: Any, inputs: Any, gradients: Any
+    number: int,
+    tiles: Tiles,
+    settings: KernelSettings,
+    numbers: Any,
+    inputs: Any,
+    gradients: Any,
 ) -> None:
     (queries, *_), (query_ids, _), *residual_refs = inputs
-    role = list(_roles(settings, inputs))[number]
+    role = list(_roles(settings, inputs, tiles.keys))[number]
     key_block, draw_mask = role.span(pl.program_id(0)), _mask_drawer(settings, numbers, queries)
 
     def add(block: Any, sums: Any) -> Any:
-        query_block = _span(block, query_ids, queries)
-        residuals = _Residuals(*(_load(ref, block) for ref in residual_refs))
+        query_block = _span(block, tiles.queries, query_ids, queries)
+        residuals = _Residuals(*(_load(ref, block, tiles.queries) for ref in residual_refs))
         keep = draw_mask(query_block, key_block, role.first)
         weights, logit_gradients = _gradients(
             settings, role.letter, query_block, key_block, residuals, keep
@@ -237,7 +271,8 @@ def _key_gradients(
         return tuple(total + product(scores, states, (0, 0)) for total, scores, states in terms)
 
     zeros = jnp.zeros(key_block.states[0].shape, jnp.float32)
-    sums = jax.lax.fori_loop(0, -(-queries.shape[0] // _BLOCK), add, (zeros, zeros))
+    bounds = _blocks_that_see(key_block, role.letter, query_ids, tiles.queries)
+    sums = jax.lax.fori_loop(*bounds, add, (zeros, zeros))
     for ref, gradient in zip(gradients, sums, strict=True):
         _store(ref, gradient)
 
@@ -264,28 +299,75 @@ class _Role(NamedTuple):
         first: index of its first key among all visible keys.
         ids: reference to its segments.
         states: references to its keys and values.
+        size: keys in a block.
     """
 
     letter: str
     first: int
     ids: Any
     states: tuple[Any, Any]
+    size: int
 
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of keys."""
-        return -(-self.ids.shape[0] // _BLOCK)
+    def blocks_of(self, query_block: _SpanBlock) -> tuple[Any, Any]:
+        """Return the range of blocks outside which no query of a block attends to a key."""
+        # A padding query averages all keys.
+        all_keys = jnp.min(jnp.where(query_block.ids == _OUTSIDE, 1, query_block.ids)) == 0
+
+        def counts(positions: Array, ids: Array) -> Array:
+            near = _among(ids, query_block.ids)
+            if self.letter == "c":
+                near &= positions <= jnp.max(query_block.position)
+            return near | all_keys
+
+        return _range_of_blocks(self.ids, self.size, counts)
 
     def span(self, block: Any) -> _SpanBlock:
         """Load a block."""
-        return _span(block, self.ids, *self.states)
+        return _span(block, self.size, self.ids, *self.states)
 
 
-def _roles(settings: KernelSettings, inputs: Any) -> Iterator[_Role]:
+def _blocks_that_see(
+    key_block: _SpanBlock, letter: str, query_ids: Any, size: int
+) -> tuple[Any, Any]:
+    """Return the range of blocks of queries outside which none attends to a key of a block."""
+
+    def counts(positions: Array, ids: Array) -> Array:
+        near = _among(ids, key_block.ids)
+        if letter == "c":
+            near &= positions >= jnp.min(key_block.position)
+        return near | (ids == 0)
+
+    return _range_of_blocks(query_ids, size, counts)
+
+
+def _among(ids: Array, others: Array) -> Array:
+    """Return which segments are between the smallest and the largest of others, without padding."""
+    smallest = jnp.min(jnp.where(others > 0, others, jnp.iinfo(jnp.int32).max))
+    return (ids >= smallest) & (ids <= jnp.max(others)) & (ids > 0)
+
+
+def _range_of_blocks(ids: Any, size: int, counts: Callable[..., Array]) -> tuple[Any, Any]:
+    """Return the first block of a span with a position that counts, and the one after the last."""
+
+    def widen(block: Any, bounds: Any) -> Any:
+        positions = block * size + jax.lax.broadcasted_iota(jnp.int32, (size,), 0)
+        segments = _load(ids, block, size, other=_OUTSIDE)
+        counted = jnp.max(counts(positions, segments).astype(jnp.int32)) > 0
+        first, end = bounds
+        return (
+            jnp.where(counted, jnp.minimum(first, block), first),
+            jnp.where(counted, block + 1, end),
+        )
+
+    blocks = -(-ids.shape[0] // size)
+    return jax.lax.fori_loop(0, blocks, widen, (jnp.int32(blocks), jnp.int32(0)))
+
+
+def _roles(settings: KernelSettings, inputs: Any, size: int) -> Iterator[_Role]:
     (_, keys, values), (_, key_ids), *_ = inputs
     first = 0
     for letter, *refs, ids in zip(settings.sees, keys, values, key_ids, strict=True):
-        yield _Role(letter, first, ids, (refs[0], refs[1]))
+        yield _Role(letter, first, ids, (refs[0], refs[1]), size)
         first += ids.shape[0]
 
 
@@ -339,27 +421,27 @@ def _mask_drawer(
     return draw_mask
 
 
-def _span(block: Any, ids: Any, *states: Any) -> _SpanBlock:
-    positions = block * _BLOCK + jax.lax.broadcasted_iota(jnp.int32, (_BLOCK,), 0)
-    segments = _load(ids, block, other=_OUTSIDE)
-    return _SpanBlock(positions, segments, tuple(_load(ref, block) for ref in states))
+def _span(block: Any, size: int, ids: Any, *states: Any) -> _SpanBlock:
+    positions = block * size + jax.lax.broadcasted_iota(jnp.int32, (size,), 0)
+    segments = _load(ids, block, size, other=_OUTSIDE)
+    return _SpanBlock(positions, segments, tuple(_load(ref, block, size) for ref in states))
 
 
-def _load(ref: Any, block: Any, other: int = 0) -> Array:
-    pointers, inside = _block_of(ref, block)
+def _load(ref: Any, block: Any, size: int, other: int = 0) -> Array:
+    pointers, inside = _block_of(ref, block, size)
     return triton.load(pointers, mask=inside, other=None if inside is None else other)
 
 
 def _store(ref: Any, states: Array) -> None:
-    pointers, inside = _block_of(ref, pl.program_id(0))
+    pointers, inside = _block_of(ref, pl.program_id(0), states.shape[0])
     triton.store(pointers, states.astype(ref.dtype), mask=inside)
 
 
-def _block_of(ref: Any, block: Any) -> tuple[Any, Any]:
+def _block_of(ref: Any, block: Any, size: int) -> tuple[Any, Any]:
     """Return a block of a span's positions and the mask of those inside it; None if all are."""
     length, *trailing = ref.shape
-    pointers = ref.at[(pl.ds(block * _BLOCK, _BLOCK), *[slice(None)] * len(trailing))]
-    if length % _BLOCK == 0:
+    pointers = ref.at[(pl.ds(block * size, size), *[slice(None)] * len(trailing))]
+    if length % size == 0:
         return pointers, None
-    shape = (_BLOCK, *trailing)
-    return pointers, block * _BLOCK + jax.lax.broadcasted_iota(jnp.int32, shape, 0) < length
+    shape = (size, *trailing)
+    return pointers, block * size + jax.lax.broadcasted_iota(jnp.int32, shape, 0) < length

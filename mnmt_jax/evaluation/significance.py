@@ -1,0 +1,239 @@
+"""Confidence intervals of means over directions, and paired tests of two systems.
+
+Intervals are from the bootstrap over sentences (Koehn 2004). Two systems on the same sentences are
+compared by the paired bootstrap and by approximate randomization (Riezler and Maxwell 2005), as in
+sacreBLEU's `PairedTest`; of one direction both p are those of sacreBLEU.
+
+The score of a group is a mean over directions. Directions that share sentences (the same German
+text in de-en and de-fr) are resampled and exchanged together, since their errors are not
+independent; others independently.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sacrebleu.significance import _compute_p_value
+
+from mnmt_jax.evaluation.comparison import DirectionGroup, common_directions
+from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.evaluation.sentence_bootstrap import confidence_interval, shared_sentences
+from mnmt_jax.evaluation.sentence_statistics import (
+    DirectionStatistics,
+    read_statistics,
+    score_of,
+    scores_of_sums,
+)
+from mnmt_jax.vocabulary.languages import Direction
+
+SAMPLES = 1000
+SEED = 12345  # sacreBLEU's
+_CACHED = 4  # number of cached matrices of resamples, 4 megabytes each for 1,000 sentences
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Difference of a system to the first one, of a metric in a group of directions.
+
+    Attributes:
+        mean: mean of the system minus that of the first.
+        interval: 95 % interval of the difference, by the paired bootstrap.
+        p_bootstrap: two-sided p of the paired bootstrap.
+        p_randomization: two-sided p of approximate randomization.
+    """
+
+    mean: float
+    interval: Interval
+    p_bootstrap: float
+    p_randomization: float
+
+
+class SentenceSignificance:
+    """Intervals and tests of evaluations of one task, computed when asked for.
+
+    Args:
+        results: the evaluations.
+        statistics: statistics of their sentences, by direction, in the same order.
+        samples: number of resampled test sets, and of random exchanges.
+
+    Attributes:
+        samples: the argument.
+    """
+
+    def __init__(
+        self,
+        results: Sequence[RunResult],
+        statistics: Sequence[Mapping[Direction, DirectionStatistics]],
+        samples: int = SAMPLES,
+    ) -> None:
+        self.samples = samples
+        self._statistics = statistics
+        self._draws: dict[tuple[int, Direction, str], np.ndarray] = {}
+        self._clusters = [_clusters(one) for one in statistics]
+        if common := common_directions(results):  # whose sentences are those of all
+            joined = {pair: one[pair] for one in statistics for pair in one if pair in common}
+            self._clusters = [_clusters(joined)] * len(results)
+        self._names = [result.name for result in results]
+
+    @staticmethod
+    def read(
+        results: Sequence[RunResult], folders: Sequence[Path], samples: int = SAMPLES
+    ) -> SentenceSignificance:
+        """Read the statistics in the folders of evaluations.
+
+        Args:
+            results: the evaluations.
+            folders: their folders, in the same order.
+            samples: as in the constructor.
+        """
+        statistics = [
+            read_statistics(folder, result.directions)
+            for result, folder in zip(results, folders, strict=True)
+        ]
+        return SentenceSignificance(results, statistics, samples)
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks for readers: evaluations without intervals."""
+        without = [name for name, one in zip(self._names, self._statistics, strict=True) if not one]
+        if not without:
+            return []
+        return [
+            f"No intervals and tests of {', '.join(without)}: the folder has no statistics of "
+            "sentences; run 'mnmt evaluate' again."
+        ]
+
+    def interval(self, group: DirectionGroup, number: int, metric: str) -> Interval | None:
+        """Return the 95 % interval of a system's mean in a group.
+
+        Args:
+            group: the group of directions.
+            number: index of the evaluation.
+            metric: field of `DirectionResult`.
+
+        Returns:
+            The interval; None without statistics of all scored directions.
+        """
+        directions = group.scored(number, metric)
+        if not directions or not self._has(number, directions, metric):
+            return None
+        return confidence_interval(self._mean_draws(number, directions, metric))
+
+    def difference(
+        self, group: DirectionGroup, number: int, metric: str
+    ) -> PairedDifference | None:
+        """Compare a system with the first one.
+
+        Args:
+            group: the group of directions.
+            number: index of the evaluation.
+            metric: field of `DirectionResult`.
+
+        Returns:
+            The difference; None without statistics of both, or if the group is not comparable.
+        """
+        directions = group.scored(number, metric)
+        compared = group.comparable and directions
+        if not compared or not all(self._has(n, directions, metric) for n in (0, number)):
+            return None
+        scores = [
+            np.mean([score_of(metric, self._of(n, pair, metric)) for pair in directions])
+            for n in (0, number)
+        ]
+        mean = float(scores[1] - scores[0])
+        draws = [self._mean_draws(n, directions, metric) for n in (number, 0)]
+        changes = draws[0] - draws[1]
+        shifted = np.abs(changes) - np.abs(changes).mean()
+        exchanged = self._exchanged(number, directions, metric)
+        return PairedDifference(
+            mean,
+            confidence_interval(changes),
+            _compute_p_value(shifted, abs(mean)),
+            _compute_p_value(np.abs(exchanged), abs(mean)),
+        )
+
+    def _of(self, number: int, direction: Direction, metric: str) -> np.ndarray:
+        return self._statistics[number][direction].metrics[metric]
+
+    def _has(self, number: int, directions: Sequence[Direction], metric: str) -> bool:
+        statistics = self._statistics[number]
+        return all(pair in statistics and metric in statistics[pair].metrics for pair in directions)
+
+    def _mean_draws(self, number: int, directions: Sequence[Direction], metric: str) -> np.ndarray:
+        """Return the means over directions of resampled scores, [samples]."""
+        for pair in directions:
+            if (number, pair, metric) not in self._draws:
+                statistics = self._of(number, pair, metric)
+                counts = _counts(len(statistics), self._clusters[number][pair], self.samples)
+                sums = counts @ statistics
+                self._draws[number, pair, metric] = scores_of_sums(metric, sums)
+        return np.mean([self._draws[number, pair, metric] for pair in directions], axis=0)
+
+    def _exchanged(self, number: int, directions: Sequence[Direction], metric: str) -> np.ndarray:
+        """Return differences of the means after random exchanges of sentences, [samples]."""
+        differences = np.zeros(self.samples)
+        for pair in directions:
+            first, second = (self._of(n, pair, metric) for n in (0, number))
+            chosen = _exchanges(len(first), self._clusters[number][pair], self.samples)
+            swapped = chosen @ (first - second)  # sums of the exchanged sentences
+            one, other = swapped + second.sum(axis=0), first.sum(axis=0) - swapped
+            differences += scores_of_sums(metric, one) - scores_of_sums(metric, other)
+        return differences / len(directions)
+
+
+def direction_intervals(
+    statistics: DirectionStatistics, samples: int = SAMPLES
+) -> dict[str, Interval]:
+    """Return the 95 % intervals of the scores of one direction, as sacreBLEU's `--confidence`."""
+    intervals = {}
+    for metric, values in statistics.metrics.items():
+        draws = scores_of_sums(metric, _counts(len(values), 0, samples) @ values)
+        intervals[metric] = confidence_interval(draws)
+    return intervals
+
+
+def interval_signature(samples: int = SAMPLES) -> str:
+    """Return the signature of intervals and tests."""
+    return f"bootstrap over sentences|resamples:{samples}|seed:{SEED}|percentiles:2.5,97.5"
+
+
+def _clusters(statistics: Mapping[Direction, DirectionStatistics]) -> dict[Direction, int]:
+    """Number the clusters of directions with common sentences, from 0."""
+    ordered = sorted(statistics.items())
+    hashes = {pair: (item.source_hash, item.reference_hash) for pair, item in ordered}
+    numbers = shared_sentences(hashes)
+    ranks = {number: rank for rank, number in enumerate(sorted(set(numbers.values())))}
+    return {pair: ranks[number] for pair, number in numbers.items()}
+
+
+@functools.lru_cache(_CACHED)
+def _counts(sentences: int, cluster: int, samples: int) -> np.ndarray:
+    """Return how often each sentence is in each resampled test set, [samples, sentences].
+
+    sacreBLEU draws the same line numbers each time. An order of lines that depends on the cluster
+    makes the samples of different clusters independent; that of the first is unchanged.
+    """
+    rng = np.random.default_rng(SEED)
+    lines = rng.choice(sentences, size=(samples, sentences), replace=True)
+    counts = np.stack([np.bincount(row, minlength=sentences) for row in lines])
+    return counts[:, _order(sentences, cluster)].astype(np.float32)
+
+
+@functools.lru_cache(_CACHED)
+def _exchanges(sentences: int, cluster: int, samples: int) -> np.ndarray:
+    """Return which sentences are exchanged in each trial, [samples, sentences] of 0 and 1."""
+    rng = np.random.default_rng(SEED)
+    chosen = rng.integers(2, size=(samples, sentences), dtype=bool)
+    return chosen[:, _order(sentences, cluster)].astype(np.float32)
+
+
+def _order(sentences: int, cluster: int) -> np.ndarray:
+    if cluster == 0:
+        return np.arange(sentences)
+    return np.random.default_rng(cluster).permutation(sentences)

@@ -1,0 +1,93 @@
+"""Tables and page sections of significance: differences to the first system, and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mnmt_jax.evaluation.comparison import direction_groups
+from mnmt_jax.evaluation.html_elements import Html, tag
+from mnmt_jax.evaluation.html_page import section, text_table
+from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table, model_label
+from mnmt_jax.evaluation.result import Metric, RunResult
+from mnmt_jax.evaluation.seed_statistics import SEED_HEADER, seed_rows
+from mnmt_jax.evaluation.significance import SentenceSignificance
+
+_HEADER = ("system", "directions", "metric", "difference", "95 % interval") + (
+    "p (bootstrap)",
+    "p (randomization)",
+)
+
+
+def difference_table(
+    results: Sequence[RunResult], names: Sequence[str], significance: SentenceSignificance
+) -> str:
+    """Format the differences to the first evaluation as Markdown; "" if there are none.
+
+    Args:
+        results: evaluations of one task.
+        names: keys of metrics, as in `leading_metrics`.
+        significance: their tests.
+    """
+    rows = _rows(results, leading_metrics(results, names), significance)
+    return f"{_title(results)}:\n\n{markdown_table(_HEADER, rows)}" if rows else ""
+
+
+def difference_section(
+    results: Sequence[RunResult],
+    metrics: Sequence[Metric],
+    significance: SentenceSignificance | None,
+) -> list[Html]:
+    """Return the section with the tests of each system against the first.
+
+    Args:
+        results: evaluations of one task.
+        metrics: the metrics to test.
+        significance: their tests; there is no section without them.
+    """
+    rows = _rows(results, metrics, significance) if significance else []
+    if not significance or not rows:
+        return []
+    text = (
+        f"Means over directions; {significance.samples:,} resamples of the sentences. p by the "
+        "paired bootstrap and by approximate randomization, as in sacreBLEU, without correction "
+        "for the number of rows. They say whether other sentences would give another result, not "
+        "whether another seed would."
+    )
+    return [section(_title(results), tag("p", text, class_="muted"), text_table(_HEADER, rows))]
+
+
+def seed_section(
+    groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = ()
+) -> list[Html]:
+    """Return the section with statistics over seeds; the arguments are those of `seed_rows`."""
+    if not groups:
+        return []
+    text = (
+        "Each seed is a training run. Intervals of differences are Welch's, p is that of the exact "
+        "permutation test over seeds."
+    )
+    table = text_table(SEED_HEADER, seed_rows(groups, names))
+    return [section("Over seeds", tag("p", text, class_="muted"), table)]
+
+
+def _title(results: Sequence[RunResult]) -> str:
+    return f"Differences to {model_label(results[0])}"
+
+
+def _rows(
+    results: Sequence[RunResult], metrics: Sequence[Metric], significance: SentenceSignificance
+) -> list[list[str]]:
+    """Return a row for each group of directions, metric, and system after the first."""
+    rows = []
+    for group in direction_groups(results):
+        for metric in metrics:
+            for number in range(1, len(results)):
+                difference = significance.difference(group, number, metric.key)
+                if difference is not None:
+                    low, high = difference.interval
+                    rows.append(
+                        [model_label(results[number]), group.title, metric.title]
+                        + [f"{difference.mean:+.1f}", f"{low:+.1f} to {high:+.1f}"]
+                        + [f"{difference.p_bootstrap:.3f}", f"{difference.p_randomization:.3f}"]
+                    )
+    return rows

@@ -1,0 +1,1 @@
+"""Neural metrics with their real packages, in an environment of their own."""
