@@ -327,7 +327,7 @@ class Decode(Checked):
         epsilon_cutoff: sample among the tokens of at least this probability (epsilon sampling); 0
             means all.
         utility: utility by which hypotheses are ranked (`mnmt_jax.decoding.utilities`): `chrf`,
-            `chrf++` or `bleu` for minimum Bayes risk decoding, or ''
+            `chrf++` or `bleu` for minimum Bayes risk decoding, `backward` for reranking, or ''
             for the model's score.
         seed: seed of sampling, and of the choice of contrast lines.
         source_contrast: weight of the subtracted probabilities given another line

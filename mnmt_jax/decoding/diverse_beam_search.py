@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.decoding.search import BeamSearch, BeamState, Request, Step, chosen_first
+from mnmt_jax.decoding.search import BeamSearch, BeamState, Request, Step
 from mnmt_jax.decoding.search_arrays import pick
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID
@@ -80,7 +80,7 @@ class DiverseBeamSearch(BeamSearch):
                 values[:, members], normalizer[:, members], state.live_scores[:, members], counts
             )
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
-            chosen = chosen_first(is_eos, self._width)
+            chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self._width]
             counted = (pick(scores, chosen) > -jnp.inf) & ~state.done[:, group, None]
             counts = counts.at[rows, pick(tokens, chosen)].add(counted.astype(jnp.float32))
             results.append((scores, parents + group * self._width, tokens))
@@ -114,7 +114,8 @@ class DiverseBeamSearch(BeamSearch):
     def chosen(self, is_eos: Bool[Array, "batch ranked"]) -> Int[Array, "batch beam"]:
         """Return the ranks of the continuations that stay live, `width` of each group."""
         by_group = is_eos.reshape(-1, 2 * self._width)
-        ranks = chosen_first(by_group, self._width).reshape(-1, self.groups, self._width)
+        ranks = jnp.argsort(by_group, axis=1, stable=True)[:, : self._width]
+        ranks = ranks.reshape(-1, self.groups, self._width)
         starts = 2 * self._width * jnp.arange(self.groups)[None, :, None]
         return (ranks + starts).reshape(-1, self.beam)
 

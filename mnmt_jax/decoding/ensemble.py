@@ -75,14 +75,18 @@ class Ensemble:
             member.apply({"params": params}, *args, method=method, **options)
             for member, params in zip(self.members, variables["params"], strict=True)
         ]
-        return {"logits": mean_log_probs, "prefill": _joined}[method](results)
+        return mean_log_probs(results) if method == "logits" else _joined(results)
 
     def _step(self, params: Sequence[Any], tokens: Array, cache: Cache) -> tuple[Array, Cache]:
+        all_layers: Any = cache.layers  # a tuple of layers for each member
         results: list[Any] = [
             member.apply(
-                {"params": own}, tokens, dataclasses.replace(cache, layers=layers), method="step"
+                {"params": member_params},
+                tokens,
+                dataclasses.replace(cache, layers=layers),
+                method="step",
             )
-            for member, own, layers in zip(self.members, params, cache.layers, strict=True)
+            for member, member_params, layers in zip(self.members, params, all_layers, strict=True)
         ]
         logits, caches = zip(*results, strict=True)
         return mean_log_probs(logits), _joined(caches)

@@ -26,7 +26,7 @@ from sacrebleu.metrics.base import Metric
 from mnmt_jax.decoding.encoded_lines import Line
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.candidate_ranking import Candidates
+    from mnmt_jax.decoding.candidate_ranking import Candidates, LogProbs
 
 SegmentMetric = Callable[[Sequence[Line], Sequence[str], Sequence[str]], Sequence[float]]
 """From lines, hypotheses and references to a score for each of them; higher is better."""
@@ -45,7 +45,7 @@ class ExpectedMetric:
     metric: PairwiseMetric
 
     def __call__(
-        self, lines: Sequence[Line], candidates: Sequence[Candidates]
+        self, lines: Sequence[Line], candidates: Sequence[Candidates], log_probs: LogProbs
     ) -> Sequence[np.ndarray]:
         """Return the utilities of all candidates; see `Utility`."""
         texts = [[one.text for one in hypotheses] for hypotheses in candidates]

@@ -27,6 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mnmt_jax.decoding.contrastive_decoding import EXCLUDED_PROB_SCALE, Contrast, contrast_scores
 from mnmt_jax.decoding.search_arrays import AnyArray, StopCount, pick, put_tokens, repeat_until
 from mnmt_jax.decoding.search_terms import SearchTerms
+from mnmt_jax.decoding.truncation import truncate
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
@@ -254,8 +255,8 @@ class BeamSearch:
         return scores, flat // candidates, pick(tokens.reshape(batch, beam * candidates), flat)
 
     def chosen(self, is_eos: Bool[Array, "batch ranked"]) -> Int[Array, "batch beam"]:
-        """Return the ranks of the continuations that stay live."""
-        return chosen_first(is_eos, self.beam)
+        """Return the ranks of the continuations that stay live: the first without eos."""
+        return jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
 
     def continued(
         self, state: BeamState, parents: Int[Array, "batch beam"], request: Request
@@ -301,11 +302,6 @@ class BeamSearch:
             is_running & ((count == self.beam) | (state.step >= request.max_length))
         )
         return dataclasses.replace(state, finished=finished, finished_count=count, done=done)
-
-
-def chosen_first(is_eos: Bool[Array, "batch ranked"], count: int) -> Int[Array, "batch count"]:
-    """Return the first ranks without eos; a stable sort puts them before the others."""
-    return jnp.argsort(is_eos, axis=1, stable=True)[:, :count]
 
 
 def _values(
@@ -466,12 +462,8 @@ class Sample(_Chains):
         top_p: probability mass of the smallest set of most probable tokens to draw from (nucleus
             sampling), applied after `top_k`; 1 is all.
         length_penalty: as in `BeamSearch`.
-        epsilon_cutoff: least probability, after temperature, of a token to draw, applied before
-            `top_k`; the most probable token always remains. 0 is all.
-
-    Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020 (top_p);
-    Hewitt, Manning, Liang, "Truncation Sampling as Language Model Desmoothing", Findings of EMNLP
-    2022, equation 3 (epsilon_cutoff).
+        epsilon_cutoff: least probability of a token to draw, after temperature and before `top_k`;
+            the most probable token always remains.
     """
 
     beam: int = 1
@@ -486,18 +478,12 @@ class Sample(_Chains):
         if request.rngs is None:
             raise ValueError("Request.rngs is missing; sampling needs a key for each sentence")
         vocab = logits.shape[-1]
-        logits = logits / self.temperature
-        if self.epsilon_cutoff:
-            is_probable = jax.nn.softmax(logits, axis=-1) >= self.epsilon_cutoff
-            is_best = logits == jnp.max(logits, axis=-1, keepdims=True)
-            logits = jnp.where(is_probable | is_best, logits, -jnp.inf)
-        tokens = None
-        if self.top_k or self.top_p < 1.0:
-            logits, tokens = top_of_rows(logits, min(self.top_k or vocab, vocab))
-            mass = jax.nn.softmax(logits, axis=-1)
-            mass_before = jnp.cumsum(mass, axis=-1) - mass
-            is_first = jnp.arange(logits.shape[-1])[None, None] == 0
-            logits = jnp.where((mass_before < self.top_p) | is_first, logits, -jnp.inf)
+        logits, tokens = truncate(
+            logits / self.temperature,
+            self.epsilon_cutoff,
+            min(self.top_k or vocab, vocab),
+            self.top_p,
+        )
 
         def draw(rng: Array, step: Array, rows: Array) -> Array:
             rngs = jax.random.split(jax.random.fold_in(rng, step), self.beam)
