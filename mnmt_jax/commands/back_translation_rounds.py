@@ -14,17 +14,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from tqdm import tqdm
 
 from mnmt_jax.commands.beam_translation import BeamOutput, BeamWorkers, WorkerModel
 from mnmt_jax.commands.resumable_output import ResumableOutput
+from mnmt_jax.commands.translated_cache import write_translated_cache
 from mnmt_jax.config.sections import Config, Mesh
 from mnmt_jax.data.back_translation import BackTranslatedPairs, BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
@@ -33,20 +32,18 @@ from mnmt_jax.data.cache_writer import (
     TaskSource,
     check_cache_directory,
     reused_tasks,
-    write_cache,
 )
-from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translation_job import WINDOW_SIZE, TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.method import all_for_resume, as_facts
 from mnmt_jax.distributed.processes import broadcast_from_first, is_first, wait_for_all
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
-from mnmt_jax.errors import UserError, join_names, pluralize, say
+from mnmt_jax.errors import UserError, join_names, say
+from mnmt_jax.evaluation.validation_scores import score
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import differing_keys, read_object
 from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
-from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.training.epochs import convert_epochs
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
@@ -103,7 +100,7 @@ class BackTranslationRounds:
             _wait_for(round_folder / "cache")
             translator = None  # frees its memory for training
             config = self._config(TokenCache.open(round_folder / "cache"), number)
-            if stopped := train(config, round_folder / "run", (origin,)):
+            if stopped := train(config, round_folder / "run", (origin,), scorer=score):
                 return stopped
             wait_for_all("trained")
             origin = SourceRunSpec(round_folder / "run")
@@ -150,46 +147,21 @@ class BackTranslationRounds:
         pairs = BackTranslatedPairs(self.cache, dataclasses.replace(self.draws, round=number))
         job = TranslationJob.create(translator, beam_size=self.beam_size)
         output.parent.mkdir(parents=True, exist_ok=True)
-        omitted: list[int] = []
         made_by = job.provenance() | pairs.facts()
-        with (
+        partial = (
             self._on_beam(job, output, made_by, beam)
             if beam
             else ResumableOutput(str(output), made_by, WINDOW_SIZE, work_shard)
-        ) as partial:
-            wait_for_all("opened")  # before the last process can write the cache
-            with (
-                tqdm(total=len(pairs), unit=" lines", file=sys.stderr, disable=None) as bar,
-                note_first_results(functools.partial(tqdm.write, file=sys.stderr)) as note,
-            ):
-
-                def report(lines: int) -> None:
-                    bar.update(lines)
-                    note(lines)
-
-                partial.finish(_lines(pairs), job.as_completed, report)
-            if not partial.is_last():
-                return None
-            if not any(record["translation"].strip() for record in partial.records()):
-                partial.remove()
-                raise UserError(
-                    f"every translation is blank; train {translator.run} for longer, or translate "
-                    "with another checkpoint"
-                )
-            cache = write_cache(
-                output,
-                self._tasks(pairs, _texts(partial.records(), omitted)),
-                vocabulary=self.cache.vocabulary,
-                report=say,
-            )
-            partial.remove()
-        if omitted:
-            say(
-                f"skipped {pluralize(len(omitted), 'sentence')} that are blank or have more than "
-                f"{max(job.decode.buckets)} tokens; for long ones, add a larger bucket to "
-                "--gin.Decode.buckets"
-            )
-        return cache
+        )
+        return write_translated_cache(
+            output,
+            pairs,
+            partial,
+            job.as_completed,
+            functools.partial(self._tasks, pairs),
+            models=str(translator.run),
+            longest=max(job.decode.buckets),
+        )
 
     def _on_beam(
         self, job: TranslationJob, output: Path, made_by: Mapping[str, Any], beam: BeamWorkers
@@ -307,18 +279,3 @@ def _wait_for(folder: Path) -> None:
     """
     while not folder.is_dir():
         time.sleep(_LOOK_SECONDS)
-
-
-def _lines(pairs: BackTranslatedPairs) -> Iterator[Line]:
-    """Yield the sentences to translate."""
-    for number, (text, source, target) in enumerate(pairs.sentences()):
-        yield Line(number, text, source, target)
-
-
-def _texts(records: Iterator[Mapping[str, Any]], omitted: list[int]) -> Iterator[str]:
-    """Yield translations, blank for truncated ones; numbers of blank lines go to `omitted`."""
-    for record in records:
-        translation = "" if record["truncated"] else record["translation"]
-        if not translation.strip():
-            omitted.append(record["line"])
-        yield translation

@@ -65,6 +65,7 @@ def main() -> None:
         sample_lines,
     )
     from mnmt_jax.evaluation.paired_bootstrap import paired_scores, paired_table
+    from mnmt_jax.evaluation.quality_flags import quality_table
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
     from mnmt_jax.evaluation.seed_statistics import group_by_seed, seed_table
@@ -88,6 +89,7 @@ def main() -> None:
     print(comparison_table(results, metrics, significance))
     if differences := difference_table(results, metrics, significance):
         print(f"\n{differences}")
+    print(f"\nQuality flags:\n\n{quality_table(results)}")
     if groups:
         print(f"\nOver seeds:\n\n{seed_table(groups, metrics)}")
     if flags.paired_bootstrap:

@@ -1,4 +1,4 @@
-"""Print parameters, FLOPs per token, key/value cache and updates of a configuration as JSON."""
+"""Print parameters, FLOPs per token, memory and updates of a configuration as JSON."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def main() -> None:
 
     from mnmt_jax.config.loading import load_config
     from mnmt_jax.cost.describe import describe
+    from mnmt_jax.cost.state_memory import count_state_bytes
     from mnmt_jax.vocabulary.language_codes import find_code
 
     import_modules(arguments.module_import)
@@ -78,4 +79,5 @@ def main() -> None:
         beam=config.decode.beam_size,
         optimizer=config.optimizer,
     )
+    training["state_bytes"] = count_state_bytes(config, vocab_size)
     print(json.dumps({**description, "training": training}, indent=2))

@@ -119,8 +119,13 @@ def _add_score_flags(parser: CommandParser) -> None:
         default="lid.176",
         metavar="DETECTOR",
         help="language detector of the off-target ratio: lid.176 (bundled, compressed), langdetect "
-        "(seed 0; needs the extra paper-metrics) or the path of fastText's lid.176.bin; default: "
-        "lid.176",
+        "(seed 0; needs the extra paper-metrics) or the path of fastText's lid.176.bin, GlotLID or "
+        "OpenLID; default: lid.176",
+    )
+    scores.add_argument(
+        "--lid_model",
+        metavar="DETECTOR",
+        help="second detector as --lid, for another off-target ratio in the quality flags",
     )
     for name, model in COMET_MODELS.items():
         scores.add_argument(f"--{name}", metavar="FILE", help=f"checkpoint of {model} or the like")
@@ -170,6 +175,7 @@ def main() -> None:
         limit=flags.limit,
         candidates=languages,
         detector=detector,
+        second_detector=find_detector(flags.lid_model, "--lid_model=") if flags.lid_model else None,
         note=flags.note,
     )
     benchmark, which = _listed(benchmark, flags.directions)

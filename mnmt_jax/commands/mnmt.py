@@ -30,6 +30,7 @@ COMMANDS = {
     "analyse": "analyse attention, hidden states and language branches; train probes",
     "compare": "compare evaluations of several runs",
     "back-translate": "back-translate training data, and optionally train on it in rounds",
+    "distill": "replace training targets by the translations of one or several teachers",
     "cache": "tokenize a corpus into the token cache used for training",
     "prepare": "clean, filter and deduplicate text by a recipe into a token cache",
     "vocabulary": "train or adopt a SentencePiece vocabulary, or split shared pieces",

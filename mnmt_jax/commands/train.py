@@ -81,11 +81,13 @@ def main() -> int | None:
 
 def _train(flags: argparse.Namespace, gin_files: list[str], bindings: list[str]) -> int:
     from mnmt_jax.config.loading import load_config
+    from mnmt_jax.evaluation.validation_scores import score
     from mnmt_jax.training.train import train
 
     origins = _source_runs(flags.initialize_from, flags.initialize_step)
     import_modules(flags.module_import)
-    stopped = train(load_config(gin_files, bindings), flags.workdir, origins)
+    config = load_config(gin_files, bindings)
+    stopped = train(config, flags.workdir, origins, scorer=score)
     return _SIGNAL_STATUS + signal.Signals[stopped] if stopped else 0
 
 

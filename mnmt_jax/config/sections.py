@@ -182,23 +182,29 @@ class Model(Checked):
 @gin.register
 @dataclasses.dataclass(frozen=True)
 class Optimizer(Checked):
-    """Adam as in fairseq, its schedule, and the loss.
+    """The optimizer, its schedule, and the loss.
 
     Attributes:
+        name: `adam` as in fairseq; `muon` for kernels, with Adam for the other parameters; or
+            `schedule_free`, AdamW that needs no decay and translates with an average.
         learning_rate: peak.
         schedule: `inverse_sqrt`, `cosine` (to zero at `Train.steps`) or `constant`.
         warmup_steps: updates of linear warm-up.
         initial_learning_rate: rate of the first update.
-        eps: added to the root of the raw second moment (not bias-corrected, as in fairseq).
+        eps: added to the root of the raw second moment (not bias-corrected, as in fairseq; the
+            others than `adam` correct it).
         weight_decay: decoupled, on all trained parameters.
         clip_norm: global gradient norm above which gradients are scaled down; 0 disables clipping.
         label_smoothing: epsilon; every other class gets epsilon / (V - 1).
+        ema_decay: decay of an exponential moving average of the parameters, which validation and
+            translation then use; 0 keeps none.
         accumulate: micro-batches per update.
         frozen: patterns (`mnmt_jax.model.param_patterns`) of parameters that are not trained. LoRA
             parameters are always trained; with `Model.lora_rank` and no pattern only they are
             trained.
     """
 
+    name: Literal["adam", "muon", "schedule_free"] = "adam"
     learning_rate: Weight = 5e-4
     schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
     warmup_steps: Amount = 4000
@@ -207,6 +213,7 @@ class Optimizer(Checked):
     weight_decay: Weight = 0.0
     clip_norm: Weight = 0.0
     label_smoothing: Rate = 0.1
+    ema_decay: Rate = 0.0
     accumulate: Length = 1
     frozen: tuple[str, ...] = ()
 
@@ -218,8 +225,21 @@ class Optimizer(Checked):
                 "Optimizer.warmup_steps=0: schedule 'inverse_sqrt' needs at least 1 step; raise "
                 "it, or set Optimizer.schedule='constant'"
             )
+        if self.name == "schedule_free" and self.schedule != "constant":
+            raise UserError(
+                f"Optimizer.schedule='{self.schedule}' must be 'constant' with Optimizer.name="
+                "'schedule_free', whose average replaces the decay"
+            )
+        if self.name == "schedule_free" and self.ema_decay:
+            raise UserError(
+                f"Optimizer.ema_decay={self.ema_decay:g} must be 0 with Optimizer.name="
+                "'schedule_free', which averages the parameters itself"
+            )
 
 
+TASK_GROUPS = ("supervised", "zero_shot", "from_english", "to_english", "all")
+LOSS_MEASURES = ("loss", "nll", "perplexity")
+TRANSLATION_MEASURES = ("bleu", "chrf", "off_target")
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
@@ -241,10 +261,14 @@ class Train(Checked):
             their step; 0 keeps none.
         keep_every: additional checkpoints kept permanently: those whose step is a multiple of this,
             for curves over training; 0 keeps none. Must be a multiple of `save_every`.
-        best_by: tasks whose mean loss ranks checkpoints: `supervised`, the trained tasks, or `all`
-            with validation text, which then also selects by zero-shot directions.
-        patience: updates without a better loss by `best_by` after which the run stops early; 0
-            disables early stopping.
+        translate_pairs: pairs of each validation task, the first ones, that are translated greedily
+            at each validation and scored by BLEU, chrF++ and off-target ratio; 0 translates none.
+        best_by: what ranks checkpoints, a group of tasks, or `group/measure`. Groups are
+            `supervised`, `zero_shot`, `from_english`, `to_english`, and `all` with validation text;
+            measures are `loss`, the default, `nll`, `perplexity`, and with `translate_pairs` also
+            `bleu`, `chrf` (chrF++) and `off_target`. The mean over the tasks counts.
+        patience: updates without a better validation by `best_by` after which the run stops early;
+            0 disables early stopping.
         trackers: experiment trackers that receive the metrics: `tensorboard`, `mlflow` (extra
             `mlflow`) and `wandb` (Weights & Biases, extra `wandb`). `metrics.jsonl` is always
             written.
@@ -261,7 +285,8 @@ class Train(Checked):
     keep_last: Count = 5
     keep_best: Amount = 1
     keep_every: Amount = 0
-    best_by: Literal["supervised", "all"] = "supervised"
+    translate_pairs: Amount = 0
+    best_by: str = "supervised"
     patience: Amount = 0
     trackers: tuple[TrackerName, ...] = ("tensorboard",)
     methods: tuple[Method, ...] = ()
@@ -278,6 +303,7 @@ class Train(Checked):
                 raise UserError(
                     f"Train.methods=('{method.name}',) changes the model; name it in Model.methods"
                 )
+        self._check_best_by()
         if self.patience % self.eval_every:
             raise UserError(
                 f"Train.patience={self.patience} must be a multiple of "
@@ -296,6 +322,20 @@ class Train(Checked):
                 f"Train.eval_every={self.eval_every} and Train.save_every={self.save_every}: one "
                 "must be a multiple of the other, or few checkpoints have a validation loss; "
                 "change one, or set Train.keep_best=0"
+            )
+
+    def _check_best_by(self) -> None:
+        group, slash, measure = self.best_by.partition("/")
+        measures = (*LOSS_MEASURES, *TRANSLATION_MEASURES)
+        if group not in TASK_GROUPS or (slash and measure not in measures):
+            raise UserError(
+                f"Train.best_by='{self.best_by}' must be one of {', '.join(TASK_GROUPS)}, and may "
+                f"end in /{', /'.join(measures)}"
+            )
+        if measure in TRANSLATION_MEASURES and not self.translate_pairs:
+            raise UserError(
+                f"Train.best_by='{self.best_by}' scores translations; set Train.translate_pairs, "
+                "for example to 100"
             )
 
 
@@ -343,6 +383,8 @@ class Decode(Checked):
         ensemble: further runs whose probabilities are averaged with those of the loaded one
             (`mnmt_jax.decoding.ensemble`), as `RUN`, or `RUN@STEP` for another checkpoint than the
             newest.
+        averaged: whether runs with `Optimizer.ema_decay` or `schedule_free` translate with the
+            average of their parameters instead of the last ones.
     """
 
     beam_size: Annotated[int, Range(low=1, high=4096)] = 5
@@ -366,6 +408,7 @@ class Decode(Checked):
     copy_unknown: bool = False
     weights: Literal["stored", "bfloat16", "int8"] = "stored"
     ensemble: tuple[str, ...] = ()
+    averaged: bool = True
 
     def __post_init__(self) -> None:
         """Check every field, that there is a bucket, and that contrasts sum to less than 1."""

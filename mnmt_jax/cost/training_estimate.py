@@ -30,6 +30,7 @@ MACHINES: Mapping[str, tuple[str, int]] = MappingProxyType(
 )
 _MATRIX = 1024  # rows and columns of the measured matrix product
 _BYTES_PER_PARAMETER = 12  # parameters and two moments, float32
+_BYTES_OF_AVERAGE = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +73,13 @@ def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
         updates=updates,
         tokens=tokens,
         flops=flops_per_token * float(tokens) * updates,
-        disk=parameters * _BYTES_PER_PARAMETER * kept,
+        disk=parameters * _bytes_per_parameter(config.optimizer) * kept,
     )
+
+
+def _bytes_per_parameter(optimizer: Optimizer) -> int:
+    has_average = optimizer.ema_decay or optimizer.name == "schedule_free"
+    return _BYTES_PER_PARAMETER + _BYTES_OF_AVERAGE * bool(has_average)
 
 
 def count_parameters(config: Config) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.data.cache import TokenCache, decode_records
+from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
@@ -170,7 +170,9 @@ class BackTranslatedPairs:
             pool_languages = self.draws.drawn(name, target_lang, len(lengths))
             for start in range(0, len(lengths), _BLOCK):
                 indices = np.arange(start, min(start + _BLOCK, len(lengths)))
-                for index, (_, target) in zip(indices, self._read(name, indices), strict=True):
+                for index, (_, target) in zip(
+                    indices, self.cache.pairs(name, _TRAIN, indices), strict=True
+                ):
                     yield self.cache.vocabulary.decode(target), target_lang, pool_languages[index]
 
     def sources(self, translations: Iterable[str]) -> Iterator[TaskSource]:
@@ -222,14 +224,7 @@ class BackTranslatedPairs:
             task_rows = np.flatnonzero(task == task_number)
             for start in range(0, len(task_rows), _BLOCK):
                 block = task_rows[start : start + _BLOCK]
-                cached_pairs = self._read(self.tasks[task_number], index[block])
+                cached_pairs = self.cache.pairs(self.tasks[task_number], _TRAIN, index[block])
                 for row, (_, target) in zip(block.tolist(), cached_pairs, strict=True):
                     end = int(ends[row])
                     yield sources[end - encoded.lengths[row] : end].tolist(), target.tolist()
-
-    def _read(self, task: str, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the (source, target) piece ids of pairs of a task."""
-        lengths = self.cache.lengths(task, _TRAIN)[indices]
-        sources, targets = decode_records(self.cache.read(task, _TRAIN, indices), lengths)
-        ends = np.cumsum(lengths, axis=0)[:-1]
-        yield from zip(np.split(sources, ends[:, 0]), np.split(targets, ends[:, 1]), strict=True)

@@ -314,6 +314,15 @@ class TokenCache:
         tokens = np.frombuffer(self.read(task, split, np.array([index]))[0], "<i4")
         return tokens[1 : 1 + tokens[0]], tokens[1 + tokens[0] :]
 
+    def pairs(
+        self, task: str, split: str, indices: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the source and target pieces of several examples."""
+        lengths = self.lengths(task, split)[indices]
+        sources, targets = decode_records(self.read(task, split, indices), lengths)
+        ends = np.cumsum(lengths, axis=0)[:-1]
+        yield from zip(np.split(sources, ends[:, 0]), np.split(targets, ends[:, 1]), strict=True)
+
     def files(self, task: str) -> Iterator[tuple[str, Path]]:
         """Yield the files of a task: names relative to the cache's folder, and paths to open."""
         for name in _digests([self.tasks[task]]):

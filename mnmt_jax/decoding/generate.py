@@ -107,7 +107,7 @@ def override_decode(decode: Decode, **settings: Any) -> Decode:
             raise UserError(
                 f"{name}={value!r}: not a search setting; the settings are {', '.join(known)}"
             )
-    for name in ("weights", "ensemble"):
+    for name in ("weights", "averaged", "ensemble"):
         if settings.get(name, getattr(decode, name)) != getattr(decode, name):
             raise UserError(f"{name}: set when a model is loaded, with Decode.{name}")
     return dataclasses.replace(decode, **settings)
@@ -124,6 +124,7 @@ def describe_search(decode: Decode) -> dict[str, Any]:
     """Return the method of a search and the settings that it uses."""
     fields = {"method": decode.method, **dataclasses.asdict(decode)}
     unused = ["weights"] if decode.weights == "stored" else []
+    unused += ["averaged"] if decode.averaged else []
     if decode.method != "sample":
         unused += ["temperature", "top_k", "top_p"]
     if decode.method != "sample" or not decode.epsilon_cutoff:

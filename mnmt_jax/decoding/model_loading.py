@@ -66,7 +66,7 @@ def load_run(
     shapes = parameter_shapes(config.model, vocabulary.size)
     devices = _choose_mesh(mesh, config, shapes)
     transfer = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)
-    params, loaded_step = load_params(folder, step, transfer)
+    params, loaded_step = load_params(folder, step, transfer, averaged=config.decode.averaged)
     check_parameters(folder, config.model, vocabulary.size, params)
     return LoadedRun(config, vocabulary, params, str(folder.location), loaded_step, devices)
 
@@ -86,7 +86,8 @@ def load_members(first: LoadedRun, mesh: MeshChoice) -> list[tuple[Model, Any]]:
         match = _CHECKPOINT.fullmatch(name)
         run, step = match.groups() if match else (name, None)
         checkpoint = int(step) if step and step.isdigit() else step
-        loaded = load_run(run, checkpoint, gin_files=(), bindings=(), mesh=mesh)
+        averaged = f"Decode.averaged={first.config.decode.averaged}"
+        loaded = load_run(run, checkpoint, gin_files=(), bindings=(averaged,), mesh=mesh)
         check_member(name, loaded.config, loaded.vocabulary, first.config, first.vocabulary)
         config = loaded.config.bind_languages(loaded.vocabulary.languages, find_code)
         members.append((config.model, loaded.params))

@@ -87,6 +87,7 @@ PARAMETER_AXES: dict[str, tuple[str, ...]] = {
     "wo/lora_b": ("rank", "embed"),
     "norm/scale": ("channel",),
     "norm/bias": ("channel",),
+    "ns_coeffs": ("channel",),  # of Muon's state
 }
 
 # Axes that may stay unsplit: published vocabularies have odd sizes, and the number of slots is the

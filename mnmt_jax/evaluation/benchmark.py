@@ -56,6 +56,7 @@ class Benchmark:
         candidates: additional languages that outputs may be in, for off-target detection.
         split: name of the split.
         detector: detector of the language of outputs; None is lid.176.
+        second_detector: another detector, for a second off-target ratio; None for none.
         note: text for the top of pages of results.
 
     Attributes:
@@ -63,6 +64,7 @@ class Benchmark:
         split: the argument.
         note: the argument.
         detector: the argument, or lid.176.
+        second_detector: the argument.
         directions: the available directions, in the order of the corpus.
     """
 
@@ -76,10 +78,12 @@ class Benchmark:
         candidates: Sequence[str] = (),
         split: str = SPLIT,
         detector: LanguageDetector | None = None,
+        second_detector: LanguageDetector | None = None,
         note: str = "",
     ) -> None:
         self.task, self.split, self.note = task, split, note
         self.detector = detector or make_lid176()
+        self.second_detector = second_detector
         self._corpus = corpus
         self._limit = limit
         codes = set(corpus.languages if languages is None else languages)

@@ -22,6 +22,7 @@ from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import format_score, is_result_page, result_page
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
+from mnmt_jax.evaluation.quality_flags import quality_table
 from mnmt_jax.evaluation.report import is_report, write_report
 from mnmt_jax.evaluation.result import (
     DirectionResult,
@@ -163,6 +164,8 @@ def translate(
             `overwrite` may replace.
     """
     settings = optional_metrics.settings if optional_metrics else {}
+    if benchmark.second_detector:
+        settings["off_target_second"] = benchmark.second_detector.name
     directions, store = _prepare(
         model, benchmark, output, subset=subset, overwrite=overwrite, optional=settings
     )
@@ -262,7 +265,8 @@ def report(output: str | Path) -> None:
     folder = Path(output)
     result = read_result(folder)
     significance = SentenceSignificance.read([result], [folder])
-    write_text(folder / "table.md", result_page(result, significance))
+    page = result_page(result, significance, quality=quality_table([result]))
+    write_text(folder / "table.md", page)
     write_report(folder / "report.html", [result], significance=significance)
 
 
@@ -335,6 +339,8 @@ def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict
         "exact_match": "equal up to white space and Unicode's canonical forms",
         "off_target_lid": benchmark.detector.signature,
     }
+    if benchmark.second_detector:
+        signatures["off_target_second"] = benchmark.second_detector.signature
     if benchmark.nearest:
         signatures["off_target_nearest"] = benchmark.nearest.signature
     return signatures

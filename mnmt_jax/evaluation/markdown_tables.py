@@ -195,16 +195,20 @@ def _format_setting(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def result_page(result: RunResult, significance: SentenceSignificance | None = None) -> str:
+def result_page(
+    result: RunResult, significance: SentenceSignificance | None = None, *, quality: str = ""
+) -> str:
     """Return the text of `table.md`: summary, averages, scores per direction, and methods.
 
     Args:
         result: the evaluation.
         significance: its intervals; None leaves them out.
+        quality: table of quality flags; empty leaves it out.
     """
     lines = [f"# {model_label(result)} on {result.task}", ""]
     lines += [result.note, ""] if result.note else []
     lines += [comparison_table([result], significance=significance), ""]
+    lines += ["## Quality flags", "", quality, ""] if quality else []
     lines += ["## Averages", "", _averages_table(result), ""]
     lines += _paper_lines(result)
     lines += ["## Directions", "", _directions_table(result), ""]

@@ -117,6 +117,8 @@ def _lost_scores(
         for name, title in _OPTIONAL.items()
         if name not in optional and any(item.get(name) is not None for item in items)
     ]
+    if "off_target_second" not in optional and any(item.get("off_target_second") for item in items):
+        changes.append("the ratio of --lid_model would be lost")
     signatures, paper = finished.get("signatures"), finished.get("paper")
     for name in ("comet", "xcomet", "kiwi", "metricx"):
         model = signatures.get(name) if isinstance(signatures, dict) else None

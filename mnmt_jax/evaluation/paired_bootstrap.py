@@ -140,7 +140,11 @@ def _compare(
         _test(systems, metrics, references, kind=kind, samples=samples) for kind in ("bs", "ar")
     )
     for title, (baseline, system) in bootstrap.items():
-        p, p_randomization = _p_value(system), _p_value(randomization[title][1])
+        # sacreBLEU's p of equal systems is the smallest possible.
+        is_equal = baseline.score == system.score
+        p, p_randomization = (
+            1.0 if is_equal else _p_value(result) for result in (system, randomization[title][1])
+        )
         yield PairedScore(direction, title, baseline.score, system.score, p, p_randomization)
 
 

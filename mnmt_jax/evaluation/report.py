@@ -39,6 +39,7 @@ from mnmt_jax.evaluation.markdown_tables import (
     paper_table,
 )
 from mnmt_jax.evaluation.metrics import is_exact
+from mnmt_jax.evaluation.quality_flags import quality_section
 from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
 from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.significance_tables import difference_section, seed_section
@@ -102,6 +103,7 @@ def report_page(
         _summary(runs, leading, significance),
         difference_section(runs, leading, significance),
         seed_section(by_seed or {}, metrics),
+        quality_section(runs),
         _maps(runs, leading),
         training_curves(runs),
         _samples(runs),
@@ -154,8 +156,7 @@ def _summary(
         tag("p", f"{text}.", class_="muted"),
         [*comparison, *left_out],
         tag("div", table, class_="scroll"),
-        tag("h3", "Training and decoding"),
-        tag("div", _facts_table(runs), class_="scroll"),
+        _facts(runs),
     )
 
 
@@ -193,8 +194,10 @@ def _counts(group: DirectionGroup, number: int) -> str:
     return f"{directions}, {group.sentences(number):,} sentences"
 
 
-def _facts_table(runs: Sequence[RunResult]) -> Html:
-    """Return a table of training and decoding facts, one row per run."""
+def _facts(runs: Sequence[RunResult]) -> list[Html]:
+    """Return a table of training and decoding facts, one row per run; none without facts."""
+    if all(run.step is None and not run.decoding for run in runs):
+        return []
     titles = ("model", "steps", "seconds", "parameters", "decoding")
     head = tag("tr", [tag("th", text, scope="col") for text in titles])
     rows = []
@@ -203,7 +206,8 @@ def _facts_table(runs: Sequence[RunResult]) -> Html:
         facts = [format_count(fact) for fact in (run.step, run.seconds, run.parameters)]
         cells += [tag("td", text) for text in (*facts, decoding_label(run))]
         rows.append(tag("tr", cells))
-    return tag("table", tag("thead", head), tag("tbody", rows), class_="summary")
+    table = tag("table", tag("thead", head), tag("tbody", rows), class_="summary")
+    return [tag("h3", "Training and decoding"), tag("div", table, class_="scroll")]
 
 
 # Heat maps and averages

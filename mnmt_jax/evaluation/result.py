@@ -103,6 +103,11 @@ class DirectionResult:
         notes: scores that were left out, with the reason.
         text_fingerprint: hash of the test sentences, `TestSet.fingerprint`; "" if unknown.
         intervals: 95 % interval over sentences of each score, by field.
+        off_target_second: off-target ratio by a second language detector; None without one.
+        copied: number of hypotheses that are their source; None if unknown.
+        repeated: number of hypotheses that repeat words in a loop; None if unknown.
+        length_ratio: characters of the hypotheses, in percent of those of the references; None if
+            unknown.
     """
 
     source: str
@@ -128,6 +133,10 @@ class DirectionResult:
     notes: tuple[str, ...] = ()
     text_fingerprint: str = ""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    off_target_second: float | None = None
+    copied: int | None = None
+    repeated: int | None = None
+    length_ratio: float | None = None
 
     @property
     def direction(self) -> Direction:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mnmt_jax.data.pair_checks import has_words_on_one_side
+from mnmt_jax.decoding.guards import is_copy, is_repetitive
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
 from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
@@ -84,6 +86,7 @@ def score_direction(
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
         text_fingerprint=texts.fingerprint,
+        **_flags(direction, texts, hypotheses, benchmark),
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     sample_indices = sorted({(first_sample + offset) % len(rows) for offset in range(SAMPLES)})
@@ -93,6 +96,25 @@ def score_direction(
     ratios = {"off_target_lid": lid, "off_target_nearest": nearest}
     statistics |= _ratio_statistics(ratios, target)
     return ScoredDirection(result, scores, tuple(samples), statistics)
+
+
+def _flags(
+    direction: Direction, texts: TestSet, hypotheses: Sequence[str], benchmark: Benchmark
+) -> dict[str, Any]:
+    """Return the fields of quality flags of a result."""
+    source, target = direction
+    detector, second = benchmark.detector, benchmark.second_detector
+    pairs = list(zip(texts.sources, hypotheses, strict=True))
+    may_copy = detector.expected(source) != detector.expected(target)
+    characters = sum(map(len, texts.references))
+    return {
+        "off_target_second": detect_off_target(second, hypotheses, target).ratio
+        if second
+        else None,
+        "copied": sum(is_copy(*pair) for pair in pairs) if may_copy else 0,
+        "repeated": sum(is_repetitive(text, source, output, target) for text, output in pairs),
+        "length_ratio": 100 * sum(map(len, hypotheses)) / characters if characters else None,
+    }
 
 
 def _ratio_statistics(

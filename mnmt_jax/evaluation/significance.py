@@ -2,7 +2,8 @@
 
 Intervals are from the bootstrap over sentences (Koehn 2004). Two systems on the same sentences are
 compared by the paired bootstrap and by approximate randomization (Riezler and Maxwell 2005), as in
-sacreBLEU's `PairedTest`; of one direction both p are those of sacreBLEU.
+sacreBLEU's `PairedTest`; of one direction both p are those of sacreBLEU, except that draws equal to
+the difference count.
 
 The score of a group is a mean over directions. Directions that share sentences (the same German
 text in de-en and de-fr) are resampled and exchanged together, since their errors are not
@@ -17,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sacrebleu.significance import _compute_p_value
 
 from mnmt_jax.evaluation.comparison import DirectionGroup, common_directions
 from mnmt_jax.evaluation.result import RunResult
@@ -32,6 +32,7 @@ from mnmt_jax.vocabulary.languages import Direction
 
 SAMPLES = 1000
 SEED = 12345  # sacreBLEU's
+_ROUNDING = 1e-9
 _CACHED = 4  # number of cached matrices of resamples, 4 megabytes each for 1,000 sentences
 
 Interval = tuple[float, float]
@@ -154,8 +155,8 @@ class SentenceSignificance:
         return PairedDifference(
             mean,
             confidence_interval(changes),
-            _compute_p_value(shifted, abs(mean)),
-            _compute_p_value(np.abs(exchanged), abs(mean)),
+            _p_value(shifted, abs(mean)),
+            _p_value(np.abs(exchanged), abs(mean)),
         )
 
     def _of(self, number: int, direction: Direction, metric: str) -> np.ndarray:
@@ -201,6 +202,16 @@ def direction_intervals(
 def interval_signature(samples: int = SAMPLES) -> str:
     """Return the signature of intervals and tests."""
     return f"bootstrap over sentences|resamples:{samples}|seed:{SEED}|percentiles:2.5,97.5"
+
+
+def _p_value(draws: np.ndarray, difference: float) -> float:
+    """Return the share of draws that are at least as large as the observed difference.
+
+    sacreBLEU counts only larger ones. Those that are equal matter for ratios of few sentences and
+    for equal systems, whose p is 1 here and the smallest possible there.
+    """
+    extreme = np.sum(draws >= difference - _ROUNDING)
+    return float((extreme + 1) / (len(draws) + 1))
 
 
 def _clusters(statistics: Mapping[Direction, DirectionStatistics]) -> dict[Direction, int]:

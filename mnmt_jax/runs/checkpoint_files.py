@@ -19,7 +19,8 @@ from mnmt_jax.runs.fingerprint import param_path, tree_fingerprint
 from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.runs.params_reader import mapped_arrays
 
-ITEMS = ("params", "training")  # the items of a checkpoint that hold arrays
+ITEMS = ("params", "training")  # the items of every checkpoint that hold arrays
+AVERAGED = "averaged_params"  # a further one, in runs with an average of their parameters
 LOSS = "loss"  # name of a step's metric
 MARK = "commit_success.txt"  # written by Orbax into all folders of a complete checkpoint
 
@@ -160,7 +161,7 @@ def check_readable(folder: Path) -> None:
         DamagedError: if the files are at fault.
         Exception: any other error that prevented reading.
     """
-    for name in ITEMS:
+    for name in read_record(folder)["fingerprints"]:
         try:
             load_numpy(folder / name)
         except Exception as error:

@@ -20,6 +20,7 @@ from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.sublayers import param_axes
 from mnmt_jax.runs.checkpoint_files import (
+    AVERAGED,
     LOSS,
     MARK,
     array_types,
@@ -47,12 +48,13 @@ def restore_params(
 
     Args:
         run_dir: the run.
-        step: a number, "best" (by supervised validation loss), "average" (the result of
+        step: a number, "best" (by `Train.best_by`), "average" (the result of
             `mnmt average`), or None for the newest.
         mesh: mesh to shard them over, by the rule table; None places them on the first device.
 
     Returns:
-        The parameters, float32, and their step (the newest one for an average).
+        The parameters, float32, and their step (the newest one for an average). If the run keeps
+        an average of its parameters (`Optimizer.ema_decay`), it is that of the step.
 
     Raises:
         UserError: if there is no such checkpoint or it is damaged.
@@ -66,6 +68,8 @@ def load_params(
     run_dir: str | Path | RunDirectory,
     step: int | str | None = None,
     transfer: Place = lambda params: params,
+    *,
+    averaged: bool = True,
 ) -> tuple[Any, int]:
     """Read the parameters of a run into the host's memory; see `restore_params`.
 
@@ -73,6 +77,7 @@ def load_params(
         run_dir: the run.
         step: as in `restore_params`.
         transfer: function applied to them before the fingerprint is verified.
+        averaged: whether to prefer the average of the parameters, if the checkpoint has one.
     """
     run = RunDirectory.open(run_dir)
     if step == AVERAGE:
@@ -83,7 +88,8 @@ def load_params(
         facts = read_object(folder / "facts.json", "fingerprint", "step", remedy=remedy)
         return read_numpy(folder / "params", facts["fingerprint"], transfer), facts["step"]
     chosen_step = best_steps(run, 1)[0] if step == BEST else choose_step(run.checkpoints, step)
-    return read_step(run.checkpoints, chosen_step, transfer), chosen_step
+    params = read_step(run.checkpoints, chosen_step, transfer, averaged=averaged)
+    return params, chosen_step
 
 
 def write_params(run_dir: str | Path, params: Any) -> None:
@@ -151,8 +157,14 @@ def _loss(directory: Path, step: int) -> float | None:
     return float(loss) if isinstance(loss, int | float) else math.inf
 
 
-def read_step(directory: Path, step: int, transfer: Place = lambda params: params) -> Any:
-    """Read the parameters of a step into the host's memory; `transfer` as in `load_params`.
+def read_step(
+    directory: Path,
+    step: int,
+    transfer: Place = lambda params: params,
+    *,
+    averaged: bool = True,
+) -> Any:
+    """Read the parameters of a step into the host's memory; arguments as in `load_params`.
 
     Raises:
         UserError: if they are damaged.
@@ -160,7 +172,9 @@ def read_step(directory: Path, step: int, transfer: Place = lambda params: param
     folder = absolute_path(directory) / str(step)
     try:
         record = read_record(folder)
-        return read_numpy(folder / "params", record["fingerprints"]["params"], transfer)
+        fingerprints = record["fingerprints"]
+        item = AVERAGED if averaged and AVERAGED in fingerprints else "params"
+        return read_numpy(folder / item, fingerprints[item], transfer)
     except Exception as error:
         others = [other for other in available_steps(directory) if other != step]
         remedy = f"; choose another --step of {others}" if others else ""

@@ -26,6 +26,7 @@ from mnmt_jax.distributed.sharding import (
     replicated,
 )
 from mnmt_jax.errors import UserError
+from mnmt_jax.training.averages import evaluated_params, has_averaged_params
 from mnmt_jax.training.epochs import convert_epochs, describe_epochs
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import Sums
@@ -52,11 +53,14 @@ class Programs:
         train_step: one update; takes the state, which it donates, and a batch.
         loss: loss sums of the cross entropy; takes parameters and a validation batch.
         empty_window: metric sums without updates.
+        averaged_params: the average of the parameters that validation and translation use; takes
+            the state. None if they use the parameters of the state.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]]
     loss: Callable[[Any, Any], Sums]
     empty_window: Callable[[], Window]
+    averaged_params: Callable[[TrainState], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,6 +167,13 @@ def compile_programs(learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainS
         empty_window=jax.jit(
             lambda: Window.empty(roles, learner.sums), out_shardings=all_replicated
         ),
+        averaged_params=compile_on(
+            mesh,
+            functools.partial(evaluated_params, learner),
+            out_shardings=shardings_of(abstract).params,
+        )
+        if has_averaged_params(abstract)
+        else None,
     )
 
 

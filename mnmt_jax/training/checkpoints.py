@@ -1,7 +1,8 @@
 """Checkpoints of a training run: written in the background by Orbax, verified when read.
 
-A step's folder has `params` (the master weights, all that translation needs), `training`
-(optimizer, step, metric sums) and `extra` (JSON: position in the data, fingerprints, shapes). Orbax
+A step's folder has `params` (the master weights), `training` (optimizer, step, metric sums),
+`extra` (JSON: position in the data, fingerprints, shapes), and in runs with an average of their
+parameters `averaged_params`. Translation needs the average, or else the master weights. Orbax
 gives a folder its final name only when it is complete, so a process may die at any time. The
 fingerprints detect later damage by the file system.
 """
@@ -31,6 +32,7 @@ from mnmt_jax.files.storage_errors import (
     write_refusal,
 )
 from mnmt_jax.runs.checkpoint_files import (
+    AVERAGED,
     ITEMS,
     LOSS,
     DamagedError,
@@ -96,7 +98,13 @@ class Checkpoints:
         """Return the steps of complete checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
-    def save(self, state: TrainState, extra: Mapping[str, Any], loss: float | None = None) -> None:
+    def save(
+        self,
+        state: TrainState,
+        extra: Mapping[str, Any],
+        loss: float | None = None,
+        averaged_params: Any = None,
+    ) -> None:
         """Start writing a checkpoint; the state may be donated as soon as this returns.
 
         If storage is full or read-only, this is reported, and later saves are still tried. With
@@ -106,16 +114,17 @@ class Checkpoints:
             state: state to write.
             extra: JSON values to write with it.
             loss: validation loss at this step, for choosing the best; None if not measured here.
+            averaged_params: average of the parameters for translation; None if there is none.
 
         Raises:
             UserError: with several processes, if the storage refused.
         """
         self.wait()
-        step, trees = int(state.step), _trees(state)
+        step, trees = int(state.step), _trees(state, averaged_params)
         self._saving = step
         if self._failed:
             self._remove_unfinished()  # leftovers of failed saves
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(trees))
         checks_storage = is_first() and not is_bucket(self.directory)
         if refusal := write_refusal(self.directory, size) if checks_storage else "":
             self._record_failure(refusal)
@@ -247,7 +256,9 @@ class Checkpoints:
         if is_bucket(self.directory):
             check_marks(self.directory)
         options = dataclasses.replace(self._options, cleanup_tmp_directories=cleanup)
-        handlers: dict[str, ocp.CheckpointHandler] = {name: array_handler() for name in ITEMS}
+        handlers: dict[str, ocp.CheckpointHandler] = {
+            name: array_handler() for name in (*ITEMS, AVERAGED)
+        }
         handlers["extra"] = ocp.JsonCheckpointHandler()
         return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
 
@@ -280,7 +291,8 @@ class Checkpoints:
             ) from error
 
     def _read(self, step: int, abstract_state: TrainState) -> Restored:
-        folder, wanted = self.directory / str(step), _trees(abstract_state)
+        folder = self.directory / str(step)
+        wanted = _trees(abstract_state, abstract_state.average or None)
         try:
             record = read_record(folder)
         except Exception as error:
@@ -302,10 +314,12 @@ class Checkpoints:
         except Exception:
             check_readable(folder)
             raise  # the files are intact: the error has another cause
-        for name in ITEMS:
+        for name in wanted:
             if tree_fingerprint(items[name]) != record["fingerprints"][name]:
                 raise DamagedError(f"'{name}' differs from what was saved")
-        return Restored(dataclasses.replace(items.training, params=items.params), record["extra"])
+        average = items[AVERAGED] if abstract_state.average else {}
+        state = TrainState(**(items.training | {"params": items.params}), average=average)
+        return Restored(state, record["extra"])
 
     def _move_damaged(self, steps: Sequence[int]) -> None:
         """Move damaged checkpoints out of the way of later ones."""
@@ -341,6 +355,9 @@ def _options(keep_last: int, keep_best: int, keep_every: int) -> ocp.CheckpointM
     )
 
 
-def _trees(state: TrainState) -> dict[str, Any]:
+def _trees(state: TrainState, averaged_params: Any = None) -> dict[str, Any]:
     """Split a state, or its abstract form, into the items of a checkpoint."""
-    return dict(zip(ITEMS, (state.params, dataclasses.replace(state, params={})), strict=True))
+    training = {"step": state.step, "params": {}, "opt_state": state.opt_state}
+    training["window"] = state.window
+    items = dict(zip(ITEMS, (state.params, training), strict=True))
+    return items if averaged_params is None else items | {AVERAGED: averaged_params}

@@ -18,7 +18,13 @@ from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import Sums, per_token
 from mnmt_jax.training.reporter import Record
 from mnmt_jax.training.session import Periodic, Session
-from mnmt_jax.training.validation import checkpoint_loss, task_languages, validate
+from mnmt_jax.training.validation import (
+    TRANSLATION,
+    checkpoint_loss,
+    task_languages,
+    validate,
+)
+from mnmt_jax.training.validation_translation import validate_translations
 
 
 def training_hooks(settings: Train) -> tuple[Periodic, ...]:
@@ -94,20 +100,24 @@ def _update_flops(learner: Learner, tokens: Mapping[str, float], examples: float
 
 
 def validate_params(session: Session) -> Record:
-    """Return the validation losses; empty if the cache has no validation split."""
+    """Return the validation losses and scores; empty if the cache has no validation split."""
     built = session.built
     names = built.tasks.supervised + built.tasks.zero_shot
     if not names:
         return {}
     session.checked_window()
+    average = session.averaged_params()
+    params = session.state.params if average is None else average
 
     def loss(batch: Mapping[str, np.ndarray]) -> Sums:
         placed = place_batch(model_arrays(batch), built.mesh)
-        return built.programs.loss(session.state.params, placed)
+        return built.programs.loss(params, placed)
 
     with session.reporter.paused(), session.waiting(interruptible=False):
         languages = task_languages(built.pipeline)
         result = validate(built.pipeline.validation(names), loss, built.tasks, languages)
+        if session.scorer and built.config.train.translate_pairs:
+            result[TRANSLATION] = validate_translations(built, params, session.scorer)
     session.history.add(session.step, checkpoint_loss(result, built.config.train.best_by))
     return {"validation": result}
 
@@ -131,5 +141,10 @@ def save_checkpoint(session: Session) -> None:
             "seconds": session.reporter.seconds,
             "best": session.history.best,
         }
-        session.checkpoints.save(session.state, extra, session.history.loss_at(session.step))
+        session.checkpoints.save(
+            session.state,
+            extra,
+            session.history.loss_at(session.step),
+            averaged_params=session.averaged_params(),
+        )
     session.saved_step = session.step

@@ -17,7 +17,7 @@ from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import Batch, LogProbs, Objective, Player, States
 from mnmt_jax.design.views import View
-from mnmt_jax.distributed.sharding import batch_shards
+from mnmt_jax.distributed.sharding import ParamAxes, batch_shards
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.model.flops import Sentence, forward_flops, train_flops
 from mnmt_jax.model.forward_passes import ForwardPasses
@@ -53,13 +53,13 @@ class PlayerUpdate:
     steps: int = 1
 
     @classmethod
-    def of(cls, player: Player, config: Config) -> PlayerUpdate:
-        """Return the update of a player under a run's configuration."""
+    def of(cls, player: Player, config: Config, param_axes: ParamAxes) -> PlayerUpdate:
+        """Return the update of a player under a run's configuration; axes as `make_optimizer`."""
         optimizer = dataclasses.replace(config.optimizer, **dict(player.optimizer))
         return cls(
             player.name,
             PlayerParams(patterns=player.param_patterns),
-            make_optimizer(optimizer, config.train.steps),
+            make_optimizer(optimizer, config.train.steps, param_axes),
             player.objectives,
             player.steps,
         )
@@ -80,6 +80,7 @@ class Learner:
         objectives: terms that are minimised besides the cross entropy.
         before: updates of the players that precede the unnamed player.
         generated_batches: batches that are generated from each micro-batch and also trained on.
+        ema_decay: decay of the moving average of the parameters; 0 keeps none.
     """
 
     model: Network
@@ -92,6 +93,7 @@ class Learner:
     objectives: tuple[Objective, ...] = ()
     before: tuple[PlayerUpdate, ...] = ()
     generated_batches: tuple[GeneratedBatch, ...] = ()
+    ema_decay: float = 0.0
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -108,9 +110,10 @@ class Learner:
             spec for method in config.methods for spec in method.generated_batches(config)
         )
         _check_names(all_objectives(config.methods), generated, model.layout)
+        axes = model.plan.param_axes()
         return cls(
             model,
-            make_optimizer(config.optimizer, config.train.steps),
+            make_optimizer(config.optimizer, config.train.steps, axes),
             make_schedule(config.optimizer, config.train.steps),
             config.optimizer.label_smoothing,
             _loss_chunk(mesh) * batch_shards(mesh),
@@ -118,11 +121,12 @@ class Learner:
             Trainable.from_config(config.model, config.optimizer),
             tuple(objective for method in config.methods for objective in method.objectives()),
             tuple(
-                PlayerUpdate.of(player, config)
+                PlayerUpdate.of(player, config, axes)
                 for method in config.methods
                 for player in method.players()
             ),
             generated,
+            config.optimizer.ema_decay,
         )
 
     @property

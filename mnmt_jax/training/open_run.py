@@ -86,7 +86,9 @@ def _begin(
     if restored:
         batches.set_state(extra["data"], str(run.location / "config.gin"))
     if initial_params:
-        state = dataclasses.replace(state, params=initial_params.replace(state.params))
+        params = initial_params.replace(state.params)
+        del state  # before there are two in memory
+        state = create_state(built.init, built.mesh, params)
         if is_first():
             _write_origin(run, initial_params)
     step = int(state.step)

@@ -1,4 +1,4 @@
-"""Adam as in fairseq, with its learning-rate schedules and gradient clipping, for optax.
+"""Optimizers, learning-rate schedules and gradient clipping: fairseq's Adam, and those of optax.
 
 The trainer accumulates the gradients of micro-batches before an update. Frozen parameters are not
 in the tree passed to the transformation, so it holds no state for them.
@@ -6,22 +6,29 @@ in the tree passed to the transformation, so it holds no state for them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Optimizer
+from mnmt_jax.distributed.sharding import ParamAxes, param_axes_of
 from mnmt_jax.errors import UserError
 
 Schedule = Callable[[Int[Array, ""]], Float[Array, ""]]
 
 B1, B2 = 0.9, 0.98  # decays of the moments in all runs of the papers
 _CLIP_EPS = 1e-6  # fairseq's clip_grad_norm_
+_MUON_RMS = 0.2  # of the updates of a matrix, as Adam's are: the learning rate means the same
+_INTERPOLATION = 0.9  # share of the average in the parameters where schedule-free gradients are
+_NO_AXES: ParamAxes = MappingProxyType({})
 
 
 class AdamState(NamedTuple):
@@ -76,21 +83,32 @@ def make_schedule(config: Optimizer, total_steps: int) -> Schedule:
     return schedule
 
 
-def make_optimizer(config: Optimizer, total_steps: int) -> optax.GradientTransformation:
-    """Build gradient clipping followed by Adam.
+def make_optimizer(
+    config: Optimizer, total_steps: int, param_axes: ParamAxes = _NO_AXES
+) -> optax.GradientTransformation:
+    """Build gradient clipping followed by the optimizer that `Optimizer.name` selects.
 
     Args:
         config: settings of the optimizer.
         total_steps: updates of the run, for schedules that need it.
+        param_axes: axes of parameters besides the library's (`Plan.param_axes`), by which Muon
+            distinguishes the inputs of a matrix from its outputs.
 
     Returns:
         A transformation whose updates are added to the parameters. Its gradients must already be
         divided by the number of tokens.
     """
-    adam = scale_and_step(make_schedule(config, total_steps), config)
+    schedule = make_schedule(config, total_steps)
+    optimizer = {"adam": scale_and_step, "muon": muon, "schedule_free": schedule_free}[config.name]
+    return _clipped(config, optimizer(schedule, config, param_axes))
+
+
+def _clipped(
+    config: Optimizer, optimizer: optax.GradientTransformation
+) -> optax.GradientTransformation:
     if not config.clip_norm:
-        return adam
-    return optax.chain(clip_by_global_norm(config.clip_norm), adam)
+        return optimizer
+    return optax.chain(clip_by_global_norm(config.clip_norm), optimizer)
 
 
 def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
@@ -103,7 +121,9 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTransformation:
+def scale_and_step(
+    schedule: Schedule, config: Optimizer, param_axes: ParamAxes = _NO_AXES
+) -> optax.GradientTransformation:
     """Build fairseq's Adam with decoupled weight decay on every parameter.
 
     p <- p - lr * weight_decay * p - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)
@@ -114,9 +134,11 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
     Args:
         schedule: learning rate by number of updates done.
         config: settings, of which `eps` and `weight_decay` are used.
+        param_axes: not used.
 
     Source: MITRE spec 6.2, TDO spec 6.2, fairseq's `adam`.
     """
+    del param_axes
 
     def init(params: Any) -> AdamState:
         zeros = lambda: jax.tree.map(lambda p: jnp.zeros(p.shape, jnp.float32), params)  # noqa: E731
@@ -148,3 +170,94 @@ def scale_and_step(schedule: Schedule, config: Optimizer) -> optax.GradientTrans
 def _one_minus_power(base: float, exponent: Int[Array, ""]) -> Float[Array, ""]:
     """Compute 1 - base ** exponent without cancellation when the power is near 1."""
     return -jnp.expm1(exponent.astype(jnp.float32) * math.log(base))
+
+
+def muon(
+    schedule: Schedule, config: Optimizer, param_axes: ParamAxes = _NO_AXES
+) -> optax.GradientTransformation:
+    """Build Muon for the kernels, and Adam with Nesterov momentum for all other parameters.
+
+    The momentum of a matrix is orthogonalised by Newton-Schulz iterations. Updates are scaled to
+    the root mean square of Adam's, so learning rate and weight decay keep their meaning.
+
+    Args:
+        schedule: learning rate by number of updates done.
+        config: settings, of which `eps` and `weight_decay` are used.
+        param_axes: as for `make_optimizer`.
+
+    Source: Jordan et al. 2024; its scale: Liu et al. 2025 (arXiv 2502.16982); `optax.contrib.muon`.
+    """
+    return optax.contrib.muon(
+        schedule,
+        weight_decay=config.weight_decay,
+        adam_weight_decay=config.weight_decay,
+        adam_b1=B1,
+        adam_b2=B2,
+        eps=config.eps,
+        consistent_rms=_MUON_RMS,
+        muon_weight_dimension_numbers=functools.partial(_matrices, param_axes),
+    )
+
+
+def _matrices(param_axes: ParamAxes, params: Any) -> Any:
+    """Return input and output axes of each kernel; None for parameters that are not matrices.
+
+    Heads and their width are one axis of the matrix; slots of languages are separate matrices.
+    """
+
+    def axes_of(path: Any, leaf: Any) -> optax.contrib.MuonDimensionNumbers | None:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if not name.endswith("kernel"):
+            return None
+        names = param_axes_of(name, param_axes)
+        axes = [axis for axis in range(leaf.ndim) if names[axis] != "slot"]
+        inputs = 2 if names[axes[0]] == "heads" else 1
+        if len(axes) <= inputs:
+            return None
+        return optax.contrib.MuonDimensionNumbers(tuple(axes[:inputs]), tuple(axes[inputs:]))
+
+    return jax.tree_util.tree_map_with_path(axes_of, params)
+
+
+def schedule_free(
+    schedule: Schedule, config: Optimizer, param_axes: ParamAxes = _NO_AXES
+) -> optax.GradientTransformation:
+    """Build schedule-free AdamW, which evaluates an average of the parameters (`averaged_params`).
+
+    Args:
+        schedule: warm-up and then a constant learning rate, by number of updates done.
+        config: settings, of which `eps` and `weight_decay` are used.
+        param_axes: not used.
+
+    Source: Defazio et al. 2024 (arXiv 2405.15682); `optax.contrib.schedule_free`.
+    """
+    del param_axes
+    base = optax.chain(
+        optax.scale_by_rms(B2, config.eps, eps_in_sqrt=False, bias_correction=True),
+        optax.add_decayed_weights(config.weight_decay),
+        optax.scale_by_learning_rate(schedule),
+    )
+    return optax.contrib.schedule_free(base, schedule, b1=_INTERPOLATION)
+
+
+def averaged_params(opt_state: Any, params: Any) -> Any:
+    """Return the average of the parameters that a schedule-free optimizer evaluates.
+
+    Args:
+        opt_state: state of a transformation from `make_optimizer`.
+        params: the trained parameters, which are returned if the optimizer has no average.
+    """
+    states = _schedule_free_states(opt_state)
+    return optax.contrib.schedule_free_eval_params(states[0], params) if states else params
+
+
+def has_average(opt_state: Any) -> bool:
+    """Return whether an optimizer, by its state or the shapes of it, evaluates an average."""
+    return bool(_schedule_free_states(opt_state))
+
+
+def _schedule_free_states(opt_state: Any) -> list[optax.contrib.ScheduleFreeState]:
+    def is_state(node: Any) -> bool:
+        return isinstance(node, optax.contrib.ScheduleFreeState)
+
+    return [node for node in jax.tree.leaves(opt_state, is_leaf=is_state) if is_state(node)]

@@ -21,7 +21,7 @@ from mnmt_jax.files.storage_errors import write_refusal
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.trackers.group import TrackerGroup, needs_history
 from mnmt_jax.training.trackers.interface import Status
-from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, ZERO_SHOT
+from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, TRANSLATION, ZERO_SHOT
 
 Record = dict[str, Any]
 
@@ -172,6 +172,8 @@ class Reporter:
         for group in (SUPERVISED, ZERO_SHOT):
             means = record.get("validation", {}).get(group)
             parts += [f"{group.replace('_', '-')} loss {means['loss']:.4f}"] if means else []
+            if means := record.get("validation", {}).get(TRANSLATION, {}).get(group):
+                parts.append(f"chrF++ {means['chrf']:.1f}")
         if by_language := record.get("validation", {}).get(PERPLEXITY):
             shown = join_names([f"{code} {value:.2f}" for code, value in by_language.items()])
             parts.append(f"{PERPLEXITY} {shown}")

@@ -28,6 +28,7 @@ from mnmt_jax.training.reporter import Record, Reporter
 from mnmt_jax.training.state import NEVER, TrainState, Window
 from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import ValidationHistory
+from mnmt_jax.training.validation_translation import Scorer
 
 _STEPS_AHEAD = 2  # updates dispatched before the loop waits: hides the host's work
 
@@ -55,6 +56,7 @@ class Session:
         state: state after the last update.
         step: number of updates done, known without a transfer from the device.
         saved_step: step of the newest checkpoint, or `NEVER`.
+        scorer: scores the translations of validation; None if there are none.
         latest: metrics of the last update, on the device.
         host_times: time in which this host prepares batches.
         waiting: as `StopRequests.waiting`; returns the context of a wait for data.
@@ -70,6 +72,7 @@ class Session:
     state: TrainState
     step: int
     saved_step: int
+    scorer: Scorer | None = None
     latest: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     host_times: HostTimes = dataclasses.field(default_factory=HostTimes)
     waiting: Callable[..., contextlib.AbstractContextManager[None]] = _never_interrupted
@@ -93,6 +96,11 @@ class Session:
             stack.callback(self.reporter.close, self._status(error))
             stack.callback(self.checkpoints.close, raise_errors=error is None)
             stack.callback(self.batches.close)
+
+    def averaged_params(self) -> Any:
+        """Return the average of the parameters that validation uses; None if there is none."""
+        average = self.built.programs.averaged_params
+        return average(self.state) if average else None
 
     @property
     def is_complete(self) -> bool:

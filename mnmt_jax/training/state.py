@@ -93,12 +93,14 @@ class TrainState:
         params: float32 master weights, including frozen ones.
         opt_state: optimizer state of the trainable parameters; with several players, by name.
         window: sums for the metrics.
+        average: exponential moving average of the parameters; empty without `Optimizer.ema_decay`.
     """
 
     step: Int[Array, ""]
     params: Any
     opt_state: Any
     window: Window
+    average: Any = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,10 +120,14 @@ class Init:
     def __call__(self) -> TrainState:
         """Return the initial state."""
         zeros = {name: jnp.zeros(s.shape, s.dtype) for name, s in self.shapes.items()}
-        params = self.learner.model.init(jax.random.key(self.seed), zeros)["params"]
+        return self.start_from(self.learner.model.init(jax.random.key(self.seed), zeros)["params"])
+
+    def start_from(self, params: Any) -> TrainState:
+        """Return the initial state of a run with initial parameters from elsewhere."""
         opt_state = self.learner.init_optimizers(params)
         window = Window.empty(roles_of(self.shapes), self.learner.sums)
-        return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window)
+        average = jax.tree.map(jnp.copy, params) if self.learner.ema_decay else {}
+        return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window, average)
 
 
 def make_init(learner: Learner, batch: Mapping[str, Any], seed: int) -> Init:
@@ -151,9 +157,18 @@ def shardings_of(state: TrainState) -> TrainState:
     return jax.tree.map(lambda a: a.sharding, state)
 
 
-def create_state(init: Init, mesh: jax.sharding.Mesh) -> TrainState:
-    """Compute the initial state directly in its shards; values do not depend on the mesh."""
-    return wait_on_cpu(jax.jit(init, out_shardings=shardings_of(abstract_state(init, mesh)))())
+def create_state(init: Init, mesh: jax.sharding.Mesh, params: Any = None) -> TrainState:
+    """Compute the initial state directly in its shards; values do not depend on the mesh.
+
+    Args:
+        init: creates the state.
+        mesh: mesh of all devices.
+        params: initial parameters, sharded; None draws them.
+    """
+    shardings = shardings_of(abstract_state(init, mesh))
+    if params is None:
+        return wait_on_cpu(jax.jit(init, out_shardings=shardings)())
+    return wait_on_cpu(jax.jit(init.start_from, out_shardings=shardings)(params))
 
 
 def roles_of(batch: Mapping[str, Any]) -> tuple[str, ...]:

@@ -22,10 +22,15 @@ from mnmt_jax.training.open_run import open_session
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.trackers.group import check_trackers
+from mnmt_jax.training.validation_translation import Scorer, check_scorer
 
 
 def train(
-    config: Config, workdir: str | Path, source_specs: Sequence[SourceRunSpec] = ()
+    config: Config,
+    workdir: str | Path,
+    source_specs: Sequence[SourceRunSpec] = (),
+    *,
+    scorer: Scorer | None = None,
 ) -> str | None:
     """Train, or continue the training in a run directory, to `Train.steps` or `Train.epochs`.
 
@@ -34,6 +39,8 @@ def train(
         workdir: the run directory.
         source_specs: source runs of a new run's parameters; without any the parameters are drawn at
             random. Ignored when a run continues.
+        scorer: scores the translations that validation makes with `Train.translate_pairs`, for
+            example `mnmt_jax.evaluation.validation_scores.score`.
 
     Returns:
         None when the run is complete; otherwise the name of the signal that stopped it.
@@ -46,16 +53,21 @@ def train(
     run = RunDirectory.open(workdir)
     run.check_folder()
     check_trackers(config.train.trackers, is_writer=is_first())
+    check_scorer(config.train, scorer)
     with (
         StopRequests(can_interrupt=jax.process_count() == 1) as stop,
         watch_for_preemption(stop.announce),
         end_in_outage(stop, run.location, config.data.cache),
     ):
-        return _train(config, run, source_specs, stop)
+        return _train(config, run, source_specs, stop, scorer)
 
 
 def _train(
-    config: Config, run: RunDirectory, source_specs: Sequence[SourceRunSpec], stop: StopRequests
+    config: Config,
+    run: RunDirectory,
+    source_specs: Sequence[SourceRunSpec],
+    stop: StopRequests,
+    scorer: Scorer | None,
 ) -> str | None:
     try:
         with stop.waiting():
@@ -68,7 +80,7 @@ def _train(
         open_session(built, run, source_specs) as session,
         Agreement(session.built.mesh, lambda: stop.received or 0) as agreement,
     ):
-        session.waiting = stop.waiting
+        session.waiting, session.scorer = stop.waiting, scorer
         _announce(session)
         steps = session.built.config.train.steps
         stop_signal = session.loop(training_hooks(config.train), agreement.signal)

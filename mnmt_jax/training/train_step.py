@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.model.trainable_params import join
+from mnmt_jax.training.averages import move_average
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, PlayerUpdate
 from mnmt_jax.training.losses import Sums, per_token
@@ -46,7 +47,12 @@ def train_step(
     total_norm = functools.reduce(jnp.add, norms.values())
     window = state.window.widened(sums, batch, norm=total_norm, step=state.step + 1)
     opt_state = states if learner.before else states[""]
-    return TrainState(state.step + 1, params, opt_state, window), {
+    average = (
+        move_average(learner.ema_decay, state.average, params, state.step)
+        if learner.ema_decay
+        else {}
+    )
+    return TrainState(state.step + 1, params, opt_state, window, average), {
         **per_token(sums),
         "learning_rate": learner.schedule(state.step),
         "gradient_norm": norms[""],

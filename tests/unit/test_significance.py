@@ -131,6 +131,19 @@ def test_equal_systems_do_not_differ(systems):
         group, 1, "bleu"
     )
     assert (difference.mean, difference.interval) == (0, (0, 0))
+    assert (difference.p_bootstrap, difference.p_randomization) == (1, 1)
+
+
+def test_a_ratio_of_two_sentences_is_no_evidence():
+    """Both are exact in one system alone: half of the exchanges are as extreme."""
+    one = {PAIRS[0]: scored([*REFERENCES[:2], *["x"] * 58])[1]}
+    other = {PAIRS[0]: scored(["x"] * 60)[1]}
+    (first, _), (second, _) = (made(name, {PAIRS[0]: ["x"] * 60}) for name in ("one", "other"))
+    significance = SentenceSignificance([first, second], [one, other], 1000)
+    (group,) = direction_groups([first, second])
+    difference = significance.difference(group, 1, "exact_match")
+    assert difference.mean == pytest.approx(-100 / 30)
+    assert difference.p_randomization == pytest.approx(0.5, abs=0.05)
 
 
 def test_exact_matches_have_the_binomial_interval():

@@ -5,8 +5,15 @@ import math
 import numpy as np
 import pytest
 
+from mnmt_jax.config.sections import Train
+from mnmt_jax.errors import UserError
 from mnmt_jax.training.losses import NLL_TOKENS
-from mnmt_jax.training.validation import ValidationTasks, validate
+from mnmt_jax.training.validation import (
+    ValidationTasks,
+    checkpoint_loss,
+    group_means,
+    validate,
+)
 
 
 def sums(nll: float, tokens: float, predicted: float | None = None) -> dict[str, np.ndarray]:
@@ -63,3 +70,58 @@ def test_a_translator_has_only_perplexities_of_directions():
     assert result["tasks"]["en_de"]["perplexity"] == pytest.approx(math.e)
     huge = validate([("en_de", sums(5000, 2))], lambda batch: batch, tasks, {})
     assert huge["tasks"]["en_de"]["perplexity"] == math.inf
+
+
+RESULT = {
+    "supervised": {"loss": 2.0, "nll": 1.0, "perplexity": 3.0},
+    "tasks": {"en_de": {"loss": 2.0}, "de_fr": {"loss": 6.0}},
+    "translation": {
+        "supervised": {"bleu": 20.0, "chrf": 40.0, "off_target": 5.0},
+        "tasks": {
+            "en_de": {"bleu": 20.0, "chrf": 40.0, "off_target": 5.0},
+            "de_fr": {"bleu": None, "chrf": 30.0, "off_target": 9.0},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("best_by", "expected"),
+    [
+        ("supervised", 2.0),
+        ("supervised/nll", 1.0),
+        ("all", 4.0),
+        ("zero_shot", None),
+        ("supervised/chrf", -40.0),
+        ("all/chrf", -35.0),
+        ("all/bleu", -20.0),  # of those that have a score
+        ("all/off_target", 7.0),
+        ("zero_shot/bleu", None),
+    ],
+)
+def test_the_best_is_the_lowest_after_the_sign_of_its_measure(best_by, expected):
+    assert checkpoint_loss(RESULT, best_by) == expected
+    assert checkpoint_loss({"tasks": {}}, best_by) is None
+
+
+def test_means_leave_out_what_a_task_lacks():
+    per_task = RESULT["translation"]["tasks"]
+    means = group_means(per_task, ValidationTasks(("en_de",), ("de_fr",), (), ("missing",)))
+    assert means == {
+        "supervised": {"bleu": 20.0, "chrf": 40.0, "off_target": 5.0},
+        "zero_shot": {"chrf": 30.0, "off_target": 9.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"best_by": "trained"}, "best_by='trained' must be one of supervised, zero_shot, from_e"),
+        ({"best_by": "all/comet"}, "and may end in /loss, /nll, /perplexity, /bleu, /chrf, /off_t"),
+        ({"best_by": "all/"}, "Train.best_by='all/' must be one of"),
+        ({"best_by": "all/bleu"}, "scores translations; set Train.translate_pairs"),
+    ],
+)
+def test_an_unknown_measure_is_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        Train(**settings)

@@ -173,8 +173,22 @@ def micro_batches() -> int:
 
 
 def learning_rate() -> Callable[[Any], Any]:
-    """Return the optimizer's learning-rate schedule, which t5x only logs."""
+    """Return the optimizer's learning-rate schedule, which t5x only logs.
+
+    Raises:
+        UserError: if the optimizer is not Adam, or parameters are to be averaged, which t5x's
+            trainer does not do.
+    """
     config = parsed_config()
+    if config.optimizer.ema_decay:
+        raise UserError(
+            f"Optimizer.ema_decay={config.optimizer.ema_decay:g}: t5x keeps no average of the "
+            "parameters; set Optimizer.ema_decay=0"
+        )
+    if config.optimizer.name != "adam":
+        raise UserError(
+            f"Optimizer.name='{config.optimizer.name}': t5x trains with 'adam' here; set it"
+        )
     return make_schedule(config.optimizer, config.train.steps)
 
 

@@ -1,0 +1,89 @@
+"""Quality flags: shares of outputs that are off-target, empty, copies or loops, and lengths.
+
+The checks are those of the server (`mnmt_jax.decoding.guards`); they need no reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mnmt_jax.evaluation.comparison import DirectionGroup, direction_groups
+from mnmt_jax.evaluation.html_elements import Html, tag
+from mnmt_jax.evaluation.html_page import section, text_table
+from mnmt_jax.evaluation.markdown_tables import format_score, markdown_table, model_label
+from mnmt_jax.evaluation.result import DirectionResult, RunResult
+from mnmt_jax.vocabulary.language_detectors import detector_name
+
+_EXPLANATION = (
+    "Percent of outputs: in another language by each detector, empty, equal to the source, and "
+    "repeating themselves in a loop. Length: characters of the outputs, in percent of those of the "
+    "references. Unknown: characters of the sources that no piece of the vocabulary covers."
+)
+
+
+def quality_table(results: Sequence[RunResult]) -> str:
+    """Format the quality flags as Markdown, one row per evaluation and group of directions."""
+    header, rows = _table(results)
+    return markdown_table(header, rows)
+
+
+def quality_section(results: Sequence[RunResult]) -> Html:
+    """Return the section of a report with the quality flags."""
+    header, rows = _table(results)
+    explanation = tag("p", _EXPLANATION, class_="muted")
+    return section("Quality flags", explanation, text_table(header, rows))
+
+
+def _table(results: Sequence[RunResult]) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows; columns that no evaluation has are left out."""
+    rows = []
+    groups = direction_groups(results)
+    columns = _columns(results)
+    for group in groups:
+        for number, result in enumerate(results):
+            cells = [_cell(group, number, column) for _, column in columns]
+            rows.append([model_label(result), group.statuses[number], *cells])
+    kept = [n for n in range(len(columns)) if any(row[n + 2] != "–" for row in rows)]
+    header = ["system", "directions", *(columns[n][0] for n in kept)]
+    return header, [[*row[:2], *(row[n + 2] for n in kept)] for row in rows]
+
+
+Column = Callable[[DirectionResult], float | None]
+"""Value of a direction in percent, or a count; None if unknown."""
+
+
+def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
+    """Return titles and values of the columns."""
+    first = ", ".join(dict.fromkeys(result.detector for result in results))
+    second = ", ".join(
+        dict.fromkeys(
+            detector_name(str(result.signatures["off_target_second"]))
+            for result in results
+            if "off_target_second" in result.signatures
+        )
+    )
+    return [
+        ("off-target", lambda item: item.off_target_nearest),
+        (f"off-target ({first})", lambda item: item.off_target_lid),
+        (f"off-target ({second})", lambda item: item.off_target_second),
+        ("empty", lambda item: 100 * item.empty / item.sentences),
+        ("copied", lambda item: _percent(item.copied, item)),
+        ("looping", lambda item: _percent(item.repeated, item)),
+        ("length", lambda item: item.length_ratio),
+        ("unknown", lambda item: item.unknown_characters),
+    ]
+
+
+def _percent(count: int | None, item: DirectionResult) -> float | None:
+    return None if count is None else 100 * count / item.sentences
+
+
+def _cell(group: DirectionGroup, number: int, column: Column) -> str:
+    """Format the mean over the directions of a group; of counts, the sum."""
+    values = [column(item) for item in group.items[number].values()]
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    if all(isinstance(value, int) for value in known):
+        return f"{sum(known):,}"
+    return format_score(sum(known) / len(known))

@@ -1,0 +1,192 @@
+"""Distillation: caches of teachers' translations, stopped and shared, and a student of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mnmt_jax.commands.distill import main
+from mnmt_jax.config.sections import Model
+from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
+from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.errors import UserError
+from mnmt_jax.runs.parameters import write_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.train import train
+from tests.made_params import random_params
+from tests.made_run import make_cache, make_config, records
+from tests.unit import made_text
+
+SIZES = {"layout": "prefix", "stage_layers": (1,), "embed": 16, "mlp": 24, "heads": 2}
+DECODE = {"max_length": 6, "buckets": (12, 16), "batch": 16, "beam_size": 2}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A cache of 160 pairs in four directions, and two teachers of random parameters."""
+    folder = tmp_path_factory.mktemp("distill")
+    vocabulary = made_text.vocabulary()
+    config = make_config(make_cache(folder / "cache"), model=SIZES, decode=DECODE)
+    for number, name in enumerate(("first", "second")):
+        RunDirectory(folder / name).prepare(config, vocabulary, has_checkpoint=False)
+        write_params(folder / name, random_params(Model(**SIZES), vocabulary.size, number))
+    return folder
+
+
+def call(monkeypatch, made: Path, output: Path, *flags: object, teachers=("first",)) -> None:
+    runs = (
+        teacher.replace("=", f"={made}/") if "=" in teacher else made / teacher
+        for teacher in teachers
+    )
+    given = [word for run in runs for word in ("--teacher", run)]
+    given += ["--cache", made / "cache", "--output", output, *flags]
+    monkeypatch.setattr("sys.argv", ["mnmt distill", *map(str, given)])
+    main()
+
+
+def content(cache: Path) -> dict:
+    return json.loads((cache / "cache.json").read_text(encoding="utf-8"))
+
+
+def rows(cache: TokenCache, task: str, split: str = "train") -> list[tuple[list[int], list[int]]]:
+    count = cache.split(task, split).examples
+    return [tuple(side.tolist() for side in cache.pair(task, split, n)) for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def straight(made, one_device) -> Path:
+    """The cache of one teacher, written without a stop."""
+    with pytest.MonkeyPatch.context() as patch:
+        call(patch, made, made / "straight")
+    return made / "straight"
+
+
+def translations(made: Path, teacher: str, task: str) -> list[tuple[list[int], list[int]]]:
+    """Return the sources of a task with the encoded beam translations of a teacher."""
+    cache = TokenCache.open(made / "cache")
+    source, target = cache.tasks[task].source_lang, cache.tasks[task].target_lang
+    sources = [pair[0] for pair in rows(cache, task)]
+    texts = list(map(cache.vocabulary.decode, sources))
+    outputs = Translator.load(made / teacher).translate(texts, source=source, target=target)
+    return list(zip(sources, cache.vocabulary.encode_lines(outputs, target), strict=True))
+
+
+def test_targets_are_the_teachers_beam_search_and_the_rest_stays(made, straight):
+    real, distilled = TokenCache.open(made / "cache"), TokenCache.open(straight)
+    assert set(distilled.tasks) == set(real.tasks)
+    for task in real.tasks_with("train"):
+        expected = [pair for pair in translations(made, "first", task) if pair[1]]
+        assert rows(distilled, task) == expected != rows(real, task)
+        assert len(expected) > 30 and len({tuple(target) for _, target in expected}) > 1
+    for task in real.tasks_with("validation"):
+        assert rows(distilled, task, "validation") == rows(real, task, "validation")
+
+
+def test_directions_have_their_own_teachers_and_real_pairs_can_stay(
+    made, straight, monkeypatch, one_device
+):
+    teachers = ("en-de,fr-en=second", "de-en=first")
+    call(monkeypatch, made, made / "several", "--keep", teachers=teachers)
+    real, both = TokenCache.open(made / "cache"), TokenCache.open(made / "several")
+    added = {"distilled_made_en_de", "distilled_made_fr_en", "distilled_made_de_en"}
+    assert set(both.tasks) == {*real.tasks, *added}
+    assert all(both.tasks[name] == task for name, task in real.tasks.items())
+    of_second = [pair for pair in translations(made, "second", "made_fr_en") if pair[1]]
+    assert rows(both, "distilled_made_fr_en") == of_second
+    assert rows(both, "distilled_made_de_en") == rows(TokenCache.open(straight), "made_de_en")
+    assert rows(both, "distilled_made_en_de") != rows(TokenCache.open(straight), "made_en_de")
+
+
+def test_stopped_or_shared_by_processes_the_cache_is_the_same(
+    made, straight, monkeypatch, one_device, capfd
+):
+    with monkeypatch.context() as patch:
+        translate = TranslationJob.as_completed
+
+        def stopping(self, lines, **options):
+            for number, pair in enumerate(translate(self, lines, **options)):
+                if number == 40:
+                    raise KeyboardInterrupt
+                yield pair
+
+        patch.setattr(TranslationJob, "as_completed", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            call(patch, made, made / "broken")
+    assert not (made / "broken").exists()
+    with pytest.raises(UserError, match=r"made with other settings \(teachers\)"):
+        call(monkeypatch, made, made / "broken", "--beam_size=1")
+    call(monkeypatch, made, made / "broken")
+    assert "resumes after 40 lines" in capfd.readouterr().err
+    assert content(made / "broken") == content(straight)
+    for process in (0, 1):
+        assert not (made / "shared").exists()
+        flags = "--num_processes=2", f"--process_id={process}"
+        call(monkeypatch, made, made / "shared", *flags)
+    assert content(made / "shared") == content(straight)
+    assert not list(made.glob("*.unfinished*"))
+
+
+def test_a_student_learns_the_translations_of_its_teacher(made, straight, tmp_path, one_device):
+    """Better than the references, which are random."""
+    losses = {}
+    for name, cache in (("teacher", straight), ("references", made / "cache")):
+        settings = {"steps": 60, "log_every": 10, "eval_every": 60, "save_every": 60}
+        config = make_config(
+            cache,
+            model=SIZES | {"dropout": 0.0},
+            train=settings,
+            optimizer={"label_smoothing": 0.0},
+        )
+        assert train(config, tmp_path / name) is None
+        losses[name] = [record["nll"] for record in records(tmp_path / name) if "nll" in record]
+    assert losses["teacher"][-1] < 0.6 * losses["teacher"][0]
+    assert losses["teacher"][-1] < 0.8 * losses["references"][-1]
+
+
+def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_device):
+    translate = TranslationJob.as_completed
+
+    def blank(self, lines, **options):
+        for line, translation in translate(self, lines, **options):
+            yield line, Translation() if line.number % 2 or is_all else translation
+
+    monkeypatch.setattr(TranslationJob, "as_completed", blank)
+    is_all = False
+    call(monkeypatch, made, made / "half", teachers=("en-de=first",))
+    half = rows(TokenCache.open(made / "half"), "made_en_de")
+    assert half == [pair for pair in translations(made, "first", "made_en_de")[::2] if pair[1]]
+    is_all = True
+    with pytest.raises(UserError, match="every translation is blank; train .*first for longer"):
+        call(monkeypatch, made, made / "blank")
+    assert not list(made.glob("blank*"))
+
+
+@pytest.mark.parametrize(
+    ("teachers", "flags", "message"),
+    [
+        (("first", "second"), (), "the directions have a teacher already; name one for each"),
+        (("de-fr=first",), (), "no training task has the direction de-fr; there are en-de, de-en"),
+        (("de-nl=first",), (), "--teacher=de-nl=.*'nl', which is not among"),
+        (("nowhere",), (), "nowhere/config.gin: no such file; name a run"),
+        (("first",), ("--gin.Train.steps=3",), "this command does not train; omit the flag"),
+        (("first",), ("--num_processes=2",), "--process_id is missing beside the other flags"),
+    ],
+)
+def test_invalid_arguments_are_one_error_line(
+    teachers, flags, message, made, monkeypatch, tmp_path
+):
+    with pytest.raises(UserError, match=message) as caught:
+        call(monkeypatch, made, tmp_path / "x", *flags, teachers=teachers)
+    assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_a_distilled_cache_cannot_be_distilled_beside_itself(made, monkeypatch, tmp_path):
+    task = TaskSource("distilled_x", "de", "en", {"train": lambda: [([3], [4])]})
+    write_cache(tmp_path / "cache", [task], vocabulary=made_text.vocabulary())
+    with pytest.raises(UserError, match="'distilled_x' was distilled already"):
+        call(monkeypatch, made, tmp_path / "x", "--cache", tmp_path / "cache", "--keep")

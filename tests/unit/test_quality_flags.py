@@ -1,0 +1,71 @@
+"""Quality flags of outputs with a known number of defects."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
+from mnmt_jax.evaluation.quality_flags import quality_table
+from mnmt_jax.evaluation.report import report_page
+from mnmt_jax.evaluation.scoring import score_direction
+from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector
+from tests.unit.made_results import made_result
+
+PAIR, SENTENCES = ("de", "fr"), 20
+
+
+def scored(outputs, second=None):
+    benchmark = Benchmark(
+        "cldr_quickstart",
+        find_corpus("cldr_quickstart")[0],
+        limit=SENTENCES,
+        second_detector=second,
+    )
+    texts = benchmark.texts(PAIR)
+    hypotheses = [TranslatedSentence(text) for text in outputs(texts)]
+    return score_direction(
+        PAIR, texts, outputs=hypotheses, benchmark=benchmark, supervised={PAIR}
+    ).result
+
+
+def defective(texts):
+    lines = list(texts.references)
+    (copied,) = [n for n, text in enumerate(texts.sources) if "Grad Celsius und" in text]
+    lines[copied] = texts.sources[copied]
+    assert copied > 1
+    lines[0], lines[1] = "", "lundi et lundi et lundi et lundi et lundi et lundi et lundi et"
+    return lines
+
+
+def test_defects_are_counted():
+    detector = LanguageDetector("always", "always", lambda text, count: [("de", 1.0)])
+    item = scored(defective, detector)
+    clean = scored(lambda texts: texts.references)
+    assert (clean.empty, clean.copied, clean.repeated, clean.length_ratio) == (0, 0, 0, 100)
+    assert clean.off_target_second is None
+    assert (item.empty, item.repeated) == (1, 1) and item.copied == 1
+    assert item.off_target_second == 95 and item.length_ratio != 100
+
+
+def test_tables_have_a_row_for_each_system():
+    run = made_result("run", ("en", "de", "fr"), seed=1)
+    fields = {"copied": 10, "repeated": 4, "length_ratio": 98.25, "empty": 2}
+    items = [dataclasses.replace(item, **fields, unknown_characters=3) for item in run.directions]
+    flagged = dataclasses.replace(run, directions=tuple(items), name="flagged")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in quality_table([flagged, run]).splitlines()
+    ]
+    assert rows[0][-5:] == ["empty", "copied", "looping", "length", "unknown"]
+    assert rows[0][2:4] == ["off-target", "off-target (lid.176)"] and len(rows[0]) == 9
+    assert rows[2][-5:] == ["1.0", "5.0", "2.0", "98.2", "12"]
+    assert rows[3][-5:] == ["0.0", "–", "–", "–", "0"]
+    assert len(rows) == 2 + 4
+    second = {**run.signatures, "off_target_second": "glotlid.bin|sha256:0"}
+    items = [dataclasses.replace(item, off_target_second=7.0) for item in run.directions]
+    twice = dataclasses.replace(run, directions=tuple(items), signatures=second)
+    table = quality_table([twice])
+    assert "off-target (glotlid.bin)" in table and "looping" not in table
+    page = report_page([flagged, run])
+    assert "Quality flags" in page and "<td>98.2</td>" in page
