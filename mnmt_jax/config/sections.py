@@ -357,18 +357,14 @@ class Decode(Checked):
         batch: sentences translated together.
         buckets: source lengths (with tag and eos) that inputs are padded to; longer inputs are
             truncated to the largest and marked.
-        beam_groups: groups of diverse beam search (`mnmt_jax.decoding.diverse_beam_search`), which
-            divide the beam; 1 is plain beam search.
+        beam_groups: groups of diverse beam search, which divide the beam; 1 is plain beam search.
         diversity_penalty: nats by which a group avoids a token of an earlier group.
         temperature: sampling temperature; 0 searches instead.
         top_k: sample among the k best tokens; 0 means all.
-        top_p: sample among the smallest set with this probability mass (nucleus sampling); 1 means
-            all.
-        epsilon_cutoff: sample among the tokens of at least this probability (epsilon sampling); 0
-            means all.
-        utility: utility by which hypotheses are ranked (`mnmt_jax.decoding.utilities`): `chrf`,
-            `chrf++` or `bleu` for minimum Bayes risk decoding, `backward` for reranking, or ''
-            for the model's score.
+        top_p: sample among the smallest set with this probability mass; 1 means all.
+        epsilon_cutoff: sample among the tokens of at least this probability; 0 means all.
+        utility: utility that ranks hypotheses (`mnmt_jax.decoding.utilities`): `chrf`, `chrf++` or
+            `bleu` for minimum Bayes risk, `backward` for reranking, '' for the model's score.
         seed: seed of sampling, and of the choice of contrast lines.
         source_contrast: weight of the subtracted probabilities given another line
             (`mnmt_jax.decoding.contrastive_decoding`; published with 0.7); 0 disables it.
@@ -380,9 +376,8 @@ class Decode(Checked):
             into the translation instead of encoded (`mnmt_jax.decoding.copy_unknown`).
         weights: precision of the loaded weights (`mnmt_jax.decoding.weight_precision`): as
             `stored`, or rounded to `bfloat16` or `int8`.
-        ensemble: further runs whose probabilities are averaged with those of the loaded one
-            (`mnmt_jax.decoding.ensemble`), as `RUN`, or `RUN@STEP` for another checkpoint than the
-            newest.
+        ensemble: further runs, `RUN` or `RUN@STEP`, whose probabilities are averaged with those of
+            the loaded one (`mnmt_jax.decoding.ensemble`).
         averaged: whether runs with `Optimizer.ema_decay` or `schedule_free` translate with the
             average of their parameters instead of the last ones.
     """
@@ -422,11 +417,6 @@ class Decode(Checked):
             raise UserError(
                 f"Decode.beam_groups={self.beam_groups} must divide Decode.beam_size="
                 f"{self.beam_size} and needs Decode.temperature=0; sampling has no groups"
-            )
-        if self.utility and self.beam_size < 2:
-            raise UserError(
-                f"Decode.utility='{self.utility}' ranks hypotheses, but Decode.beam_size="
-                f"{self.beam_size} makes one; raise it, e.g. to 32 with Decode.temperature=1.0"
             )
         if not self.buckets:
             raise UserError("Decode.buckets=() must name at least one length, such as (64,)")

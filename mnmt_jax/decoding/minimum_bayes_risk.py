@@ -20,12 +20,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sacrebleu.metrics import CHRF
-from sacrebleu.metrics.base import Metric
 
 from mnmt_jax.decoding.encoded_lines import Line
 
 if TYPE_CHECKING:
+    from sacrebleu.metrics import CHRF
+    from sacrebleu.metrics.base import Metric
+
     from mnmt_jax.decoding.candidate_ranking import Candidates, LogProbs
 
 SegmentMetric = Callable[[Sequence[Line], Sequence[str], Sequence[str]], Sequence[float]]
@@ -84,8 +85,14 @@ def pairwise_chrf(word_order: int = 0) -> PairwiseMetric:
     Args:
         word_order: 2 for chrF++.
     """
-    metric = CHRF(word_order=word_order)
-    return lambda lines, groups: [_chrf_matrix(metric, texts) for texts in groups]
+
+    def scores(lines: Sequence[Line], groups: Sequence[Sequence[str]]) -> Sequence[np.ndarray]:
+        from sacrebleu.metrics import CHRF
+
+        metric = CHRF(word_order=word_order)
+        return [_chrf_matrix(metric, texts) for texts in groups]
+
+    return scores
 
 
 def _chrf_matrix(metric: CHRF, texts: Sequence[str]) -> np.ndarray:

@@ -399,7 +399,11 @@ def check_search(inference_model: InferenceModel, decode: Decode) -> None:
     Raises:
         UserError: otherwise.
     """
-    get_utility(decode.utility)
+    if get_utility(decode.utility) is not None and decode.beam_size < 2:
+        raise UserError(
+            f"Decode.utility='{decode.utility}' ranks hypotheses, but Decode.beam_size="
+            f"{decode.beam_size} makes one; raise it, e.g. to 32 with Decode.temperature=1.0"
+        )
     longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
     check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
     check_beam_size(decode, inference_model.vocabulary.size)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-
-from sacrebleu.metrics import BLEU
+from typing import TYPE_CHECKING
 
 from mnmt_jax.decoding.candidate_ranking import Utility
 from mnmt_jax.decoding.minimum_bayes_risk import (
@@ -18,6 +17,9 @@ from mnmt_jax.decoding.minimum_bayes_risk import (
 from mnmt_jax.decoding.reranking import EstimatedQuality, QualityMetric, forward_and_backward
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import get_language
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import BLEU
 
 _NEURAL = "mnmt_jax.evaluation.neural_utilities"
 _UTILITIES: dict[str, Utility] = {}
@@ -82,6 +84,8 @@ def register_quality_metric(name: str, metric: QualityMetric) -> None:
 
 
 def _bleu(language: str) -> BLEU:
+    from sacrebleu.metrics import BLEU
+
     tokenizer = get_language(language).sacrebleu_tokenizer
     return BLEU(tokenize=tokenizer, effective_order=True)
 
