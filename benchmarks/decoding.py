@@ -7,7 +7,7 @@ depend on the output. Prints JSON for each search. `fitting` and `whole`: senten
 milliseconds per step and seconds of compilation for a batch whose sentences all have `--steps`
 tokens, with a target buffer of `--steps` or of `--max_length`. `together` and `turns`: sentences
 per second for `--batches` batches whose sentences have between a quarter of `--steps` and `--steps`
-tokens, in static batches or with continuous batching.
+tokens, in static batches or with continuous batching. `--kinds` selects some of them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.runtime.run_command import run_command
 
+KINDS = ("fitting", "whole", "together", "turns")
+
 
 def main() -> None:
     """Build a model and a batch, time the searches and print the measurements."""
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4, 5])
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--weights", default="stored", choices=("stored", "bfloat16", "int8"))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds per measurement")
     flags = parser.parse_args()
     stages = len(LAYOUTS[flags.layout].stages)
@@ -108,12 +111,13 @@ def _measure_searches(
             "compile_seconds": round(compile_seconds, 1),
         }
 
-    return {
-        "fitting": time_batch(flags.steps),
-        "whole": time_batch(flags.max_length + 1),
-        "together": time_continuous(flags.batch),
-        "turns": time_continuous(flags.batch // 4),
+    measure: dict[str, Callable[[], dict[str, float]]] = {
+        "fitting": lambda: time_batch(flags.steps),
+        "whole": lambda: time_batch(flags.max_length + 1),
+        "together": lambda: time_continuous(flags.batch),
+        "turns": lambda: time_continuous(flags.batch // 4),
     }
+    return {kind: measure[kind]() for kind in flags.kinds}
 
 
 def _measure(call: Callable[[], Any], flags: argparse.Namespace) -> tuple[float, float]:

@@ -121,8 +121,8 @@ def _error_program(sizes: Sizes, layout: str, width: int, rate: float) -> tuple[
     weights, _ = draw_states(stage, small, width, packed=True, seed=1)
 
     def gradients(module: Any, states: Any, key: jax.Array) -> Any:
-        read = functools.partial(attention(module, stage, segments, rate), key=key)
-        outputs, back = jax.vjp(read, states)
+        read = attention(module, stage, segments, rate)
+        outputs, back = jax.vjp(lambda states: read(states, key), states)
         weights_of = {role: weights[0][role].astype(x.dtype) for role, x in outputs.items()}
         return outputs, back(weights_of)
 

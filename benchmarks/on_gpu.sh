@@ -58,7 +58,7 @@ decoding() {
     if [ -n "$rehearse" ]; then size=(--embed=64 --layers=2 --vocab=100 --steps=4); fi
     for batch in 256 32 4; do
         "$python" benchmarks/decoding.py --layout=register "${size[@]}" --source_length=32 \
-            --max_length=64 --batch=$batch --beams 1 5 --weights=bfloat16 --seconds=1 \
+            --max_length=64 --batch=$batch --beams 1 5 --weights=bfloat16 --seconds=1 --kinds fitting \
             | tee "$out/decoding_register_$batch.json" || return 1
     done
 }

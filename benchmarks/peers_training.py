@@ -12,11 +12,11 @@ first engine, our FLOP/s as a fraction of the device's peak, and the peak memory
 counted, reading text is not.
 
 On `cpu` every engine has one thread on one core, and seconds are CPU time. On `gpu` all compute in
-bfloat16, Hugging Face's model is compiled (`torch.compile`), and seconds are wall time. Our engines
-of MITRE's sizes recompute layers in the backward pass, but for those with `kept` in their name;
-these and Hugging Face's run alone, after the others, because they need the memory. `small` is an
-encoder-decoder with 3 + 3 layers of 256; `466m` and `913m` are MITRE's decoders, compared with an
-encoder-decoder of the same total number of layers; `tiny` only checks the program.
+bfloat16, the layers of Hugging Face's model are compiled (`torch.compile`), and seconds are wall
+time. Our engines of MITRE's sizes recompute layers in the backward pass, but for those with `kept`
+in their name; these and Hugging Face's run alone, after the others, because they need the memory.
+`small` is an encoder-decoder with 3 + 3 layers of 256; `466m` and `913m` are MITRE's decoders,
+compared with an encoder-decoder of the same total number of layers; `tiny` only checks the program.
 """
 
 from __future__ import annotations

@@ -213,7 +213,9 @@ def transformers(size: Size, device: str, pairs: Pairs) -> Engine:
         _huggingface_model(configuration(size, device, []), size.vocab).to(torch_device).train()
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device == "gpu")
-    run = torch.compile(model, dynamic=True) if device == "gpu" else model
+    if device == "gpu":  # layers alike share one program; that of the whole model takes minutes
+        for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
+            layer.compile(dynamic=True)
     batches = shuffled_forever(_of_similar_lengths(pairs, size))
 
     def padded(sentences: list[np.ndarray], tag: int) -> torch.Tensor:
@@ -226,7 +228,7 @@ def transformers(size: Size, device: str, pairs: Pairs) -> Engine:
         source, target = (padded([pair[side] for pair in batch], 4 + side) for side in range(2))
         start_tokens = torch.full((len(batch), 1), _EOS, device=torch_device)
         with torch.autocast(torch_device.type, torch.bfloat16, enabled=device == "gpu"):
-            logits = run(
+            logits = model(
                 input_ids=source,
                 attention_mask=(source != _PAD).long(),
                 decoder_input_ids=torch.cat([start_tokens, target[:, :-1]], 1),

@@ -59,9 +59,11 @@ def main() -> None:
     """Read the results, print the table and the samples, and write the page."""
     flags = make_parser().parse_args()
 
+    from mnmt_jax.evaluation.language_normalization import normalized_table
     from mnmt_jax.evaluation.markdown_tables import (
         comparison_table,
         disambiguate_names,
+        leading_metrics,
         sample_lines,
     )
     from mnmt_jax.evaluation.paired_bootstrap import paired_scores, paired_table
@@ -89,6 +91,8 @@ def main() -> None:
     print(comparison_table(results, metrics, significance))
     if differences := difference_table(results, metrics, significance):
         print(f"\n{differences}")
+    if normalized := normalized_table(results, leading_metrics(results, metrics)):
+        print(f"\nMeans across languages:\n\n{normalized}")
     print(f"\nQuality flags:\n\n{quality_table(results)}")
     if groups:
         print(f"\nOver seeds:\n\n{seed_table(groups, metrics)}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.data import wmt24pp
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
 from mnmt_jax.data.libreoffice_corpus import HELP_LANGUAGES
 from mnmt_jax.data.monolingual import MonolingualFiles
@@ -391,6 +392,12 @@ _ROWS: Sequence[PublishedCorpus] = (
         "(NTREX-128/newstest2019-ref.deu.txt and so on)",
         tested_languages=MITRE_LANGUAGES,
         vocabulary="mitre",
+    ),
+    PublishedCorpus(
+        "wmt24pp",
+        wmt24pp.LANGUAGES,
+        wmt24pp.Wmt24pp,
+        "the files of the data set google/wmt24pp (en-de_DE.jsonl and so on)",
     ),
     PublishedCorpus(
         "multi30k",

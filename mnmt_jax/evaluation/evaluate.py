@@ -10,6 +10,7 @@ report      reads those and writes table.md and report.html
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,20 @@ from typing import Any
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import pluralize, say
-from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions
+from mnmt_jax.evaluation.benchmark import Benchmark, TestSet, choose_directions
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
-from mnmt_jax.evaluation.markdown_tables import format_score, is_result_page, result_page
+from mnmt_jax.evaluation.language_normalization import (
+    SIGNATURE,
+    LanguageCalibrations,
+    normalized_table,
+)
+from mnmt_jax.evaluation.markdown_tables import (
+    format_score,
+    is_result_page,
+    leading_metrics,
+    result_page,
+)
+from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.quality_flags import quality_table
@@ -217,7 +229,7 @@ def score(
     """
     folder, scored = Path(output), []
     provenance = model.provenance
-    statistics = {}
+    statistics, calibrations = {}, LanguageCalibrations()
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
         outputs = read_translations(folder / "translations", provenance, direction, texts)
@@ -233,7 +245,14 @@ def score(
             hypotheses = [sentence.text for sentence in outputs]
             scored_direction = optional_metrics.add(scored_direction, texts, hypotheses)
         statistics[direction] = DirectionStatistics.create(texts, scored_direction.statistics)
-        scored.append(_with_intervals(scored_direction, statistics[direction]))
+        direction_result = dataclasses.replace(
+            scored_direction.result,
+            intervals=direction_intervals(statistics[direction]),
+            calibration=calibrations.of(
+                direction, texts, functools.partial(_quality, direction[1], optional_metrics)
+            ),
+        )
+        scored.append(dataclasses.replace(scored_direction, result=direction_result))
         say(f"{number}/{len(directions)} {_progress_line(scored_direction.result)}")
     result = _run_result(model, benchmark, scored)
     if optional_metrics is not None:
@@ -245,12 +264,17 @@ def score(
     return result
 
 
-def _with_intervals(scored: ScoredDirection, statistics: DirectionStatistics) -> ScoredDirection:
-    """Return a scored direction with the intervals of its scores."""
-    intervals = direction_intervals(statistics)
-    return dataclasses.replace(
-        scored, result=dataclasses.replace(scored.result, intervals=intervals)
-    )
+def _quality(
+    target: str,
+    optional_metrics: OptionalMetrics | None,
+    texts: TestSet,
+    hypotheses: Sequence[str],
+) -> dict[str, float]:
+    """Return the scores of translations into a language by metric."""
+    scores = corpus_scores(hypotheses, texts.references, target)
+    standard = {"chrf": scores.chrf} | ({} if scores.bleu is None else {"bleu": scores.bleu})
+    optional = optional_metrics.scores(texts, hypotheses, target) if optional_metrics else {}
+    return {**standard, **optional}
 
 
 def report(output: str | Path) -> None:
@@ -265,7 +289,11 @@ def report(output: str | Path) -> None:
     folder = Path(output)
     result = read_result(folder)
     significance = SentenceSignificance.read([result], [folder])
-    page = result_page(result, significance, quality=quality_table([result]))
+    tables = {
+        "Quality flags": quality_table([result]),
+        "Means across languages": normalized_table([result], leading_metrics([result])),
+    }
+    page = result_page(result, significance, tables)
     write_text(folder / "table.md", page)
     write_report(folder / "report.html", [result], significance=significance)
 
@@ -336,6 +364,7 @@ def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict
         "bleu": {f"to {' '.join(codes)}": signature for signature, codes in targets.items()},
         "chrf": scored[0].scores.chrf_signature,
         "intervals": interval_signature(),
+        "normalization": SIGNATURE,
         "exact_match": "equal up to white space and Unicode's canonical forms",
         "off_target_lid": benchmark.detector.signature,
     }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from mnmt_jax.config.sections import Decode
@@ -196,19 +197,22 @@ def _format_setting(value: object) -> str:
 
 
 def result_page(
-    result: RunResult, significance: SentenceSignificance | None = None, *, quality: str = ""
+    result: RunResult,
+    significance: SentenceSignificance | None = None,
+    tables: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """Return the text of `table.md`: summary, averages, scores per direction, and methods.
 
     Args:
         result: the evaluation.
         significance: its intervals; None leaves them out.
-        quality: table of quality flags; empty leaves it out.
+        tables: further tables by title; empty ones are left out.
     """
     lines = [f"# {model_label(result)} on {result.task}", ""]
     lines += [result.note, ""] if result.note else []
     lines += [comparison_table([result], significance=significance), ""]
-    lines += ["## Quality flags", "", quality, ""] if quality else []
+    for title, table in tables.items():
+        lines += [f"## {title}", "", table, ""] if table else []
     lines += ["## Averages", "", _averages_table(result), ""]
     lines += _paper_lines(result)
     lines += ["## Directions", "", _directions_table(result), ""]

@@ -120,7 +120,7 @@ class OptionalMetrics:
             updates["spbleu"], statistics["spbleu"], self.signatures["spbleu"] = spbleu(
                 hypotheses, texts.references, self._tokenizer
             )
-        neural, missing = self._neural_scores(result, texts, hypotheses)
+        neural, missing = self._neural_scores(result.target, texts, hypotheses)
         statistics |= {name: mean_statistics(scores) for name, scores in neural.items()}
         paper, left_out = self._published_scores(result, texts, hypotheses)
         notes += [note for note in (missing, left_out) if note and note not in notes]
@@ -129,6 +129,22 @@ class OptionalMetrics:
         return dataclasses.replace(
             scored, result=dataclasses.replace(result, **updates), statistics=statistics
         )
+
+    def scores(
+        self, texts: TestSet, hypotheses: Sequence[str], target_language: str
+    ) -> dict[str, float]:
+        """Return the optional scores of translations by metric.
+
+        Args:
+            texts: the test set.
+            hypotheses: translations of its sources.
+            target_language: their language.
+        """
+        neural, _ = self._neural_scores(target_language, texts, hypotheses)
+        scores = {name: float(np.mean(values)) for name, values in neural.items()}
+        if self._selection.spbleu and self._tokenizer is not None:
+            scores["spbleu"], _, _ = spbleu(hypotheses, texts.references, self._tokenizer)
+        return scores
 
     def paper(self, results: Sequence[DirectionResult]) -> dict[str, Any]:
         """Return the averages of the published procedure, JSON-serialisable; {} without one."""
@@ -145,23 +161,23 @@ class OptionalMetrics:
         return {"procedure": procedure.name, "label": procedure.label, "averages": averages}
 
     def _neural_scores(
-        self, result: DirectionResult, texts: TestSet, hypotheses: Sequence[str]
+        self, target: str, texts: TestSet, hypotheses: Sequence[str]
     ) -> tuple[dict[str, list[float]], str]:
         """Return the neural scores of each sentence, and a note if a model is missing."""
         scores: dict[str, list[float]] = {}
         notes = []
         for metric in self._neural:
-            note = metric.missing(result.target)
+            note = metric.missing(target)
             if note:
                 notes.append(note)
                 continue
-            scores[metric.name] = metric.score(texts, hypotheses, result.target)
-            signature = metric.signature(result.target)
+            scores[metric.name] = metric.score(texts, hypotheses, target)
+            signature = metric.signature(target)
             if signature == metric.setting:
                 self.signatures[metric.name] = signature
             else:
                 signatures = self.signatures.setdefault(metric.name, {})
-                signatures[f"to {result.target}"] = signature
+                signatures[f"to {target}"] = signature
         return scores, "; ".join(notes)
 
     def _published_scores(
@@ -175,7 +191,7 @@ class OptionalMetrics:
         if prepared.references:
             # Swapping does not affect COMET (named fields) and BERTScore (its F is symmetric).
             selected = TestSet(prepared.sources, prepared.references)
-            neural, _ = self._neural_scores(result, selected, prepared.hypotheses)
+            neural, _ = self._neural_scores(result.target, selected, prepared.hypotheses)
             means = {name: float(np.mean(values)) for name, values in neural.items()}
             scores |= {name: round_as_published(mean) for name, mean in means.items()}
         if result.off_target_lid is not None:

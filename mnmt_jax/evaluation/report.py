@@ -27,6 +27,7 @@ from mnmt_jax.evaluation.html_page import (
     run_title,
     section,
 )
+from mnmt_jax.evaluation.language_normalization import normalized_section
 from mnmt_jax.evaluation.markdown_tables import (
     average_rows,
     decoding_label,
@@ -104,6 +105,7 @@ def report_page(
         difference_section(runs, leading, significance),
         seed_section(by_seed or {}, metrics),
         quality_section(runs),
+        normalized_section(runs, leading),
         _maps(runs, leading),
         training_curves(runs),
         _samples(runs),
@@ -143,7 +145,7 @@ def _summary(
         [_group_rows(runs, group, metrics, significance) for group in groups],
         class_="summary",
     )
-    text = "Unweighted means over directions, in percent"
+    text = "Unweighted, raw means over directions, in percent"
     if len(runs) > 1 and all(group.comparable for group in groups):
         text += ", over the directions and sentences that all models have. Bold is best"
     if significance:

@@ -108,6 +108,8 @@ class DirectionResult:
         repeated: number of hypotheses that repeat words in a loop; None if unknown.
         length_ratio: characters of the hypotheses, in percent of those of the references; None if
             unknown.
+        calibration: mean and standard deviation of a metric's scores of references with injected
+            errors, by field (`mnmt_jax.evaluation.language_normalization`).
     """
 
     source: str
@@ -137,6 +139,7 @@ class DirectionResult:
     copied: int | None = None
     repeated: int | None = None
     length_ratio: float | None = None
+    calibration: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def direction(self) -> Direction:
@@ -328,8 +331,8 @@ def _from_json(document: dict[str, Any]) -> RunResult:
 
 
 def _direction_from_json(item: dict[str, Any]) -> DirectionResult:
-    intervals = _tuples(item.get("intervals", {}))
-    return DirectionResult(**{**item, "notes": tuple(item["notes"]), "intervals": intervals})
+    pairs = {name: _tuples(item.get(name, {})) for name in ("intervals", "calibration")}
+    return DirectionResult(**{**item, **pairs, "notes": tuple(item["notes"])})
 
 
 def _tuples(value: Any) -> Any:

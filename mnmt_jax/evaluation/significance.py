@@ -80,7 +80,7 @@ class SentenceSignificance:
         if common := common_directions(results):  # whose sentences are those of all
             joined = {pair: one[pair] for one in statistics for pair in one if pair in common}
             self._clusters = [_clusters(joined)] * len(results)
-        self._names = [result.name for result in results]
+        self._results = results
 
     @staticmethod
     def read(
@@ -102,11 +102,15 @@ class SentenceSignificance:
     @property
     def notes(self) -> list[str]:
         """Remarks for readers: evaluations without intervals."""
-        without = [name for name, one in zip(self._names, self._statistics, strict=True) if not one]
+        without = [
+            result.name
+            for result, one in zip(self._results, self._statistics, strict=True)
+            if len(one) < len(result.directions)
+        ]
         if not without:
             return []
         return [
-            f"No intervals and tests of {', '.join(without)}: the folder has no statistics of "
+            f"No intervals and tests of {', '.join(without)}: the folder lacks statistics of "
             "sentences; run 'mnmt evaluate' again."
         ]
 

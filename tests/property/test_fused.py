@@ -283,8 +283,11 @@ def test_triton_takes_all_of_it(rate, monkeypatch):
         found, back = jax.vjp(read_of, states)
         return back(found)
 
-    traced = jax.jit(gradients).trace(jax.random.key(7), states)
-    program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    device = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")
+    mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.jit(gradients).trace(jax.random.key(7), states)
+        program = traced.lower(lowering_platforms=("cuda",)).as_text()
     names = both_ways("gpu", REGISTER)
     assert program.count("stablehlo.custom_call @__gpu$xla.gpu.triton") == len(names)
     assert all(f'name = "{name}"' in program for name in names)

@@ -14,6 +14,7 @@ from mnmt_jax.data.parallel_corpora import CORPORA, PatternFiles, get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED, published_corpus
 from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.vocabulary.languages import (
     EC40_TIERS,
     MITRE_LANGUAGES,
@@ -292,6 +293,32 @@ def test_ntrex(data):
     assert list(corpus.pairs("test", ("zh", "en")))[1] == ("second in zh", "second in en")
 
 
+def test_wmt24pp(data):
+    def rows(*texts):
+        fields = ({"source": s, "target": t, "is_bad_source": bad} for s, t, bad in texts)
+        return lines(*map(json.dumps, fields))
+
+    folder = data / "wmt24pp"
+    folder.mkdir(parents=True)
+    german = rows(("Yes.", "Ja.", False), ("%%", "%%", True), ("One.\nTwo.", "Eins.  Zwei.", False))
+    (folder / "en-de_DE.jsonl").write_text(german)
+    (folder / "en-zh_TW.jsonl").write_text(rows(("Yes.", "是。", False)))
+    corpus = get_corpus("wmt24pp")
+    assert corpus.splits() == ("test",) and len(corpus.languages) == 56
+    pairs = [("en", "de"), ("en", "zh_Hant"), ("de", "en"), ("zh_Hant", "en")]
+    assert corpus.directions("test") == tuple(pairs) and corpus.directions("train") == ()
+    expected = [("Yes.", "Ja."), ("One. Two.", "Eins. Zwei.")]
+    assert list(corpus.pairs("test", ("en", "de"))) == expected
+    assert list(corpus.pairs("test", ("de", "en"))) == [pair[::-1] for pair in expected]
+    assert corpus.reports["test", ("en", "de")].dropped == {"bad_source": 1}
+    benchmark = Benchmark("wmt24pp", corpus, languages=("en", "de"), limit=1)
+    assert benchmark.texts(("en", "de")).references == ("Ja.",)
+    for text, message in (("[1]", "no object with the texts"), ("x", "not JSON")):
+        (folder / "en-de_DE.jsonl").write_text(text + "\n")
+        with pytest.raises(UserError, match=f"en-de_DE.jsonl:1: {message}"):
+            list(published_corpus("wmt24pp").pairs("test", ("en", "de")))
+
+
 def test_multi30k(data):
     for code in ("en", "de", "fr", "cs"):
         write(data, **{f"multi30k__train_dot_{code}": lines(code, f"{code} 2")})
@@ -405,6 +432,7 @@ def test_numbers_of_directions():
         "flores": 0,
         "flores_tuning": 100,
         "ntrex": 0,
+        "wmt24pp": 0,
         "multi30k": 6,
         "ted20": 38,
         "iwslt17": 6,

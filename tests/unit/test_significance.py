@@ -191,7 +191,7 @@ def test_statistics_are_kept_with_the_evaluation(systems, tmp_path):
     assert set(read_statistics(tmp_path, first.directions)) == {PAIRS[1]}
     results = [first, second]
     significance = SentenceSignificance.read(results, [tmp_path, tmp_path / "none"], SAMPLES)
-    assert "No intervals and tests of better: the folder has no" in significance.notes[0]
+    assert "No intervals and tests of worse, better: the folder lacks" in significance.notes[0]
     assert difference_table(results, [], significance) == ""
     (tmp_path / "statistics" / "x.npz").write_bytes(b"x")
     with pytest.raises(UserError, match="x.npz: already exists and was not written by"):

@@ -1,0 +1,64 @@
+"""`mnmt compare` on evaluations in folders: tables on the terminal and sections of the page."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mnmt_jax.commands import compare
+from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.evaluation.sentence_statistics import write_statistics
+from tests.unit.made_results import made_result
+from tests.unit.test_paired_bootstrap import damaged
+from tests.unit.test_significance import PAIRS, REFERENCES, made
+
+
+def run_compare(monkeypatch, tmp_path, folders, *flags):
+    page = tmp_path / "report.html"
+    words = ["compare", *folders, "--output", page, "--resamples", "100", *flags]
+    monkeypatch.setattr("sys.argv", [str(word) for word in words])
+    compare.main()
+    return page.read_text(encoding="utf-8")
+
+
+def test_intervals_and_tests_are_printed_and_on_the_page(tmp_path, monkeypatch, capsys):
+    folders = []
+    for seed, name in enumerate(("worse", "better")):
+        hypotheses = {
+            pair: damaged(REFERENCES, 0.5 - 0.3 * seed, n) for n, pair in enumerate(PAIRS)
+        }
+        result, statistics = made(name, hypotheses)
+        folders.append(tmp_path / name)
+        folders[-1].mkdir()
+        write_statistics(folders[-1], statistics)
+        write_result(result, folders[-1] / "scores.json")
+    page = run_compare(monkeypatch, tmp_path, folders)
+    printed = capsys.readouterr().out
+    assert "Differences to worse:" in printed and "Quality flags:" in printed
+    tests = printed.partition("Differences to")[2]
+    row = next(line for line in tests.splitlines() if " BLEU " in line)
+    assert row.count("0.010") == 2  # 1 / 101
+    assert "±" in printed.splitlines()[2] and 'class="interval"' in page
+    assert "<h2>Differences to worse</h2>" in page and "100 resamples" in page
+    (folders[1] / "statistics" / "fr-de.npz").unlink()
+    page = run_compare(monkeypatch, tmp_path, folders)
+    printed = capsys.readouterr().out
+    assert "No intervals and tests of better: the folder lacks" in printed
+    assert "Differences to" not in printed and "Differences to" not in page
+
+
+@pytest.mark.parametrize("flags", [(), ("--by_seed",)])
+def test_seeds_are_a_section_of_the_page(tmp_path, monkeypatch, capsys, flags):
+    folders = []
+    for layout, seed in (("prefix", 0), ("prefix", 1), ("register", 0), ("register", 1)):
+        result = made_result(f"{layout}_{seed}", ("en", "de", "fr"), seed=seed, layout=layout)
+        config = {"model": {"layout": layout}, "train": {"seed": seed}}
+        folders.append(tmp_path / result.name)
+        folders[-1].mkdir()
+        write_result(dataclasses.replace(result, config=config), folders[-1] / "scores.json")
+    page = run_compare(monkeypatch, tmp_path, folders, *flags)
+    printed = capsys.readouterr().out
+    assert ("<h2>Over<wbr/> seeds</h2>" in page or "<h2>Over seeds</h2>" in page) == bool(flags)
+    assert ("Over seeds:" in printed) == bool(flags)
+    assert "No intervals and tests of prefix_0" in printed
