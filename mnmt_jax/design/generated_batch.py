@@ -48,6 +48,19 @@ class GenerationModel(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class BatchChange:
+    """A change of each micro-batch before it is trained on; validation sees the original.
+
+    Attributes:
+        change: returns arrays that replace those of the micro-batch.
+        copies: how often each row is in the changed micro-batch, in consecutive rows.
+    """
+
+    change: Callable[[GenerationModel], Batch]
+    copies: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
 class GeneratedBatch:
     """A batch generated from each micro-batch; its cross entropy is added to the loss.
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mnmt_jax.design.generated_batch import GeneratedBatch
+from mnmt_jax.design.generated_batch import BatchChange, GeneratedBatch
 from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.design.objective import Objective, Player
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
@@ -106,6 +106,10 @@ class TrainingHooks:
     def mask_shares(self) -> MaskShares | None:
         """Return the masking rates of a masked language model; None keeps the defaults."""
         return None
+
+    def batch_changes(self) -> tuple[BatchChange, ...]:
+        """Return changes of each micro-batch, in the order in which they are applied."""
+        return ()
 
     def generated_batches(self, config: Config) -> tuple[GeneratedBatch, ...]:
         """Return the batches that training generates from each micro-batch and also learns from.

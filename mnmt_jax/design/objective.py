@@ -103,6 +103,13 @@ class Forward(Protocol):
     def read(self, requested: Request) -> Array:
         """Return states, a recorded intermediate or log-probabilities, an item of `inputs`."""
 
+    def map_logits(self, function: Callable[[Array], Array]) -> Array:
+        """Return a function of the logits of the batch, a block of positions at a time.
+
+        Args:
+            function: takes float32 logits [rows, width, vocab] and returns [any rows, width].
+        """
+
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
         """Return the output of an auxiliary sublayer (`Plan.auxiliary`) for states of a role."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from mnmt_jax.design.layouts import LANGUAGES, SOURCE
 from mnmt_jax.design.objective import Batch, Intermediate, LogProbs, Request, States
 from mnmt_jax.design.views import View
 from mnmt_jax.model.intermediates import INTERMEDIATES, recorded
-from mnmt_jax.model.label_log_probs import label_log_probs
+from mnmt_jax.model.label_log_probs import label_log_probs, map_logits
 from mnmt_jax.model.network import Network
 
 # Folded into the rng of auxiliary sublayers and of changed batches; views count from 1.
@@ -108,6 +108,14 @@ class ForwardPasses:
             return self._log_probs[requested]
         return recorded(self._intermediates, requested)
 
+    def map_logits(self, function: Callable[[Array], Array]) -> Array:
+        """Return a function of the logits of the batch; see `Forward.map_logits`."""
+        return map_logits(function, self._heads(self.features), chunk=self._chunk)
+
+    def _heads(self, features: tuple[Array, ...]) -> list[tuple[Array, Array]]:
+        tables = [self._params[head.table] for head in self._model.plan.heads]
+        return list(zip(features, tables, strict=True))
+
     def auxiliary(self, name: str, states: Array, role: str = SOURCE) -> Array:
         """Return the output of a sublayer of `Plan.auxiliary`.
 
@@ -132,9 +140,8 @@ class ForwardPasses:
             rng = None if self._rng is None else jax.random.fold_in(self._rng, _CHANGED + number)
             features, _ = self._apply("features_and_states", batch, (), rng)
         role = self._model.layout.generated
-        tables = [self._params[head.table] for head in self._model.plan.heads]
         return label_log_probs(
-            list(zip(features, tables, strict=True)),
+            self._heads(features),
             batch[f"{role}_labels"],
             (batch[f"{role}_segment_ids"] != 0) & (batch[f"{role}_labels"] >= 0),
             chunk=self._chunk,

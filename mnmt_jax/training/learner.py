@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ import optax
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.generated_batch import GeneratedBatch
+from mnmt_jax.design.generated_batch import BatchChange, GeneratedBatch
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.method import all_objectives
 from mnmt_jax.design.objective import Batch, LogProbs, Objective, Player, States
@@ -32,6 +33,7 @@ from mnmt_jax.training.optimizer import Schedule, make_optimizer, make_schedule
 # tokens, an update of a small model with 8,000 pieces ran 1.15 times as fast as with 4,608.
 LOSS_CHUNK = 4608
 CPU_LOSS_CHUNK = 512
+_BATCH_CHANGE = 2**26  # folded into a micro-batch's rng
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,6 +83,7 @@ class Learner:
         before: updates of the players that precede the unnamed player.
         generated_batches: batches that are generated from each micro-batch and also trained on.
         ema_decay: decay of the moving average of the parameters; 0 keeps none.
+        batch_changes: changes of each micro-batch before it is trained on.
     """
 
     model: Network
@@ -94,6 +97,7 @@ class Learner:
     before: tuple[PlayerUpdate, ...] = ()
     generated_batches: tuple[GeneratedBatch, ...] = ()
     ema_decay: float = 0.0
+    batch_changes: tuple[BatchChange, ...] = ()
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -127,6 +131,7 @@ class Learner:
             ),
             generated,
             config.optimizer.ema_decay,
+            tuple(change for method in config.methods for change in method.batch_changes()),
         )
 
     @property
@@ -205,7 +210,8 @@ class Learner:
             request for request in inputs if isinstance(request, LogProbs) and request.change
         }
         changed_flops = len(changed) * train_flops(*sizes, pair, trainable=self.trainable)
-        return pair_flops + changed_flops + len(self.generated_batches) * generated_flops
+        copies = math.prod(change.copies for change in self.batch_changes)
+        return copies * pair_flops + changed_flops + len(self.generated_batches) * generated_flops
 
     def warnings(self, step: int, metrics: Mapping[str, float]) -> dict[str, str]:
         """Return the warnings of objectives about their metrics, by the objective's name.
@@ -230,7 +236,9 @@ class Learner:
 
         A validation batch has one direction, where InstruCL's term in the authors' form is 0.
         """
-        return dataclasses.replace(self, objectives=(), before=(), generated_batches=())
+        return dataclasses.replace(
+            self, objectives=(), before=(), generated_batches=(), batch_changes=()
+        )
 
 
 def _loss_chunk(mesh: jax.sharding.Mesh) -> int:
@@ -293,6 +301,7 @@ def batch_loss(
     Returns:
         The sum to differentiate, and the sums to report.
     """
+    batch = _changed(learner, params, batch, rng)
     passes = _forward_passes(learner, learner.objectives, params, batch, rng)
     tables = [params[head.table] for head in learner.model.plan.heads]
     layout = learner.model.layout
@@ -328,6 +337,15 @@ def player_loss(
     present = batch[f"{learner.model.layout.generated}_segment_ids"] != 0
     tokens = present.sum(dtype=jnp.float32)
     return sum(terms.values(), jnp.zeros((), jnp.float32)), terms | {"tokens": tokens}
+
+
+def _changed(learner: Learner, params: Any, batch: Batch, rng: Array | None) -> Batch:
+    """Return a micro-batch after `Learner.batch_changes`."""
+    for number, spec in enumerate(learner.batch_changes):
+        key = None if rng is None else jax.random.fold_in(rng, _BATCH_CHANGE)
+        network = learner.model, params
+        batch = {**batch, **change_batch(spec.change, number, network, batch, key)}
+    return batch
 
 
 def _forward_passes(

@@ -11,12 +11,15 @@ import pytest
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Model
 from mnmt_jax.cost.describe import count_parameters, describe
+from mnmt_jax.cost.state_memory import count_state_bytes
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.design.plan import Sublayer
 from mnmt_jax.model.flops import Sentence, cache_bytes, forward_flops, train_flops
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.sublayers import FeedForward
 from mnmt_jax.model.trainable_params import Trainable, join
+from tests.made_run import make_config
 from tests.random_params import random_params
 from tests.sample_batches import (
     VOCAB,
@@ -155,3 +158,29 @@ def test_describe_command():
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
     assert "--gin_file" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "per_kernel", "per_other", "average"),
+    [
+        ({}, 8, 8, 0),
+        ({"name": "muon"}, 4, 8, 0),
+        ({"name": "schedule_free", "schedule": "constant"}, 8, 8, 0),
+        ({"ema_decay": 0.9}, 8, 8, 4),
+        ({"frozen": ("embedding",)}, 8, 8, 0),
+    ],
+)
+@pytest.mark.usefixtures("relaxed_dtypes")
+def test_state_bytes_are_those_of_moments_and_averages(optimizer, per_kernel, per_other, average):
+    config = make_config(Path("cache"), optimizer=optimizer)
+    leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(config.model, VOCAB))
+    sizes = {jax.tree_util.keystr(path): leaf.size for path, leaf in leaves}
+    trained = {n: size for n, size in sizes.items() if "frozen" not in optimizer or "emb" not in n}
+    kernels = sum(size for name, size in trained.items() if "kernel" in name)
+    others = sum(trained.values()) - kernels
+    assert kernels > 1000 and others > 100
+    actual = count_state_bytes(config, VOCAB)
+    total = sum(sizes.values())
+    assert (actual["parameters"], actual["average"]) == (4 * total, average * total)
+    counters = actual["optimizer"] - per_kernel * kernels - per_other * others
+    assert 4 <= counters <= 64

@@ -105,6 +105,7 @@ NEEDED = {
     "lcs": [*ENCODER_DECODER, "LCS.first=2", "LCS.languages=('en', 'de')"],
     "mrasp2": [*ENCODER_DECODER, "MRASP2.layer=2"],
     "unlikelihood": [*ENCODER_DECODER, "Unlikelihood.vocabulary=('en', 'de')"],
+    "word_dropout": [*ENCODER_DECODER, "WordDropout.vocabulary=('en', 'de')"],
     "tpdm": [*ENCODER_DECODER, "TPDM.layer=2"],
     "graformer": [
         "Model.layout='grafted'",

@@ -138,6 +138,11 @@ class TranslationModel(models.BaseTransformerModel):
                 f"'{learner.generated_batches[0].name}' makes batches with the model inside the "
                 "update, which t5x's trainer cannot; train with 'mnmt train'"
             )
+        if learner.batch_changes:
+            raise UserError(
+                "a method of Train.methods changes batches inside the update (word_dropout, "
+                "rdrop), which t5x's trainer does not; train with 'mnmt train'"
+            )
         converter = make_converter(
             pieces, learner.model.layout, config.data, BatchExtras.of(config)
         )

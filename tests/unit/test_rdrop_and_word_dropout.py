@@ -1,0 +1,180 @@
+"""R-Drop and word dropout: changed batches, the divergence, learning, meshes and resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.errors import UserError
+from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.rdrop import RDrop, mean_divergence
+from mnmt_jax.methods.word_dropout import WordDropout
+from mnmt_jax.model.flops import Sentence
+from mnmt_jax.model.forward_passes import ForwardPasses
+from mnmt_jax.training.gradients import sum_gradients
+from mnmt_jax.training.learner import Learner, _changed, batch_loss
+from mnmt_jax.training.state import make_init
+from mnmt_jax.training.train import train
+from mnmt_jax.training.train_step import train_step
+from mnmt_jax.vocabulary.language_codes import find_code
+from mnmt_jax.vocabulary.special_ids import PAD_ID, UNK_ID
+from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.random_params import STRONG, random_params
+from tests.unit import made_text
+from tests.unit.test_unlikelihood import setting
+
+VOCABULARY = made_text.vocabulary()
+FIRST_TAG = VOCABULARY.size - len(VOCABULARY.languages)
+METHODS = {"rdrop": RDrop(), "word_dropout": WordDropout(source=0.4, target=0.3)}
+
+
+def configure(folder="", *methods, **changes):
+    sizes = {"layout": "register", "stage_layers": (1,), "dropout": 0.3}
+    data = {"instruction": "register"}
+    config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
+    return config.bind_languages(VOCABULARY.languages, find_code)
+
+
+def learner_of(*methods, **changes) -> Learner:
+    config = configure("", *methods, **changes)
+    return Learner.from_config(config, VOCABULARY.size, make_mesh(Mesh(), jax.devices()[:1]))
+
+
+def batch_of(repeats: int = 1):
+    """Return the batch of register models in the tests of unlikelihood; rows times `repeats`."""
+    return {name: jnp.tile(array, (repeats, 1)) for name, array in setting()[-1].items()}
+
+
+def test_word_dropout_replaces_pieces_of_inputs_at_its_rates():
+    learner = learner_of(METHODS["word_dropout"])
+    params, batch = random_params(learner.model, 3, STRONG), batch_of(60)
+    noisy = jax.device_get(_changed(learner, params, batch, jax.random.key(1)))
+    changed = {name for name in batch if (np.asarray(batch[name]) != noisy[name]).any()}
+    assert changed == {"source_tokens", "target_tokens"}
+    for role, rate in (("source", 0.4), ("target", 0.3)):
+        before, after = np.asarray(batch[f"{role}_tokens"]), noisy[f"{role}_tokens"]
+        is_piece = (before > UNK_ID) & (before < FIRST_TAG)
+        is_replaced = before != after
+        assert (after[is_replaced] == UNK_ID).all() and not is_replaced[~is_piece].any()
+        assert (before[~is_piece] > PAD_ID).any()
+        assert is_replaced.sum() / is_piece.sum() == pytest.approx(rate, abs=0.04)
+    again = jax.device_get(_changed(learner, params, batch, jax.random.key(2)))
+    assert (again["source_tokens"] != noisy["source_tokens"]).any()
+    assert _changed(learner.plain(), params, batch, jax.random.key(1)) is batch
+
+
+def test_the_divergence_equals_the_sum_of_two_by_definition():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(6, 2, 5)).astype(np.float32)
+    p = np.exp(logits.astype(np.float64))
+    p /= p.sum(axis=-1, keepdims=True)
+    expected = np.zeros((3, 2))
+    for pair in range(3):
+        first, second = p[2 * pair], p[2 * pair + 1]
+        kl = (first * np.log(first / second)).sum(-1) + (second * np.log(second / first)).sum(-1)
+        expected[pair] = kl / 2
+    np.testing.assert_allclose(mean_divergence(jnp.asarray(logits)), expected, rtol=1e-5)
+
+
+def test_the_loss_is_that_of_two_passes_with_their_divergence():
+    """The sums equal those of the logits of the repeated rows, computed outside."""
+    learner = dataclasses.replace(learner_of(RDrop(2.0)), chunk=7)
+    params, batch, rng = random_params(learner.model, 3, STRONG), batch_of(), jax.random.key(5)
+    loss, sums = batch_loss(learner, params, batch, rng)
+    twice = {name: jnp.repeat(array, 2, axis=0) for name, array in batch.items()}
+    passes = ForwardPasses(learner.model, params, twice, rng)
+    logits = passes.features[0] @ params["embedding"].T
+    valid = np.asarray(batch["target_segment_ids"]) != 0
+    divergence = 2.0 * np.asarray(mean_divergence(logits))[valid].sum()
+    _, plain = batch_loss(learner.plain(), params, twice, rng)
+    assert float(sums["tokens"]) == 2 * valid.sum()
+    assert float(sums["rdrop"]) == pytest.approx(divergence, rel=1e-4) and divergence > 1
+    assert float(sums["smoothed"]) == pytest.approx(float(plain["smoothed"]), rel=1e-5)
+    assert float(loss) == pytest.approx(float(plain["smoothed"]) + divergence, rel=1e-4)
+    pair = Sentence(8, 8)
+    assert learner.train_flops(pair, {}) == 2 * learner.plain().train_flops(pair, {})
+
+
+@functools.cache
+def divergence_after_training(weight: float) -> tuple[float, float]:
+    """Train on one batch; return the mean divergence without weight, and the cross entropy."""
+    optimizer = {"learning_rate": 1e-2, "warmup_steps": 1, "label_smoothing": 0.0}
+    learner, batch = learner_of(RDrop(weight), model={"embed": 32}, optimizer=optimizer), batch_of()
+    state = make_init(learner, batch, 0)()
+    step = jax.jit(functools.partial(train_step, learner))
+    for _ in range(120):
+        state, _ = step(state, {name: array[None] for name, array in batch.items()})
+    measured = dataclasses.replace(learner, objectives=RDrop(1.0).objectives())
+    _, sums = batch_loss(measured, state.params, batch, jax.random.key(9))
+    return float(sums["rdrop"] / sums["tokens"]), float(sums["nll"] / sums["tokens"])
+
+
+def test_passes_with_different_dropout_agree_after_training():
+    (apart, plain_nll), (together, nll) = map(divergence_after_training, (0.0, 5.0))
+    assert together < 0.5 * apart
+    assert nll < 2.5 and plain_nll < 2.5  # log 60 is 4.1
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_mesh_computes_the_gradients_of_one_device(name):
+    learner = learner_of(METHODS[name])
+    params, batch = random_params(learner.model, 3), batch_of(4)
+    stacked = {key: array.reshape(3, 8, -1) for key, array in batch.items()}
+    results = []
+    for mesh in (make_mesh(Mesh(), jax.devices()[:1]), make_mesh(Mesh(fsdp=2, tensor=2))):
+        placed = place_batch(jax.device_get(stacked), mesh, leading=1)
+
+        def gradients(params, batch, learner=learner):
+            update = learner.player_updates[-1]
+            return sum_gradients(learner, update, (params, {}), batch, jax.random.key(2))
+
+        results.append(jax.device_get(compile_on(mesh, gradients)(params, placed)))
+    (expected, expected_sums), (actual, sums) = results
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), *((actual, expected))
+    )
+    for key, value in expected_sums.items():
+        assert float(sums[key]) == pytest.approx(float(value), rel=1e-4), key
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return make_cache(tmp_path_factory.mktemp("regularized"))
+
+
+def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_programs):
+    config = configure(
+        cache,
+        *METHODS.values(),
+        train={"steps": 4, "log_every": 1, "eval_every": 2, "save_every": 2},
+    )
+    straight, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(config, straight) is None
+    assert all(line["rdrop"] > 0 for line in records(straight))
+    shutil.copytree(straight, broken)
+    shutil.rmtree(broken / "checkpoints" / "4")
+    assert train(config, broken) is None
+    assert_same_training(broken, straight, 4)
+
+
+@pytest.mark.parametrize(
+    ("methods", "model", "message"),
+    [
+        ((RDrop(),), {"dropout": 0.0}, "set Model.dropout, for example to 0.3"),
+        ((RDrop(), InstruCL(layer=1)), {}, "the objective of 'instructcl' does not expect"),
+        ((RDrop(),), {"layout": "masked_lm"}, "'masked_lm' does not predict next tokens"),
+        ((WordDropout(),), {"layout": "masked_lm"}, "'masked_lm' masks its inputs already"),
+    ],
+)
+def test_runs_that_cannot_use_them_are_refused(methods, model, message):
+    with pytest.raises(UserError, match=message):
+        learner_of(*methods, model=model)
