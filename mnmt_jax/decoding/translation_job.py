@@ -126,7 +126,7 @@ class TranslationJob:
     @property
     def has_slots(self) -> bool:
         """Whether a server may search lines by continuous batching; else it does so in batches."""
-        return True
+        return not self.decode.utility
 
     @property
     def parallel_searches(self) -> int:
