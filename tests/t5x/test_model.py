@@ -312,6 +312,8 @@ def test_contrast_is_refused():
     [
         ({"weights": "int8"}, "Decode.weights='int8' must be 'stored' for t5x"),
         ({"copy_unknown": True}, "Decode.copy_unknown must be False for t5x"),
+        ({"utility": "chrf"}, "Decode.utility='chrf' must be '' for t5x"),
+        ({"ensemble": ("run",)}, r"Decode.ensemble must be \(\) for t5x"),
     ],
 )
 def test_settings_unsupported_by_t5x_are_refused(setting, message):

@@ -1,6 +1,7 @@
 """Ensembles against the mean of their members' probabilities under teacher forcing."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from mnmt_jax.commands.analysis_inputs import translator_facts
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.alignment import align_lines
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.ensemble import check_member
 from mnmt_jax.decoding.translate_lines import translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
@@ -156,3 +158,11 @@ def test_members_that_do_not_fit_are_refused(tmp_path):
         binding = f"Decode.ensemble=('{tmp_path}/{name}',)"
         with pytest.raises(UserError, match=message):
             Translator.load(tmp_path / "first", bindings=[binding])
+
+
+def test_members_have_one_vocabulary():
+    first = made_translator()
+    vocabularies = types.SimpleNamespace(fingerprint=1), first.vocabulary
+    with pytest.raises(UserError, match="runs/other has another vocabulary"):
+        check_member("runs/other", first.config, vocabularies[0], first.config, vocabularies[1])
+    check_member("runs/other", first.config, vocabularies[1], first.config, vocabularies[1])

@@ -93,6 +93,10 @@ def test_a_text_is_translated_with_its_glossary():
 
 
 def test_sampling_with_a_glossary_is_refused():
+    with pytest.raises(UserError, match="beam_groups=3: diverse beam search has no terms"):
+        made_translator().translate(
+            LINES[:1], source="en", target="de", glossary={"a": "b"}, beam_groups=3
+        )
     with pytest.raises(UserError, match="temperature=1: sampling has no terms"):
         made_translator().translate(
             LINES[:1], source="en", target="de", glossary={"a": "b"}, temperature=1.0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding import utilities
 from mnmt_jax.decoding.translate_lines import translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
@@ -46,14 +47,22 @@ def test_backward_adds_the_mean_log_probability_of_the_source():
     assert changed
 
 
-def test_lines_do_not_depend_on_finished_ones():
-    """Bit for bit, although the pairs of all lines share batches."""
-    translator = made_translator(utility="backward")
+def test_lines_do_not_depend_on_finished_ones(monkeypatch):
+    """Bit for bit, although the pairs of all lines share batches: all have the same rows."""
+    shapes, original = set(), lines_module.score_batch
+
+    def score_batch(params, batch, **options):
+        shapes.add(batch["source_tokens"].shape[0])
+        return original(params, batch, **options)
+
+    monkeypatch.setattr(lines_module, "score_batch", score_batch)
+    translator = made_translator(utility="backward", batch=64)
     decode, model = translator.config.decode, translator.inference_model
     lines = list(TranslationJob.create(translator).number_lines(LINES, **INTO_FRENCH))
     together = dict(translate_lines(model, lines, decode))
     rest = dict(translate_lines(model, lines, decode, done=range(5)))
     assert rest == {i: together[i] for i in (5, 6)}
+    assert shapes == {64}
 
 
 def test_a_line_that_does_not_fit_backwards_keeps_the_order_of_scores():
