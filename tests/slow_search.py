@@ -6,6 +6,7 @@ caches or fixed shapes.
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -41,6 +42,64 @@ def slow_beam_search(
         if len(finished) == beam:
             break
     return sorted(finished, key=lambda hypothesis: -hypothesis[0])
+
+
+def slow_diverse_search(
+    log_probs: LogProbs,
+    *,
+    beam: int,
+    groups: int,
+    penalty: float,
+    max_length: int,
+    length_penalty: float = 1.0,
+) -> list[Hypothesis]:
+    """Diverse beam search: a beam per group, one after the other in each step."""
+    width = beam // groups
+    live: list[list[Hypothesis]] = [[(0.0, [])] for _ in range(groups)]
+    finished: list[list[Hypothesis]] = [[] for _ in range(groups)]
+    for step in range(max_length + 1):
+        used: collections.Counter[int] = collections.Counter()
+        for group in range(groups):
+            if len(finished[group]) == width:
+                continue
+            candidates = [
+                (np.float32(total) + np.float32(value), tokens, token)
+                for total, tokens in live[group]
+                for token, value in enumerate(_allowed(log_probs(tokens), step, max_length))
+                if value > -np.inf
+            ]
+            candidates.sort(key=lambda one: -(one[0] - np.float32(penalty * used[one[2]])))
+            live[group] = []
+            for rank, (total, tokens, token) in enumerate(candidates[: 2 * width]):
+                if token != EOS:
+                    live[group].append((total, [*tokens, token]))
+                elif rank < width and len(finished[group]) < width:
+                    score = float(total) / (step + 1) ** length_penalty
+                    finished[group].append((score, [*tokens, EOS]))
+            live[group] = live[group][:width]
+            used.update(tokens[-1] for _, tokens in live[group])
+    return sorted(itertools.chain(*finished), key=lambda hypothesis: -hypothesis[0])
+
+
+def sequence_probabilities(
+    log_probs: LogProbs,
+    *,
+    max_length: int,
+    epsilon_cutoff: float = 0.0,
+    tokens: tuple[int, ...] = (),
+) -> dict[tuple[int, ...], float]:
+    """Return the probability of each sequence that sampling can draw after `tokens`."""
+    probs = np.exp(_allowed(log_probs(tokens), len(tokens), max_length).astype(np.float64))
+    probs /= probs.sum()
+    probs = np.where((probs >= epsilon_cutoff) | (probs == probs.max()), probs, 0)
+    sequences: collections.Counter[tuple[int, ...]] = collections.Counter()
+    for token in np.flatnonzero(probs).tolist():
+        longer = (*tokens, token)
+        settings = {"max_length": max_length, "epsilon_cutoff": epsilon_cutoff, "tokens": longer}
+        ends = {longer: 1.0} if token == EOS else sequence_probabilities(log_probs, **settings)
+        for sequence, prob in ends.items():
+            sequences[sequence] += prob * probs[token] / probs.sum()
+    return sequences
 
 
 def slow_constrained_search(

@@ -64,7 +64,13 @@ def model_facts(
 
 
 def translator_facts(label: str, translator: Translator) -> dict[str, Any]:
-    """Return the facts that identify a translator's model."""
+    """Return the facts that identify a translator's model.
+
+    Raises:
+        UserError: if it is an ensemble.
+    """
+    if translator.config.decode.ensemble:
+        raise UserError("Decode.ensemble: one model at a time is analysed; leave it out")
     checkpoint = f"step {translator.step}"
     return model_facts(label, checkpoint, translator.identity, translator.parameters)
 

@@ -8,12 +8,13 @@ variables (MNMT_SERVE_PORT=5000). SIGTERM and Ctrl-C end the server after the re
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import (
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _VARIABLES = ("run", "lid", "beam_size", "pivot", "step")
 """Flags that are also variables, beside those of `Settings`."""
+_ALLOCATIONS = 10_000  # of objects between two garbage collections
+_PARALLEL_SEARCHES = 2  # on a CPU (`TranslationJob.parallel_searches`)
 
 
 def make_parser() -> CommandParser:
@@ -75,6 +78,7 @@ def main() -> None:
         from mnmt_jax.serving.connections import Server, make_config
     except ImportError as error:
         raise UserError(f"{error.name} is not installed: pip install 'mnmt-jax[serve]'") from error
+    _limit_threads(settings)
     import_modules(flags.module_import)
     from mnmt_jax.serving.database import Database
     from mnmt_jax.serving.service import TranslationService
@@ -103,6 +107,27 @@ def main() -> None:
             server.run([listener])
         finally:
             service.stop()
+
+
+def _limit_threads(
+    settings: Settings, variables: MutableMapping[str, str] = os.environ, processors: int = 0
+) -> None:
+    """Divide the processors between the programs that JAX runs at a time on CPUs.
+
+    Args:
+        settings: number of threads or of parallel searches.
+        variables: the environment, which JAX reads when it starts; `PJRT_NPROC` there stays unless
+            there is a flag.
+        processors: number of processors; 0 for those of this process.
+    """
+    if settings.engine != "jax" or (settings.replicas > 1 and not settings.threads):
+        return
+    count = processors or len(os.sched_getaffinity(0))
+    threads = max(1, count // (settings.parallel_searches or _PARALLEL_SEARCHES))
+    if settings.threads:
+        variables["PJRT_NPROC"] = str(settings.threads)
+    else:
+        variables.setdefault("PJRT_NPROC", str(threads))
 
 
 def _load_job(
@@ -175,5 +200,10 @@ def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threadi
     searches = [search for job in jobs.values() for search in job.searches]
     for replica in (replica for search in searches for replica in search.replicas):
         warm_up(replica, settings.window)
+    # What is loaded now stays: collections of the whole heap would stop all requests for some
+    # tenths of a second. Requests make little cyclic garbage, so collections are rare.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_ALLOCATIONS)
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

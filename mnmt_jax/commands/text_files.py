@@ -21,7 +21,7 @@ from mnmt_jax.runtime.run_command import flush_output
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.encoded_lines import Line
-    from mnmt_jax.decoding.translate_lines import Translation
+    from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 
 BadLines = dict[str, list[int]]
 """Numbers of bad lines, from 1, by reason: "bad_utf8" or "too_long"."""
@@ -218,8 +218,13 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         "score": translation.score,
         "truncated": translation.truncated,
         "limited": translation.limited,
-        "nbest": [{"text": h.text, "score": h.score} for h in translation.hypotheses],
+        "nbest": [_hypothesis_record(hypothesis) for hypothesis in translation.hypotheses],
     }
+
+
+def _hypothesis_record(hypothesis: Hypothesis) -> dict[str, Any]:
+    record: dict[str, Any] = {"text": hypothesis.text, "score": hypothesis.score}
+    return record if hypothesis.utility is None else record | {"utility": hypothesis.utility}
 
 
 def read_record(record: Mapping[str, Any]) -> Translation:
@@ -227,7 +232,9 @@ def read_record(record: Mapping[str, Any]) -> Translation:
     from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 
     return Translation(
-        hypotheses=tuple(Hypothesis(one["text"], one["score"], ()) for one in record["nbest"]),
+        hypotheses=tuple(
+            Hypothesis(one["text"], one["score"], (), one.get("utility")) for one in record["nbest"]
+        ),
         truncated=record["truncated"],
         limited=record["limited"],
         pivot=record.get("pivot"),

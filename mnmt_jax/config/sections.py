@@ -357,9 +357,14 @@ class Decode(Checked):
         batch: sentences translated together.
         buckets: source lengths (with tag and eos) that inputs are padded to; longer inputs are
             truncated to the largest and marked.
+        beam_groups: groups of diverse beam search, which divide the beam; 1 is plain beam search.
+        diversity_penalty: nats by which a group avoids a token of an earlier group.
         temperature: sampling temperature; 0 searches instead.
         top_k: sample among the k best tokens; 0 means all.
         top_p: sample among the smallest set with this probability mass; 1 means all.
+        epsilon_cutoff: sample among the tokens of at least this probability; 0 means all.
+        utility: utility that ranks hypotheses (`mnmt_jax.decoding.utilities`): `chrf`, `chrf++` or
+            `bleu` for minimum Bayes risk, `backward` for reranking, '' for the model's score.
         seed: seed of sampling, and of the choice of contrast lines.
         source_contrast: weight of the subtracted probabilities given another line
             (`mnmt_jax.decoding.contrastive_decoding`; published with 0.7); 0 disables it.
@@ -371,6 +376,8 @@ class Decode(Checked):
             into the translation instead of encoded (`mnmt_jax.decoding.copy_unknown`).
         weights: precision of the loaded weights (`mnmt_jax.decoding.weight_precision`): as
             `stored`, or rounded to `bfloat16` or `int8`.
+        ensemble: further runs, `RUN` or `RUN@STEP`, whose probabilities are averaged with those of
+            the loaded one (`mnmt_jax.decoding.ensemble`).
         averaged: whether runs with `Optimizer.ema_decay` or `schedule_free` translate with the
             average of their parameters instead of the last ones.
     """
@@ -381,9 +388,13 @@ class Decode(Checked):
     max_length_per_source: Annotated[float, Range(low=0, high=1000)] = 0.0
     batch: Length = 32
     buckets: tuple[Length, ...] = (16, 32, 64, 128, 256)
+    beam_groups: Annotated[int, Range(low=1, high=4096)] = 1
+    diversity_penalty: Weight = 0.5
     temperature: Weight = 0.0
     top_k: Amount = 0
     top_p: Annotated[float, Range(low=0, high=1, exclude_low=True)] = 1.0
+    epsilon_cutoff: Rate = 0.0
+    utility: str = ""
     seed: Seed = 0
     source_contrast: Weight = 0.0
     language_contrast: Weight = 0.0
@@ -391,6 +402,7 @@ class Decode(Checked):
     allow_unk: bool = False
     copy_unknown: bool = False
     weights: Literal["stored", "bfloat16", "int8"] = "stored"
+    ensemble: tuple[str, ...] = ()
     averaged: bool = True
 
     def __post_init__(self) -> None:
@@ -400,6 +412,11 @@ class Decode(Checked):
             raise UserError(
                 f"Decode.temperature={self.temperature:g} must be 0, which searches, or at least "
                 f"{_LEAST_TEMPERATURE:g}"
+            )
+        if self.beam_size % self.beam_groups or (self.beam_groups > 1 and self.temperature):
+            raise UserError(
+                f"Decode.beam_groups={self.beam_groups} must divide Decode.beam_size="
+                f"{self.beam_size} and needs Decode.temperature=0; sampling has no groups"
             )
         if not self.buckets:
             raise UserError("Decode.buckets=() must name at least one length, such as (64,)")

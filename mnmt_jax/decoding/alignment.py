@@ -120,7 +120,7 @@ def align_lines(
     """Align lines and their best hypotheses.
 
     Args:
-        inference_model: the model.
+        inference_model: the model; of an ensemble, the first member aligns.
         translated: lines with their translations.
         decode: settings of the search.
         path: attentions to use; None is `alignment_path`.
@@ -129,6 +129,7 @@ def align_lines(
         The alignment of each line; None if its translation has no pieces, or text that was copied
         to it.
     """
+    inference_model = inference_model.first_member
     pairs = _pairs(inference_model, translated, decode)
     alignments: list[Alignment | None] = [None] * len(translated)
     for shape, members in _by_shape(inference_model, pairs, decode).items():

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.constrained_search import ConstrainedBeamSearch
 from mnmt_jax.decoding.contrastive_decoding import Contrast
+from mnmt_jax.decoding.diverse_beam_search import DiverseBeamSearch
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search, Step
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.key_values import Cache, reorder
@@ -31,29 +32,26 @@ def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
         has_terms: whether requests have terms. Greedy search is then beam search of one beam.
 
     Raises:
-        UserError: if a value is out of range, or sampling has terms.
+        UserError: if sampling or diverse beam search has terms.
     """
-    if decode.beam_size < 1:
-        raise UserError(f"Decode.beam_size={decode.beam_size} must be at least 1")
     if has_terms:
         check_method_for_terms(decode)
         beam = 1 if decode.method == "greedy" else decode.beam_size
         return ConstrainedBeamSearch(beam, reorder, decode.length_penalty)
     if decode.method == "greedy":
         return Greedy(length_penalty=decode.length_penalty)
+    if decode.beam_groups > 1:
+        groups = decode.beam_groups, decode.diversity_penalty
+        return DiverseBeamSearch(decode.beam_size, reorder, decode.length_penalty, *groups)
     if decode.method == "beam":
         return BeamSearch(decode.beam_size, reorder, decode.length_penalty)
-    if decode.temperature < 0 or not 0 < decode.top_p <= 1 or decode.top_k < 0:
-        raise UserError(
-            f"Decode.temperature={decode.temperature}, top_k={decode.top_k}, top_p={decode.top_p}: "
-            "need temperature >= 0, top_k >= 0 and 0 < top_p <= 1"
-        )
     return Sample(
         beam=decode.beam_size,
         temperature=decode.temperature,
         top_k=decode.top_k,
         top_p=decode.top_p,
         length_penalty=decode.length_penalty,
+        epsilon_cutoff=decode.epsilon_cutoff,
     )
 
 
@@ -61,12 +59,17 @@ def check_method_for_terms(decode: Decode) -> None:
     """Check that a search can have terms.
 
     Raises:
-        UserError: if it samples.
+        UserError: if it samples, or has groups of beams.
     """
     if decode.method == "sample":
         raise UserError(
             f"Decode.temperature={decode.temperature:g}: sampling has no terms of a glossary; "
             "use --gin.Decode.temperature=0"
+        )
+    if decode.beam_groups > 1:
+        raise UserError(
+            f"Decode.beam_groups={decode.beam_groups}: diverse beam search has no terms of a "
+            "glossary; use --gin.Decode.beam_groups=1"
         )
 
 
@@ -104,7 +107,7 @@ def override_decode(decode: Decode, **settings: Any) -> Decode:
             raise UserError(
                 f"{name}={value!r}: not a search setting; the settings are {', '.join(known)}"
             )
-    for name in ("weights", "averaged"):
+    for name in ("weights", "averaged", "ensemble"):
         if settings.get(name, getattr(decode, name)) != getattr(decode, name):
             raise UserError(f"{name}: set when a model is loaded, with Decode.{name}")
     return dataclasses.replace(decode, **settings)
@@ -124,10 +127,18 @@ def describe_search(decode: Decode) -> dict[str, Any]:
     unused += ["averaged"] if decode.averaged else []
     if decode.method != "sample":
         unused += ["temperature", "top_k", "top_p"]
+    if decode.method != "sample" or not decode.epsilon_cutoff:
+        unused.append("epsilon_cutoff")
     if not decode.source_contrast:
         unused.append("source_contrast")
     if not decode.language_contrast:
         unused += ["language_contrast", "contrast_languages"]
+    if not decode.ensemble:
+        unused.append("ensemble")
+    if decode.beam_groups == 1:
+        unused += ["beam_groups", "diversity_penalty"]
+    if not decode.utility:
+        unused.append("utility")
     if not decode.copy_unknown:
         unused.append("copy_unknown")
     if decode.method != "sample" and not decode.source_contrast:

@@ -11,6 +11,7 @@ import jax
 
 from mnmt_jax.data.converter import TASK, Converter, HostBatch, Lengths
 from mnmt_jax.data.instruction import Instruction
+from mnmt_jax.decoding.ensemble import Ensemble
 from mnmt_jax.distributed.sharding import batch_shards, place_batch
 from mnmt_jax.model.network import Network
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -23,7 +24,7 @@ class InferenceModel:
     """A network with everything needed to run it on text.
 
     Attributes:
-        model: the network.
+        model: the network, or an ensemble of networks.
         params: parameters of the network.
         vocabulary: converts text to ids and back.
         instruction: positions of language tags.
@@ -35,6 +36,14 @@ class InferenceModel:
     vocabulary: Vocabulary
     instruction: Instruction
     mesh: jax.sharding.Mesh | None = None
+
+    @property
+    def first_member(self) -> InferenceModel:
+        """The first member of an ensemble; the model if it is not one."""
+        model: Any = self.model
+        if not isinstance(model, Ensemble):
+            return self
+        return dataclasses.replace(self, model=model.members[0], params=self.params[0])
 
     def rows(self, max_rows: int, lines: int) -> int:
         """Return the smallest batch size that holds a number of lines, at most `max_rows`.

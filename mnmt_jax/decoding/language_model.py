@@ -81,8 +81,8 @@ class LanguageModel(PretrainedModel):
             language: language code of all prompts, or one per prompt.
             count: texts per prompt.
             settings: fields of `Decode` that replace those of the configuration: `temperature` (1
-                if the configuration has 0, which searches), `top_k`, `top_p`, `max_length`, `seed`,
-                `batch`, `buckets`.
+                if the configuration has 0, which searches), `top_k`, `top_p`, `epsilon_cutoff`,
+                `max_length`, `seed`, `batch`, `buckets`.
 
         Returns:
             `count` texts for each prompt, in order, including the prompt. A draw depends on the

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,14 +16,17 @@ import jax
 
 from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.config.sections import Mesh as MeshConfig
+from mnmt_jax.decoding.ensemble import check_member
 from mnmt_jax.distributed.local import local_mesh
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.sublayers import param_axes
 from mnmt_jax.runs.checkpoint_files import array_types
 from mnmt_jax.runs.parameters import check_parameters, load_params, place_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
+_CHECKPOINT = re.compile(r"(.+)@(\d+|best|average)")  # RUN@STEP
 MeshChoice = jax.sharding.Mesh | MeshConfig | list[jax.Device] | Literal["local"] | None
 
 
@@ -65,6 +69,29 @@ def load_run(
     params, loaded_step = load_params(folder, step, transfer, averaged=config.decode.averaged)
     check_parameters(folder, config.model, vocabulary.size, params)
     return LoadedRun(config, vocabulary, params, str(folder.location), loaded_step, devices)
+
+
+def load_members(first: LoadedRun, mesh: MeshChoice) -> list[tuple[Model, Any]]:
+    """Return configurations and parameters of the runs of `Decode.ensemble`.
+
+    Args:
+        first: the model that they complete to an ensemble.
+        mesh: as in `PretrainedModel.load`.
+
+    Raises:
+        UserError: if one cannot be loaded, or does not fit the first.
+    """
+    members = []
+    for name in first.config.decode.ensemble:
+        match = _CHECKPOINT.fullmatch(name)
+        run, step = match.groups() if match else (name, None)
+        checkpoint = int(step) if step and step.isdigit() else step
+        averaged = f"Decode.averaged={first.config.decode.averaged}"
+        loaded = load_run(run, checkpoint, gin_files=(), bindings=(averaged,), mesh=mesh)
+        check_member(name, loaded.config, loaded.vocabulary, first.config, first.vocabulary)
+        config = loaded.config.bind_languages(loaded.vocabulary.languages, find_code)
+        members.append((config.model, loaded.params))
+    return members
 
 
 def _choose_mesh(mesh: MeshChoice, config: Config, shapes: Any) -> jax.sharding.Mesh | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import jax
 
-from mnmt_jax.config.sections import Config
+from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.decoding.ensemble import Ensemble
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.weight_precision import STORED, compute_config, round_weights
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.distributed.local import device_sets
-from mnmt_jax.model.network import build_model
+from mnmt_jax.model.network import Network, build_model
 from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -40,6 +41,7 @@ class PretrainedModel:
         run: str = "",
         step: int | None = None,
         mesh: jax.sharding.Mesh | None = None,
+        members: Sequence[tuple[Model, Any]] = (),
     ) -> None:
         """Assemble a model.
 
@@ -50,19 +52,24 @@ class PretrainedModel:
             run: path of the run; empty if there is none.
             step: step of the checkpoint; None if unknown.
             mesh: mesh of the parameters, whose devices share each batch; None is one device.
+            members: configurations and parameters of further models, whose probabilities are
+                averaged with those of this one (`mnmt_jax.decoding.ensemble`).
         """
         self.config = config = config.bind_languages(vocabulary.languages, find_code)
         self.vocabulary = vocabulary
         self.run, self.step = run, step
         self.replicas: tuple[Self, ...] = ()
         weights = config.decode.weights
-        model = build_model(compute_config(config.model, weights), vocabulary.size)
+        model, rounded = _with_precision(config.model, params, weights, vocabulary.size)
         self.check_layout(model.layout)
         instruction = get_instruction(config.data.instruction)
+        if members:
+            others = [_with_precision(*member, weights, vocabulary.size) for member in members]
+            networks, rounded = zip((model, rounded), *others, strict=True)
+            model = cast(Network, Ensemble(networks))  # search and scoring use both alike
+            params = (params, *(member_params for _, member_params in members))
         self._parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
         self._fingerprint = None if weights == STORED else tree_fingerprint(params)
-        tables = [table.name for table in model.plan.tables]
-        rounded = round_weights(params, weights, tables, model.plan.param_axes())
         self._inference_model = InferenceModel(model, rounded, vocabulary, instruction, mesh)
 
     @classmethod
@@ -92,9 +99,10 @@ class PretrainedModel:
             UserError: if the folder is not a run, has no such checkpoint, its model is not of this
                 kind, or the sizes of `Mesh` do not divide the devices.
         """
-        from mnmt_jax.decoding.model_loading import load_run
+        from mnmt_jax.decoding.model_loading import load_members, load_run
 
         loaded = load_run(run, step, gin_files=gin_files, bindings=bindings, mesh=mesh)
+        members = load_members(loaded, mesh)
         return cls(
             loaded.config,
             loaded.vocabulary,
@@ -102,6 +110,7 @@ class PretrainedModel:
             run=loaded.run,
             step=loaded.step,
             mesh=loaded.mesh,
+            members=members,
         )
 
     @classmethod
@@ -163,7 +172,7 @@ class PretrainedModel:
 
     @property
     def parameters(self) -> int:
-        """Number of the model's parameters, as stored."""
+        """Number of the parameters, as stored; of all members of an ensemble."""
         return self._parameters
 
     @property
@@ -177,3 +186,12 @@ class PretrainedModel:
             "vocabulary": self.vocabulary.fingerprint,
             "instruction": self.config.data.instruction,
         }
+
+
+def _with_precision(
+    config: Model, params: Any, weights: str, vocabulary_size: int
+) -> tuple[Network, Any]:
+    """Return the network of a configuration, and its parameters with rounded weights."""
+    model = build_model(compute_config(config, weights), vocabulary_size)
+    tables = [table.name for table in model.plan.tables]
+    return model, round_weights(params, weights, tables, model.plan.param_axes())

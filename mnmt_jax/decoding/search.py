@@ -27,6 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mnmt_jax.decoding.contrastive_decoding import EXCLUDED_PROB_SCALE, Contrast, contrast_scores
 from mnmt_jax.decoding.search_arrays import AnyArray, StopCount, pick, put_tokens, repeat_until
 from mnmt_jax.decoding.search_terms import SearchTerms
+from mnmt_jax.decoding.truncation import truncate
 from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
@@ -160,8 +161,8 @@ class BeamState:
     live_tokens: Int[Array, "batch beam steps"]
     live_scores: Float[Array, "batch beam"]  # sums of log-probabilities
     finished: Hypotheses  # in the order of finishing
-    finished_count: Int[Array, " batch"]
-    done: Bool[Array, " batch"]
+    finished_count: Int[Array, " batch *groups"]
+    done: Bool[Array, " batch *groups"]
     cache: Any
 
 
@@ -217,8 +218,7 @@ class BeamSearch:
             scores, parents, tokens = self.ranked(values, normalizer, state, request)
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
             state = self._finalise(state, request, is_running, (scores, parents, is_eos))
-            # A stable sort by `is_eos` puts the other continuations first, in order of rank.
-            chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
+            chosen = self.chosen(is_eos)
             parents, last = pick(parents, chosen), pick(tokens, chosen)
             state = dataclasses.replace(
                 state,
@@ -253,6 +253,10 @@ class BeamSearch:
         totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * candidates)
         scores, flat = top_of_rows(totals, 2 * beam)
         return scores, flat // candidates, pick(tokens.reshape(batch, beam * candidates), flat)
+
+    def chosen(self, is_eos: Bool[Array, "batch ranked"]) -> Int[Array, "batch beam"]:
+        """Return the ranks of the continuations that stay live: the first without eos."""
+        return jnp.argsort(is_eos, axis=1, stable=True)[:, : self.beam]
 
     def continued(
         self, state: BeamState, parents: Int[Array, "batch beam"], request: Request
@@ -455,9 +459,11 @@ class Sample(_Chains):
         beam: draws per sentence.
         temperature: divisor of logits, > 0.
         top_k: number of the most probable tokens to draw from; 0 is all.
-        top_p: probability mass of the smallest set of most probable tokens to draw from, applied
-            after `top_k`; 1 is all.
+        top_p: probability mass of the smallest set of most probable tokens to draw from (nucleus
+            sampling), applied after `top_k`; 1 is all.
         length_penalty: as in `BeamSearch`.
+        epsilon_cutoff: least probability of a token to draw, after temperature and before `top_k`;
+            the most probable token always remains.
     """
 
     beam: int = 1
@@ -465,20 +471,19 @@ class Sample(_Chains):
     top_k: int = 0
     top_p: float = 1.0
     length_penalty: float = 1.0
+    epsilon_cutoff: float = 0.0
 
     def choose(self, logits: Array, step: Array, request: Request) -> Array:
         """Draw from the random stream of each sentence, independent of other sentences."""
         if request.rngs is None:
             raise ValueError("Request.rngs is missing; sampling needs a key for each sentence")
         vocab = logits.shape[-1]
-        logits = logits / self.temperature
-        tokens = None
-        if self.top_k or self.top_p < 1.0:
-            logits, tokens = top_of_rows(logits, min(self.top_k or vocab, vocab))
-            mass = jax.nn.softmax(logits, axis=-1)
-            mass_before = jnp.cumsum(mass, axis=-1) - mass
-            is_first = jnp.arange(logits.shape[-1])[None, None] == 0
-            logits = jnp.where((mass_before < self.top_p) | is_first, logits, -jnp.inf)
+        logits, tokens = truncate(
+            logits / self.temperature,
+            self.epsilon_cutoff,
+            min(self.top_k or vocab, vocab),
+            self.top_p,
+        )
 
         def draw(rng: Array, step: Array, rows: Array) -> Array:
             rngs = jax.random.split(jax.random.fold_in(rng, step), self.beam)

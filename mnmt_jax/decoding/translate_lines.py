@@ -11,6 +11,7 @@ fewer slots, sums may be rounded in another order. Source contrast reads other l
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -19,6 +20,7 @@ import numpy as np
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
 from mnmt_jax.decoding.alignment import Alignment
+from mnmt_jax.decoding.candidate_ranking import rank_candidates
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
@@ -44,6 +46,7 @@ from mnmt_jax.decoding.search_limits import (
     with_memory_errors,
 )
 from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
+from mnmt_jax.decoding.utilities import get_utility
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -59,11 +62,13 @@ class Hypothesis:
         text: text without line breaks.
         score: nats / length ** length_penalty, eos included; contrasted if the search was.
         tokens: generated ids with eos, without forced ones.
+        utility: by which hypotheses are ranked; None if they are ranked by their scores.
     """
 
     text: str
     score: float
     tokens: tuple[int, ...]
+    utility: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +145,11 @@ def translate_lines(
     yield from ((i, untranslated(encoded_lines[i])) for i in wanted if not encoded_lines[i].inputs)
     encoded_lines = {i: encoded for i, encoded in encoded_lines.items() if encoded.inputs}
     plan = _Plan(inference_model, lines, encoded_lines, decode)
-    results = plan.search(wanted, None if has_sources else len(lines))
-    for i, hypotheses in with_memory_errors(results, decode):
+    results = with_memory_errors(plan.search(wanted, None if has_sources else len(lines)), decode)
+    if (utility := get_utility(decode.utility)) is not None:
+        log_probs = functools.partial(_fitting_scores, inference_model, decode=decode)
+        results = rank_candidates(results, lines, utility, log_probs)
+    for i, hypotheses in results:
         yield i, to_translation(plan.encoded_lines[i], hypotheses, lines[i])
 
 
@@ -274,6 +282,7 @@ def score_lines(
     lines: Sequence[Line],
     references: Sequence[str],
     decode: Decode,
+    count: int | None = None,
 ) -> list[Score]:
     """Score reference translations by their log-probabilities, without length normalisation.
 
@@ -283,6 +292,8 @@ def score_lines(
             are empty.
         references: the translation of each line, or the text.
         decode: settings, of which buckets and batch are used.
+        count: assumed number of lines per bucket, which determines the batch; None is the actual
+            number.
 
     Raises:
         UserError: if a pair does not fit the largest bucket.
@@ -293,13 +304,12 @@ def score_lines(
         [line.text for line in lines], [line.source_lang for line in lines]
     )
     targets = vocabulary.encode_lines(references, [line.target_lang for line in lines])
-    extra = max(instruction.source_extra, instruction.target_extra)
-    sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
+    sizes = _pair_sizes(inference_model, sources, targets)
     check_lengths_fit_bucket(lines, sizes, decode)
     sums = np.zeros(len(lines), np.float32)
     for bucket, members in group_by_bucket(dict(enumerate(sizes)), decode):
         logits = bucket * vocabulary.size
-        max_rows = inference_model.rows(decode.batch, len(members))
+        max_rows = inference_model.rows(decode.batch, count or len(members))
         rows = inference_model.on_all_devices(min(max_rows, _SCORED_LOGITS // logits))
         for chunk in chunks(members, rows):
             pairs = [make_example(inference_model, lines[i], sources[i], targets[i]) for i in chunk]
@@ -314,6 +324,35 @@ def score_lines(
                 )
                 sums[chunk] = np.asarray(log_probs)[: len(chunk)]
     return [Score(total, len(t) + 1) for total, t in zip(sums.tolist(), targets, strict=True)]
+
+
+def _pair_sizes(
+    inference_model: InferenceModel, sources: Sequence[list[int]], targets: Sequence[list[int]]
+) -> list[int]:
+    instruction = inference_model.instruction
+    extra = max(instruction.source_extra, instruction.target_extra)
+    return [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
+
+
+def _fitting_scores(
+    inference_model: InferenceModel,
+    lines: Sequence[Line],
+    references: Sequence[str],
+    decode: Decode,
+) -> list[Score | None]:
+    """Score pairs as `score_lines` does, always in full batches; None for pairs that do not fit."""
+    encode = inference_model.vocabulary.encode_lines
+    sources = encode([line.text for line in lines], [line.source_lang for line in lines])
+    targets = encode(references, [line.target_lang for line in lines])
+    sizes = _pair_sizes(inference_model, sources, targets)
+    fitting = [i for i, size in enumerate(sizes) if size <= max(decode.buckets)]
+    pairs = [lines[i] for i in fitting], [references[i] for i in fitting]
+    scores: list[Score | None] = [None] * len(lines)
+    for i, score in zip(
+        fitting, score_lines(inference_model, *pairs, decode, count=decode.batch), strict=True
+    ):
+        scores[i] = score
+    return scores
 
 
 def check_lengths_fit_bucket(lines: Sequence[Line], sizes: Sequence[int], decode: Decode) -> None:
@@ -360,6 +399,11 @@ def check_search(inference_model: InferenceModel, decode: Decode) -> None:
     Raises:
         UserError: otherwise.
     """
+    if get_utility(decode.utility) is not None and decode.beam_size < 2:
+        raise UserError(
+            f"Decode.utility='{decode.utility}' ranks hypotheses, but Decode.beam_size="
+            f"{decode.beam_size} makes one; raise it, e.g. to 32 with Decode.temperature=1.0"
+        )
     longest = length_limit(decode, max(decode.buckets)) + inference_model.instruction.target_extra
     check_decode(inference_model, decode, {inference_model.model.layout.generated: longest})
     check_beam_size(decode, inference_model.vocabulary.size)

@@ -26,6 +26,7 @@ from mnmt_jax.decoding.retry import Retry
 from mnmt_jax.decoding.terms import NO_TERMS
 from mnmt_jax.decoding.translate_lines import Translation, translate_lines
 from mnmt_jax.design.method import as_facts
+from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
@@ -125,7 +126,18 @@ class TranslationJob:
     @property
     def has_slots(self) -> bool:
         """Whether a server may search lines by continuous batching; else it does so in batches."""
-        return True
+        return not self.decode.utility
+
+    @property
+    def parallel_searches(self) -> int:
+        """Number of batches that a server searches at a time.
+
+        Two on a CPU, where the threads of one program often wait for each other; otherwise one,
+        because batches that all devices share would wait for each other's transfers.
+        """
+        mesh = self.pretrained.inference_model.mesh
+        shares_device = not self.pretrained.replicas and (mesh is None or mesh.size == 1)
+        return 2 if self.has_slots and shares_device and platform() == "cpu" else 1
 
     @property
     def window_size(self) -> int:

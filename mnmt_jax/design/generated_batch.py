@@ -33,6 +33,10 @@ class GenerationModel(Protocol):
     def vocab_size(self) -> int:
         """Size of the vocabulary; its last ids are the tags, in the order of the languages."""
 
+    @property
+    def prefix_length(self) -> int:
+        """Number of target tokens that are not generated: the first input and a forced tag."""
+
     def greedy(self, batch: Batch, prefix: Array, limits: Array, steps: int) -> Array:
         """Translate greedily with the current parameters, without gradients.
 

@@ -36,8 +36,8 @@ class PairedScore:
         metric: `BLEU` or `chrF++`.
         first: score of the baseline, in percent.
         second: score of the other system, in percent.
-        p: two-sided p of the difference by the paired bootstrap.
-        p_randomization: that by approximate randomization.
+        p: p of the difference by the paired bootstrap, one-sided in effect.
+        p_randomization: two-sided p by approximate randomization.
     """
 
     direction: str

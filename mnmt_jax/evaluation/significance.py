@@ -45,7 +45,8 @@ class PairedDifference:
     Attributes:
         mean: mean of the system minus that of the first.
         interval: 95 % interval of the difference, by the paired bootstrap.
-        p_bootstrap: two-sided p of the paired bootstrap.
+        p_bootstrap: p of the paired bootstrap. sacreBLEU subtracts the mean of the absolute
+            differences of the samples, which makes it one-sided in effect.
         p_randomization: two-sided p of approximate randomization.
     """
 

@@ -49,9 +49,9 @@ def difference_section(
         return []
     text = (
         f"Means over directions; {significance.samples:,} resamples of the sentences. p by the "
-        "paired bootstrap and by approximate randomization, as in sacreBLEU, without correction "
-        "for the number of rows. They say whether other sentences would give another result, not "
-        "whether another seed would."
+        "paired bootstrap (in effect one-sided) and by approximate randomization, as in sacreBLEU, "
+        "without correction for the number of rows. They say whether other sentences would give "
+        "another result, not whether another seed would."
     )
     return [section(_title(results), tag("p", text, class_="muted"), text_table(_HEADER, rows))]
 

@@ -228,6 +228,16 @@ def _check_decode(job: SentenceJob) -> None:
     for name, value in wrong.items():
         if value:
             raise UserError(f"Decode.{name}={value:g}: --engine=ctranslate2 has only plain search")
+    if decode.beam_groups > 1:
+        raise UserError(
+            f"Decode.beam_groups={decode.beam_groups}: --engine=ctranslate2 has only plain search"
+        )
+    if decode.ensemble:
+        raise UserError("Decode.ensemble: --engine=ctranslate2 searches with one model")
+    if decode.utility:
+        raise UserError(
+            f"Decode.utility='{decode.utility}': --engine=ctranslate2 ranks by the model's score"
+        )
     if decode.weights != "stored":
         raise UserError(
             f"Decode.weights='{decode.weights}': with --engine=ctranslate2 use --compute_type"

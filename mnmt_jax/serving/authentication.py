@@ -23,7 +23,7 @@ def make_identify(users: Users) -> Callable[[Request], Awaitable[None]]:
     """
 
     async def identify(request: Request) -> None:
-        if is_deepl(request.url.path):
+        if is_deepl(request.scope["path"]):
             key, missing, wrong = _header_key(request), (403, _DEEPL), (403, _DEEPL)
         elif request.method == "POST":
             key = _header_key(request) or text_field(await read_fields(request), "api_key")

@@ -42,7 +42,7 @@ def _parsed(request: Request) -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 async def _read_fields(request: Request, lists: tuple[str, ...]) -> dict[str, Any]:
-    fields = _form(request.url.query, lists)
+    fields = _form(request.scope["query_string"], lists)
     body = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not body:
@@ -54,7 +54,7 @@ async def _read_fields(request: Request, lists: tuple[str, ...]) -> dict[str, An
         return fields | _collected([(key, value) for key, value in form.multi_items()], lists)
     if body.lstrip().startswith(b"{"):
         raise RefusedError(400, "the body looks like JSON; send Content-Type: application/json")
-    return fields | _form(_text(body), lists)
+    return fields | _form(body, lists)
 
 
 def user_of(request: Request) -> User:
@@ -180,9 +180,9 @@ def _has_surrogates(value: object) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _form(text: str, lists: tuple[str, ...]) -> dict[str, Any]:
+def _form(text: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
-        return _collected(parse_qsl(text, keep_blank_values=True, errors="strict"), lists)
+        return _collected(parse_qsl(text.decode(), keep_blank_values=True, errors="strict"), lists)
     except UnicodeDecodeError:
         raise RefusedError(400, "the fields are not UTF-8") from None
 
@@ -195,10 +195,3 @@ def _collected(pairs: list[tuple[str, Any]], lists: tuple[str, ...]) -> dict[str
         else:
             fields[name] = value
     return fields
-
-
-def _text(body: bytes) -> str:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        raise RefusedError(400, "the body is not UTF-8") from None

@@ -112,9 +112,9 @@ class TranslationService:
         settings: limits.
         detector: detects source languages.
         database: API keys, usage and glossaries; None keeps them in memory.
-        make_engine: makes what translates the lines of a job; called twice for each replica, since
-            lines that may wait for the compiler have an engine of their own; also of further
-            searches.
+        make_engine: makes what translates the lines of a job; called for each replica, once for
+            each parallel search and once more for lines that may wait for the compiler; also for
+            further searches.
     """
 
     def __init__(
@@ -131,11 +131,11 @@ class TranslationService:
         self.users = Users(self.database, require_keys=settings.require_keys)
 
         def make_batcher(job: TranslationJob) -> JobBatcher:
-            plain, compiling = (
-                _make_batcher([make_engine(one) for one in kind.replicas], settings)
-                for kind in (job, job.compiling_job)
-            )
-            return JobBatcher(job, plain, compiling)
+            count = settings.parallel_searches or job.parallel_searches
+            plain = [make_engine(one) for one in job.replicas for _ in range(count)]
+            compiling = [make_engine(one) for one in job.compiling_job.replicas]
+            batchers = (_make_batcher(engines, settings) for engines in (plain, compiling))
+            return JobBatcher(job, *batchers)
 
         self._models = ServedModels(
             [

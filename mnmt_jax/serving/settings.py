@@ -30,7 +30,17 @@ class Settings:
     port: int = _setting(5000, "port; 0 for a free one", least=0)
     engine: str = _setting("jax", "what searches: jax, or ctranslate2 (encoder-decoders on CPUs)")
     compute_type: str = _setting("float32", "precision of ctranslate2: float32, int8 and others")
-    threads: int = _setting(0, "threads of ctranslate2; 0 for as many as it chooses", least=0)
+    threads: int = _setting(
+        0,
+        "threads of a search on CPUs; 0 for as many as ctranslate2 chooses, and with jax for the "
+        "processors divided by the parallel searches",
+        least=0,
+    )
+    parallel_searches: int = _setting(
+        0,
+        "batches that each copy of a model searches at a time; 0 for 2 on one CPU with jax, else 1",
+        least=0,
+    )
     replicas: int = _setting(
         1, "copies of each model, each on its share of the devices; 1 uses all devices together"
     )

@@ -25,12 +25,16 @@ class StepModel:
     Attributes:
         batch: arrays of the micro-batch.
         rng: key of sampling.
+        prefix_length: number of target tokens that are not generated.
     """
 
     batch: Batch
     rng: Array
+    prefix_length: int
 
-    def __init__(self, model: Network, params: Any, batch: Batch, rng: Array) -> None:
+    def __init__(
+        self, model: Network, params: Any, batch: Batch, rng: Array, prefix_length: int = 1
+    ) -> None:
         """Store the arguments; nothing is computed.
 
         Args:
@@ -38,8 +42,9 @@ class StepModel:
             params: parameters of the network.
             batch: arrays [rows, length].
             rng: key of sampling.
+            prefix_length: number of target tokens that are not generated.
         """
-        self.batch, self.rng = batch, rng
+        self.batch, self.rng, self.prefix_length = batch, rng, prefix_length
         self._model, self._params = model, jax.lax.stop_gradient(params)
 
     @property
@@ -74,7 +79,13 @@ class StepModel:
 
 
 def generate_batch(
-    derived: GeneratedBatch, number: int, network: tuple[Network, Any], batch: Batch, rng: Array
+    derived: GeneratedBatch,
+    number: int,
+    network: tuple[Network, Any],
+    batch: Batch,
+    rng: Array,
+    *,
+    prefix_length: int = 1,
 ) -> tuple[Batch, Array]:
     """Generate a batch from a micro-batch.
 
@@ -84,12 +95,13 @@ def generate_batch(
         network: model and parameters.
         batch: arrays [rows, length] of the micro-batch.
         rng: key of the micro-batch's dropout.
+        prefix_length: number of target tokens that are not generated.
 
     Returns:
         The batch, and an rng for its dropout.
     """
     sampling, dropout = jax.random.split(jax.random.fold_in(rng, _GENERATED + number))
-    generated = derived.make(StepModel(*network, batch, sampling))
+    generated = derived.make(StepModel(*network, batch, sampling, prefix_length))
     return jax.lax.stop_gradient(dict(generated)), dropout
 
 
@@ -99,6 +111,8 @@ def change_batch(
     network: tuple[Network, Any],
     batch: Batch,
     rng: Array | None,
+    *,
+    prefix_length: int = 1,
 ) -> Batch:
     """Return the arrays of a `LogProbs.change`.
 
@@ -108,6 +122,8 @@ def change_batch(
         network: model and parameters.
         batch: arrays [rows, length] of the micro-batch.
         rng: key of the micro-batch's dropout; None draws with a constant key.
+        prefix_length: number of target tokens that are not generated.
     """
     key = jax.random.fold_in(jax.random.key(0) if rng is None else rng, _CHANGE + number)
-    return jax.lax.stop_gradient(dict(change(StepModel(*network, batch, key))))
+    model = StepModel(*network, batch, key, prefix_length)
+    return jax.lax.stop_gradient(dict(change(model)))

@@ -121,7 +121,9 @@ def _add_generated(
     gradients, sums = gradients_and_sums
     for number, spec in enumerate(learner.generated_batches):
         network = learner.model, join(trained, frozen)
-        batch, batch_rng = generate_batch(spec, number, network, micro_batch, rng)
+        batch, batch_rng = generate_batch(
+            spec, number, network, micro_batch, rng, prefix_length=learner.prefix_length
+        )
 
         def loss(trained: Any, batch: Batch = batch, rng: Array = batch_rng) -> tuple[Array, Sums]:
             return batch_loss(learner.plain(), join(trained, frozen), batch, rng)

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
+from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.generated_batch import BatchChange, GeneratedBatch
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.method import all_objectives
@@ -82,6 +83,7 @@ class Learner:
         objectives: terms that are minimised besides the cross entropy.
         before: updates of the players that precede the unnamed player.
         generated_batches: batches that are generated from each micro-batch and also trained on.
+        prefix_length: number of target tokens that are not generated in translation.
         ema_decay: decay of the moving average of the parameters; 0 keeps none.
         batch_changes: changes of each micro-batch before it is trained on.
     """
@@ -96,6 +98,7 @@ class Learner:
     objectives: tuple[Objective, ...] = ()
     before: tuple[PlayerUpdate, ...] = ()
     generated_batches: tuple[GeneratedBatch, ...] = ()
+    prefix_length: int = 1
     ema_decay: float = 0.0
     batch_changes: tuple[BatchChange, ...] = ()
 
@@ -130,6 +133,7 @@ class Learner:
                 for player in method.players()
             ),
             generated,
+            get_instruction(config.data.instruction).target_extra,
             config.optimizer.ema_decay,
             tuple(change for method in config.methods for change in method.batch_changes()),
         )
@@ -187,7 +191,8 @@ class Learner:
             pair: lengths of the pair.
             views: source tokens of each view that objectives read. A generated batch counts as
                 pairs whose source is as long as their target, decoded once and trained on, and a
-                changed batch whose log-probabilities are read as the pair trained on again.
+                changed batch whose log-probabilities are read as the pair trained on again,
+                without a search that makes it.
         """
         model = self.model
         objectives = [
@@ -357,7 +362,10 @@ def _forward_passes(
 ) -> ForwardPasses:
     inputs = tuple(request for objective in objectives for request in objective.inputs)
     changed = {
-        request: change_batch(request.change, number, (learner.model, params), batch, rng)
+        request: change_batch(
+            *(request.change, number, (learner.model, params), batch, rng),
+            prefix_length=learner.prefix_length,
+        )
         for number, request in enumerate(dict.fromkeys(inputs))
         if isinstance(request, LogProbs) and request.change
     }

@@ -8,14 +8,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mnmt_jax.decoding.diverse_beam_search import DiverseBeamSearch
 from mnmt_jax.decoding.search import EOS_ID, PAD_ID, BeamSearch, Greedy, Sample, sentence_rngs
 from tests.toy_model import make_cache, make_request, make_tables, reorder, step
 
 ROWS, VOCAB, BEAM, STEPS = 5, 8, 3, 9
 SEARCHES = {
     "beam": BeamSearch(BEAM, reorder),
+    "diverse": DiverseBeamSearch(4, reorder, groups=2),
     "greedy": Greedy(),
-    "sample": Sample(2, temperature=1.3, top_k=5, top_p=0.9),
+    "sample": Sample(2, temperature=1.3, top_k=5, top_p=0.9, epsilon_cutoff=0.05),
 }
 LIMITS = st.lists(st.integers(1, STEPS - 1), min_size=ROWS, max_size=ROWS)
 NAMES = st.sampled_from(sorted(SEARCHES))

@@ -134,6 +134,7 @@ def test_a_server_translates_with_it():
         ({"temperature": 0.5}, "Decode.temperature=0.5: --engine=ctranslate2 has only plain"),
         ({"source_contrast": 0.7}, "Decode.source_contrast=0.7: --engine=ctranslate2 has only"),
         ({"language_contrast": 0.1}, "Decode.language_contrast=0.1: --engine=ctranslate2 has"),
+        ({"utility": "chrf", "beam_size": 2}, "Decode.utility='chrf': --engine=ctranslate2 ranks"),
     ],
 )
 def test_other_searches_are_refused(search, message):

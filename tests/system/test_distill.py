@@ -166,6 +166,19 @@ def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_devic
     assert not list(made.glob("blank*"))
 
 
+def test_sources_longer_than_the_largest_bucket_are_left_out(made, monkeypatch, one_device, capfd):
+    call(monkeypatch, made, made / "short", "--gin.Decode.buckets=(6,)", teachers=("en-de=first",))
+    real, short = (rows(TokenCache.open(made / name), "made_en_de") for name in ("cache", "short"))
+    vocabulary = made_text.vocabulary()
+    lengths = [len(vocabulary.encode(vocabulary.decode(source))) + 2 for source, _ in real]
+    sources = [source for (source, _), length in zip(real, lengths, strict=True) if length <= 6]
+    assert [source for source, _ in short] == sources and 5 < len(sources) < len(real)
+    omitted = len(real) - len(sources)
+    assert f"skipped {omitted} sentences that are blank or have more than 6 tokens" in (
+        capfd.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("teachers", "flags", "message"),
     [

@@ -296,8 +296,9 @@ def test_methods(root, request):
     plain = parameter_counts(dataclasses.replace(config, vocab_size=1500))["mlp"]
     found = json.loads(printed[described.text])["parameters"]["mlp"]
     assert found == plain * (config.stage_layers[0] - 1) / config.stage_layers[0]
-    metrics = (root / "runs/unlikelihood/metrics.jsonl").read_text(encoding="utf-8")
-    assert json.loads(metrics.splitlines()[0])["unlikelihood"] > 0
+    for name, term in (("unlikelihood", "unlikelihood"), ("cpo", "preference")):
+        metrics = (root / "runs" / name / "metrics.jsonl").read_text(encoding="utf-8")
+        assert json.loads(metrics.splitlines()[0])[term] > 0
     trained = RunDirectory(root / "runs" / "sd").config().model
     branches, cut = trained.methods
     assert branches.languages == made_text.LANGUAGES and (cut.layer, cut.sublayer) == (2, "mlp")

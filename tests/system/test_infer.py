@@ -247,12 +247,15 @@ def _stop_after(count: int, error: BaseException, monkeypatch) -> list[int]:
     return numbers
 
 
-@pytest.mark.parametrize("name", ["out", "out.gz"])
-def test_an_interrupted_translation_is_resumed(run, infer, folder, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "utility"), [("out", ()), ("out.gz", ()), ("out", ("--gin.Decode.utility='chrf'",))]
+)
+def test_an_interrupted_translation_is_resumed(run, infer, folder, monkeypatch, name, utility):
     """Interrupted by Ctrl-C. Sampling gives each line its own draw; no line is translated twice."""
-    arguments = *_languages(run), *_files(folder, name), SAMPLED, "--format=jsonl"
+    arguments = *_languages(run), *_files(folder, name), SAMPLED, *utility, "--format=jsonl"
     assert infer(*arguments)[0] == 0
     expected = (folder / name).read_bytes()
+    assert (b'"utility": ' in expected) == bool(utility)
     (folder / name).write_bytes(b"old")
     with monkeypatch.context() as patch:
         first = _stop_after(13, KeyboardInterrupt(), patch)

@@ -46,6 +46,7 @@ class MadeJob:
         self._name = name
         self.replicas = [self]
         self.compiling_job = self
+        self.parallel_searches = 1
         self.batches: list[list[str]] = []
         self.gate = threading.Event()
         self.gate.set()

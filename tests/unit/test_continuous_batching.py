@@ -24,6 +24,7 @@ TEXTS = [line[: 4 + 5 * place] for place, line in enumerate(LINES)]
 KINDS = {
     "beam": ("register", "register", {"beam_size": 3}),
     "forced prefix": ("2", "prefix_trigger", {"beam_size": 2}),
+    "diverse": ("1", "prefix", {"beam_size": 4, "beam_groups": 2}),
     "greedy": ("3", "encoder_decoder", {"beam_size": 1}),
     "sample": ("1", "prefix", {"temperature": 1.0, "beam_size": 2}),
     "contrast": ("register", "register", {"beam_size": 2, **CONTRAST}),

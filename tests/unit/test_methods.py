@@ -104,6 +104,7 @@ NEEDED = {
     ],
     "lcs": [*ENCODER_DECODER, "LCS.first=2", "LCS.languages=('en', 'de')"],
     "mrasp2": [*ENCODER_DECODER, "MRASP2.layer=2"],
+    "cpo": [*ENCODER_DECODER, "Data.max_segments=1"],
     "unlikelihood": [*ENCODER_DECODER, "Unlikelihood.vocabulary=('en', 'de')"],
     "word_dropout": [*ENCODER_DECODER, "WordDropout.vocabulary=('en', 'de')"],
     "tpdm": [*ENCODER_DECODER, "TPDM.layer=2"],

@@ -117,6 +117,13 @@ class SearchDecode:
                 "Decode.copy_unknown must be False for t5x, which reads and writes text itself; "
                 "import the checkpoint and use 'mnmt translate'"
             )
+        if self.decode.ensemble:
+            raise UserError("Decode.ensemble must be () for t5x, which loads one model")
+        if self.decode.utility:
+            raise UserError(
+                f"Decode.utility='{self.decode.utility}' must be '' for t5x, which takes the "
+                "hypotheses by the model's score; import the checkpoint and use 'mnmt translate'"
+            )
         if self.decode.weights != "stored":
             raise UserError(
                 f"Decode.weights='{self.decode.weights}' must be 'stored' for t5x, which loads the "

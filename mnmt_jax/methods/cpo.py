@@ -1,0 +1,156 @@
+"""CPO: contrastive preference optimisation.
+
+With y_w the preferred and y_l the dispreferred translation of x, a batch's loss is
+
+    L = mean_pairs -log sigmoid(beta (log p(y_w | x) - log p(y_l | x))) + NLL(y_w)
+
+with log-probabilities summed, and NLL averaged, over target tokens.
+
+Source: Xu et al. 2024 ("Contrastive Preference Optimization: Pushing the Boundaries of LLM
+Performance in Machine Translation", arXiv 2401.08417), and the authors' code (ALMA,
+`utils/cpo_trainer.py`): beta = 0.1. The paper takes both translations from a fixed set that is
+ranked by two reference-free metrics. Here y_w is the target of the pair, a reference or a selected
+translation, and y_l is the model's translation by greedy search with the current parameters. Pairs
+of which both are equal have no preference term. NLL is the run's cross entropy, without label
+smoothing in the paper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from mnmt_jax.config.sections import Config
+from mnmt_jax.design.fields import Positive, Range, Weight
+from mnmt_jax.design.generated_batch import GenerationModel
+from mnmt_jax.design.layouts import TARGET, translates
+from mnmt_jax.design.method import Method
+from mnmt_jax.design.objective import Batch, Forward, LogProbs, Objective
+from mnmt_jax.design.plan import Plan
+from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary.special_ids import EOS_ID
+
+_KINDS = ("tokens", "labels", "segment_ids", "positions")
+_TARGET_ARRAYS = tuple(f"{TARGET}_{kind}" for kind in _KINDS)
+_TOKENS, _LABELS, _SEGMENT_IDS, _ = _TARGET_ARRAYS
+
+
+@dataclasses.dataclass(frozen=True)
+class CPO(Method, name="cpo"):
+    """The preference term.
+
+    Attributes:
+        beta: scale of the difference of log-probabilities.
+        weight: weight of the term relative to the cross entropy per token.
+        max_length: maximum length of the model's translation, as a multiple of the target's.
+    """
+
+    beta: Positive = 0.1
+    weight: Weight = 1.0
+    max_length: Annotated[float, Range(low=0.01, high=100)] = 1.5
+
+    def check(self, config: Config, plan: Plan) -> None:
+        """Check that the model translates and that rows hold one pair each.
+
+        Raises:
+            UserError: if not.
+        """
+        if not translates(plan.layout):
+            raise UserError(
+                f"cpo: layout '{plan.layout.name}' does not translate; leave 'cpo' out of "
+                "Train.methods"
+            )
+        if config.data.max_segments != 1:
+            raise UserError(
+                f"cpo: Data.max_segments={config.data.max_segments} packs pairs into rows, which "
+                "cannot be translated inside the update; set Data.max_segments=1"
+            )
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """Return the term."""
+        return (Objective("preference", (_PREFERRED, self._dispreferred), self._term),)
+
+    @property
+    def _dispreferred(self) -> LogProbs:
+        return LogProbs("dispreferred", self._translate)
+
+    def _translate(self, model: GenerationModel) -> Batch:
+        """Replace the targets by the model's translations; rows where both are equal are empty."""
+        batch, prefix_length = model.batch, model.prefix_length
+        prefix = batch[_TOKENS][:, :prefix_length]
+        lengths = (batch[_SEGMENT_IDS] != 0).sum(axis=1, dtype=jnp.int32) - prefix_length
+        width = batch[_TOKENS].shape[1] - prefix_length
+        longest = max(1, math.ceil(self.max_length * width))
+        limits = jnp.ceil(lengths.astype(jnp.float32) * jnp.float32(self.max_length))
+        limits = jnp.where(lengths >= 0, jnp.clip(limits.astype(jnp.int32), 1, longest), 0)
+        static = {name: array for name, array in batch.items() if name not in _TARGET_ARRAYS}
+        generated = model.greedy(static, prefix, limits, longest + 1)
+        forced = batch[_LABELS][:, : prefix_length - 1]
+        labels = jnp.concatenate([forced, generated], axis=1)
+        tokens = jnp.concatenate([prefix, generated[:, :-1]], axis=1)
+        return _laid_out(tokens, labels, prefix_length, is_differing(labels, batch))
+
+    def _term(self, forward: Forward) -> Array:
+        """Return the weighted mean over pairs with a preference, scaled to the target's tokens."""
+        preferred, dispreferred = (
+            forward.read(request).sum(axis=1) for request in (_PREFERRED, self._dispreferred)
+        )
+        valid = forward.changed(self._dispreferred)[_SEGMENT_IDS][:, 0] != 0
+        total = preference_loss(preferred, dispreferred, valid, self.beta)
+        tokens = (forward.batch[_SEGMENT_IDS] != 0).sum(dtype=jnp.float32)
+        return self.weight * total * tokens / jnp.maximum(valid.sum(dtype=jnp.float32), 1.0)
+
+
+_PREFERRED = LogProbs("preferred")
+
+
+def preference_loss(
+    preferred: Float[Array, " pairs"],
+    dispreferred: Float[Array, " pairs"],
+    valid: Bool[Array, " pairs"],
+    beta: float,
+) -> Float[Array, ""]:
+    """Compute -sum log sigmoid(beta (log p(y_w) - log p(y_l))) over valid pairs, in nats.
+
+    Args:
+        preferred: log p(y_w).
+        dispreferred: log p(y_l).
+        valid: whether the pair counts.
+        beta: the scale.
+    """
+    losses = jax.nn.softplus(-beta * (preferred - dispreferred))
+    return jnp.where(valid, losses, 0.0).sum()
+
+
+def is_differing(labels: Array, batch: Batch) -> Bool[Array, " rows"]:
+    """Return whether rows have a pair and its target is not the sequence of some labels.
+
+    Args:
+        labels: [rows, length], ending in eos, then pad; of any length.
+        batch: arrays of the pairs, one per row.
+    """
+    present = batch[_SEGMENT_IDS] != 0
+    own = jnp.where(present, batch[_LABELS], 0)
+    width = max(labels.shape[1], own.shape[1])
+    first, second = (jnp.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in (labels, own))
+    return (first != second).any(axis=1) & present[:, 0]
+
+
+def _laid_out(tokens: Array, labels: Array, prefix_length: int, is_kept: Array) -> Batch:
+    """Return the arrays of the target role; rows that are not kept are empty."""
+    ended = jnp.cumsum(labels[:, prefix_length - 1 :] == EOS_ID, axis=1)
+    counts = prefix_length + (ended == 0).sum(axis=1, dtype=jnp.int32)
+    positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
+    valid = (positions < counts[:, None]) & is_kept[:, None]
+    arrays = {
+        "tokens": tokens,
+        "positions": positions,
+        "segment_ids": jnp.ones_like(tokens),
+        "labels": labels,
+    }
+    return {f"{TARGET}_{kind}": jnp.where(valid, array, 0) for kind, array in arrays.items()}
