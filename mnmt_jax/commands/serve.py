@@ -122,7 +122,8 @@ def _limit_threads(
     """
     if settings.engine != "jax" or (settings.replicas > 1 and not settings.threads):
         return
-    threads = max(1, (processors or _processors()) // (settings.parallel_searches or _PARALLEL_SEARCHES))
+    searches = settings.parallel_searches or _PARALLEL_SEARCHES
+    threads = max(1, (processors or _processors()) // searches)
     if settings.threads:
         variables["PJRT_NPROC"] = str(settings.threads)
     else:
@@ -130,7 +131,7 @@ def _limit_threads(
 
 
 def _processors() -> int:
-    """Return the number of processors of this process; of the machine on systems without affinity."""
+    """Return the number of processors: of this process, or of the machine without affinity."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
