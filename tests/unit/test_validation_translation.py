@@ -11,6 +11,7 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.validation_scores import score
 from mnmt_jax.runs.parameters import best_steps
+from mnmt_jax.training import validation_translation
 from mnmt_jax.training.train import train
 from tests.made_run import (
     SUPERVISED,
@@ -55,12 +56,20 @@ def test_training_ends_without_a_better_score_also_after_an_interruption(
     cache, tmp_path, monkeypatch, capfd
 ):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    scores = MadeScores()
+    scores, searches = MadeScores(), []
+
+    class RecordedTranslator(Translator):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            searches.append(self.config.decode.method)
+
+    monkeypatch.setattr(validation_translation, "Translator", RecordedTranslator)
     assert train(configure(cache), whole, scorer=scores) is None
     assert "is at step 4 of 5: no better validation in 2 updates after step 2" in (
         error := capfd.readouterr().err
     )
     assert "supervised loss" in error and "chrF++ 50.0" in error
+    assert searches == ["greedy"] * 4
     assert best_steps(whole, 2) == [2, 3]
     assert records(whole)[1]["validation"]["translation"]["zero_shot"]["chrf"] == 50.0
     with monkeypatch.context() as patch:
