@@ -413,11 +413,6 @@ class Decode(Checked):
                 f"Decode.temperature={self.temperature:g} must be 0, which searches, or at least "
                 f"{_LEAST_TEMPERATURE:g}"
             )
-        if self.beam_size % self.beam_groups or (self.beam_groups > 1 and self.temperature):
-            raise UserError(
-                f"Decode.beam_groups={self.beam_groups} must divide Decode.beam_size="
-                f"{self.beam_size} and needs Decode.temperature=0; sampling has no groups"
-            )
         if not self.buckets:
             raise UserError("Decode.buckets=() must name at least one length, such as (64,)")
         if self.language_contrast and not self.contrast_languages:

@@ -32,17 +32,22 @@ def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
         has_terms: whether requests have terms. Greedy search is then beam search of one beam.
 
     Raises:
-        UserError: if sampling or diverse beam search has terms.
+        UserError: if sampling or diverse beam search has terms, or groups do not fit the beam.
     """
     if has_terms:
         check_method_for_terms(decode)
         beam = 1 if decode.method == "greedy" else decode.beam_size
         return ConstrainedBeamSearch(beam, reorder, decode.length_penalty)
-    if decode.method == "greedy":
-        return Greedy(length_penalty=decode.length_penalty)
     if decode.beam_groups > 1:
+        if decode.beam_size % decode.beam_groups or decode.temperature:
+            raise UserError(
+                f"Decode.beam_groups={decode.beam_groups} must divide Decode.beam_size="
+                f"{decode.beam_size} and needs Decode.temperature=0; sampling has no groups"
+            )
         groups = decode.beam_groups, decode.diversity_penalty
         return DiverseBeamSearch(decode.beam_size, reorder, decode.length_penalty, *groups)
+    if decode.method == "greedy":
+        return Greedy(length_penalty=decode.length_penalty)
     if decode.method == "beam":
         return BeamSearch(decode.beam_size, reorder, decode.length_penalty)
     return Sample(

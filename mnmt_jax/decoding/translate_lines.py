@@ -399,6 +399,7 @@ def check_search(inference_model: InferenceModel, decode: Decode) -> None:
     Raises:
         UserError: otherwise.
     """
+    make_search(decode)
     if get_utility(decode.utility) is not None and decode.beam_size < 2:
         raise UserError(
             f"Decode.utility='{decode.utility}' ranks hypotheses, but Decode.beam_size="

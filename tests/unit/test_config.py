@@ -95,7 +95,6 @@ def test_saved_configuration_reads_back(gin_file, tmp_path):
         ("Model.seed=2", "Model.seed: no such name; did you mean Train.seed or Decode.seed?"),
         ("label_smoothing=0.1", "is never used; did you mean Optimizer.label_smoothing?"),
         ("smoothing=0.1", "gin macro 'smoothing' is never used; remove it or use %smoothing"),
-        ("Decode.beam_groups=2", "Decode.beam_groups=2 must divide Decode.beam_size=5"),
         ("Decode.epsilon_cutoff=1", "Decode.epsilon_cutoff=1"),
         ("Decode.top_p=0", "Decode.top_p=0.0 must be above 0 and at most 1"),
         ("Mesh.fsdp=-2", "Mesh.fsdp=-2 must be at least -1"),

@@ -14,6 +14,7 @@ from mnmt_jax.decoding.encoded_lines import encode_lines, make_batch
 from mnmt_jax.decoding.generate import make_search
 from mnmt_jax.decoding.translate_lines import decode_hypotheses, translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import UserError
 from tests.unit.made_translator import BUCKETS, LINES, assert_alike, made_translator
 
 INTO_FRENCH = {"source": "en", "target": "fr"}
@@ -120,6 +121,15 @@ def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkey
     assert [min_free for min_free, _ in active_rows] == [2] * 11 + [8]
     held = [rows for _, rows in active_rows]
     assert max(held) <= 6 and held[-1] == 0 and sum(held[3:-1]) > 0
+
+
+@pytest.mark.parametrize(
+    "settings", [{"beam_size": 1}, {"beam_size": 3}, {"beam_size": 4, "temperature": 1.0}]
+)
+def test_groups_that_do_not_fit_the_beam_are_refused(settings):
+    translator = made_translator("1", "prefix", beam_groups=2, beam_size=4)
+    with pytest.raises(UserError, match="Decode.beam_groups=2 must divide Decode.beam_size="):
+        translator.translate(TEXTS, **INTO_FRENCH, **settings)
 
 
 @pytest.mark.parametrize("settings", [{"beam_size": 2}, {"temperature": 1.0, "beam_size": 1}])
