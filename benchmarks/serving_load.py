@@ -32,6 +32,8 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
 
+_PASSES = 7  # of the lines in one process
+
 
 @dataclasses.dataclass(frozen=True)
 class Load:
@@ -109,14 +111,18 @@ def main() -> None:
 def _translate(
     run: str, lines: Sequence[str], source: str, target: str
 ) -> tuple[list[str], float, float]:
-    """Return translations in this process, lines per second, and CPU seconds of a line."""
+    """Return translations in this process, lines per second, and CPU seconds of a line.
+
+    The last two are medians of the passes after the first one, which compiles.
+    """
     job = SentenceJob.create(Translator.load(run))
-    for _ in range(2):  # the first pass compiles
+    passes = []
+    for _ in range(1 + _PASSES):
         start, cpu = time.perf_counter(), time.process_time()
         numbered = job.number_lines(lines, source=source, target=target)
         texts = [translation.text for _, translation in job.in_order(numbered)]
-        seconds = time.perf_counter() - start
-        cpu = time.process_time() - cpu
+        passes.append((time.perf_counter() - start, time.process_time() - cpu))
+    seconds, cpu = map(statistics.median, zip(*passes[1:], strict=True))
     return texts, len(lines) / seconds, cpu / len(lines)
 
 

@@ -122,12 +122,18 @@ def _limit_threads(
     """
     if settings.engine != "jax" or (settings.replicas > 1 and not settings.threads):
         return
-    count = processors or len(os.sched_getaffinity(0))
-    threads = max(1, count // (settings.parallel_searches or _PARALLEL_SEARCHES))
+    searches = settings.parallel_searches or _PARALLEL_SEARCHES
+    threads = max(1, (processors or _processors()) // searches)
     if settings.threads:
         variables["PJRT_NPROC"] = str(settings.threads)
     else:
         variables.setdefault("PJRT_NPROC", str(threads))
+
+
+def _processors() -> int:
+    """Return the number of processors: of this process, or of the machine without affinity."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _load_job(

@@ -162,6 +162,7 @@ def test_other_precisions_are_refused():
 )
 def test_other_layouts_and_engines_are_one_line(tmp_path, monkeypatch, flags, message):
     run = write_made_run(tmp_path / "run", made_translator("1", "register"))
+    monkeypatch.setenv("PJRT_NPROC", "8")  # else `main` sets it, for the whole process
     monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", *flags])
     with pytest.raises(UserError, match=message):
         serve.main()

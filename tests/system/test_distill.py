@@ -20,6 +20,7 @@ from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.train import train
 from tests.made_params import random_params
 from tests.made_run import make_cache, make_config, records
+from tests.run_commands import ROOT
 from tests.unit import made_text
 
 SIZES = {"layout": "prefix", "stage_layers": (1,), "embed": 16, "mlp": 24, "heads": 2}
@@ -164,6 +165,27 @@ def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_devic
     with pytest.raises(UserError, match="every translation is blank; train .*first for longer"):
         call(monkeypatch, made, made / "blank")
     assert not list(made.glob("blank*"))
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "minimum Bayes risk"])
+def test_a_teacher_may_be_an_ensemble_or_select_samples(
+    kind, made, straight, monkeypatch, one_device
+):
+    output, settings = made / kind, "gin_configs/runs/settings/minimum_bayes_risk.gin"
+    bindings = {
+        "ensemble": [f"Decode.ensemble=('{made / 'second'}',)"],
+        "minimum Bayes risk": ["Decode.beam_size=4"],
+    }[kind]
+    files = [str(ROOT / settings)] if kind != "ensemble" else []
+    flags = [f"--gin_file={file}" for file in files] + [f"--gin.{one}" for one in bindings]
+    call(monkeypatch, made, output, *flags, teachers=("en-de=first",))
+    selected, searched = (rows(TokenCache.open(c), "made_en_de") for c in (output, straight))
+    cache = TokenCache.open(made / "cache")
+    texts = [cache.vocabulary.decode(source) for source, _ in rows(cache, "made_en_de")]
+    teacher = Translator.load(made / "first", gin_files=files, bindings=bindings)
+    outputs = teacher.translate(texts, source="en", target="de")
+    assert [target for _, target in selected] == cache.vocabulary.encode_lines(outputs, "de")
+    assert sum(one != other for one, other in zip(selected, searched, strict=True)) > 10
 
 
 def test_sources_longer_than_the_largest_bucket_are_left_out(made, monkeypatch, one_device, capfd):

@@ -128,6 +128,7 @@ def test_an_address_in_use_is_one_line(tmp_path, monkeypatch):
     run = write_made_run(tmp_path / "run", made_translator("1", "register"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        monkeypatch.setenv("PJRT_NPROC", "8")  # else `main` sets it, for the whole process
         monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", f"--port={port}"])
         with pytest.raises(UserError, match=f"--port={port}: Address already in use; choose anoth"):
             serve.main()

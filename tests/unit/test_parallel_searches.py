@@ -96,6 +96,14 @@ def test_programs_share_the_processors(settings, before, after):
     assert variables.get("PJRT_NPROC") == after
 
 
+def test_processors_are_those_of_the_process_if_the_system_tells(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
+    assert serve._processors() == 3
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert serve._processors() == 6
+
+
 def test_the_collector_skips_what_is_loaded_when_the_server_is_ready(monkeypatch):
     monkeypatch.setattr(warm_up, "warm_up", lambda job, window: None)
     gc.unfreeze()

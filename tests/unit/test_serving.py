@@ -6,6 +6,7 @@ import concurrent.futures
 import http.client
 import json
 import re
+import socket
 import threading
 import time
 import urllib.error
@@ -111,6 +112,20 @@ def test_mistakes_have_a_status_and_a_line(address, path, body, status, message)
     (name,) = set(answer) - {"hint"}
     assert actual == status and message in answer[name]
     assert name == ("message" if path.startswith("/v2/") else "error")
+
+
+@pytest.mark.parametrize(
+    ("query", "message"), [(b"q=%FF", b"not UTF-8"), (b"q=\xff", b"Invalid HTTP request")]
+)
+def test_a_query_that_is_not_utf_8_is_one_line(address, query, message):
+    port = urllib.parse.urlsplit(address).port
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(
+            b"POST /translate?%b HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+            b"Content-Length: 0\r\n\r\n" % query
+        )
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ") and message in answer
 
 
 def test_a_failure_is_not_shown_and_is_of_its_batch_alone(address):
