@@ -49,8 +49,8 @@ def make_parser() -> CommandParser:
         nargs="?",
         const=1000,
         metavar="N",
-        help="also test each direction, by paired bootstrap and approximate randomization with N "
-        "samples (default 1000)",
+        help="also test BLEU and chrF++ of each direction, by paired bootstrap and approximate "
+        "randomization with N samples (default 1000)",
     )
     return parser
 

@@ -141,7 +141,8 @@ def evaluate(
         model, benchmark, output, directions=directions, optional_metrics=optional_metrics
     )
     if translated.reused:
-        say(f"{len(translated.reused)} of {len(directions)} directions had been translated before")
+        reused = f"{len(translated.reused)} of {len(directions)} directions"
+        say(f"{reused} had been {model.obtained} before")
     for note in _notes(result.directions):
         say(f"note: {note}")
     report(output)
@@ -190,7 +191,7 @@ def translate(
             note(0)
             if store.translate(direction, benchmark.texts(direction), model.translate):
                 note(1)
-                say(f"{number}/{len(assigned)} {'-'.join(direction)} translated")
+                say(f"{number}/{len(assigned)} {'-'.join(direction)} {model.obtained}")
     missing = []
     if work_shard.processes > 1:
         missing = [pair for pair in directions if not store.holds(pair, benchmark.texts(pair))]

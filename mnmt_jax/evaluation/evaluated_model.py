@@ -35,6 +35,7 @@ class EvaluatedModel:
         decoding_overrides: decoding settings that flags changed from the run's values; None if
             unknown.
         unknown_training: note for results if `supervised` is None.
+        obtained: participle for messages on how the translations are obtained.
         check_directions: raises a `UserError` if the system has no translation of a direction.
     """
 
@@ -50,6 +51,7 @@ class EvaluatedModel:
     vocabulary: Vocabulary | None = None
     decoding_overrides: Mapping[str, Any] | None = None
     unknown_training: str = UNKNOWN_TRAINING
+    obtained: str = "translated"
     check_directions: Callable[[Sequence[Direction]], None] = lambda directions: None
 
     @property

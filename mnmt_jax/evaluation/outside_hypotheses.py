@@ -69,9 +69,10 @@ class HypothesisFiles:
         if self.limited:
             lines = lines[: len(sources)]
         if len(lines) != len(sources):
+            shorter = f", or give --limit={len(lines)}" if 0 < len(lines) < len(sources) else ""
             raise UserError(
                 f"{path}: has {pluralize(len(lines), 'line')} for {len(sources)} test sentences; "
-                "write one line per sentence, blank for none"
+                f"write one line per sentence, blank for none{shorter}"
             )
         if path.suffix == _JSON:
             rows = enumerate(zip(lines, sources, strict=True), start=1)
@@ -142,5 +143,6 @@ def outside_system(files: HypothesisFiles, name: str = "") -> EvaluatedModel:
         decoding={},
         identity={"hypotheses": files.fingerprint()},
         unknown_training=UNKNOWN_SYSTEM,
+        obtained="read",
         check_directions=files.check,
     )

@@ -1,26 +1,26 @@
-"""Paired tests of two evaluations per direction, with sacreBLEU's implementation.
+"""Paired tests of two evaluations per direction: paired bootstrap, approximate randomization.
 
-The paired bootstrap and approximate randomization.
+Scores are sacreBLEU's, p are those of `mnmt_jax.evaluation.significance`. sacreBLEU's `PairedTest`
+does not count draws equal to the difference, so that its p of randomization is 0.001 if one
+sentence differs.
 
-Source: Koehn 2004, "Statistical significance tests for machine translation evaluation"; sacreBLEU's
-`PairedTest`, whose p is that of Riezler and Maxwell 2005 for shifted means.
+Source: Koehn 2004, "Statistical significance tests for machine translation evaluation"; Riezler and
+Maxwell 2005, "On some pitfalls in automatic evaluation and significance testing for MT".
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest, Result
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.markdown_tables import markdown_table
-from mnmt_jax.evaluation.metrics import missing_tokenizer_note
+from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statistics
+from mnmt_jax.evaluation.significance import SEED, direction_difference
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -38,6 +38,8 @@ class PairedScore:
         second: score of the other system, in percent.
         p: p of the difference by the paired bootstrap, one-sided in effect.
         p_randomization: two-sided p by approximate randomization.
+        signature: sacreBLEU's signature of the scores.
+        samples: number of resamples and of random exchanges.
     """
 
     direction: str
@@ -46,6 +48,8 @@ class PairedScore:
     second: float
     p: float
     p_randomization: float
+    signature: str
+    samples: int
 
 
 def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
@@ -54,8 +58,7 @@ def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
     Args:
         first: folder of the baseline's evaluation.
         second: folder of the other evaluation.
-        samples: number of bootstrap resamples and of random exchanges, drawn by sacreBLEU with its
-            fixed seed.
+        samples: number of bootstrap resamples and of random exchanges.
 
     Raises:
         UserError: if they have no direction in common, or if the sentences of one differ.
@@ -77,7 +80,9 @@ def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
 
 
 def paired_table(scores: Sequence[PairedScore], title: str) -> str:
-    """Format the scores as a Markdown table with counts of significant differences.
+    """Format the scores as a Markdown table with counts of significant differences and signatures.
+
+    Differences are significant by the two-sided p of approximate randomization.
 
     Args:
         scores: result of `paired_scores`.
@@ -93,14 +98,22 @@ def paired_table(scores: Sequence[PairedScore], title: str) -> str:
     lines = [markdown_table(header, rows), ""]
     for metric in dict.fromkeys(score.metric for score in scores):
         metric_scores = [score for score in scores if score.metric == metric]
-        significant = [score for score in metric_scores if score.p < _SIGNIFICANCE_LEVEL]
+        significant = [score for score in metric_scores if _is_significant(score)]
         better = sum(score.second > score.first for score in significant)
         lines.append(
             f"{metric}: better in {better} of {len(metric_scores)} directions, worse in "
             f"{len(significant) - better}, undecided in {len(metric_scores) - len(significant)} "
-            f"(p < {_SIGNIFICANCE_LEVEL}, bootstrap)."
+            f"(two-sided p < {_SIGNIFICANCE_LEVEL}, randomization)."
         )
-    return "\n".join(lines)
+    signatures = dict.fromkeys(f"{score.metric}: {score.signature}" for score in scores)
+    samples = dict.fromkeys(
+        f"p: resamples and trials:{score.samples}|seed:{SEED}" for score in scores
+    )
+    return "\n".join([*lines, "", *signatures, *samples])
+
+
+def _is_significant(score: PairedScore) -> bool:
+    return score.p_randomization < _SIGNIFICANCE_LEVEL
 
 
 def _directions(folder: Path) -> list[str]:
@@ -129,66 +142,15 @@ def _compare(
     direction: str, hypotheses: Sequence[list[str]], references: list[str], samples: int
 ) -> Iterator[PairedScore]:
     tokenizer = get_language(direction.split("-")[-1]).sacrebleu_tokenizer
-    metrics: dict[str, Metric] = {"chrF++": CHRF(word_order=2)}
+    metrics: dict[str, tuple[str, Metric]] = {"chrF++": ("chrf", CHRF(word_order=2))}
     if not missing_tokenizer_note(tokenizer):
-        metrics = {"BLEU": BLEU(tokenize=tokenizer, force=True), **metrics}
-    systems: list[tuple[str, Sequence[str]]] = [
-        ("Baseline: first", hypotheses[0]),
-        ("second", hypotheses[1]),
-    ]
-    bootstrap, randomization = (
-        _test(systems, metrics, references, kind=kind, samples=samples) for kind in ("bs", "ar")
-    )
-    for title, (baseline, system) in bootstrap.items():
-        # sacreBLEU's p of equal systems is the smallest possible.
-        is_equal = baseline.score == system.score
-        p, p_randomization = (
-            1.0 if is_equal else _p_value(result) for result in (system, randomization[title][1])
+        # `force` only silences a warning about tokenized input.
+        metrics = {"BLEU": ("bleu", BLEU(tokenize=tokenizer, force=True)), **metrics}
+    for title, (key, metric) in metrics.items():
+        (first, one), (second, other) = (
+            score_and_statistics(metric, lines, references) for lines in hypotheses
         )
-        yield PairedScore(direction, title, baseline.score, system.score, p, p_randomization)
-
-
-def _test(
-    systems: Sequence[tuple[str, Sequence[str]]],
-    metrics: dict[str, Metric],
-    references: list[str],
-    *,
-    kind: str,
-    samples: int,
-) -> dict[str, tuple[Result, Result]]:
-    """Return sacreBLEU's results of both systems by metric.
-
-    Args:
-        systems: names and hypotheses, the baseline first.
-        metrics: metrics by title.
-        references: the references.
-        kind: `bs` for the paired bootstrap, `ar` for approximate randomization.
-        samples: number of resamples or trials.
-    """
-    with _quiet():
-        test = PairedTest(
-            list(systems), metrics, [references], test_type=kind, n_samples=samples, n_jobs=1
-        )
-        _, scores = test()
-    columns = [
-        [score for score in column if isinstance(score, Result)]
-        for key, column in scores.items()
-        if key != "System"
-    ]
-    return {title: (one, other) for title, (one, other) in zip(metrics, columns, strict=True)}
-
-
-def _p_value(result: Result) -> float:
-    return 1.0 if result.p_value is None else float(result.p_value)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence sacreBLEU's progress lines."""
-    logger = logging.getLogger("sacrebleu")
-    previous_level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(previous_level)
+        difference = direction_difference(key, one, other, samples)
+        p_values = difference.p_bootstrap, difference.p_randomization
+        signature = str(metric.get_signature())
+        yield PairedScore(direction, title, first, second, *p_values, signature, samples)

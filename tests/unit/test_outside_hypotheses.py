@@ -53,10 +53,11 @@ def _run(monkeypatch, *flags) -> None:
     evaluate_command.main()
 
 
-def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch):
+def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys):
     output = tmp_path / "out"
     flags = ("--hypotheses", folder, "--directions", "de-fr,fr-de", "--output", output)
     _run(monkeypatch, *flags, "--name", GPT, "--trained_on", "de-fr")
+    assert "1/2 de-fr read\n" in capsys.readouterr().err
     result = read_result(output)
     assert (result.name, result.layout, result.parameters) == (GPT, "", None)
     first, second = result.directions
@@ -68,6 +69,9 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"with other settings \(hypotheses\).*--overwrite"):
         _run(monkeypatch, *flags, "--name", GPT)
     _run(monkeypatch, *flags, "--name", GPT, "--overwrite")
+    capsys.readouterr()
+    _run(monkeypatch, *flags, "--name", GPT)
+    assert "2 of 2 directions had been read before" in capsys.readouterr().err
     assert read_result(output).directions[0].exact_match == 0
     assert "outside system are unknown" in read_result(output).notes[0]
 
@@ -76,8 +80,11 @@ def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
     files = HypothesisFiles(folder)
     with pytest.raises(UserError, match=r"gpt/en-de.txt: no such file; 1 of 3 directions have"):
         files.check([*PAIRS, ("en", "de")])
-    with pytest.raises(UserError, match=r"de-fr.txt: has 12 lines for 11 test sentences; write"):
+    with pytest.raises(UserError, match=r"de-fr.txt: has 12 lines for 11 test .*; write.*none$"):
         files.translate(["a"] * 11, PAIRS[0])
+    for limited in (False, True):
+        with pytest.raises(UserError, match="12 lines for 13 .* none, or give --limit=12$"):
+            HypothesisFiles(folder, limited).translate(["a"] * 13, PAIRS[0])
     assert len(HypothesisFiles(folder, limited=True).translate(["a"] * 11, PAIRS[0])) == 11
     (folder / "de-fr.txt").write_bytes(b"eins\n\xff\xfe\n")
     with pytest.raises(UserError, match=r"de-fr.txt:2: .*replace the line"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.paired_bootstrap import paired_scores, paired_table
+from mnmt_jax.evaluation.paired_bootstrap import PairedScore, paired_scores, paired_table
 
 WORDS = "der die das Hund Katze läuft schläft schnell langsam Haus Garten und oder heute".split()
 
@@ -52,9 +53,31 @@ def test_a_clear_difference_is_significant(folders):
         assert min(chance.p, chance.p_randomization) > 0.05 and chance.p != chance.p_randomization
     page = paired_table(list(scores.values()), "other")
     assert (
-        "BLEU: better in 1 of 2 directions, worse in 0, undecided in 1 (p < 0.05, bootstrap)."
-        in page
+        "BLEU: better in 1 of 2 directions, worse in 0, undecided in 1 "
+        "(two-sided p < 0.05, randomization)." in page
     )
+    assert "\nBLEU: nrefs:1|case:mixed|" in page and "trials:200|seed:12345" in page
+
+
+@pytest.mark.parametrize("differing, p", [(1, 1.0), (3, 0.25), (5, 0.0625)])
+def test_few_sentences_are_no_evidence(folders, tmp_path, differing, p):
+    """All exchanges, or none, give the same difference; p is known exactly."""
+    references = [json.loads(line)["reference"] for line in
+                  (folders[0] / "translations" / "cs-de.jsonl").open()]  # fmt: skip
+    worse = ["x"] * differing + references[differing:]
+    write(tmp_path / "worse", "cs-de", worse, references)
+    for score in paired_scores(folders[0], tmp_path / "worse", samples=1000):
+        assert score.second < score.first
+        assert score.p_randomization == pytest.approx(p, abs=0.03)
+    page = paired_table(paired_scores(folders[0], tmp_path / "worse", samples=1000), "worse")
+    assert "BLEU: better in 0 of 1 directions, worse in 0, undecided in 1" in page
+
+
+def test_the_verdict_is_by_the_two_sided_p():
+    score = PairedScore("en-de", "BLEU", 1.0, 2.0, 0.03, 0.06, "", 100)
+    assert "undecided in 1" in paired_table([score], "other")
+    decided = dataclasses.replace(score, p=0.06, p_randomization=0.03)
+    assert "better in 1 of 1" in paired_table([decided], "other")
 
 
 def test_equal_systems_are_undecided(folders):
