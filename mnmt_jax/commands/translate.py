@@ -154,9 +154,9 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
         help="text: the translations; jsonl: one JSON object per line with line (number, from 1), "
         "source, translation, score, truncated (source too long, its end is not translated), "
         "limited (output has Decode.max_length pieces), nbest (text and score of each hypothesis, "
-        "as many as the beam), and where they apply others (contrast sources), pivot (text in the "
-        "pivot language), unknown_characters, retried (contrast or pivot, of --retry_off_target), "
-        "missing_terms and forbidden_terms (of the glossary); "
+        "at most as many as the beam), and where they apply others (contrast sources), pivot (text "
+        "in the pivot language), unknown_characters, retried (contrast or pivot, of "
+        "--retry_off_target), missing_terms and forbidden_terms (of the glossary); "
         "default: text",
     )
 

@@ -34,6 +34,7 @@ from mnmt_jax.decoding.translate_lines import (
     decode_hypotheses,
     to_translation,
     untranslated,
+    without_repeats,
 )
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.distributed.sharding import platform
@@ -197,7 +198,8 @@ class LiveTranslation(Generic[Key]):
     def _translation(self, entry: _Entry[Key], end: Finished) -> Translation | UserError:
         try:
             hypotheses = decode_hypotheses(self._model, end.hypotheses, end.row)
-            return to_translation(entry.encoded, hypotheses, entry.line)
+            distinct = without_repeats(hypotheses, self._decode)
+            return to_translation(entry.encoded, distinct, entry.line)
         except UserError as error:
             return error
 

@@ -150,7 +150,21 @@ def translate_lines(
         log_probs = functools.partial(_fitting_scores, inference_model, decode=decode)
         results = rank_candidates(results, lines, utility, log_probs)
     for i, hypotheses in results:
-        yield i, to_translation(plan.encoded_lines[i], hypotheses, lines[i])
+        distinct = without_repeats(hypotheses, decode)
+        yield i, to_translation(plan.encoded_lines[i], distinct, lines[i])
+
+
+def without_repeats(hypotheses: tuple[Hypothesis, ...], decode: Decode) -> tuple[Hypothesis, ...]:
+    """Return the first hypothesis of each text, if several groups of a beam may have it.
+
+    Samples are independent, and may repeat.
+    """
+    if decode.beam_groups == 1:
+        return hypotheses
+    first_of_text: dict[str, Hypothesis] = {}
+    for hypothesis in hypotheses:
+        first_of_text.setdefault(hypothesis.text, hypothesis)
+    return tuple(first_of_text.values())
 
 
 def to_translation(

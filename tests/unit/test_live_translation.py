@@ -128,6 +128,21 @@ def test_a_program_ends_after_its_steps_or_lines(stop, steps):
     assert state == steps
 
 
+def test_groups_of_a_beam_have_a_text_once(job):
+    greedy = TranslationJob.create(job.pretrained, beam_size=1)
+    groups = {"beam_size": 3, "beam_groups": 3, "diversity_penalty": 0.0}  # three greedy searches
+    equal = TranslationJob.create(job.pretrained, **groups)
+    lines = list(numbered(equal))[:4]
+    searched = [translation for _, translation in equal.in_order(iter(lines))]
+    engine = JobEngine(equal)
+    engine.add([(line.number, line) for line in lines])
+    served = finished(engine)
+    expected = [translation for _, translation in greedy.in_order(iter(lines))]
+    assert all(len(translation.hypotheses) == 1 for translation in expected)
+    assert_alike(searched, expected)
+    assert_alike([served[line.number] for line in lines], expected)
+
+
 def test_a_shape_with_few_lines_waits_for_a_few_programs_alone(job):
     live = LiveTranslation[int](job)
     lines = list(numbered(job))
