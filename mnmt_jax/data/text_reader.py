@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from io import FileIO
 from typing import BinaryIO, Literal, cast
 
 from mnmt_jax.data.encodings import WIDE, conversion, guess_narrow_encoding, read_utf8_blocks
@@ -128,17 +129,22 @@ def read_lines(source: str | BinaryIO, max_bytes: int = MAX_LINE_BYTES) -> Itera
 
 
 def open_bytes(path: str) -> BinaryIO:
-    """Open a file to read bytes, decompressed if it is named ".gz" or has the gzip magic bytes.
+    """Open a file or a pipe to read bytes, decompressed if it is gzip by its name or first bytes.
+
+    It is opened once, because a pipe cannot be read again.
 
     Raises:
         UserError: if it cannot be opened.
     """
     try:
-        with open(path, "rb") as file:
-            compressed = path.endswith(".gz") or file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-        return cast(BinaryIO, gzip.open(path, "rb") if compressed else open(path, "rb"))
+        file = open(path, "rb")
+        if not path.endswith(".gz") and file.peek(len(_GZIP_MAGIC))[:2] != _GZIP_MAGIC:
+            return file
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
+    decompressed = gzip.GzipFile(fileobj=file, mode="rb")
+    decompressed.myfileobj = cast(FileIO, file)  # closed with it
+    return cast(BinaryIO, decompressed)
 
 
 def _lines(file: BinaryIO, name: str, max_bytes: int) -> Iterator[str | Flaw]:

@@ -22,6 +22,8 @@ from mnmt_jax.model.key_values import Cache, reorder
 from mnmt_jax.model.network import Network
 
 _EXTRA_STEPS = 8  # initial step limit beyond 1.5 times the source length
+_OF_SAMPLING = ("top_k", "top_p", "epsilon_cutoff")
+_DEFAULTS = Decode()
 
 
 def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
@@ -32,8 +34,10 @@ def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
         has_terms: whether requests have terms. Greedy search is then beam search of one beam.
 
     Raises:
-        UserError: if sampling or diverse beam search has terms, or groups do not fit the beam.
+        UserError: if sampling or diverse beam search has terms, groups do not fit the beam, or a
+            setting belongs to another search.
     """
+    _check_applies(decode)
     if has_terms:
         check_method_for_terms(decode)
         beam = 1 if decode.method == "greedy" else decode.beam_size
@@ -58,6 +62,28 @@ def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
         length_penalty=decode.length_penalty,
         epsilon_cutoff=decode.epsilon_cutoff,
     )
+
+
+def _check_applies(decode: Decode) -> None:
+    """Check that settings of sampling and of groups are used by the search.
+
+    Raises:
+        UserError: if one differs from its default and has no effect.
+    """
+    if not decode.temperature:
+        for name in _OF_SAMPLING:
+            value, default = getattr(decode, name), getattr(_DEFAULTS, name)
+            if value != default:
+                raise UserError(
+                    f"Decode.{name}={value:g} restricts sampling, but Decode.temperature=0 "
+                    f"searches; set Decode.temperature, e.g. to 1.0, or Decode.{name}={default:g}"
+                )
+    penalty, default = decode.diversity_penalty, _DEFAULTS.diversity_penalty
+    if decode.beam_groups == 1 and penalty != default:
+        raise UserError(
+            f"Decode.diversity_penalty={penalty:g} is between groups of a beam, but "
+            f"Decode.beam_groups=1; raise it, or set Decode.diversity_penalty={default:g}"
+        )
 
 
 def check_method_for_terms(decode: Decode) -> None:
@@ -94,6 +120,13 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
     if not isinstance(beam_size, int) or beam_size < 1:
         raise UserError(f"beam_size={beam_size!r} must be a whole number, at least 1")
     return dataclasses.replace(decode, beam_size=beam_size)
+
+
+def greedy_settings(decode: Decode) -> Decode:
+    """Return settings with greedy search, without those of other searches."""
+    others = ("beam_groups", "diversity_penalty", "temperature", "utility")
+    plain = {name: getattr(_DEFAULTS, name) for name in (*others, *_OF_SAMPLING)}
+    return dataclasses.replace(decode, beam_size=1, **plain)
 
 
 def override_decode(decode: Decode, **settings: Any) -> Decode:

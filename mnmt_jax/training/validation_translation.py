@@ -11,6 +11,7 @@ import jax
 from mnmt_jax.config.sections import Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.input_pipeline import VALIDATION
+from mnmt_jax.decoding.generate import greedy_settings
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.training.build import Built
@@ -56,9 +57,7 @@ def validate_translations(built: Built, params: Any, scorer: Scorer) -> dict[str
         `tasks`: scores by task, and their unweighted means by group of `ValidationTasks`.
     """
     settings, cache = built.config.train, built.cache
-    decode = dataclasses.replace(
-        built.config.decode, beam_size=1, temperature=0.0, weights="stored"
-    )
+    decode = dataclasses.replace(greedy_settings(built.config.decode), weights="stored")
     config = dataclasses.replace(built.config, decode=decode)
     translator = Translator(config, cache.vocabulary, params, mesh=built.mesh)
     per_task = {}

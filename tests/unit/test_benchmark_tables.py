@@ -36,7 +36,10 @@ def _recorded(page: str, section: str) -> dict[tuple[str, str], list[str]]:
     text = (ROOT / "docs" / page).read_text("utf-8").split(f"## {section}\n")[1].split("\n## ")[0]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
     return {
-        (line[0], GROUPS[line[2]]): [line[1], *(cell.split(" ")[0] for cell in line[3:])]
+        (line[0].removesuffix(" †"), GROUPS[line[2]]): [
+            line[1],
+            *(cell.split(" ")[0] for cell in line[3:]),
+        ]
         for line in lines
         if len(line) > 5 and line[2] in GROUPS
     }

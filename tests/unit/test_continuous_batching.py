@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding import continuous_batching
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
 from mnmt_jax.decoding.encoded_lines import encode_lines, make_batch
-from mnmt_jax.decoding.generate import make_search
+from mnmt_jax.decoding.generate import greedy_settings, make_search
+from mnmt_jax.decoding.search import Greedy
 from mnmt_jax.decoding.translate_lines import decode_hypotheses, translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
@@ -130,6 +132,31 @@ def test_groups_that_do_not_fit_the_beam_are_refused(settings):
     translator = made_translator("1", "prefix", beam_groups=2, beam_size=4)
     with pytest.raises(UserError, match="Decode.beam_groups=2 must divide Decode.beam_size="):
         translator.translate(TEXTS, **INTO_FRENCH, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"top_p": 0.9}, "top_p=0.9 restricts sampling, .* e.g. to 1.0, or Decode.top_p=1"),
+        ({"top_k": 4, "beam_size": 1}, "top_k=4 restricts sampling, .* or Decode.top_k=0"),
+        ({"epsilon_cutoff": 0.02}, "epsilon_cutoff=0.02 restricts sampling, but Decode.temp"),
+        ({"diversity_penalty": 2.0}, "diversity_penalty=2 is between groups .* Decode.beam_groups"),
+        ({"temperature": 1.0, "diversity_penalty": 2.0}, "diversity_penalty=2 is between groups"),
+    ],
+)
+def test_settings_of_another_search_are_refused(settings, message):
+    with pytest.raises(UserError, match=f"^Decode.{message}"):
+        made_translator("1", "prefix").translate(TEXTS, **INTO_FRENCH, **settings)
+
+
+def test_greedy_settings_have_nothing_of_another_search():
+    sampling = Decode(temperature=1.0, top_k=9, top_p=0.9, epsilon_cutoff=0.1, utility="chrf")
+    groups = Decode(beam_size=6, beam_groups=3, diversity_penalty=2.0, utility="chrf")
+    for decode in (sampling, groups):
+        decode = dataclasses.replace(decode, length_penalty=0.5, allow_unk=True)
+        expected = Decode(beam_size=1, length_penalty=0.5, allow_unk=True)
+        assert greedy_settings(decode) == expected
+    assert isinstance(make_search(greedy_settings(groups)), Greedy)
 
 
 @pytest.mark.parametrize("settings", [{"beam_size": 2}, {"temperature": 1.0, "beam_size": 1}])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tracemalloc
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from mnmt_jax.commands.text_files import check_input_file
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import corpus as corpus_module
 from mnmt_jax.data.encodings import guess_narrow_encoding, guess_wide_encoding
@@ -57,6 +59,18 @@ def test_the_block_size_does_not_matter(size, end):
     content = b"one\r\n\r\n\ntw\xffo\nthree\rmore\r\r\nfour" + end
     lines = [x if isinstance(x, str) else x.reason for x in read_lines(Dribble(content, size))]
     assert lines == ["one", "", "", "bad_utf8", "three\rmore\r", "four"]
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_pipe_is_read_by_its_name(compress):
+    reader, writer = os.pipe()
+    os.write(writer, compress(b"in 3 Tagen\nvor 2 Tagen\n"))
+    os.close(writer)
+    try:
+        check_input_file(f"/dev/fd/{reader}")
+        assert list(input_lines(f"/dev/fd/{reader}")) == ["in 3 Tagen", "vor 2 Tagen"]
+    finally:
+        os.close(reader)
 
 
 def test_invalid_utf16_is_a_bad_line():

@@ -24,6 +24,7 @@ from tests.made_run import (
 from tests.unit.test_train import stop_after
 
 pytestmark = pytest.mark.usefixtures("one_device", "kept_programs")
+GREEDY = {"beam_size": 1, "temperature": 0.0, "top_p": 1.0}
 CHRF = [30.0, 50.0, 40.0, 20.0, 60.0]  # of the validations, in order
 
 
@@ -35,7 +36,7 @@ def cache(tmp_path_factory):
 def configure(cache, **train_fields):
     every = {"steps": 5, "eval_every": 1, "save_every": 1, "log_every": 1, "keep_last": 9}
     every |= {"translate_pairs": 2, "best_by": "supervised/chrf", "patience": 2}
-    decode = {"max_length": 4, "buckets": (32,)}
+    decode = {"max_length": 4, "buckets": (32,), "temperature": 1.0, "top_p": 0.9}
     return make_config(cache, train=every | train_fields, decode=decode)
 
 
@@ -86,7 +87,7 @@ def test_training_ends_without_a_better_score_also_after_an_interruption(
     pairs = [TokenCache.open(cache).pair("made_en_de", "validation", n) for n in range(2)]
     sources, expected = ([vocabulary.decode(pair[s].tolist()) for pair in pairs] for s in (0, 1))
     assert (references, target) == (expected, "de")
-    assert hypotheses == translator.translate(sources, source="en", target="de", beam_size=1)
+    assert hypotheses == translator.translate(sources, source="en", target="de", **GREEDY)
     assert any(hypotheses)
 
 
