@@ -165,13 +165,15 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
 
 
 def _training_notes(results: Sequence[RunResult]) -> list[str]:
-    """Return a note on how directions are grouped if the training of a model is unknown."""
+    """Return a note on how directions are grouped if the training of some models is unknown."""
     unknown = [result.name for result in results if result.supervised is None]
-    if not unknown:
+    reference = training_reference(results)
+    if not unknown or not reference:
         return []
     remedy = "'mnmt evaluate --trained_on' names them"
-    reference = training_reference(results) if common_directions(results) else None
-    how = f"grouped by the training of {reference.name}" if reference else "not grouped by training"
+    how = "not grouped by training"
+    if common_directions(results):
+        how = f"grouped by the training of {reference.name}"
     return [
         f"Directions are {how}: the training directions of {join_names(unknown, shown=6)} are "
         f"unknown; {remedy}."
