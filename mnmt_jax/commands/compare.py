@@ -101,8 +101,7 @@ def main() -> None:
         for folder, result in zip(other_folders, results[1:], strict=True):
             scores = paired_scores(Path(baseline), Path(folder), flags.paired_bootstrap)
             print(f"\nAgainst {results[0].name}:\n\n{paired_table(scores, result.name)}")
-    print("\nZero-shot translations, in directions never trained on:\n")
-    print(sample_lines(results, flags.samples))
+    print(f"\n{sample_lines(results, flags.samples)}")
 
 
 def _with_folders(results: Sequence[RunResult], folders: Sequence[str]) -> list[RunResult]:

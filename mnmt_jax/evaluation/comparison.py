@@ -95,6 +95,11 @@ def common_directions(results: Sequence[RunResult]) -> frozenset[Direction]:
     )
 
 
+def training_reference(results: Sequence[RunResult]) -> RunResult | None:
+    """Return the first evaluation whose training directions are known; None if there is none."""
+    return next((result for result in results if result.supervised is not None), None)
+
+
 def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]:
     """Group directions by whether each model was trained on them.
 
@@ -103,8 +108,9 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]
 
     Returns:
         Groups of the directions that all evaluations scored on the same sentences. If there are
-        none, groups of the directions of each evaluation, which are not comparable. All directions
-        form one group if the training directions of a model are unknown.
+        none, groups of the directions of each evaluation, which are not comparable. A model whose
+        training directions are unknown is grouped as the first one where they are known. Without
+        one, or without common directions, all directions form one group.
     """
     common = common_directions(results)
     all_items = [_by_direction(result) for result in results]
@@ -136,13 +142,13 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
     """Return notes on the comparability of the means of several evaluations."""
     if len(results) < 2:
         return []
-    common = common_directions(results)
+    common, notes = common_directions(results), _training_notes(results)
     if not common:
         return [
+            *notes,
             "No direction was evaluated on the same sentences by all: each mean is over the "
-            "evaluation's own directions and sentences, and the means cannot be compared."
+            "evaluation's own directions and sentences, and the means cannot be compared.",
         ]
-    notes = []
     detectors = dict.fromkeys(result.detector for result in results)
     if len(detectors) > 1:
         notes.append(
@@ -156,6 +162,22 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
             f"same sentences by all ({join_names(left_out, shown=6)})."
         )
     return notes
+
+
+def _training_notes(results: Sequence[RunResult]) -> list[str]:
+    """Return a note on how directions are grouped if the training of some models is unknown."""
+    unknown = [result.name for result in results if result.supervised is None]
+    reference = training_reference(results)
+    if not unknown or not reference:
+        return []
+    remedy = "'mnmt evaluate --trained_on' names them"
+    how = "not grouped by training"
+    if common_directions(results):
+        how = f"grouped by the training of {reference.name}"
+    return [
+        f"Directions are {how}: the training directions of {join_names(unknown, shown=6)} are "
+        f"unknown; {remedy}."
+    ]
 
 
 def metric_notes(groups: Sequence[DirectionGroup], metrics: Sequence[Metric]) -> list[str]:
@@ -192,11 +214,12 @@ def _statuses(results: Sequence[RunResult], direction: Direction) -> tuple[str, 
 
 
 def _status(result: RunResult, results: Sequence[RunResult], direction: Direction) -> str:
-    """Return the status of a direction; "all" if the training of any model is unknown."""
+    """Return the status of a direction; "all" if the training of all models is unknown."""
     training_sets = [other.supervised for other in results]
-    if any(pairs is None for pairs in training_sets):
+    known = [pairs for pairs in (result.supervised, *training_sets) if pairs is not None]
+    if not known:
         return ALL
-    supervised = result.supervised or frozenset()
+    supervised = known[0]
     if direction in supervised:
         return SUPERVISED
     # Languages that only other models were trained on.

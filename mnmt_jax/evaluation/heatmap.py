@@ -104,7 +104,7 @@ def _table(
 ) -> Html:
     values = result.values(metric.key)
     averages = result.averages[metric.key]
-    supervised = result.supervised or frozenset()
+    supervised = result.supervised
     sources = [code for code in languages if code in averages.by_source]
     targets = [code for code in languages if code in averages.by_target]
     head = [tag("th", "from ↓ to →", scope="col", class_="corner")]
@@ -115,7 +115,8 @@ def _table(
         cells = [_language_head(source, "row")]
         for target in targets:
             pair = (source, target)
-            cells.append(_cell(pair, values, ends, trained=pair in supervised))
+            trained = None if supervised is None else pair in supervised
+            cells.append(_cell(pair, values, ends, trained=trained))
         cells.append(tag("td", format_score(averages.by_source[source].mean), class_="mean"))
         rows.append(tag("tr", cells))
     means = [
@@ -132,7 +133,7 @@ def _cell(
     values: dict[tuple[str, str], float | None],
     ends: tuple[float, float],
     *,
-    trained: bool,
+    trained: bool | None,
 ) -> Html:
     names = f"{language_name(pair[0])} to {language_name(pair[1])}"
     if pair not in values:
@@ -141,13 +142,13 @@ def _cell(
     if value is None:
         return tag("td", "–", class_="none", title=f"{names}: left out")
     share = (value - ends[0]) / (ends[1] - ends[0])
-    status = "trained on" if trained else "zero-shot"
+    status = {True: " (trained on)", False: " (zero-shot)", None: ""}[trained]
     return tag(
         "td",
         format_score(value),
         class_="trained" if trained else "",
         style=f"--share:{100 * min(1.0, max(0.0, share)):.0f}%",
-        title=f"{names} ({status}): {value:.2f}",
+        title=f"{names}{status}: {value:.2f}",
     )
 
 

@@ -14,6 +14,7 @@ from mnmt_jax.evaluation.comparison import (
     comparison_notes,
     direction_groups,
     metric_notes,
+    training_reference,
 )
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.result import (
@@ -233,18 +234,27 @@ def is_result_page(text: str) -> bool:
 
 
 def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
-    """Format zero-shot translations of the same sentences by all runs, for a terminal.
+    """Format translations of the same sentences by all runs, with a title, for a terminal.
 
     Args:
         results: evaluations of one task.
         count: number of sentences, spread over the directions.
+
+    Returns:
+        Zero-shot translations of the first run whose training directions are known, if it has
+        them, else any translations.
     """
-    supervised = results[0].supervised or frozenset()
-    samples = _select_samples(
-        [item for item in results[0].samples if item.direction not in supervised], count
-    )
+    reference = training_reference(results)
+    trained = (reference.supervised if reference else None) or frozenset()
+    zero_shot = [item for item in results[0].samples if item.direction not in trained]
+    samples = _select_samples(zero_shot or results[0].samples, count)
+    title = "Translations"
+    if reference and zero_shot:
+        title = f"Translations, in directions that {reference.name} was not trained on"
+        if all(_untrained(result, zero_shot) for result in results):
+            title = "Zero-shot translations, in directions never trained on"
     width = max([len(result.name) for result in results] + [len("reference")])
-    blocks = []
+    blocks = [f"{title}:"]
     for sample in samples:
         lines = [
             f"{sample.source} → {sample.target}",
@@ -259,6 +269,13 @@ def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
                     )
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
+
+
+def _untrained(result: RunResult, samples: Sequence[Sample]) -> bool:
+    """Return whether a model is known not to have been trained on any of the directions."""
+    return result.supervised is not None and all(
+        sample.direction not in result.supervised for sample in samples
+    )
 
 
 def sample_status(sample: Sample) -> str:

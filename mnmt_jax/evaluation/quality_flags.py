@@ -1,6 +1,7 @@
 """Quality flags: shares of outputs that are off-target, empty, copies or loops, and lengths.
 
-The checks are those of the server (`mnmt_jax.decoding.guards`); they need no reference.
+The checks are those of the server (`mnmt_jax.decoding.guards`); they need no reference. The rate of
+off-target references is the error rate of the language detector.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from mnmt_jax.vocabulary.language_detectors import detector_name
 
 _EXPLANATION = (
     "Percent of outputs: in another language by each detector, empty, equal to the source, and "
-    "repeating themselves in a loop. Length: characters of the outputs, in percent of those of the "
-    "references. Unknown: characters of the sources that no piece of the vocabulary covers."
+    "repeating themselves in a loop. On references: percent of the references that the detector "
+    "before takes for another language, its error rate. Length: characters of the outputs, in "
+    "percent of those of the references. Unknown: characters of the sources that no piece of the "
+    "vocabulary covers."
 )
 
 
@@ -65,6 +68,7 @@ def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
     return [
         ("off-target", lambda item: item.off_target_nearest),
         (f"off-target ({first})", lambda item: item.off_target_lid),
+        ("on references", lambda item: item.off_target_lid_reference),
         (f"off-target ({second})", lambda item: item.off_target_second),
         ("empty", lambda item: 100 * item.empty / item.sentences),
         ("copied", lambda item: _percent(item.copied, item)),

@@ -15,6 +15,7 @@ from mnmt_jax.evaluation.comparison import (
     comparison_notes,
     direction_groups,
     metric_notes,
+    training_reference,
     with_common_directions,
 )
 from mnmt_jax.evaluation.heatmap import metric_heatmaps
@@ -356,7 +357,8 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
     by_direction: dict[tuple[str, str], list[Sample]] = {}
     for sample in runs[0].samples:
         by_direction.setdefault(sample.direction, []).append(sample)
-    supervised = runs[0].supervised
+    reference = training_reference(runs)
+    supervised = reference.supervised if reference else None
     ordered = sorted(by_direction, key=lambda pair: supervised is not None and pair in supervised)
     samples_by_run = [
         {(sample.direction, sample.index): sample for sample in run.samples} for run in runs

@@ -63,6 +63,34 @@ def test_directions_untrained_in_one_model_form_a_separate_group(grown):
     assert '<th scope="row">supervised</th>' not in page  # of 6 directions, and of 8
 
 
+def test_outside_systems_are_grouped_by_the_training_of_a_run(grown):
+    run = grown[1]
+    outside = dataclasses.replace(
+        changed(run, lambda item: dataclasses.replace(item, supervised=None)), name="outside"
+    )
+    for results in ([run, outside], [outside, run]):
+        groups = direction_groups(results)
+        assert [group.title for group in groups] == ["supervised", "zero-shot"]
+        assert [group.directions(1) for group in groups] == [8, 12]
+        (note,) = comparison_notes(results)
+        assert note.startswith("Directions are grouped by the training of after: the training")
+        assert "of outside are unknown; 'mnmt evaluate --trained_on'" in comparison_table(results)
+        page = report_page(results)
+        assert note.partition(":")[0] in page
+        assert page.count("English to German (trained on): ") == page.count("English to German: ")
+        assert page.count("English to German: ")
+    assert [group.title for group in direction_groups([outside, outside])] == ["all"]
+    assert not comparison_notes([outside, outside])
+    other = changed(outside, lambda item: dataclasses.replace(item, sentences=1))
+    assert [group.title for group in direction_groups([run, other])] == ["all"]
+    assert comparison_notes([run, other])[0].startswith("Directions are not grouped by training")
+    three = direction_groups([outside, *grown])
+    assert [group.statuses for group in three][2:] == [
+        ("unseen language nl", "unseen language nl", "supervised"),
+        ("unseen language nl", "unseen language nl", "zero-shot"),
+    ]
+
+
 def test_means_use_the_directions_of_all_evaluations(grown):
     after = grown[1]
     fewer = dataclasses.replace(grown[0], directions=grown[0].directions[3:])

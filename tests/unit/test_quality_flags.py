@@ -58,7 +58,8 @@ def test_tables_have_a_row_for_each_system():
         for line in quality_table([flagged, run]).splitlines()
     ]
     assert rows[0][-5:] == ["empty", "copied", "looping", "length", "unknown"]
-    assert rows[0][2:4] == ["off-target", "off-target (lid.176)"] and len(rows[0]) == 9
+    assert rows[0][2:5] == ["off-target", "off-target (lid.176)", "on references"]
+    assert len(rows[0]) == 10 and {row[4] for row in rows[2:]} == {"11.2"}
     assert rows[2][-5:] == ["1.0", "5.0", "2.0", "98.2", "12"]
     assert rows[3][-5:] == ["0.0", "–", "–", "–", "0"]
     assert len(rows) == 2 + 4

@@ -292,7 +292,8 @@ def test_result_page_lists_every_direction_and_signature(runs):
 
 
 def test_samples_alternate_between_zero_shot_directions(runs):
-    blocks = sample_lines(runs, 5).split("\n\n")
+    title, *blocks = sample_lines(runs, 5).split("\n\n")
+    assert title == "Zero-shot translations, in directions never trained on:"
     assert len(blocks) == 5
     assert len({block.splitlines()[0] for block in blocks}) == 5
     for block in blocks:
@@ -305,6 +306,24 @@ def test_samples_alternate_between_zero_shot_directions(runs):
             "register",
         ]
         assert re.search(r"\[(exact|differs|empty|off-target: en)\]$", lines[3])
+
+
+def test_titles_of_samples_name_the_model_that_is_known(runs):
+    def of_training(run, supervised):
+        items = [dataclasses.replace(item, supervised=supervised) for item in run.directions]
+        return dataclasses.replace(run, name="other", directions=tuple(items))
+
+    run, title = runs[0], f"Translations, in directions that {runs[0].name} was not trained on:"
+    for others in ([run, of_training(run, None)], [of_training(run, None), run]):
+        first, *blocks = sample_lines(others, 5).split("\n\n")
+        assert first == title and blocks
+        assert not any("en" in block.splitlines()[0].split() for block in blocks)
+        page = report_page(others)
+        assert ">  zero-shot</span>" in page and ">  trained on</span>" in page
+    assert sample_lines([run, of_training(run, True)]).startswith(title)
+    for supervised in (None, True):
+        lines = sample_lines([of_training(run, supervised)]).splitlines()
+        assert lines[0] == "Translations:" and "→" in lines[2]
 
 
 def test_markdown_cells_are_escaped():
