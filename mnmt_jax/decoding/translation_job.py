@@ -204,7 +204,7 @@ class TranslationJob:
             yield lines[index], translation
 
     def in_order(
-        self, lines: Iterator[Line], *, report: Callable[[int], object] = lambda count: None
+        self, lines: Iterable[Line], *, report: Callable[[int], object] = lambda count: None
     ) -> Iterator[tuple[Line, Translation]]:
         """Yield each line with its translation in input order, window by window.
 
@@ -213,7 +213,8 @@ class TranslationJob:
             report: called with the number of lines that were just completed; with 0 before each
                 window.
         """
-        while window := list(itertools.islice(lines, self.window_size)):
+        remaining = iter(lines)
+        while window := list(itertools.islice(remaining, self.window_size)):
             translations = {}
             report(0)
             for line, translation in self.as_completed(window):

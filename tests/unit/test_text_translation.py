@@ -153,7 +153,7 @@ def test_a_line_of_one_sentence_is_translated_as_without_splitting():
     job = SentenceJob.create(translator)
     plain = translator.translate_nbest(LINES, source="en", target="fr")
     numbered = list(job.number_lines(LINES, source="en", target="fr"))
-    split = [translation for _, translation in job.in_order(iter(numbered))]
+    split = [translation for _, translation in job.in_order(numbered)]
     for line, one, other in zip(LINES, plain, split, strict=True):
         if one.hypotheses and not one.truncated and line == line.strip():
             assert (other.text, other.score) == (one.text, pytest.approx(one.score))
