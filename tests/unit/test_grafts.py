@@ -356,7 +356,7 @@ def test_source_runs_and_steps_on_the_command_line(given_flags, desired, tmp_pat
     (tmp_path / "here=there").mkdir()
     monkeypatch.chdir(tmp_path)
     seen = []
-    monkeypatch.setattr("mnmt_jax.training.train.train", lambda *rest: seen.append(rest[2]))
+    monkeypatch.setattr("mnmt_jax.training.train.train", lambda *rest, scorer: seen.append(rest[2]))
     command("train", "--workdir=new", *given_flags)
     assert seen == [tuple(desired)]
 
