@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -296,7 +297,6 @@ def score_lines(
     lines: Sequence[Line],
     references: Sequence[str],
     decode: Decode,
-    count: int | None = None,
 ) -> list[Score]:
     """Score reference translations by their log-probabilities, without length normalisation.
 
@@ -306,46 +306,15 @@ def score_lines(
             are empty.
         references: the translation of each line, or the text.
         decode: settings, of which buckets and batch are used.
-        count: assumed number of lines per bucket, which determines the batch; None is the actual
-            number.
 
     Raises:
         UserError: if a pair does not fit the largest bucket.
     """
     check_decode(inference_model, decode, {})
-    vocabulary, instruction = inference_model.vocabulary, inference_model.instruction
-    sources = vocabulary.encode_lines(
-        [line.text for line in lines], [line.source_lang for line in lines]
-    )
-    targets = vocabulary.encode_lines(references, [line.target_lang for line in lines])
-    sizes = _pair_sizes(inference_model, sources, targets)
-    check_lengths_fit_bucket(lines, sizes, decode)
-    sums = np.zeros(len(lines), np.float32)
-    for bucket, members in group_by_bucket(dict(enumerate(sizes)), decode):
-        logits = bucket * vocabulary.size
-        max_rows = inference_model.rows(decode.batch, count or len(members))
-        rows = inference_model.on_all_devices(min(max_rows, _SCORED_LOGITS // logits))
-        for chunk in chunks(members, rows):
-            pairs = [make_example(inference_model, lines[i], sources[i], targets[i]) for i in chunk]
-            segments = segments_from_rows([[pair] for pair in pairs])
-            spans = model_inputs(inference_model.converter(bucket).batch(segments, rows))
-            with memory_errors(decode), inference_model.placed(spans) as batch:
-                log_probs = score_batch(
-                    inference_model.params,
-                    batch,
-                    model=inference_model.model,
-                    forced=instruction.target_extra - 1,
-                )
-                sums[chunk] = np.asarray(log_probs)[: len(chunk)]
-    return [Score(total, len(t) + 1) for total, t in zip(sums.tolist(), targets, strict=True)]
-
-
-def _pair_sizes(
-    inference_model: InferenceModel, sources: Sequence[list[int]], targets: Sequence[list[int]]
-) -> list[int]:
-    instruction = inference_model.instruction
-    extra = max(instruction.source_extra, instruction.target_extra)
-    return [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
+    pairs = _encode_pairs(inference_model, lines, references)
+    check_lengths_fit_bucket(lines, pairs.sizes, decode)
+    scores = _score_pairs(inference_model, lines, pairs, decode)
+    return [scores[i] for i in range(len(lines))]
 
 
 def _fitting_scores(
@@ -355,18 +324,70 @@ def _fitting_scores(
     decode: Decode,
 ) -> list[Score | None]:
     """Score pairs as `score_lines` does, always in full batches; None for pairs that do not fit."""
-    encode = inference_model.vocabulary.encode_lines
+    check_decode(inference_model, decode, {})
+    pairs = _encode_pairs(inference_model, lines, references)
+    scores = _score_pairs(inference_model, lines, pairs, decode, decode.batch)
+    return [scores.get(i) for i in range(len(lines))]
+
+
+class _EncodedPairs(NamedTuple):
+    """Pieces of lines and of their references, and the lengths of their longer sides in a row."""
+
+    sources: Sequence[list[int]]
+    targets: Sequence[list[int]]
+    sizes: Sequence[int]
+
+
+def _encode_pairs(
+    inference_model: InferenceModel, lines: Sequence[Line], references: Sequence[str]
+) -> _EncodedPairs:
+    encode, instruction = inference_model.vocabulary.encode_lines, inference_model.instruction
     sources = encode([line.text for line in lines], [line.source_lang for line in lines])
     targets = encode(references, [line.target_lang for line in lines])
-    sizes = _pair_sizes(inference_model, sources, targets)
-    fitting = [i for i, size in enumerate(sizes) if size <= max(decode.buckets)]
-    pairs = [lines[i] for i in fitting], [references[i] for i in fitting]
-    scores: list[Score | None] = [None] * len(lines)
-    for i, score in zip(
-        fitting, score_lines(inference_model, *pairs, decode, count=decode.batch), strict=True
-    ):
-        scores[i] = score
-    return scores
+    extra = max(instruction.source_extra, instruction.target_extra)
+    sizes = [max(len(s), len(t)) + extra for s, t in zip(sources, targets, strict=True)]
+    return _EncodedPairs(sources, targets, sizes)
+
+
+def _score_pairs(
+    inference_model: InferenceModel,
+    lines: Sequence[Line],
+    pairs: _EncodedPairs,
+    decode: Decode,
+    count: int | None = None,
+) -> dict[int, Score]:
+    """Return the scores of the pairs that fit the largest bucket, by their index.
+
+    Args:
+        inference_model: the model.
+        lines: the lines.
+        pairs: their pieces.
+        decode: settings, of which buckets and batch are used.
+        count: assumed number of lines per bucket, which determines the batch; None is the actual
+            number.
+    """
+    sources, targets, _ = pairs
+    fitting = {i: size for i, size in enumerate(pairs.sizes) if size <= max(decode.buckets)}
+    sums = np.zeros(len(lines), np.float32)
+    for bucket, members in group_by_bucket(fitting, decode):
+        logits = bucket * inference_model.vocabulary.size
+        max_rows = inference_model.rows(decode.batch, count or len(members))
+        rows = inference_model.on_all_devices(min(max_rows, _SCORED_LOGITS // logits))
+        for chunk in chunks(members, rows):
+            examples = [
+                make_example(inference_model, lines[i], sources[i], targets[i]) for i in chunk
+            ]
+            segments = segments_from_rows([[example] for example in examples])
+            spans = model_inputs(inference_model.converter(bucket).batch(segments, rows))
+            with memory_errors(decode), inference_model.placed(spans) as batch:
+                log_probs = score_batch(
+                    inference_model.params,
+                    batch,
+                    model=inference_model.model,
+                    forced=inference_model.instruction.target_extra - 1,
+                )
+                sums[chunk] = np.asarray(log_probs)[: len(chunk)]
+    return {i: Score(float(sums[i]), len(targets[i]) + 1) for i in fitting}
 
 
 def check_lengths_fit_bucket(lines: Sequence[Line], sizes: Sequence[int], decode: Decode) -> None:

@@ -135,9 +135,9 @@ def is_differing(labels: Array, batch: Batch) -> Bool[Array, " rows"]:
         batch: arrays of the pairs, one per row.
     """
     present = batch[_SEGMENT_IDS] != 0
-    own = jnp.where(present, batch[_LABELS], 0)
-    width = max(labels.shape[1], own.shape[1])
-    first, second = (jnp.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in (labels, own))
+    targets = jnp.where(present, batch[_LABELS], 0)
+    width = max(labels.shape[1], targets.shape[1])
+    first, second = (jnp.pad(a, ((0, 0), (0, width - a.shape[1]))) for a in (labels, targets))
     return (first != second).any(axis=1) & present[:, 0]
 
 
