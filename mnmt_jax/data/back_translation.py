@@ -168,12 +168,9 @@ class BackTranslatedPairs:
         for name in self.tasks:
             lengths, target_lang = self.cache.lengths(name, _TRAIN), _target_of(self.cache, name)
             pool_languages = self.draws.drawn(name, target_lang, len(lengths))
-            for start in range(0, len(lengths), _BLOCK):
-                indices = np.arange(start, min(start + _BLOCK, len(lengths)))
-                for index, (_, target) in zip(
-                    indices, self.cache.pairs(name, _TRAIN, indices), strict=True
-                ):
-                    yield self.cache.vocabulary.decode(target), target_lang, pool_languages[index]
+            pairs = self.cache.pairs(name, _TRAIN)
+            for pool_language, (_, target) in zip(pool_languages, pairs, strict=True):
+                yield self.cache.vocabulary.decode(target), target_lang, pool_language
 
     def sources(self, translations: Iterable[str]) -> Iterator[TaskSource]:
         """Yield the tasks of the pseudo pairs.
@@ -222,9 +219,7 @@ class BackTranslatedPairs:
         sources, ends = np.array(encoded.sources), np.cumsum(encoded.lengths)
         for task_number in np.unique(task).tolist():
             task_rows = np.flatnonzero(task == task_number)
-            for start in range(0, len(task_rows), _BLOCK):
-                block = task_rows[start : start + _BLOCK]
-                cached_pairs = self.cache.pairs(self.tasks[task_number], _TRAIN, index[block])
-                for row, (_, target) in zip(block.tolist(), cached_pairs, strict=True):
-                    end = int(ends[row])
-                    yield sources[end - encoded.lengths[row] : end].tolist(), target.tolist()
+            cached_pairs = self.cache.pairs(self.tasks[task_number], _TRAIN, index[task_rows])
+            for row, (_, target) in zip(task_rows.tolist(), cached_pairs, strict=True):
+                end = int(ends[row])
+                yield sources[end - encoded.lengths[row] : end].tolist(), target.tolist()

@@ -40,6 +40,7 @@ _READABLE_FORMATS = (2, FORMAT)  # 2 has no digests of files
 _OPEN_FILES = 256  # many systems limit a process to 1024 open files
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:1"
 _SERIAL_SECONDS = 1e-5  # per record; a record in memory takes 2e-6
+_BLOCK = 4096  # examples in memory when a split is read in order
 _COPIES = 3  # of a file in a bucket, until it counts as damaged there
 
 Examples = tuple[str, str, np.ndarray]
@@ -315,13 +316,25 @@ class TokenCache:
         return tokens[1 : 1 + tokens[0]], tokens[1 + tokens[0] :]
 
     def pairs(
-        self, task: str, split: str, indices: np.ndarray
+        self, task: str, split: str, indices: np.ndarray | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the source and target pieces of several examples."""
-        lengths = self.lengths(task, split)[indices]
-        sources, targets = decode_records(self.read(task, split, indices), lengths)
-        ends = np.cumsum(lengths, axis=0)[:-1]
-        yield from zip(np.split(sources, ends[:, 0]), np.split(targets, ends[:, 1]), strict=True)
+        """Yield the source and target pieces of examples, of which a block is in memory at a time.
+
+        Args:
+            task: name of the task.
+            split: name of the split.
+            indices: of the examples; None is all, in order.
+        """
+        if indices is None:
+            indices = np.arange(self.split(task, split).examples)
+        all_lengths = self.lengths(task, split)
+        for start in range(0, len(indices), _BLOCK):
+            block = indices[start : start + _BLOCK]
+            lengths = all_lengths[block]
+            sources, targets = decode_records(self.read(task, split, block), lengths)
+            ends = np.cumsum(lengths, axis=0)[:-1]
+            sides = np.split(sources, ends[:, 0]), np.split(targets, ends[:, 1])
+            yield from zip(*sides, strict=True)
 
     def files(self, task: str) -> Iterator[tuple[str, Path]]:
         """Yield the files of a task: names relative to the cache's folder, and paths to open."""

@@ -12,8 +12,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, TokenPair
 from mnmt_jax.errors import UserError
@@ -69,7 +67,7 @@ class DistilledPairs:
         """Yield (text, source language, target language) of each source."""
         for name in self.names:
             direction = self.direction(name)
-            for source, _ in self._pairs(name, _TRAIN):
+            for source, _ in self.cache.pairs(name, _TRAIN):
                 yield self.cache.vocabulary.decode(source), *direction
 
     def sources(self, translations: Iterable[str]) -> Iterator[ReusedTask | TaskSource]:
@@ -107,11 +105,8 @@ class DistilledPairs:
 
     def _pairs(self, name: str, split: str) -> Iterator[tuple[list[int], list[int]]]:
         """Yield the piece ids of a split, in order."""
-        count = self.cache.split(name, split).examples
-        for start in range(0, count, _BLOCK):
-            indices = np.arange(start, min(start + _BLOCK, count))
-            for source, target in self.cache.pairs(name, split, indices):
-                yield source.tolist(), target.tolist()
+        for source, target in self.cache.pairs(name, split):
+            yield source.tolist(), target.tolist()
 
 
 def assign_teachers(

@@ -67,7 +67,21 @@ class NeuralMetric(Protocol):
         """Return the score of each sentence in the unit of tables."""
 
 
-class Comet:
+class _AllLanguages:
+    """Part of a metric whose model has all languages."""
+
+    setting: str
+
+    def missing(self, target_language: str) -> str:
+        """Return "": the model has all languages."""
+        return ""
+
+    def signature(self, target_language: str) -> str:
+        """Return the signature, which does not depend on the language."""
+        return self.setting
+
+
+class Comet(_AllLanguages):
     """Scorer with a model of COMET's library, times 100.
 
     Args:
@@ -90,14 +104,6 @@ class Comet:
         self.name, self._path, self._worker = name, str(path), worker
         self.setting = f"comet:{worker.version('comet')}|model:{path}"
 
-    def missing(self, target_language: str) -> str:
-        """Return "": the model has all languages."""
-        return ""
-
-    def signature(self, target_language: str) -> str:
-        """Return the signature, which does not depend on the language."""
-        return self.setting
-
     def score(
         self, texts: TestSet, hypotheses: Sequence[str], target_language: str = ""
     ) -> list[float]:
@@ -106,7 +112,7 @@ class Comet:
         return [100.0 * score for score in scores]
 
 
-class MetricX:
+class MetricX(_AllLanguages):
     """Scorer with MetricX-24: errors from 0 to 25.
 
     Args:
@@ -127,14 +133,6 @@ class MetricX:
             )
         self._folder, self._worker = str(folder), worker
         self.setting = f"metricx-24|transformers:{worker.version('metricx')}|model:{folder}"
-
-    def missing(self, target_language: str) -> str:
-        """Return "": the model has all languages."""
-        return ""
-
-    def signature(self, target_language: str) -> str:
-        """Return the signature, which does not depend on the language."""
-        return self.setting
 
     def score(
         self, texts: TestSet, hypotheses: Sequence[str], target_language: str = ""

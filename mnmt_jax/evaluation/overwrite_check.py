@@ -9,6 +9,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
+from mnmt_jax.evaluation.neural_metrics import COMET_MODELS
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
@@ -120,7 +121,7 @@ def _lost_scores(
     if "off_target_second" not in optional and any(item.get("off_target_second") for item in items):
         changes.append("the ratio of --lid_model would be lost")
     signatures, paper = finished.get("signatures"), finished.get("paper")
-    for name in ("comet", "xcomet", "kiwi", "metricx"):
+    for name in (*COMET_MODELS, "metricx"):
         model = signatures.get(name) if isinstance(signatures, dict) else None
         if model and optional.get(name, model) != model:
             changes.append(f"model of {_OPTIONAL[name]}")
