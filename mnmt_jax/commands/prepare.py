@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from mnmt_jax.commands.corpus_flags import add_corpus_flags
 from mnmt_jax.commands.pass_through import PassThroughParser, make_beam_runner
 from mnmt_jax.data.preparation.recipe_files import recipe_names
 from mnmt_jax.errors import UserError, docs_page, pluralize
+from mnmt_jax.runtime.processors import count_processors
 
 if TYPE_CHECKING:
     from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -155,4 +155,4 @@ def _make_runner(flags: argparse.Namespace, stack: contextlib.ExitStack) -> Runn
 
     if runner := make_beam_runner(flags, ("processes",)):
         return runner
-    return stack.enter_context(LocalRunner(flags.processes or len(os.sched_getaffinity(0))))
+    return stack.enter_context(LocalRunner(flags.processes or count_processors()))

@@ -27,6 +27,7 @@ from mnmt_jax.commands.common_flags import (
     parse_command_line,
 )
 from mnmt_jax.errors import UserError, pluralize, say
+from mnmt_jax.runtime.processors import count_processors
 from mnmt_jax.serving.model_names import name_runs
 from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _VARIABLES = ("run", "lid", "beam_size", "pivot", "step")
 """Flags that are also variables, beside those of `Settings`."""
 _ALLOCATIONS = 10_000  # of objects between two garbage collections
-_PARALLEL_SEARCHES = 2  # on a CPU (`TranslationJob.parallel_searches`)
 
 
 def make_parser() -> CommandParser:
@@ -122,18 +122,14 @@ def _limit_threads(
     """
     if settings.engine != "jax" or (settings.replicas > 1 and not settings.threads):
         return
-    searches = settings.parallel_searches or _PARALLEL_SEARCHES
-    threads = max(1, (processors or _processors()) // searches)
+    from mnmt_jax.decoding.translation_job import SEARCHES_ON_CPU
+
+    searches = settings.parallel_searches or SEARCHES_ON_CPU
+    threads = max(1, (processors or count_processors()) // searches)
     if settings.threads:
         variables["PJRT_NPROC"] = str(settings.threads)
     else:
         variables.setdefault("PJRT_NPROC", str(threads))
-
-
-def _processors() -> int:
-    """Return the number of processors: of this process, or of the machine without affinity."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _load_job(

@@ -32,6 +32,7 @@ from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
 
 WINDOW_SIZE = 4096  # lines in memory at a time
+SEARCHES_ON_CPU = 2  # at a time, by a server
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,12 +133,13 @@ class TranslationJob:
     def parallel_searches(self) -> int:
         """Number of batches that a server searches at a time.
 
-        Two on a CPU, where the threads of one program often wait for each other; otherwise one,
+        Several on a CPU, where the threads of one program often wait for each other; otherwise one,
         because batches that all devices share would wait for each other's transfers.
         """
         mesh = self.pretrained.inference_model.mesh
         shares_device = not self.pretrained.replicas and (mesh is None or mesh.size == 1)
-        return 2 if self.has_slots and shares_device and platform() == "cpu" else 1
+        several = self.has_slots and shares_device and platform() == "cpu"
+        return SEARCHES_ON_CPU if several else 1
 
     @property
     def window_size(self) -> int:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 
 from mnmt_jax.model.trainable_params import join
 from mnmt_jax.training.learner import Learner
-from mnmt_jax.training.optimizer import averaged_params, has_average
+from mnmt_jax.training.optimizer import averaged_params
 from mnmt_jax.training.state import TrainState
 
 _FIRST_UPDATES = 10.0  # the decay is at most (1 + t) / (10 + t) after t updates
@@ -35,20 +35,13 @@ def move_average(decay: float, average: Any, params: Any, step: Int[Array, ""]) 
     return jax.tree.map(lambda a, p: a + rate * (p - a), average, params)
 
 
-def has_averaged_params(state: TrainState) -> bool:
-    """Return whether validation and translation use an average; takes a state or its shapes."""
-    return bool(state.average) or has_average(state.opt_state)
-
-
-def evaluated_params(learner: Learner, state: TrainState) -> Any:
-    """Return the parameters that validation and translation use: an average if there is one.
+def optimizer_average(learner: Learner, state: TrainState) -> Any:
+    """Return the parameters with the averages that schedule-free optimizers have in their states.
 
     Args:
         learner: constants of the run.
         state: state after any update.
     """
-    if state.average:
-        return state.average
     params, opt_states = state.params, state.opt_state if learner.before else {"": state.opt_state}
     for player in learner.player_updates:
         trained, others = player.trainable.split(params)

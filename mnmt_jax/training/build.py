@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,11 +27,12 @@ from mnmt_jax.distributed.sharding import (
     replicated,
 )
 from mnmt_jax.errors import UserError
-from mnmt_jax.training.averages import evaluated_params, has_averaged_params
+from mnmt_jax.training.averages import optimizer_average
 from mnmt_jax.training.epochs import convert_epochs, describe_epochs
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import Sums
 from mnmt_jax.training.memory_check import check_state_memory
+from mnmt_jax.training.optimizer import has_average
 from mnmt_jax.training.state import (
     Init,
     TrainState,
@@ -167,14 +169,20 @@ def compile_programs(learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainS
         empty_window=jax.jit(
             lambda: Window.empty(roles, learner.sums), out_shardings=all_replicated
         ),
-        averaged_params=compile_on(
-            mesh,
-            functools.partial(evaluated_params, learner),
-            out_shardings=shardings_of(abstract).params,
-        )
-        if has_averaged_params(abstract)
-        else None,
+        averaged_params=_averaged_params(learner, mesh, abstract),
     )
+
+
+def _averaged_params(
+    learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainState
+) -> Callable[[TrainState], Any] | None:
+    """Return `Programs.averaged_params`; a moving average is in the state and is not copied."""
+    if abstract.average:
+        return operator.attrgetter("average")
+    if not has_average(abstract.opt_state):
+        return None
+    average = functools.partial(optimizer_average, learner)
+    return compile_on(mesh, average, out_shardings=shardings_of(abstract).params)
 
 
 def model_arrays(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ import pytest
 from mnmt_jax.commands import serve
 from mnmt_jax.decoding.text_translation import LineOfText
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.runtime.processors import count_processors
 from mnmt_jax.serving import warm_up
 from mnmt_jax.serving.settings import Settings
 from tests.unit.made_server import MadeJob, made_service
@@ -98,10 +99,10 @@ def test_programs_share_the_processors(settings, before, after):
 
 def test_processors_are_those_of_the_process_if_the_system_tells(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {3, 5, 7}, raising=False)
-    assert serve._processors() == 3
+    assert count_processors() == 3
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: 6)
-    assert serve._processors() == 6
+    assert count_processors() == 6
 
 
 def test_the_collector_skips_what_is_loaded_when_the_server_is_ready(monkeypatch):
