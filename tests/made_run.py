@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.distributed.sharding import make_mesh
+from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
 from mnmt_jax.training.build import Built, build
 from mnmt_jax.training.checkpoints import Checkpoints
+from mnmt_jax.training.gradients import sum_gradients
+from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.train import train
 from tests.unit import made_text
 
 SUPERVISED = (("en", "de"), ("de", "en"), ("en", "fr"), ("fr", "en"))
@@ -157,6 +161,37 @@ def assert_same_training(actual: Path, expected: Path, step: int) -> None:
     assert records(actual) == records(expected)
     steps = [record["step"] for record in records(actual)]
     assert steps == sorted(set(steps)) and steps
+
+
+def train_and_continue(config: Config, folder: Path) -> list[dict[str, Any]]:
+    """Train, and again from a copy without the last checkpoint; assert that both are bit-identical.
+
+    Returns the metrics of the run.
+    """
+    whole, broken, last = folder / "whole", folder / "broken", config.train.steps
+    assert train(config, whole) is None
+    shutil.copytree(whole, broken)
+    shutil.rmtree(broken / "checkpoints" / str(last))
+    assert train(config, broken) is None
+    assert_same_training(broken, whole, last)
+    return records(whole)
+
+
+def assert_same_gradients_on_a_mesh(
+    learner: Learner, params: Any, stacked: dict[str, np.ndarray], term: str
+) -> None:
+    """Assert that sums and gradients do not depend on the mesh, and that a term is positive."""
+    update, rng, actual = learner.player_updates[-1], jax.random.key(7), []
+    for mesh, count in ((Mesh(), 1), (Mesh(fsdp=2, tensor=2), 8)):
+        devices = make_mesh(mesh, jax.devices()[:count])
+
+        def gradients(params: Any, batch: Any) -> Any:
+            return sum_gradients(learner, update, update.trainable.split(params), batch, rng)
+
+        placed = place_batch(stacked, devices, leading=1)
+        actual.append(jax.device_get(compile_on(devices, gradients)(params, placed)))
+    assert actual[0][1][term] > 0
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), *actual)
 
 
 def steps_of(run: Path) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +21,10 @@ from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, _changed, batch_loss
 from mnmt_jax.training.state import make_init
-from mnmt_jax.training.train import train
 from mnmt_jax.training.train_step import train_step
 from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.special_ids import PAD_ID, UNK_ID
-from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.made_run import make_cache, make_config, train_and_continue
 from tests.random_params import STRONG, random_params
 from tests.unit import made_text
 from tests.unit.test_unlikelihood import setting
@@ -157,13 +155,8 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_p
         *METHODS.values(),
         train={"steps": 4, "log_every": 1, "eval_every": 2, "save_every": 2},
     )
-    straight, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(config, straight) is None
-    assert all(line["rdrop"] > 0 for line in records(straight))
-    shutil.copytree(straight, broken)
-    shutil.rmtree(broken / "checkpoints" / "4")
-    assert train(config, broken) is None
-    assert_same_training(broken, straight, 4)
+    lines = train_and_continue(config, tmp_path)
+    assert all(line["rdrop"] > 0 for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import shutil
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +14,21 @@ import pytest
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.unlikelihood import Unlikelihood, unlikelihood_loss
 from mnmt_jax.model.label_log_probs import label_log_probs
 from mnmt_jax.training.generated_batches import change_batch
-from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import make_init
-from mnmt_jax.training.train import train
 from mnmt_jax.training.train_step import train_step
 from mnmt_jax.vocabulary.language_codes import find_code
-from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.made_run import (
+    assert_same_gradients_on_a_mesh,
+    make_cache,
+    make_config,
+    train_and_continue,
+)
 from tests.random_params import STRONG, random_params
 from tests.unit import made_text
 
@@ -206,31 +208,16 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_p
         model={"dropout": 0.1},
         train={"steps": 6, "log_every": 1, "eval_every": 3, "save_every": 3},
     )
-    straight, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(config, straight) is None
-    terms = [line["unlikelihood"] for line in records(straight) if "unlikelihood" in line]
+    lines = train_and_continue(config, tmp_path)
+    terms = [line["unlikelihood"] for line in lines if "unlikelihood" in line]
     assert terms[:2] == [0, 0] and len({*terms[2:]}) == 4
-    shutil.copytree(straight, broken)
-    shutil.rmtree(broken / "checkpoints" / "6")
-    assert train(config, broken) is None
-    assert_same_training(broken, straight, 6)
 
 
 def test_a_mesh_gives_the_same_update_as_one_device():
     learner, params, _, _, batch = setting()
     batch = {name: jnp.concatenate([array, array[:2]]) for name, array in batch.items()}
     stacked = {name: np.asarray(array)[None] for name, array in batch.items()}
-    update, rng, actual = learner.player_updates[-1], jax.random.key(7), []
-    for mesh, count in ((Mesh(), 1), (Mesh(fsdp=2, tensor=2), 8)):
-        devices = make_mesh(mesh, jax.devices()[:count])
-
-        def gradients(params, batch):
-            return sum_gradients(learner, update, update.trainable.split(params), batch, rng)
-
-        placed = place_batch(stacked, devices, leading=1)
-        actual.append(jax.device_get(compile_on(devices, gradients)(params, placed)))
-    assert actual[0][1]["unlikelihood"] > 0
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), *actual)
+    assert_same_gradients_on_a_mesh(learner, params, stacked, "unlikelihood")
 
 
 @pytest.mark.parametrize(
