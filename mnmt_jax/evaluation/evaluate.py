@@ -231,6 +231,7 @@ def score(
     folder, scored = Path(output), []
     provenance = model.provenance
     statistics, calibrations = {}, LanguageCalibrations()
+    has_several_targets = len({target for _, target in directions}) > 1  # else nothing to compare
     for number, direction in enumerate(directions, start=1):
         texts = benchmark.texts(direction)
         outputs = read_translations(folder / "translations", provenance, direction, texts)
@@ -251,7 +252,9 @@ def score(
             intervals=direction_intervals(statistics[direction]),
             calibration=calibrations.of(
                 direction, texts, functools.partial(_quality, direction[1], optional_metrics)
-            ),
+            )
+            if has_several_targets
+            else {},
         )
         scored.append(dataclasses.replace(scored_direction, result=direction_result))
         say(f"{number}/{len(directions)} {_progress_line(scored_direction.result)}")
