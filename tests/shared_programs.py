@@ -22,9 +22,9 @@ import numpy as np
 from jax._src import cache_key, compiler, distributed
 
 _compile_and_keep = getattr(compiler, "_compile_and_write_cache", None)
-_cache_read = getattr(compiler, "_cache_read", None)
+_READS = hasattr(compiler, "_cache_read")
 _READ_TAKES_CALLBACKS = (  # from JAX 0.11 on
-    _cache_read is not None and "host_callbacks" in inspect.signature(_cache_read).parameters
+    _READS and "host_callbacks" in inspect.signature(compiler._cache_read).parameters
 )
 # In the cache of this process's start, whatever a test sets later (conftest.py names one).
 _LOCKS = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or tempfile.gettempdir()) / "locks"
@@ -69,7 +69,7 @@ def compile_once(
         The loaded program.
     """
     with _locked(key):
-        kept, _ = _cache_read(
+        kept, _ = compiler._cache_read(
             module_name, key, options, backend, devices, *([callbacks] * _READ_TAKES_CALLBACKS)
         )
         return kept or _compile_and_keep(
@@ -99,7 +99,7 @@ def use() -> None:
     """Share programs of one device, cache those of every process, compile each one once."""
     cache_key._hash_accelerator_config = hash_devices
     compiler.distributed = types.SimpleNamespace(global_state=_First())
-    if _compile_and_keep and _cache_read:
+    if _compile_and_keep and _READS:
         compiler._compile_and_write_cache = compile_once
 
 

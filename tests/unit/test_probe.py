@@ -36,6 +36,7 @@ from mnmt_jax.commands.analysis_inputs import (
     sentence_facts,
     source_texts,
 )
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.objective import States
@@ -421,7 +422,8 @@ def test_one_checkpoint_twice_is_refused(monkeypatch):
     def load(run, step, **given):
         step = 8 if step == "best" else step
         identity = {"parameters": "p"}
-        return argparse.Namespace(identity=identity, parameters=1, step=step, config=None)
+        config = argparse.Namespace(decode=Decode())
+        return argparse.Namespace(identity=identity, parameters=1, step=step, config=config)
 
     monkeypatch.setattr(Translator, "load", load)
     for steps in ("8,8", "best,4,8"):
