@@ -131,8 +131,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         validation_hint,
         zero_shot_directions,
     )
-    from mnmt_jax.data.document_context import check_separator
-    from mnmt_jax.data.document_corpus import ContextCorpus
+    from mnmt_jax.data.document_corpus import ContextCorpus, check_separator
     from mnmt_jax.data.mixtures import (
         cache_task_sources,
         check_training_text,
@@ -211,8 +210,8 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         from mnmt_jax.data.mixtures import get_mixture
 
         get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
-    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
-    fixed += _CONTEXT_FLAGS
+    written_here = *_TRAINING_FLAGS, *_SHARE_FLAGS, *_CONTEXT_FLAGS
+    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *written_here)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module sets it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
     from mnmt_jax.interop.seqio import tasks as seqio_tasks

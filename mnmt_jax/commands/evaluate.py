@@ -155,6 +155,8 @@ def main() -> None:
     check_limit(flags.limit)
     if flags.bert_score_english and not flags.bert_score:
         raise UserError("--bert_score_english needs --bert_score, the folder of its models")
+    if flags.document_ids and flags.context is None:
+        raise UserError("--document_ids needs --context, which translates with context")
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate

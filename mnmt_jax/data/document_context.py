@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.unknown_characters import unknown_characters
-from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 SEPARATOR = "\N{SYMBOL FOR NEWLINE}"
 """Default separator of the sentences of a chunk."""
@@ -107,19 +109,3 @@ def even_sizes(lengths: Sequence[int], limit: int, between: int) -> list[int]:
     while (end := len(lengths) - sum(result)) > 0:
         result.append(sizes[end - 1])
     return result[::-1]
-
-
-def check_separator(context: Context, vocabulary: Vocabulary) -> None:
-    """Check that a vocabulary has pieces for the separator.
-
-    Raises:
-        UserError: if not.
-    """
-    language = vocabulary.languages[0]
-    pieces = vocabulary.encode(context.separator, language)
-    is_kept = vocabulary.decode(pieces) == context.separator
-    if not is_kept or unknown_characters(vocabulary, context.separator, pieces, language):
-        raise UserError(
-            f"--separator={context.separator}: the vocabulary has no piece for it; choose a "
-            "character that it has, or make one with 'mnmt vocabulary --separator'"
-        )

@@ -11,6 +11,7 @@ from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.text_reader import Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.unknown_characters import unknown_characters
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 SentencePairs = list[tuple[str, str]]
@@ -147,3 +148,19 @@ class ContextCorpus(Corpus):
                 chunk = list(itertools.islice(remaining, size))
                 source, target = map(self._context.join, zip(*chunk, strict=True))
                 yield source, target
+
+
+def check_separator(context: Context, vocabulary: Vocabulary) -> None:
+    """Check that a vocabulary has pieces for the separator.
+
+    Raises:
+        UserError: if not.
+    """
+    language = vocabulary.languages[0]
+    pieces = vocabulary.encode(context.separator, language)
+    is_kept = vocabulary.decode(pieces) == context.separator
+    if not is_kept or unknown_characters(vocabulary, context.separator, pieces, language):
+        raise UserError(
+            f"--separator={context.separator}: the vocabulary has no piece for it; choose a "
+            "character that it has, or make one with 'mnmt vocabulary --separator'"
+        )

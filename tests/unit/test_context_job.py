@@ -20,6 +20,7 @@ from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel, with_documents
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.runs.run_directory import RunDirectory
+from tests.run_commands import command
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
 
@@ -163,8 +164,8 @@ def test_the_command_writes_a_line_for_each_line(translator, searched, tmp_path,
     flags = [f"--run={run}", "--source=en", "--target=de", f"--input={tmp_path / 'in'}"]
 
     def call(*more: str) -> list[str]:
-        command = ["mnmt translate", *flags, f"--output={tmp_path / 'out'}", *more]
-        monkeypatch.setattr("sys.argv", command)
+        argv = ["mnmt translate", *flags, f"--output={tmp_path / 'out'}", *more]
+        monkeypatch.setattr("sys.argv", argv)
         translate.main()
         return (tmp_path / "out").read_text().split("\n")[:-1]
 
@@ -182,12 +183,18 @@ def test_lines_without_context_are_counted(translator, tmp_path, monkeypatch, ca
     RunDirectory(run).write_tasks({"chunks": ("en", "de")}, {"chunks": BAR})
     (tmp_path / "in").write_text("\n".join(LINES) + "\n")
     flags = ["--source=en", "--target=de", f"--input={tmp_path / 'in'}", "--context"]
-    command = ["mnmt translate", f"--run={run}", *flags, f"--output={tmp_path / 'out'}"]
-    monkeypatch.setattr("sys.argv", [*command, "--format=jsonl"])
+    argv = ["mnmt translate", f"--run={run}", *flags, f"--output={tmp_path / 'out'}"]
+    monkeypatch.setattr("sys.argv", [*argv, "--format=jsonl"])
     translate.main()
     assert "7 lines translated without context" in capsys.readouterr().err
     records = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     assert [r["line"] for r in records if r.get("without_context")] == [1, 2, 3, 4, 8, 9, 10]
+
+
+def test_document_ids_of_an_evaluation_need_context():
+    flags = ["--run=run", "--task=mine", "--output=out", "--document_ids={split}.ids"]
+    with pytest.raises(UserError, match="--document_ids needs --context"):
+        command("evaluate", *flags)
 
 
 def test_an_evaluation_translates_its_documents(tmp_path):

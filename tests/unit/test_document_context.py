@@ -7,17 +7,21 @@ import itertools
 import json
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
+from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.document_context import SEPARATOR, Context, check_separator, even_sizes
-from mnmt_jax.data.document_corpus import ContextCorpus, DocumentIds, documents
+from mnmt_jax.data.document_context import SEPARATOR, Context, even_sizes
+from mnmt_jax.data.document_corpus import ContextCorpus, DocumentIds, check_separator, documents
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training import open_run
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.run_commands import command
 from tests.unit import made_text
 
@@ -117,6 +121,12 @@ def test_a_vocabulary_has_a_piece_for_the_separator():
     with_bytes = dataclasses.replace(options, vocab_size=300, byte_fallback=True, symbols=())
     with pytest.raises(UserError, match="--separator=.*no piece"):
         check_separator(Context(9), train_sentencepiece(text, None, options=with_bytes))
+
+
+def test_a_vocabulary_command_makes_a_separator(folder, tmp_path):
+    flags = f"--parallel={folder}", "--languages=en,de", "--vocab_size=45", "--no-byte_fallback"
+    command("train_vocabulary", *flags, "--separator=|", "--output", tmp_path / "made")
+    check_separator(Context(9, "|"), Vocabulary.load(tmp_path / "made"))
 
 
 def test_documents_are_consecutive_lines_with_one_id(folder):
@@ -232,3 +242,17 @@ def test_a_run_records_the_contexts_of_its_tasks(tmp_path):
     run.tasks_file.write_text('{"a": {"context": {"pieces": 1, "size": 2}}}')
     with pytest.raises(UserError, match="tasks.json: cannot be read"):
         run.trained_contexts()
+
+
+def test_training_records_the_contexts_of_its_cache(folder):
+    flags = "--vocab_size=45", "--no-byte_fallback", f"--document_ids={folder}/{{split}}.ids"
+    cache = _cache(folder, *flags, "--context=30")
+    trained = "mine_en_de", "mine_context30_de_en"
+    config = Config(Data(), Model(), Optimizer(), Train(), Decode(), Mesh())
+    built = SimpleNamespace(
+        config=config, cache=cache, pipeline=SimpleNamespace(task_names=trained)
+    )
+    run = RunDirectory(folder / "run")
+    open_run._write_run_files(built, run, False)
+    assert run.trained_tasks() == {trained[0]: ("en", "de"), trained[1]: ("de", "en")}
+    assert run.trained_contexts() == {trained[1]: Context(30)}
