@@ -131,7 +131,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         validation_hint,
         zero_shot_directions,
     )
-    from mnmt_jax.data.document_corpus import ContextCorpus, check_separator
+    from mnmt_jax.data.document_corpus import ContextCorpus, check_documents, check_separator
     from mnmt_jax.data.mixtures import (
         cache_task_sources,
         check_training_text,
@@ -148,6 +148,8 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     contexts = parse_contexts(arguments, corpus)
     share, zero_shot = _share(arguments, directions), zero_shot_directions(arguments)
     check_training_text(corpus, directions)
+    if contexts:
+        check_documents(corpus, directions)
     if hint := validation_hint(arguments, corpus):
         warn(hint)
     if arguments.vocabulary:
@@ -155,7 +157,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
         options = training_options(arguments, _TRAINING_FLAGS)
-        options = dataclasses.replace(options, symbols=tuple({one.separator for one in contexts}))
+        options = dataclasses.replace(options, symbols=tuple(one.separator for one in contexts[:1]))
         if not arguments.mixture:
             validate_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mnmt_jax.data.corpus import Corpus, DropReport, FileCorpus
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.text_reader import Flaw, read_lines, resolve
-from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.errors import UserError, docs_page, join_names
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -55,7 +55,8 @@ class DocumentIds:
         path = self.path(split, direction)
         if path is None:
             names = join_names(self.names(split, direction))
-            raise UserError(f"{names or split}: no such file of document ids; see --document_ids")
+            page = docs_page("context.md")
+            raise UserError(f"{names or split}: no such file of document ids; see {page}")
         for number, line in enumerate(read_lines(path), start=1):
             document = "" if isinstance(line, Flaw) else line.split("\t")[0].strip()
             if not document:
@@ -105,6 +106,20 @@ def _numbered(
             f"{document_ids.path(split, direction)}: {count} document ids of {lines} lines of the "
             "corpus; write one for each line"
         )
+
+
+def check_documents(corpus: Corpus, directions: Sequence[Direction]) -> None:
+    """Read the documents of training and validation text once, to report errors before any work.
+
+    Raises:
+        UserError: as `documents`; validation text may have no ids.
+    """
+    for split in ("train", "validation"):
+        for direction in set(directions).intersection(corpus.directions(split)):
+            ids = corpus.document_ids
+            if split == "train" or (ids and ids.path(split, direction)):
+                for _ in documents(corpus, split, direction):
+                    pass
 
 
 class ContextCorpus(Corpus):

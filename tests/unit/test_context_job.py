@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import random
 
 import pytest
 
@@ -77,19 +79,31 @@ def test_each_line_has_its_part_of_the_chunk(translator, searched):
 
 
 def test_chunks_are_those_of_training(translator, searched, tmp_path):
-    flat = [(f"{n}", line) for n, document in enumerate(DOCUMENTS) for line in document]
+    draw = random.Random(1)
+    words = "one two three house river green small and runs behind".split()
+    flat = [
+        (f"{n}", " ".join(draw.choices(words, k=draw.choice((1, 1, 2)))))
+        for n in range(6)
+        for _ in range(draw.randrange(1, 12))
+    ]
     for code in ("en", "de"):
         (tmp_path / f"train.{code}").write_text("".join(f"{line}\n" for _, line in flat))
     (tmp_path / "train.ids").write_text("".join(f"{name}\n" for name, _ in flat))
     corpus = ParallelFiles("mine", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"))
     corpus.document_ids = DocumentIds.of_splits(f"{tmp_path}/{{split}}.ids", {"train": "train"})
+    lines = []
+    for _, document in itertools.groupby(flat, key=lambda item: item[0]):
+        lines += [*(line for _, line in document), ""]
+    translator.contexts = tuple(Context(pieces, "|") for pieces in range(5, 13))
+    divisions = set()
     for context in translator.contexts:
         chunks = ContextCorpus(corpus, context, translator.vocabulary)
         trained = [source for source, _ in chunks.pairs("train", ("en", "de"))]
         searched.clear()
-        run_job(job_of(translator, context.pieces))
+        run_job(job_of(translator, context.pieces), lines)
         assert [text for text in searched if text] == trained
-        assert len(trained) < len(flat)
+        divisions.add(tuple(trained))
+    assert len(divisions) > len(translator.contexts) / 2  # the limits show
 
 
 def test_lines_of_a_chunk_with_other_sentences_are_translated_alone(

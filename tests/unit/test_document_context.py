@@ -230,6 +230,19 @@ def test_flags_that_do_not_fit_are_refused(folder, flags, message):
         _cache(folder, *(flag.format(folder) for flag in flags))
 
 
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [(IDS[:-1], "9 document ids"), (None, "train.ids: no such file of document")],
+)
+def test_wrong_ids_are_reported_before_a_vocabulary_is_trained(folder, ids, message, monkeypatch):
+    monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_sentencepiece", None)
+    write_ids(folder, ids or [])
+    if ids is None:
+        (folder / "train.ids").unlink()
+    with pytest.raises(UserError, match=message):
+        _cache(folder, f"--document_ids={folder}/{{split}}.ids", "--context=30")
+
+
 def test_a_run_records_the_contexts_of_its_tasks(tmp_path):
     run = RunDirectory(tmp_path)
     assert run.trained_contexts() == {}
