@@ -80,7 +80,9 @@ def test_divisions_are_the_best_of_all():
             list(itertools.islice(items, size)) for size in even_sizes(lengths, limit, between)
         ]
         assert list(itertools.chain(*parts)) == lengths
-        best = min(filter(None, (cost(each, limit, between) for each in divisions(lengths))))
+        best = min(
+            filter(None, (cost(division, limit, between) for division in divisions(lengths)))
+        )
         assert cost(parts, limit, between) == best
     assert even_sizes([], 10, 1) == []
     assert even_sizes([3, 3, 3, 3], 11, 1) == [2, 2]  # a greedy division would be 3 and 1
