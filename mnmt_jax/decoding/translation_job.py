@@ -92,6 +92,8 @@ class TranslationJob:
             if not isinstance(pivot, str):
                 raise UserError(f"pivot={pivot!r}: must be a language code")
             pivot = match_code(pivot, pretrained.languages, "--pivot")
+        elif decode.pivot_prompt:
+            raise UserError("Decode.pivot_prompt=True is of searches through a pivot; set --pivot")
         if glossary is not None:
             check_method_for_terms(decode)
         job = cls(pretrained, decode, pivot, glossary)
@@ -264,12 +266,7 @@ class TranslationJob:
             for i, translation in self._translate(into_pivot, skipped)
         }
         from_pivot = [
-            dataclasses.replace(
-                line,
-                text=pivot_translations[line.number].text,
-                source_lang=pivot,
-                contrast_sources=(),
-            )
+            self._from_pivot(line, pivot_translations[line.number].text, pivot)
             for line in indirect
             if line.number in pivot_translations
         ]
@@ -282,6 +279,12 @@ class TranslationJob:
             if line.number in pivot_translations:
                 translation = _join(pivot_translations[line.number], translation)
             yield line, translation
+
+    def _from_pivot(self, line: Line, text: str, pivot: str) -> Line:
+        """Return the line of the second step; one that is aligned gets no prompt."""
+        if self.decode.pivot_prompt and not line.aligned:
+            return dataclasses.replace(line, auxiliary=(text, pivot), contrast_sources=())
+        return dataclasses.replace(line, text=text, source_lang=pivot, contrast_sources=())
 
 
 def _join(into_pivot: Translation, from_pivot: Translation) -> Translation:
