@@ -44,8 +44,8 @@ class PromptedPairs:
 
     def auxiliary_of(self, name: str) -> str | None:
         """Return the auxiliary language of a task; None if it gets no prompts."""
-        direction = self._direction(name)
-        for language in reversed(direction):
+        source, target = direction = self._direction(name)
+        for language in (target, source) if source != target else ():
             if (code := self.auxiliary.get(language)) is not None and code not in direction:
                 return code
         return None
@@ -87,9 +87,9 @@ class PromptedPairs:
         count = 0
         translations = [self._translations(side, language) for side in self._direction(name)]
         for pair in self.cache.pairs(name, _TRAIN):
-            known = zip(translations, pair, strict=True)
-            found = (found for by_text, text in known if (found := by_text.get(text.tobytes())))
-            if auxiliary := next(found, None):
+            sides = zip(translations, pair, strict=True)
+            candidates = (by_text.get(text.tobytes()) for by_text, text in sides)
+            if auxiliary := next(filter(None, candidates), None):
                 count += 1
                 source, target = (side.tolist() for side in pair)
                 yield join_auxiliary(self.cache.vocabulary, source, language, auxiliary), target

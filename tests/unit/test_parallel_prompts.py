@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import types
+
 import pytest
 
 from mnmt_jax.commands.cache import main
@@ -71,17 +74,31 @@ def test_plain_tasks_stay_and_prompted_ones_are_not_validated(cache, tmp_path):
         assert [*written.tasks[f"prompted_{name}"].splits] == ["train"]
 
 
+def test_text_of_single_languages_gets_no_prompts(tmp_path):
+    """Language models have no source."""
+    texts = {"train": lambda: [([], pieces(1, "de"))]}
+    tasks = [TaskSource("text_de", "de", "de", texts)]
+    cache = write_cache(tmp_path / "text", tasks, vocabulary=vocabulary())
+    assert PromptedPairs(cache, {"de": "fr"}).auxiliary_of("text_de") is None
+
+
 @pytest.mark.parametrize(
     ("auxiliary", "expected"),
     [
-        ({"de": "fr"}, ["fr", "fr", None, None]),
-        ({"de": "fr", "en": "de"}, ["fr", "fr", "de", "de"]),
-        ({"de": "en"}, [None] * 4),  # the other side of both directions
+        ({"de": "cs"}, "cs"),
+        ({"en": "fr"}, "fr"),
+        ({"de": "cs", "en": "fr"}, "cs"),
+        ({"de": "en", "en": "fr"}, "fr"),
+        ({"de": "en"}, None),
+        ({"fr": "cs"}, None),
     ],
 )
-def test_a_direction_takes_the_auxiliary_language_of_its_target_first(cache, auxiliary, expected):
-    pairs = PromptedPairs(cache, auxiliary)
-    assert [pairs.auxiliary_of(f"made_{name}") for name in TASKS] == expected
+def test_a_direction_takes_the_auxiliary_language_of_its_target_first(auxiliary, expected):
+    """Of English to German; never one of these two."""
+    task = types.SimpleNamespace(source_lang="en", target_lang="de")
+    codes = types.SimpleNamespace(vocabulary_code_of=str)
+    cache = types.SimpleNamespace(tasks={"task": task}, vocabulary=codes)
+    assert PromptedPairs(cache, auxiliary).auxiliary_of("task") == expected
 
 
 def call(monkeypatch, output, *flags):
@@ -154,7 +171,8 @@ def test_a_cache_without_shared_sentences_is_refused(tmp_path):
 def test_an_auxiliary_text_is_encoded_as_in_training():
     """The limit of the translation is that of the plain source."""
     translator = made_translator()
-    model, decode = translator.inference_model, translator.config.decode
+    model = translator.inference_model
+    decode = dataclasses.replace(translator.config.decode, max_length=99, max_length_per_source=1.0)
     plain = Line(0, "one two", "en", "de")
     lines = {0: plain, 1: Line(0, "one two", "en", "de", auxiliary=("un", "fr"))}
     encoded = encode_lines(model, lines, decode)
@@ -167,25 +185,37 @@ def test_an_auxiliary_text_is_encoded_as_in_training():
     assert blank[0].inputs[0].source.tolist() == source
 
 
-def test_a_pivot_prompt_reads_the_source_and_its_translation(monkeypatch):
-    translator = made_translator()
-    seen = []
-    translate = job_module.translate_lines
+@pytest.fixture
+def searched(monkeypatch):
+    """The lines of each search, in the order of the searches."""
+    seen, translate = [], job_module.translate_lines
 
     def record(model, lines, *arguments, **options):
         seen.append(list(lines))
         return translate(model, lines, *arguments, **options)
 
     monkeypatch.setattr(job_module, "translate_lines", record)
-    sides = {"source": "de", "target": "fr"}
+    return seen
+
+
+def test_a_pivot_prompt_reads_the_source_and_its_translation(searched):
+    translator, sides = made_translator(), {"source": "de", "target": "fr"}
     actual = translator.translate_nbest(LINES[:2], **sides, pivot="en", pivot_prompt=True)
-    _, second = seen
     between = translator.translate(LINES[:2], source="de", target="en")
-    assert [(line.text, line.source_lang, line.auxiliary) for line in second] == [
+    assert [(line.text, line.source_lang, line.auxiliary) for line in searched[1]] == [
         (text, "de", (other, "en")) for text, other in zip(LINES[:2], between, strict=True)
     ]
     assert [one.pivot for one in actual] == between
     assert actual != translator.translate_nbest(LINES[:2], **sides, pivot="en")
+
+
+def test_aligned_lines_have_no_prompt(searched):
+    """The alignment of the translation would be to both texts of the source."""
+    job = TranslationJob.create(made_translator(), pivot="en", pivot_prompt=True)
+    (line,) = job.number_lines(LINES[:1], source="de", target="fr")
+    ((_, translation),) = job.search([dataclasses.replace(line, aligned=True)])
+    (second,) = searched[1]
+    assert (second.text, second.auxiliary) == (translation.pivot, None)
 
 
 def test_a_prompt_needs_a_pivot():
