@@ -17,11 +17,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, TokenPair, write_cache
+from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -43,9 +44,14 @@ class PromptedPairs:
     auxiliary: Mapping[str, str]
 
     def auxiliary_of(self, name: str) -> str | None:
-        """Return the auxiliary language of a task; None if it gets no prompts."""
+        """Return the auxiliary language of a task; None if it gets no prompts.
+
+        Text of single languages and chunks of documents get none.
+        """
         source, target = direction = self._direction(name)
-        for language in (target, source) if source != target else ():
+        if source == target or self.cache.tasks[name].context:
+            return None
+        for language in (target, source):
             if (code := self.auxiliary.get(language)) is not None and code not in direction:
                 return code
         return None
@@ -144,17 +150,3 @@ def write_prompted_cache(
             overwrite=overwrite,
             report=lambda line: report(line) if line.startswith(PREFIX) else None,
         )
-
-
-def join_auxiliary(
-    vocabulary: Vocabulary, source: Sequence[int], language: str, auxiliary: Sequence[int]
-) -> list[int]:
-    """Return the pieces of a source followed by its translation in an auxiliary language.
-
-    Args:
-        vocabulary: vocabulary of the pieces.
-        source: pieces of the source.
-        language: auxiliary language.
-        auxiliary: pieces of the translation.
-    """
-    return [*source, vocabulary.tag_id(language), *auxiliary]

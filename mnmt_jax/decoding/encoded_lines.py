@@ -11,7 +11,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, HostBatch, segments_from_rows
-from mnmt_jax.data.parallel_prompts import join_auxiliary
+from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.decoding.contrastive_decoding import (
     Contrast,
     draw_contrast_sources,

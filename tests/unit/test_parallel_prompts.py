@@ -95,10 +95,12 @@ def test_text_of_single_languages_gets_no_prompts(tmp_path):
 )
 def test_a_direction_takes_the_auxiliary_language_of_its_target_first(auxiliary, expected):
     """Of English to German; never one of these two."""
-    task = types.SimpleNamespace(source_lang="en", target_lang="de")
+    task = types.SimpleNamespace(source_lang="en", target_lang="de", context=None)
     codes = types.SimpleNamespace(vocabulary_code_of=str)
     cache = types.SimpleNamespace(tasks={"task": task}, vocabulary=codes)
     assert PromptedPairs(cache, auxiliary).auxiliary_of("task") == expected
+    task.context = "chunks of documents"
+    assert PromptedPairs(cache, auxiliary).auxiliary_of("task") is None
 
 
 def call(monkeypatch, output, *flags):
