@@ -380,8 +380,6 @@ class Decode(Checked):
             the loaded one (`mnmt_jax.decoding.ensemble`).
         averaged: whether runs with `Optimizer.ema_decay` or `schedule_free` translate with the
             average of their parameters instead of the last ones.
-        pivot_prompt: whether a search through a pivot reads the source too, followed by its
-            translation into the pivot (`mnmt_jax.data.parallel_prompts`).
     """
 
     beam_size: Annotated[int, Range(low=1, high=4096)] = 5
@@ -406,7 +404,6 @@ class Decode(Checked):
     weights: Literal["stored", "bfloat16", "int8"] = "stored"
     ensemble: tuple[str, ...] = ()
     averaged: bool = True
-    pivot_prompt: bool = False
 
     def __post_init__(self) -> None:
         """Check every field, that there is a bucket, and that contrasts sum to less than 1."""

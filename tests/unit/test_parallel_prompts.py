@@ -221,5 +221,14 @@ def test_aligned_lines_have_no_prompt(searched):
 
 
 def test_a_prompt_needs_a_pivot():
-    with pytest.raises(UserError, match="Decode.pivot_prompt=True is .* set --pivot"):
+    with pytest.raises(UserError, match="--pivot_prompt is of .* add --pivot"):
         TranslationJob.create(made_translator(), pivot_prompt=True)
+
+
+def test_a_prompt_is_part_of_what_translations_depend_on():
+    translator = made_translator()
+    plain, prompt = (
+        TranslationJob.create(translator, pivot="en", pivot_prompt=value).provenance()
+        for value in (False, True)
+    )
+    assert prompt == plain | {"pivot_prompt": True}
