@@ -63,6 +63,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/train.py *_iwslt17.gin*", ("--gin.Model.stage_layers=(1, 1)",)),
     ("scripts/train.py *encoder_decoder_tiny.gin*", ("--gin.Model.stage_layers=(2, 2)",)),
     ("scripts/train.py *grafted_tiny.gin*", ("--gin.Model.stage_layers=(2, 1, 1)",)),
+    ("scripts/train.py *lamate*", ("--gin.Model.stage_layers=(1, 1, 1)", "--gin.LaMaTE.group=1")),
     ("scripts/train.py *grafted_tiny.gin*", ("--gin.Graformer.encoder_layers=1",)),
     # A published model's vocabulary is its own; a made cache has another.
     ("scripts/train.py *_ted19.gin*", ("--gin.Model.vocab_size=0",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     positive_int,
 )
+from mnmt_jax.commands.context_flags import add_context, parse_contexts
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
 from mnmt_jax.errors import UserError, join_names, warn
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _SHARE_FLAGS = ("share", "share_seed")
+_CONTEXT_FLAGS = ("context", "separator")
 _TRAINING_FLAGS = ("vocab_size", "byte_fallback")
 
 
@@ -115,6 +118,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--share_seed", type=int, metavar="N", help="random seed of --share; default: 0"
     )
+    add_context(parser)
     add_module_import(parser, "module that registers seqio mixtures")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing cache")
     return parser
@@ -127,6 +131,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         validation_hint,
         zero_shot_directions,
     )
+    from mnmt_jax.data.document_corpus import ContextCorpus, check_documents, check_separator
     from mnmt_jax.data.mixtures import (
         cache_task_sources,
         check_training_text,
@@ -140,8 +145,11 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
+    contexts = parse_contexts(arguments, corpus)
     share, zero_shot = _share(arguments, directions), zero_shot_directions(arguments)
     check_training_text(corpus, directions)
+    if contexts:
+        check_documents(corpus, directions)
     if hint := validation_hint(arguments, corpus):
         warn(hint)
     if arguments.vocabulary:
@@ -149,6 +157,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
         options = training_options(arguments, _TRAINING_FLAGS)
+        options = dataclasses.replace(options, symbols=tuple(one.separator for one in contexts[:1]))
         if not arguments.mixture:
             validate_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
@@ -156,7 +165,12 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
         corpus = SubsampledCorpus(corpus, share)
-    return cache_task_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
+    sources = [cache_task_sources(corpus, directions, vocabulary, zero_shot=zero_shot)]
+    for context in contexts:
+        check_separator(context, vocabulary)
+        chunks = ContextCorpus(corpus, context, vocabulary)
+        sources.append(cache_task_sources(chunks, directions, vocabulary, zero_shot=()))
+    return itertools.chain(*sources), vocabulary
 
 
 def _fraction(text: str) -> float:
@@ -198,7 +212,8 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
         from mnmt_jax.data.mixtures import get_mixture
 
         get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
-    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
+    written_here = *_TRAINING_FLAGS, *_SHARE_FLAGS, *_CONTEXT_FLAGS
+    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *written_here)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module sets it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
     from mnmt_jax.interop.seqio import tasks as seqio_tasks

@@ -17,6 +17,7 @@ from typing import Any
 
 from mnmt_jax.data import wmt24pp
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
+from mnmt_jax.data.document_corpus import DocumentIds
 from mnmt_jax.data.libreoffice_corpus import HELP_LANGUAGES
 from mnmt_jax.data.monolingual import MonolingualFiles
 from mnmt_jax.data.multiway_tests import bouquet, flores, ntrex
@@ -167,7 +168,11 @@ def _help(kind: str, *fallbacks: str) -> Callable[[Path, str], Corpus]:
     def make(folder: Path, name: str) -> Corpus:
         held_out = {split: (f"{folder}/{split}.{{language}}",) for split in ("validation", "test")}
         train = tuple(f"{folder}/{word}.{{language}}" for word in (f"{kind}.{{pair}}", *fallbacks))
-        return PatternFiles(name, {"train": train, **held_out}, HELP_LANGUAGES)
+        corpus = PatternFiles(name, {"train": train, **held_out}, HELP_LANGUAGES)
+        keys = {split: (f"{folder}/{split}.keys",) for split in held_out}
+        pair_keys = tuple(f"{folder}/{word}.keys" for word in (f"{kind}.{{pair}}", *fallbacks))
+        corpus.document_ids = DocumentIds({"train": pair_keys, **keys})
+        return corpus
 
     return make
 

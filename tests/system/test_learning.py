@@ -16,12 +16,17 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.lamate import LaMaTE
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.lcs import LCS
 from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.methods.tpdm import TPDM
+from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from tests.made_params import assert_same
 from tests.made_run import LEARNS, LEARNS_FAST, records
 
 DIRECTIONS = (("en", "de"), ("en", "fr"))
@@ -122,6 +127,25 @@ def test_learns_with_methods(
     train(dataclasses.replace(config, model=model, train=changed), tmp_path)
     shares = exact_share(tmp_path, corpus)
     assert min(shares.values()) >= EXACT, shares
+
+
+def test_learns_on_a_frozen_encoder(cache, corpus, tmp_path, one_device):
+    """Adaptor and decoder learn; the encoder stays what it was in its run, bit for bit."""
+    config = configure(cache, "encoder_decoder", "1")
+    encoder, run = tmp_path / "encoder", tmp_path / "run"
+    train(config, encoder)
+    model = dataclasses.replace(
+        config.model,
+        layout="encoder_adaptor_decoder",
+        stage_layers=(1, 1, 2),
+        methods=(LaMaTE(group=1),),
+    )
+    train(dataclasses.replace(config, model=model), run, [SourceRunSpec(encoder, name="encoder")])
+    shares = exact_share(run, corpus)
+    assert min(shares.values()) >= EXACT, shares
+    before, after = (load_params(RunDirectory.open(folder), None)[0] for folder in (encoder, run))
+    for name in ("embedding", "layer_0", "stage_0_norm"):
+        assert_same({name: after[name]}, {name: before[name]})
 
 
 def test_learns_with_the_contrastive_term(cache, corpus, tmp_path, one_device):
