@@ -63,7 +63,7 @@ def two_batches(model):
     return labelled(model.layout, one), labelled(model.layout, other)
 
 
-@pytest.mark.parametrize("layout", ["prefix", "register", "encoder_decoder"])
+@pytest.mark.parametrize("layout", ["prefix", "register", "encoder_decoder", "two_stage_trigger"])
 def test_nothing_patched_changes_nothing_and_everything_is_the_other_pass(layout):
     model, params = make(small_config(layout))
     source, base = two_batches(model)
@@ -103,7 +103,7 @@ def test_a_cross_attention_is_patched_apart_from_the_self_attention():
     np.testing.assert_array_equal(changed, ~np.array(unread))
 
 
-def language_head_model(layout="prefix"):
+def language_head_model(layout="prefix", instruction="1"):
     """Return a model of one layer with four heads, of which the third alone reads the language.
 
     Tags differ only in two coordinates, which no projection reads but the values of
@@ -126,7 +126,7 @@ def language_head_model(layout="prefix"):
         [-1, -2, -1, 2],
     ]
     params = jax.tree.map(jnp.asarray, params)
-    return InferenceModel(model, params, vocab, get_instruction("1"))
+    return InferenceModel(model, params, vocab, get_instruction(instruction))
 
 
 def example(inference_model, sources, target_token, direction):
@@ -148,7 +148,8 @@ SOURCES = [[10, 11], [12, 13, 14], [15, 16], [10, 11]]
 
 
 def contrast_with_positive_gap(inference_model):
-    """Return a language contrast of which the source language's first token is the likelier."""
+    """Return a language contrast whose first target token is likelier in the source pass."""
+    position = int(inference_model.instruction.target_tag)
     forced = example(inference_model, SOURCES, 9, ("en", "de"))
     (contrast,) = language_contrasts(
         inference_model, [forced, dataclasses.replace(forced, direction=("en", "fr"))]
@@ -160,7 +161,7 @@ def contrast_with_positive_gap(inference_model):
         np.asarray(jax.nn.log_softmax(model.apply({"params": params}, b.batch, method="logits")))
         for b in (rows, others)
     )
-    token = int((first - second)[:, 0].sum(axis=0).argmax())
+    token = int((first - second)[:, position].sum(axis=0).argmax())
     targets = tuple(
         dataclasses.replace(one, target=np.array([token, 9], np.int32)) for one in forced.examples
     )
@@ -188,6 +189,16 @@ def test_the_head_that_carries_the_language_is_identified(layout):
     assert effects.roles == {
         role: pytest.approx(float(role == carrier), abs=1e-3) for role in roles if role != "target"
     }
+
+
+def test_the_first_token_is_the_one_behind_a_tag_of_the_target():
+    """The tag is in the target alone, so its embedding carries all of the language."""
+    inference_model = language_head_model(instruction="2")
+    effects = measure_effects(inference_model, [contrast_with_positive_gap(inference_model)], 16)
+    states = {state.role: share for state, share in effects.states.items()}
+    assert states == {"source": 0, "target": pytest.approx(1, abs=1e-3)}
+    shares = [share for head, share in effects.heads.items() if head != LANGUAGE_HEAD]
+    assert shares == pytest.approx([0, 0, 0], abs=1e-3) and effects.gap > 0.01
 
 
 def test_a_model_that_ignores_its_input_is_an_error():
