@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -23,7 +24,7 @@ from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
 from mnmt_jax.errors import UserError, join_names, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mnmt_jax.data.cache_writer import TaskSource
     from mnmt_jax.data.corpus import Share
@@ -42,6 +43,7 @@ def main() -> None:
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import check_cache_directory, reused_tasks, write_cache
     from mnmt_jax.data.mixtures import MIXTURES
+    from mnmt_jax.data.parallel_prompts import PREFIX, write_prompted_cache
 
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     if builtin and arguments.also and not arguments.vocabulary:
@@ -52,7 +54,9 @@ def main() -> None:
     check_cache_directory(arguments.output, arguments.overwrite)
     other_caches = [TokenCache.open(folder) for folder in arguments.also]
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
-    cache = write_cache(
+    auxiliary = _read_auxiliary(arguments.auxiliary, vocabulary.languages)
+    write = functools.partial(write_prompted_cache, auxiliary=auxiliary)
+    cache = (write if auxiliary else write_cache)(
         arguments.output,
         itertools.chain(*(reused_tasks(cache, vocabulary) for cache in other_caches), sources),
         vocabulary=vocabulary,
@@ -71,7 +75,8 @@ def main() -> None:
         },
     }
     print(json.dumps(summary, indent=2))
-    unmeasured = sorted(set(splits["train"]) - set(splits["validation"]))
+    measured = (*splits["validation"], *(PREFIX + name for name in splits["validation"]))
+    unmeasured = sorted(set(splits["train"]) - set(measured))
     if not splits["validation"]:
         warn("no validation split: training will not report a validation loss")
     elif unmeasured:
@@ -117,6 +122,15 @@ def make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--share_seed", type=int, metavar="N", help="random seed of --share; default: 0"
+    )
+    parser.add_argument(
+        "--auxiliary",
+        action="append",
+        default=[],
+        metavar="LANGUAGE=LANGUAGE",
+        help="a language and its auxiliary language for parallel multilingual prompting, e.g. "
+        "cs=de: adds tasks prompted_TASK of the pairs with Czech text, whose sources are followed "
+        "by the German translation that another task has; repeatable",
     )
     add_context(parser)
     add_module_import(parser, "module that registers seqio mixtures")
@@ -204,6 +218,30 @@ def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Sh
             )
         return None
     return Share(arguments.share, arguments.share_seed or 0)
+
+
+def _read_auxiliary(values: Iterable[str], languages: Sequence[str]) -> dict[str, str]:
+    """Return the auxiliary language of each language that the flags name.
+
+    Args:
+        values: of `--auxiliary`.
+        languages: codes of the vocabulary.
+
+    Raises:
+        UserError: if a value is not a pair of two of these languages, or a language has two.
+    """
+    from mnmt_jax.vocabulary.language_codes import match_code
+
+    auxiliary: dict[str, str] = {}
+    for value in values:
+        flag, parts = f"--auxiliary={value}", value.split("=")
+        if len(parts) != 2:
+            raise UserError(f"{flag} must be a language and its auxiliary language, such as cs=de")
+        language, other = (match_code(part, languages, flag, "the text") for part in parts)
+        if language == other or language in auxiliary:
+            raise UserError(f"{flag}: give each language one auxiliary language other than itself")
+        auxiliary[language] = other
+    return auxiliary
 
 
 def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:

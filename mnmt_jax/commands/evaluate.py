@@ -89,6 +89,13 @@ def make_parser() -> CommandParser:
     add_trained_context(parser)
     add_document_ids(parser)
     add_pivot(parser)
+    parser.add_argument(
+        "--pivot_prompt",
+        action="store_true",
+        default=None,
+        help="translate from the pivot with the source before it, for models trained with "
+        "'mnmt cache --auxiliary'",
+    )
     add_step(parser)
     add_note(parser)
     _add_score_flags(parser)
@@ -239,12 +246,13 @@ def _open_system(
             bindings=bindings,
             beam_size=flags.beam_size,
             pivot=flags.pivot,
+            pivot_prompt=bool(flags.pivot_prompt),
             context=flags.context,
         )
     from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
 
     context = "--hypotheses, whose files are translations"
-    refuse_flags(flags, ["step", "beam_size", "pivot", "context"], context)
+    refuse_flags(flags, ["step", "beam_size", "pivot", "pivot_prompt", "context"], context)
     if gin_files or bindings:
         raise UserError(f"gin files and bindings do not apply to {context}; leave them out")
     files = HypothesisFiles(Path(flags.hypotheses), flags.limit > 0)

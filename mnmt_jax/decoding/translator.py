@@ -85,6 +85,8 @@ class Translator(PretrainedModel):
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of a language to translate into first, and from there into `target`; lines
                 that have it as source or target are translated directly. None translates directly.
+                With `pivot_prompt=True` the second step reads the line followed by its translation,
+                for models trained with prompts (`mnmt_jax.data.parallel_prompts`).
             glossary: terms of the source language and their translations: `{"file": "Datei"}`, with
                 alternatives `{"file": ["Datei", "Akte"]}`, or the path of a file
                 (`mnmt_jax.decoding.glossary`).

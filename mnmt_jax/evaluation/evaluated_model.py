@@ -71,6 +71,7 @@ def load_evaluated_model(
     bindings: Sequence[str] = (),
     beam_size: int | None = None,
     pivot: str | None = None,
+    pivot_prompt: bool = False,
     context: int | None = None,
 ) -> tuple[EvaluatedModel, tuple[str, ...]]:
     """Open a run directory for evaluation.
@@ -83,6 +84,7 @@ def load_evaluated_model(
         bindings: `Section.field=value`, read last.
         beam_size: beam size, as in `Translator.translate`.
         pivot: pivot language, as in `Translator.translate`.
+        pivot_prompt: as in `Translator.translate`.
         context: document context, as in `Translator.translate`; see `with_documents`.
 
     Returns:
@@ -100,10 +102,12 @@ def load_evaluated_model(
     run_dir = RunDirectory.open(run)
     translator = Translator.load(run_dir, step, gin_files=gin_files, bindings=bindings)
     create = TranslationJob.create if context is None else ContextJob.create
-    job = create(translator, pivot=pivot, beam_size=beam_size)
+    job = create(translator, pivot=pivot, pivot_prompt=pivot_prompt, beam_size=beam_size)
     config = dataclasses.replace(run_dir.config(gin_files, bindings), decode=job.decode)
     pivot = job.pivot
     extra_settings: dict[str, Any] = {} if pivot is None else {"pivot": pivot}  # beside `Decode`
+    if job.pivot_prompt:
+        extra_settings["pivot_prompt"] = True
     if isinstance(job, ContextJob) and context is not None:
         extra_settings["context"] = job.with_context(context).context.pieces
 
@@ -115,6 +119,7 @@ def load_evaluated_model(
             target=target,
             beam_size=beam_size,
             pivot=pivot,
+            pivot_prompt=pivot_prompt,
             context=context,
         )
         return [
