@@ -63,6 +63,7 @@ SHORTENED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("scripts/train.py *_iwslt17.gin*", ("--gin.Model.stage_layers=(1, 1)",)),
     ("scripts/train.py *encoder_decoder_tiny.gin*", ("--gin.Model.stage_layers=(2, 2)",)),
     ("scripts/train.py *grafted_tiny.gin*", ("--gin.Model.stage_layers=(2, 1, 1)",)),
+    ("scripts/train.py *lamate*", ("--gin.Model.stage_layers=(1, 1, 1)", "--gin.LaMaTE.group=1")),
     ("scripts/train.py *grafted_tiny.gin*", ("--gin.Graformer.encoder_layers=1",)),
     # A published model's vocabulary is its own; a made cache has another.
     ("scripts/train.py *_ted19.gin*", ("--gin.Model.vocab_size=0",)),
@@ -164,6 +165,7 @@ LISTED: Mapping[str, str] = {
     "gcloud ": "needs an account of Google Cloud",
     "hf download ": "downloads a model",
     "mnmt add-language --run=runs/iwslt17/sd": "needs the files of IWSLT 2017 and a trained run",
+    "mnmt cache --mixture cldr_quickstart --vocabulary runs": "a made vocabulary lacks Czech",
     "mnmt cache --mixture europarl_centric": "needs the files of Europarl",
     "mnmt cache --mixture multiun": "needs the files of MultiUN",
     "mnmt cache --mixture=iwslt17_de": "needs the files of IWSLT 2017 and a trained run",
@@ -175,6 +177,7 @@ LISTED: Mapping[str, str] = {
     "mnmt evaluate --run=runs/iwslt17_de": "needs the files of IWSLT 2017 and a trained run",
     "mnmt evaluate --run=runs/multiun": "needs the files of MultiUN and a trained run",
     "mnmt fetch ": "downloads packages of Debian; tests/unit makes pages in their form",
+    "mnmt train --gin.Data.weights": "needs a cache with prompts; tests/system/test_learning.py",
     "mnmt train --gin.Model.methods=\"('lcs',)\"": "tests/system/test_learning.py trains one",
     "mnmt train --gin.Model.methods=\"('tpdm',)\"": "tests/system/test_learning.py trains one",
     "mnmt train --gin.Train.methods=\"('mrasp2',)\"": "tests/system/test_learning.py trains one",

@@ -59,12 +59,17 @@ def random_params(model: Model, size: int, seed: int = 0) -> dict:
 
 
 def write_random_run(
-    folder: Path, model: Model, seed: int = 0, vocabulary: Vocabulary | None = None
+    folder: Path,
+    model: Model,
+    seed: int = 0,
+    vocabulary: Vocabulary | None = None,
+    config: Config | None = None,
 ) -> dict:
-    """Write a run at step 0; return its parameters."""
+    """Write a run at step 0, with the model's or a whole configuration; return its parameters."""
     vocabulary = vocabulary or made_text.vocabulary()
     params = random_params(model, vocabulary.size, seed)
-    RunDirectory(folder).prepare(config_with(model), vocabulary, has_checkpoint=False)
+    config = config or config_with(model)
+    RunDirectory(folder).prepare(config, vocabulary, has_checkpoint=False)
     write_params(folder, params)
     return read_all(params)
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
 from mnmt_jax.training.build import Built, build
@@ -123,6 +124,13 @@ def make_config(cache: Path, **changes) -> Config:
             for name, section in sections.items()
         }
     )
+
+
+def cache_json(cache: Path) -> dict:
+    """Return the contents of a complete cache's `cache.json`."""
+    TokenCache.open(cache)
+    document: dict = json.loads((cache / "cache.json").read_text(encoding="utf-8"))
+    return document
 
 
 def records(run: Path) -> list[dict]:

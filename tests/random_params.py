@@ -15,9 +15,21 @@ from mnmt_jax.model.shapes import shapes_of_model
 Moments = Mapping[str, tuple[float, float]]
 _LORA = {"lora_a": (0, 0.5), "lora_b": (0, 0.5)}
 # Weights large beside the embedding, so that a model does not just repeat its input.
-STRONG: Moments = {"embedding": (0, 0.4), "kernel": (0, 1.0), "bias": (0, 0.3), "scale": (1, 0.3)}
+STRONG: Moments = {
+    "embedding": (0, 0.4),
+    "kernel": (0, 1.0),
+    "bias": (0, 0.3),
+    "scale": (1, 0.3),
+    "weight": (0, 1.0),
+}
 # About the size that training begins with, biases and norms not at their zeros.
-MILD: Moments = {"embedding": (0, 0.25), "kernel": (0, 0.25), "bias": (0, 0.1), "scale": (1, 0.1)}
+MILD: Moments = {
+    "embedding": (0, 0.25),
+    "kernel": (0, 0.25),
+    "bias": (0, 0.1),
+    "scale": (1, 0.1),
+    "weight": (0, 1.0),
+}
 _SHAPES: dict[Network, Any] = {}  # of a model's parameters
 
 

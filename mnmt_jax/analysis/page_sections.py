@@ -8,6 +8,7 @@ import numpy as np
 
 from mnmt_jax.analysis.attention_links import link_chart
 from mnmt_jax.analysis.attribution import COMPONENT_OUTPUTS
+from mnmt_jax.analysis.head_sections import heads_sections
 from mnmt_jax.analysis.page_elements import (
     JsonObject,
     chart_row,
@@ -62,6 +63,7 @@ def render_sections(facts: JsonObject) -> list[Html]:
         "attention": _attention,
         "ablation": _ablation,
         "scales": _scales,
+        "heads": heads_sections,
         **STATE_SECTIONS,
     }
     header = tag(

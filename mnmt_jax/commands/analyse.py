@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.commands.analyse_heads import analyse_heads
 from mnmt_jax.commands.analyse_states import MULTI_RUN_KINDS, STATE_KINDS, analyse_states
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
@@ -40,16 +41,20 @@ from mnmt_jax.errors import UserError, docs_page
 
 # Kind of analysis -> default number of sentences per direction (0: all). Flag -> kinds of analysis
 # that it applies to.
-_LIMITS = {"attribution": 8, "attention": 1, "ablation": 0, "scales": 0, **STATE_KINDS}
+_LIMITS = {
+    **{"attribution": 8, "attention": 1, "ablation": 0, "scales": 0, "heads": 50},
+    **STATE_KINDS,
+}
 _OF_SENTENCES = tuple(kind for kind in _LIMITS if kind != "scales")
 _OWN_FLAGS = {
     "layers": ("attribution", "attention", *STATE_KINDS),
     "targets": ("attribution", "attention", "alignment"),
     "nodes": ("attribution",),
     "by_head": ("attention",),
-    "top": ("attention",),
+    "top": ("attention", "heads"),
+    "strength": ("heads",),
     "supervised_targets": ("ablation",),
-    "beam_size": ("attribution", "attention", "ablation", "alignment"),
+    "beam_size": ("attribution", "attention", "ablation", "alignment", "heads"),
     "limit": _OF_SENTENCES,
     "directions": _OF_SENTENCES,
     "common_to": _OF_SENTENCES,
@@ -59,7 +64,7 @@ _OWN_FLAGS = {
     "classifier": ("probe",),
     "updates": ("probe",),
     "min_count": ("probe",),
-    "seed": ("probe", "states"),
+    "seed": ("probe", "states", "heads"),
     "points": ("states",),
     "roles": ("states",),
     "perplexity": ("states",),
@@ -81,8 +86,8 @@ def make_parser() -> CommandParser:
         "kind",
         choices=tuple(_LIMITS),
         help="kind of analysis: attribution, ablation or scales of language branches, attention "
-        "maps, or an analysis of hidden states (states: t-SNE plots); see "
-        f"{docs_page('analysis.md')}",
+        "maps, heads for language and meaning, or an analysis of hidden states (states: t-SNE "
+        f"plots); see {docs_page('analysis.md')}",
     )
     parser.add_argument(
         "--run",
@@ -169,7 +174,13 @@ def _add_layer_flags(parser: CommandParser) -> None:
         type=positive_int,
         metavar="N",
         help="attention: draw lines from each query to the N keys with the largest weights, "
-        "instead of heat maps; the papers draw 3",
+        "instead of heat maps; the papers draw 3; heads: number of heads to ablate and to steer; "
+        "default: 4",
+    )
+    group.add_argument(
+        "--strength",
+        type=positive_int,
+        help="heads: factor of the vectors that steer heads to another language; default: 4",
     )
     group.add_argument(
         "--supervised_targets",
@@ -201,7 +212,9 @@ def _add_state_flags(parser: CommandParser) -> None:
         type=positive_int,
         help="probe: minimum number of tokens for a token type to be counted; default: 5",
     )
-    group.add_argument("--seed", type=seed_value, help="probe and states: random seed; default: 0")
+    group.add_argument(
+        "--seed", type=seed_value, help="probe, states and heads: random seed; default: 0"
+    )
     group.add_argument(
         "--points",
         choices=("sentences", "tokens"),
@@ -239,6 +252,7 @@ def main() -> None:
         "attention": _sentence_analysis,
         "ablation": _ablation,
         "scales": _scales,
+        "heads": analyse_heads,
         **dict.fromkeys(STATE_KINDS, analyse_states),
     }[flags.kind](flags, gin_files, bindings)
     page = write_analysis(flags.output, results, page_title(results), render_sections(results))

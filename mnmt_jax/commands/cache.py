@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -16,12 +18,13 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     positive_int,
 )
+from mnmt_jax.commands.context_flags import add_context, parse_contexts
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
 from mnmt_jax.errors import UserError, join_names, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mnmt_jax.data.cache_writer import TaskSource
     from mnmt_jax.data.corpus import Share
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _SHARE_FLAGS = ("share", "share_seed")
+_CONTEXT_FLAGS = ("context", "separator")
 _TRAINING_FLAGS = ("vocab_size", "byte_fallback")
 
 
@@ -39,6 +43,7 @@ def main() -> None:
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import check_cache_directory, reused_tasks, write_cache
     from mnmt_jax.data.mixtures import MIXTURES
+    from mnmt_jax.data.parallel_prompts import PREFIX, write_prompted_cache
 
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     if builtin and arguments.also and not arguments.vocabulary:
@@ -49,7 +54,9 @@ def main() -> None:
     check_cache_directory(arguments.output, arguments.overwrite)
     other_caches = [TokenCache.open(folder) for folder in arguments.also]
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
-    cache = write_cache(
+    auxiliary = _read_auxiliary(arguments.auxiliary, vocabulary.languages)
+    write = functools.partial(write_prompted_cache, auxiliary=auxiliary)
+    cache = (write if auxiliary else write_cache)(
         arguments.output,
         itertools.chain(*(reused_tasks(cache, vocabulary) for cache in other_caches), sources),
         vocabulary=vocabulary,
@@ -68,7 +75,8 @@ def main() -> None:
         },
     }
     print(json.dumps(summary, indent=2))
-    unmeasured = sorted(set(splits["train"]) - set(splits["validation"]))
+    measured = (*splits["validation"], *(PREFIX + name for name in splits["validation"]))
+    unmeasured = sorted(set(splits["train"]) - set(measured))
     if not splits["validation"]:
         warn("no validation split: training will not report a validation loss")
     elif unmeasured:
@@ -115,6 +123,16 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--share_seed", type=int, metavar="N", help="random seed of --share; default: 0"
     )
+    parser.add_argument(
+        "--auxiliary",
+        action="append",
+        default=[],
+        metavar="LANGUAGE=LANGUAGE",
+        help="a language and its auxiliary language for parallel multilingual prompting, e.g. "
+        "cs=de: adds tasks prompted_TASK of the pairs with Czech text, whose sources are followed "
+        "by the German translation that another task has; repeatable",
+    )
+    add_context(parser)
     add_module_import(parser, "module that registers seqio mixtures")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing cache")
     return parser
@@ -127,6 +145,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         validation_hint,
         zero_shot_directions,
     )
+    from mnmt_jax.data.document_corpus import ContextCorpus, check_documents, check_separator
     from mnmt_jax.data.mixtures import (
         cache_task_sources,
         check_training_text,
@@ -140,8 +159,11 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     if arguments.module_import:
         raise UserError("--module_import is for seqio mixtures; leave it out")
     corpus, directions = corpus_and_directions(arguments)
+    contexts = parse_contexts(arguments, corpus)
     share, zero_shot = _share(arguments, directions), zero_shot_directions(arguments)
     check_training_text(corpus, directions)
+    if contexts:
+        check_documents(corpus, directions)
     if hint := validation_hint(arguments, corpus):
         warn(hint)
     if arguments.vocabulary:
@@ -149,6 +171,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         vocabulary = Vocabulary.load(arguments.vocabulary)
     else:
         options = training_options(arguments, _TRAINING_FLAGS)
+        options = dataclasses.replace(options, symbols=tuple(one.separator for one in contexts[:1]))
         if not arguments.mixture:
             validate_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
@@ -156,7 +179,12 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
         corpus = SubsampledCorpus(corpus, share)
-    return cache_task_sources(corpus, directions, vocabulary, zero_shot=zero_shot), vocabulary
+    sources = [cache_task_sources(corpus, directions, vocabulary, zero_shot=zero_shot)]
+    for context in contexts:
+        check_separator(context, vocabulary)
+        chunks = ContextCorpus(corpus, context, vocabulary)
+        sources.append(cache_task_sources(chunks, directions, vocabulary, zero_shot=()))
+    return itertools.chain(*sources), vocabulary
 
 
 def _fraction(text: str) -> float:
@@ -192,13 +220,38 @@ def _share(arguments: argparse.Namespace, directions: Iterable[Direction]) -> Sh
     return Share(arguments.share, arguments.share_seed or 0)
 
 
+def _read_auxiliary(values: Iterable[str], languages: Sequence[str]) -> dict[str, str]:
+    """Return the auxiliary language of each language that the flags name.
+
+    Args:
+        values: of `--auxiliary`.
+        languages: codes of the vocabulary.
+
+    Raises:
+        UserError: if a value is not a pair of two of these languages, or a language has two.
+    """
+    from mnmt_jax.vocabulary.language_codes import match_code
+
+    auxiliary: dict[str, str] = {}
+    for value in values:
+        flag, parts = f"--auxiliary={value}", value.split("=")
+        if len(parts) != 2:
+            raise UserError(f"{flag} must be a language and its auxiliary language, such as cs=de")
+        language, other = (match_code(part, languages, flag, "the text") for part in parts)
+        if language == other or language in auxiliary:
+            raise UserError(f"{flag}: give each language one auxiliary language other than itself")
+        auxiliary[language] = other
+    return auxiliary
+
+
 def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource], Vocabulary]:
     """Return the tasks of a registered seqio mixture or task, and their vocabulary."""
     if not arguments.module_import:
         from mnmt_jax.data.mixtures import get_mixture
 
         get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
-    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *_TRAINING_FLAGS, *_SHARE_FLAGS)
+    written_here = *_TRAINING_FLAGS, *_SHARE_FLAGS, *_CONTEXT_FLAGS
+    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *written_here)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module sets it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
     from mnmt_jax.interop.seqio import tasks as seqio_tasks

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mnmt_jax.vocabulary.languages import Direction
 
 
-FILE_FLAGS = ("languages", "splits", "on_bad_line")
-"""Flags for reading user files."""
+FILE_FLAGS = ("languages", "splits", "on_bad_line", "document_ids")
+"""Flags for reading user files; only commands that read documents have the last one."""
 
 _SHAPES = "; or write english_centric, many_to_many, bridge"
 _STANDARD_SPLITS = "train=train,validation=validation,test=test"
@@ -131,14 +131,14 @@ def refuse_flags(arguments: argparse.Namespace, flags: Iterable[str], context: s
 
     Args:
         arguments: parsed arguments.
-        flags: names of flags without dashes.
+        flags: names of flags without dashes; those that the command does not have are ignored.
         context: description of what they do not apply to.
 
     Raises:
         UserError: if one of them was passed.
     """
     for flag in flags:
-        if getattr(arguments, flag) is not None:
+        if getattr(arguments, flag, None) is not None:
             raise UserError(f"--{flag} does not apply to {context}; leave it out")
 
 
@@ -245,6 +245,7 @@ def file_corpus(
     Raises:
         UserError: if a flag is malformed or files are missing.
     """
+    from mnmt_jax.data.document_corpus import DocumentIds
     from mnmt_jax.data.monolingual import MonolingualFiles
     from mnmt_jax.data.parallel_corpora import NoFilesError, ParallelFiles, TsvFile
     from mnmt_jax.data.text_reader import Cleaning
@@ -268,6 +269,10 @@ def file_corpus(
             corpus = TsvFile(name, pattern, languages or None, **options)
         else:
             corpus = ParallelFiles(name, pattern, languages, **options)
+        if ids := getattr(arguments, "document_ids", None):
+            if not (arguments.parallel or arguments.tsv):
+                raise UserError("--document_ids is for --parallel and --tsv; leave it out")
+            corpus.document_ids = DocumentIds.of_splits(ids, splits)
         return _with_all_languages(corpus, join_names(arguments.bitext or [pattern]))
     except NoFilesError as error:
         split_words = {

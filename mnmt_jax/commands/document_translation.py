@@ -25,6 +25,7 @@ _OF_LINES = {  # flags, and their values without effect
     "input": None,
     "on_bad_line": "error",
     "split_sentences": False,
+    "context": None,
     "markup": None,
     "format": "text",
     "checks": False,

@@ -22,6 +22,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
+from mnmt_jax.commands.context_flags import add_document_ids, add_trained_context
 from mnmt_jax.commands.corpus_flags import (
     add_user_file_flags,
     benchmark_corpus,
@@ -85,7 +86,16 @@ def make_parser() -> CommandParser:
         "--limit", type=int, default=0, help="sentences per direction; default: 0, all"
     )
     add_beam_size(parser)
+    add_trained_context(parser)
+    add_document_ids(parser)
     add_pivot(parser)
+    parser.add_argument(
+        "--pivot_prompt",
+        action="store_true",
+        default=None,
+        help="translate from the pivot with the source before it, for models trained with "
+        "'mnmt cache --auxiliary'",
+    )
     add_step(parser)
     add_note(parser)
     _add_score_flags(parser)
@@ -152,9 +162,12 @@ def main() -> None:
     check_limit(flags.limit)
     if flags.bert_score_english and not flags.bert_score:
         raise UserError("--bert_score_english needs --bert_score, the folder of its models")
+    if flags.document_ids and flags.context is None:
+        raise UserError("--document_ids needs --context, which translates with context")
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
+    from mnmt_jax.evaluation.evaluated_model import with_documents
     from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
     from mnmt_jax.evaluation.significance import SentenceSignificance
@@ -179,6 +192,8 @@ def main() -> None:
         note=flags.note,
     )
     benchmark, which = _listed(benchmark, flags.directions)
+    if flags.context is not None:
+        subject = with_documents(subject, benchmark)
     unknown = {pair[1] for pair in benchmark.directions if detector.expected(pair[1]) is None}
     if unknown and benchmark.nearest is None:
         codes = " ".join(sorted(unknown))
@@ -231,11 +246,13 @@ def _open_system(
             bindings=bindings,
             beam_size=flags.beam_size,
             pivot=flags.pivot,
+            pivot_prompt=bool(flags.pivot_prompt),
+            context=flags.context,
         )
     from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
 
     context = "--hypotheses, whose files are translations"
-    refuse_flags(flags, ["step", "beam_size", "pivot"], context)
+    refuse_flags(flags, ["step", "beam_size", "pivot", "pivot_prompt", "context"], context)
     if gin_files or bindings:
         raise UserError(f"gin files and bindings do not apply to {context}; leave them out")
     files = HypothesisFiles(Path(flags.hypotheses), flags.limit > 0)

@@ -114,13 +114,13 @@ def main() -> None:
         cores=flags.cores,
         arguments=flags.snakemake,
     )
-    reproduction = _read_results(plan, output, flags.flores200_model)
+    reproduction = _read_results(plan, output)
     page = write_pages(plan.paper, reproduction, scale, output / "tables" / table.paper)
     print(page.with_suffix(".md").read_text(encoding="utf-8"))
     print(f"Page: {page}")
 
 
-def _read_results(plan: TablePlan, output: Path, flores200_model: Path | None) -> Reproduction:
+def _read_results(plan: TablePlan, output: Path) -> Reproduction:
     from mnmt_jax.cost.training_estimate import count_parameters
     from mnmt_jax.papers.analysis_cells import with_analyses
     from mnmt_jax.papers.counts import with_counts
@@ -130,7 +130,6 @@ def _read_results(plan: TablePlan, output: Path, flores200_model: Path | None) -
         plan.table,
         plan.trials,
         output,
-        flores200_model=flores200_model,
         count_parameters=count_parameters,
     )
     reproduction = with_analyses(reproduction, plan.analyses, output)

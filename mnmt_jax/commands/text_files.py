@@ -198,8 +198,9 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
     Returns:
         The fields of all lines; `others` if it was contrasted with other lines, `pivot` if it was
         translated through a pivot language, `unknown_characters` if its source has some, `retried`
-        if its first translation failed the checks, `missing_terms` and `forbidden_terms` if it is
-        not translated as the glossary demands.
+        if its first translation failed the checks, `without_context` if its chunk could not be
+        divided, `missing_terms` and `forbidden_terms` if it is not translated as the glossary
+        demands.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}
     if line.contrast_sources:
@@ -210,6 +211,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
         record["unknown_characters"] = translation.unknown_characters
     if translation.retried:
         record["retried"] = translation.retried
+    if translation.without_context:
+        record["without_context"] = True
     for name in ("missing_terms", "forbidden_terms"):
         if terms := getattr(translation, name):
             record[name] = list(terms)
@@ -240,6 +243,7 @@ def read_record(record: Mapping[str, Any]) -> Translation:
         pivot=record.get("pivot"),
         unknown_characters=record.get("unknown_characters", ""),
         retried=record.get("retried"),
+        without_context=record.get("without_context", False),
     )
 
 

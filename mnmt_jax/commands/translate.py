@@ -25,6 +25,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
+from mnmt_jax.commands.context_flags import add_trained_context
 from mnmt_jax.commands.document_translation import translate_document_file
 from mnmt_jax.commands.pass_through import (
     PassThroughParser,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from mnmt_jax.data.preparation.runners import BeamRunner
     from mnmt_jax.decoding.encoded_lines import Line
     from mnmt_jax.decoding.translation_job import TranslationJob
+    from mnmt_jax.decoding.translator import Translator
 
     Writer = Callable[[Iterable[Mapping[str, Any]], IO[str]], "_Marked"]
 
@@ -72,6 +74,7 @@ def make_parser() -> PassThroughParser:
     _add_file_flags(parser)
     _add_text_flags(parser)
     add_beam_size(parser)
+    add_trained_context(parser)
     add_pivot(parser)
     add_retry(parser)
     _add_result_flags(parser)
@@ -156,8 +159,8 @@ def _add_result_flags(parser: argparse.ArgumentParser) -> None:
         "limited (output has Decode.max_length pieces), nbest (text and score of each hypothesis, "
         "at most as many as the beam), and where they apply others (contrast sources), pivot (text "
         "in the pivot language), unknown_characters, retried (contrast or pivot, of "
-        "--retry_off_target), missing_terms and forbidden_terms (of the glossary); "
-        "default: text",
+        "--retry_off_target), without_context (of --context), missing_terms and forbidden_terms "
+        "(of the glossary); default: text",
     )
 
 
@@ -170,6 +173,8 @@ def main() -> None:
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
     _check_checks(flags)
+    if flags.split_sentences and flags.context is not None:
+        raise UserError("--context translates lines of one sentence; leave --split_sentences out")
     if flags.markup and not flags.split_sentences:
         raise UserError("--markup needs --split_sentences, because tags are placed by sentences")
     check_input_file(flags.input)
@@ -177,9 +182,6 @@ def main() -> None:
         check_output_file(flags.output, flags.input, work_shard=share)
     import_modules(flags.module_import)
     from mnmt_jax.commands.resumable_output import ResumableOutput
-    from mnmt_jax.decoding.glossary import Glossary
-    from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
@@ -188,19 +190,7 @@ def main() -> None:
     for name in ("source", "target"):
         code = match_code(getattr(flags, name), translator.languages, f"--{name}")
         setattr(flags, name, code)
-    kind = SentenceJob if flags.split_sentences else TranslationJob
-    glossary = Glossary.load(flags.glossary) if flags.glossary else None
-    job = kind.create(
-        translator,
-        pivot=flags.pivot,
-        beam_size=flags.beam_size,
-        glossary=glossary,
-        retry_off_target=flags.retry_off_target,
-        retry_pivot=flags.retry_pivot,
-        lid=flags.lid,
-    )
-    if isinstance(job, SentenceJob):
-        job = dataclasses.replace(job, markup=flags.markup or "")
+    job = _make_job(translator, flags)
     write = _writer(flags, translator.languages)
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
     if job.pivot is not None:
@@ -226,6 +216,28 @@ def main() -> None:
     _report_events(bad, marked, job.decode)
 
 
+def _make_job(translator: Translator, flags: argparse.Namespace) -> TranslationJob:
+    """Return the job that the flags describe."""
+    from mnmt_jax.decoding.context_job import ContextJob
+    from mnmt_jax.decoding.glossary import Glossary
+    from mnmt_jax.decoding.sentence_job import SentenceJob
+    from mnmt_jax.decoding.translation_job import TranslationJob
+
+    plain_job = TranslationJob if flags.context is None else ContextJob
+    job = (SentenceJob if flags.split_sentences else plain_job).create(
+        translator,
+        pivot=flags.pivot,
+        beam_size=flags.beam_size,
+        glossary=Glossary.load(flags.glossary) if flags.glossary else None,
+        retry_off_target=flags.retry_off_target,
+        retry_pivot=flags.retry_pivot,
+        lid=flags.lid,
+    )
+    if isinstance(job, SentenceJob):
+        return dataclasses.replace(job, markup=flags.markup or "")
+    return job.with_context(flags.context) if isinstance(job, ContextJob) else job
+
+
 def _check_sharing(flags: argparse.Namespace, processes: int) -> None:
     """Check that flags fit a translation by several processes or Beam's workers.
 
@@ -237,8 +249,9 @@ def _check_sharing(flags: argparse.Namespace, processes: int) -> None:
     flag = "--num_processes" if processes > 1 else "--runner=beam"
     if not flags.output or is_stream(flags.output):
         raise UserError(f"{flag} needs --output, because finished lines are kept beside it")
-    if flags.split_sentences:
-        raise UserError(f"--split_sentences translates in one process; leave {flag} out")
+    if flags.split_sentences or flags.context is not None:
+        name = "split_sentences" if flags.split_sentences else "context"
+        raise UserError(f"--{name} translates in one process; leave {flag} out")
     if flags.glossary and flags.runner == "beam":
         raise UserError("--glossary is not for --runner=beam; leave one of them out")
 
@@ -267,6 +280,7 @@ class _Marked:
         retried: the first translation failed the checks, and a further search passed them.
         characters: counts of these characters.
         terms: not translated as the glossary demands.
+        without_context: the translation of the chunk had another number of sentences.
     """
 
     truncated: list[int] = dataclasses.field(default_factory=list)
@@ -276,6 +290,7 @@ class _Marked:
     retried: list[int] = dataclasses.field(default_factory=list)
     characters: Counter[str] = dataclasses.field(default_factory=Counter)
     terms: list[int] = dataclasses.field(default_factory=list)
+    without_context: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add the events of a record."""
@@ -287,6 +302,7 @@ class _Marked:
             (self.alone, is_alone),
             (self.unknown, unknown),
             (self.retried, "retried" in record),
+            (self.without_context, "without_context" in record),
             (self.terms, record.keys() & {"missing_terms", "forbidden_terms"}),
         ):
             if mark:
@@ -323,6 +339,12 @@ def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None
     if marked.retried:
         count = pluralize(len(marked.retried), "translation")
         print(f"{count} replaced by a further search (--retry_off_target)", file=sys.stderr)
+    _warn_lines(
+        marked.without_context,
+        "line",
+        "translated without context, because the translation of the chunk had other sentences",
+        "--format=jsonl marks them",
+    )
     _warn_lines(
         marked.terms,
         "line",

@@ -21,11 +21,7 @@ from mnmt_jax.runtime.first_results import note_first_results
 
 
 class PairsToTranslate(Protocol):
-    """Pairs of a cache of which one side is translated.
-
-    Attributes:
-        cache: cache of the real pairs.
-    """
+    """Pairs of a cache of which one side is translated."""
 
     @property
     def cache(self) -> TokenCache:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
 from mnmt_jax.commands.common_flags import CommandParser, positive_int, split_list
+from mnmt_jax.commands.context_flags import add_separator
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.errors import UserError, join_names, warn
 from mnmt_jax.vocabulary.language_codes import canonical_codes
@@ -54,6 +55,7 @@ def make_parser() -> CommandParser:
     parser.add_argument("--output", required=True, metavar="DIR", help="vocabulary folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing vocabulary")
     add_training_options(parser)
+    add_separator(parser, "piece for the separator of sentences in chunks (mnmt cache --context)")
     parser.add_argument(
         "--english_from",
         metavar="LIST",
@@ -140,7 +142,7 @@ def main() -> None:
     if make is not _split:
         refuse_flags(arguments, ("vocabulary", *_RULE_OF), "a new vocabulary, without --lavs")
     if make is not _train:
-        refuse_flags(arguments, ["english_from"], "an existing vocabulary")
+        refuse_flags(arguments, ["english_from", "separator"], "an existing vocabulary")
     vocabulary, facts = make(arguments)
     summary = {
         "output": arguments.output,
@@ -207,11 +209,15 @@ def _adopt(arguments: argparse.Namespace) -> Made:
 def _train(arguments: argparse.Namespace) -> Made:
     """Train a model on a corpus."""
     from mnmt_jax.commands.corpus_flags import corpus_and_directions
+    from mnmt_jax.data.document_context import Context
     from mnmt_jax.data.mixtures import language_text
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
     _check_output(arguments)
     options = training_options(arguments)
+    if arguments.separator is not None:
+        symbols = (Context(1, arguments.separator).separator,)
+        options = dataclasses.replace(options, symbols=symbols)
     if arguments.english_from and (arguments.monolingual or arguments.text):
         raise UserError("--english_from chooses pairs; omit it with text of single languages")
     corpus, directions = corpus_and_directions(arguments)

@@ -12,8 +12,9 @@ from types import MappingProxyType
 import jax
 import jax.numpy as jnp
 
-from mnmt_jax.config.sections import Config, Model, Optimizer
+from mnmt_jax.config.sections import Config, Data, Model, Optimizer, Train
 from mnmt_jax.cost.describe import describe
+from mnmt_jax.cost.state_memory import count_state_bytes
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError
 
@@ -29,8 +30,6 @@ MACHINES: Mapping[str, tuple[str, int]] = MappingProxyType(
     }
 )
 _MATRIX = 1024  # rows and columns of the measured matrix product
-_BYTES_PER_PARAMETER = 12  # parameters and two moments, float32
-_BYTES_OF_AVERAGE = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +72,19 @@ def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
         updates=updates,
         tokens=tokens,
         flops=flops_per_token * float(tokens) * updates,
-        disk=parameters * _bytes_per_parameter(config.optimizer) * kept,
+        disk=_checkpoint_bytes(config) * kept,
     )
 
 
-def _bytes_per_parameter(optimizer: Optimizer) -> int:
-    has_average = optimizer.ema_decay or optimizer.name == "schedule_free"
-    return _BYTES_PER_PARAMETER + _BYTES_OF_AVERAGE * bool(has_average)
+def _checkpoint_bytes(config: Config) -> int:
+    # Only the fields that the state depends on, so that trainings of one table share the count.
+    train = Train(methods=config.train.methods)
+    return _state_bytes(dataclasses.replace(config, data=Data(), train=train))
+
+
+@functools.cache
+def _state_bytes(config: Config) -> int:
+    return sum(count_state_bytes(config, config.model.vocab_size).values())
 
 
 def count_parameters(config: Config) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 
 from mnmt_jax.data.cache_files import CACHE_JSON, CacheFiles, open_files
 from mnmt_jax.data.corpus import Share
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.bucket import bucket_path, is_bucket
 from mnmt_jax.files.file_digest import FileDigest
@@ -89,7 +90,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class CachedTask:
-    """One task of a cache: its languages, its splits, and its share of the corpus.
+    """One task of a cache: its languages, splits and share of the corpus.
 
     Attributes:
         name: unique in the cache; also the name of the task's folder.
@@ -97,6 +98,7 @@ class CachedTask:
         target_lang: code of the target language.
         splits: the splits by name.
         share: fraction of the corpus's training pairs that the task holds; None for all.
+        context: how its pairs were made of documents; None for single sentences.
     """
 
     name: str
@@ -104,6 +106,7 @@ class CachedTask:
     target_lang: str
     splits: Mapping[str, Split]
     share: Share | None = None
+    context: Context | None = None
 
 
 class TokenCache:
@@ -157,10 +160,8 @@ class TokenCache:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _damaged(path, f"{type(error).__name__}: {one_line(error)}") from error
         if not is_readable:
-            raise UserError(
-                f"{path}: format {version}, but this version reads format {FORMAT}; make the cache "
-                "again"
-            )
+            problem = f"format {version}, but this version reads format {FORMAT}"
+            raise UserError(f"{path}: {problem}; make the cache again")
         with files.vocabulary() as folder:
             vocabulary = Vocabulary.load(folder)
         if facts.get("vocabulary") != vocabulary.fingerprint:
@@ -484,8 +485,12 @@ def _task_from_json(task: dict) -> CachedTask:
             raise ValueError(f"{task['name']}/{name} has impossible counts")
         splits[name] = split
     _check_name(task["name"])
-    share = Share(**task["share"]) if task.get("share") else None  # absent in older caches: all
-    return CachedTask(task["name"], task["source_lang"], task["target_lang"], splits, share)
+    optional: dict[str, Any] = {  # absent in older caches
+        key: kind(**task[key])
+        for key, kind in (("share", Share), ("context", Context))
+        if task.get(key)
+    }
+    return CachedTask(task["name"], task["source_lang"], task["target_lang"], splits, **optional)
 
 
 def _check_name(name: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from mnmt_jax.data.cache import FORMAT, CachedTask, Split, TokenCache, lengths_path, shard_path
 from mnmt_jax.data.corpus import Share
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_writable, new_folder
 from mnmt_jax.files.bucket import refuse_bucket
@@ -44,6 +45,7 @@ class TaskSource:
         target_lang: code of the target language.
         splits: per split name, a function without arguments that yields pairs of piece ids.
         share: fraction of the corpus's training pairs that the task holds; None for all.
+        context: how its pairs were made of documents; None for single sentences.
     """
 
     name: str
@@ -51,6 +53,7 @@ class TaskSource:
     target_lang: str
     splits: Mapping[str, Callable[[], Iterable[TokenPair]]]
     share: Share | None = None
+    context: Context | None = None
 
     def write(self, directory: Path, shard_examples: int) -> CachedTask:
         """Write the task's files.
@@ -71,7 +74,8 @@ class TaskSource:
             raise UserError(
                 f"task '{self.name}' has no examples; check the corpus and its directions"
             )
-        return CachedTask(self.name, self.source_lang, self.target_lang, non_empty, self.share)
+        languages = self.source_lang, self.target_lang
+        return CachedTask(self.name, *languages, non_empty, self.share, self.context)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

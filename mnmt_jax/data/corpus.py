@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,10 @@ from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import Direction
+
+if TYPE_CHECKING:
+    from mnmt_jax.data.document_context import Context
+    from mnmt_jax.data.document_corpus import DocumentIds
 
 _log = logging.getLogger(__name__)
 HASH_BITS = 64
@@ -102,10 +107,14 @@ class Corpus(abc.ABC):
         reports: drop report of the latest full pass over a (split, direction).
         min_languages: minimum number of languages.
         share: fraction of the training pairs that the corpus serves; None for all.
+        document_ids: files with the document of each line; None if unknown.
+        context: how its pairs were made of documents; None for single sentences.
     """
 
     min_languages = 2
     share: Share | None = None
+    document_ids: DocumentIds | None = None
+    context: Context | None = None
 
     def __init__(self, name: str, languages: Sequence[str]) -> None:
         self.name = check_name(name, "corpus name")

@@ -87,7 +87,8 @@ class DistilledPairs:
                 others = [split for split in task.splits if split != _TRAIN]
                 splits |= {one: functools.partial(self._pairs, name, one) for one in others}
             new_name = f"{PREFIX}{name}" if self.keep else name
-            yield TaskSource(new_name, task.source_lang, task.target_lang, splits, task.share)
+            languages = task.source_lang, task.target_lang
+            yield TaskSource(new_name, *languages, splits, task.share, task.context)
         for name in self.cache.tasks:
             if self.keep or name not in self.names:
                 yield ReusedTask(self.cache, name)

@@ -18,6 +18,7 @@ Source: Two-stage decoder-only paper, Appendix B, strategies 1 to 5; MITRE's rel
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -93,3 +94,17 @@ def get_instruction(key: str) -> Instruction:
     if key not in INSTRUCTIONS:
         raise UserError(f"Data.instruction='{key}' must be one of {', '.join(INSTRUCTIONS)}")
     return INSTRUCTIONS[key]
+
+
+def join_auxiliary(
+    vocabulary: Vocabulary, source: Sequence[int], language: str, auxiliary: Sequence[int]
+) -> list[int]:
+    """Return the pieces of a source followed by its translation in an auxiliary language.
+
+    Args:
+        vocabulary: vocabulary of the pieces.
+        source: pieces of the source.
+        language: auxiliary language.
+        auxiliary: pieces of the translation.
+    """
+    return [*source, vocabulary.tag_id(language), *auxiliary]

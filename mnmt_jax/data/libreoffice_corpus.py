@@ -6,6 +6,7 @@
 | `train_disjoint.en-de.en`, ... | the same, from pages that are used for no other pair |
 | `validation.de`, `test.de`, `train.de`, ... | text in all languages; line i is line i in all |
 | `validation.keys`, ... | origin of these lines: page, paragraph, number, separated by tabs |
+| `train.en-de.keys`, ... | origin of the lines of a pair; pages are documents |
 
 A page is in one split, by the digest of its name.
 """
@@ -105,5 +106,6 @@ def _lines(segment: Segment) -> Iterator[tuple[str, str]]:
     disjoint_code = other_languages[segment.page_number % len(other_languages)]
     for code in (code for code in other_languages if code in texts):
         for kind in ("train", "train_disjoint") if code == disjoint_code else ("train",):
+            yield f"{kind}.en-{code}.keys", segment.location
             yield f"{kind}.en-{code}.en", texts["en"]
             yield f"{kind}.en-{code}.{code}", texts[code]

@@ -283,7 +283,7 @@ def _task_source(corpus: Corpus, task: PlannedTask, vocabulary: Vocabulary) -> T
         for split in task.splits
     }
     share = corpus.share if "train" in task.splits else None
-    return TaskSource(task.name, *task.direction, pair_readers, share)
+    return TaskSource(task.name, *task.direction, pair_readers, share, corpus.context)
 
 
 def _encoded(

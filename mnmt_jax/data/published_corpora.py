@@ -17,8 +17,10 @@ from typing import Any
 
 from mnmt_jax.data import wmt24pp
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
+from mnmt_jax.data.document_corpus import DocumentIds
 from mnmt_jax.data.libreoffice_corpus import HELP_LANGUAGES
 from mnmt_jax.data.monolingual import MonolingualFiles
+from mnmt_jax.data.multiway_tests import bouquet, flores, ntrex
 from mnmt_jax.data.parallel_corpora import (
     JoinedCorpus,
     MultilingualTsv,
@@ -42,7 +44,6 @@ from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
-    LANGUAGES,
     MITRE_LANGUAGES,
     NEWSCRAWL_LANGUAGES,
     OPUS100_ALL_LANGUAGES,
@@ -154,53 +155,11 @@ def _nllb(folder: Path, name: str) -> Corpus:
     train = PatternFiles(name, {"train": patterns}, MITRE_LANGUAGES, cleaning=DROP)
     corpora: dict[str, Corpus] = {"train": train}
     try:
-        flores = published_corpus("flores")
-        corpora |= {"validation": flores, "test": flores}
+        held_out = published_corpus("flores")
+        corpora |= {"validation": held_out, "test": held_out}
     except UserError as error:
         _log.warning("%s without validation and test text: %s", name, error)
     return JoinedCorpus(name, MITRE_LANGUAGES, corpora)
-
-
-# Flores+ and Flores-200; some languages have different names. "nb" and "no" share one file.
-_FLORES_200 = {"tl": "tgl_Latn", "zh": "zho_Hans"}
-_FLORES_WORDS = {
-    code: tuple(filter(None, (item.flores, _FLORES_200.get(code))))
-    for code, item in LANGUAGES.items()
-    if item.flores
-}
-
-
-def _flores(splits: Mapping[str, str]) -> Callable[[Path, str], Corpus]:
-    def make(folder: Path, name: str) -> Corpus:
-        patterns = {
-            split: (
-                f"{folder}/{word}/{{language}}.{word}",  # Flores-200
-                f"{folder}/{word}/{word}.{{language}}",  # releases of Flores+
-                f"{folder}/{word}/{{language}}.parquet#text",  # Flores+ on the Hugging Face Hub
-                f"{folder}/{word}/{{language}}.jsonl#text",
-            )
-            for split, word in splits.items()
-        }
-        return PatternFiles(name, patterns, tuple(_FLORES_WORDS), language_names=_FLORES_WORDS)
-
-    return make
-
-
-# NTREX-128: three-letter codes, the same as in Flores except for these.
-_NTREX_EXCEPTIONS = {
-    "az": "aze-Latn", "fa": "fas", "lv": "lav", "mg": "mlg", "mn": "mon", "ms": "msa", "ne": "nep",
-    "ps": "pus", "sd": "snd-Arab", "sq": "sqi", "sr": "srp-Cyrl", "tg": "tgk-Cyrl",
-    "sw": "swa", "uz": "uzb", "zh": "zho-CN",
-}  # fmt: skip
-_NTREX_WORDS = {
-    code: ("src.eng",) if code == "en" else (f"ref.{_NTREX_EXCEPTIONS.get(code, words[0][:3])}",)
-    for code, words in _FLORES_WORDS.items()
-}
-
-
-def _ntrex(folder: Path, name: str) -> Corpus:
-    patterns = {"test": (f"{folder}/NTREX-128/newstest2019-{{language}}.txt",)}
-    return PatternFiles(name, patterns, tuple(_NTREX_WORDS), language_names=_NTREX_WORDS)
 
 
 # LibreOffice's help pages, as written by 'mnmt fetch'. Pairs without English have training text
@@ -209,7 +168,11 @@ def _help(kind: str, *fallbacks: str) -> Callable[[Path, str], Corpus]:
     def make(folder: Path, name: str) -> Corpus:
         held_out = {split: (f"{folder}/{split}.{{language}}",) for split in ("validation", "test")}
         train = tuple(f"{folder}/{word}.{{language}}" for word in (f"{kind}.{{pair}}", *fallbacks))
-        return PatternFiles(name, {"train": train, **held_out}, HELP_LANGUAGES)
+        corpus = PatternFiles(name, {"train": train, **held_out}, HELP_LANGUAGES)
+        keys = {split: (f"{folder}/{split}.keys",) for split in held_out}
+        pair_keys = tuple(f"{folder}/{word}.keys" for word in (f"{kind}.{{pair}}", *fallbacks))
+        corpus.document_ids = DocumentIds({"train": pair_keys, **keys})
+        return corpus
 
     return make
 
@@ -369,7 +332,7 @@ _ROWS: Sequence[PublishedCorpus] = (
     PublishedCorpus(
         "flores",
         MITRE_LANGUAGES,
-        _flores({"validation": "dev", "test": "devtest"}),
+        flores({"validation": "dev", "test": "devtest"}),
         _FLORES_WANTED,
         tested_languages=MITRE_LANGUAGES,
         vocabulary="mitre",
@@ -377,7 +340,7 @@ _ROWS: Sequence[PublishedCorpus] = (
     PublishedCorpus(
         "flores_tuning",
         MITRE_LANGUAGES,
-        _flores({"train": "dev", "test": "devtest"}),
+        flores({"train": "dev", "test": "devtest"}),
         _FLORES_WANTED,
         fine_tuning_directions(max(FINE_TUNING_COUNTS)),
         temperature=1.0,
@@ -387,7 +350,7 @@ _ROWS: Sequence[PublishedCorpus] = (
     PublishedCorpus(
         "ntrex",
         MITRE_LANGUAGES,
-        _ntrex,
+        ntrex,
         "the folder NTREX-128 of github.com/MicrosoftTranslator/NTREX "
         "(NTREX-128/newstest2019-ref.deu.txt and so on)",
         tested_languages=MITRE_LANGUAGES,
@@ -398,6 +361,13 @@ _ROWS: Sequence[PublishedCorpus] = (
         wmt24pp.LANGUAGES,
         wmt24pp.Wmt24pp,
         "the files of the data set google/wmt24pp (en-de_DE.jsonl and so on)",
+    ),
+    PublishedCorpus(
+        "bouquet",
+        MITRE_LANGUAGES,
+        bouquet,
+        "the sentences of the data set facebook/bouquet, a file per language in dev/ and test/ "
+        f"(test/deu_Latn.jsonl and so on; {docs_page('data.md')})",
     ),
     PublishedCorpus(
         "multi30k",

@@ -22,8 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.search import BeamSearch, BeamState, Request, Step
-from mnmt_jax.decoding.search_arrays import pick
-from mnmt_jax.distributed.per_device import top_of_rows
+from mnmt_jax.decoding.search_arrays import pick, rank_continuations
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
 
@@ -76,8 +75,11 @@ class DiverseBeamSearch(BeamSearch):
         results = []
         for group in range(self.groups):
             members = slice(group * self._width, (group + 1) * self._width)
-            scores, parents, tokens = self._ranked_group(
-                values[:, members], normalizer[:, members], state.live_scores[:, members], counts
+            scores, parents, tokens = rank_continuations(
+                values[:, members],
+                normalizer[:, members],
+                state.live_scores[:, members],
+                self.penalty * counts[:, None],
             )
             is_eos = (tokens == EOS_ID) & (scores > -jnp.inf)
             chosen = jnp.argsort(is_eos, axis=1, stable=True)[:, : self._width]
@@ -88,28 +90,6 @@ class DiverseBeamSearch(BeamSearch):
             jnp.concatenate(part, axis=1) for part in zip(*results, strict=True)
         )
         return scores, parents, tokens
-
-    def _ranked_group(
-        self,
-        values: Float[Array, "batch width vocab"],
-        normalizer: Float[Array, "batch width"],
-        live_scores: Float[Array, "batch width"],
-        counts: Float[Array, "batch vocab"],
-    ) -> tuple[Array, Array, Array]:
-        """Return the 2 * width best continuations of a group by penalised score; see `ranked`."""
-        batch, width, vocab = values.shape
-        candidates = min(2 * width, vocab)
-        penalties = self.penalty * counts[:, None]
-        _, tokens = top_of_rows(values - penalties, candidates)
-        log_probs = jnp.take_along_axis(values, tokens, axis=2) - normalizer[:, :, None]
-        totals = live_scores[:, :, None] + log_probs
-        penalised = totals - jnp.take_along_axis(
-            jnp.broadcast_to(penalties, values.shape), tokens, axis=2
-        )
-        flattened = (array.reshape(batch, -1) for array in (penalised, totals, tokens))
-        flat_penalised, flat_totals, flat_tokens = flattened
-        _, flat = top_of_rows(flat_penalised, 2 * width)
-        return pick(flat_totals, flat), flat // candidates, pick(flat_tokens, flat)
 
     def chosen(self, is_eos: Bool[Array, "batch ranked"]) -> Int[Array, "batch beam"]:
         """Return the ranks of the continuations that stay live, `width` of each group."""

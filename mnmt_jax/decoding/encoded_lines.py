@@ -11,6 +11,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, HostBatch, segments_from_rows
+from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.decoding.contrastive_decoding import (
     Contrast,
     draw_contrast_sources,
@@ -49,6 +50,8 @@ class Line:
         contrast_sources: texts of the same language that the source is contrasted with.
         aligned: whether its translation is aligned to it (`mnmt_jax.decoding.alignment`).
         terms: texts that the translation must or must not have.
+        auxiliary: translation of the text that the source has too, and its language; None for a
+            plain source (`mnmt_jax.data.parallel_prompts`).
     """
 
     number: int
@@ -58,6 +61,7 @@ class Line:
     contrast_sources: tuple[str, ...] = ()
     aligned: bool = False
     terms: LineTerms = NO_TERMS
+    auxiliary: tuple[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,9 +142,12 @@ def encode_lines(
     All lines have the same number of inputs, so that they have the same shape.
     """
     texts = dict.fromkeys(
-        (text, line.source_lang)
+        (text, language)
         for line in lines.values()
-        for text in (line.text, *line.contrast_sources)
+        for text, language in (
+            *((text, line.source_lang) for text in (line.text, *line.contrast_sources)),
+            *((line.auxiliary,) if line.auxiliary else ()),
+        )
     )
     sources = _encode_sources(inference_model, list(texts), decode)
     extra = inference_model.instruction.source_extra
@@ -153,8 +160,14 @@ def encode_lines(
         encoded = EncodedLine(unknown=source.unknown, copies=source.copies)
         if not source.pieces:
             return encoded
+        pieces = source.pieces
+        if line.auxiliary and (auxiliary := sources[line.auxiliary].pieces):
+            pieces = join_auxiliary(
+                inference_model.vocabulary, pieces, line.auxiliary[1], auxiliary
+            )
         truncated = [
-            _truncate(inference_model, text.pieces, max_pieces) for text in (source, *others)
+            _truncate(inference_model, text, max_pieces)
+            for text in (pieces, *(other.pieces for other in others))
         ]
         inputs, weights = zip(*_inputs(inference_model, line, truncated, decode), strict=True)
         size = max(len(example.source) for example in inputs) + extra
@@ -163,7 +176,7 @@ def encode_lines(
             encoded,
             inputs=inputs,
             weights=weights,
-            truncated=len(source.pieces) > max_pieces,
+            truncated=len(pieces) > max_pieces,
             size=size,
             limit=limit,
             terms=encode_terms(line.terms, inference_model.vocabulary, line.target_lang)

@@ -65,7 +65,7 @@ def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
 
 
 def _check_applies(decode: Decode) -> None:
-    """Check that settings of sampling and of groups are used by the search.
+    """Check that settings of draws and of groups are used by the search.
 
     Raises:
         UserError: if one differs from its default and has no effect.
@@ -78,6 +78,11 @@ def _check_applies(decode: Decode) -> None:
                     f"Decode.{name}={value:g} restricts sampling, but Decode.temperature=0 "
                     f"searches; set Decode.temperature, e.g. to 1.0, or Decode.{name}={default:g}"
                 )
+    if decode.method != "sample" and not decode.source_contrast and decode.seed != _DEFAULTS.seed:
+        raise UserError(
+            f"Decode.seed={decode.seed} selects samples and contrast lines, but the search has "
+            f"neither; set Decode.temperature, e.g. to 1.0, or Decode.seed={_DEFAULTS.seed}"
+        )
     penalty, default = decode.diversity_penalty, _DEFAULTS.diversity_penalty
     if decode.beam_groups == 1 and penalty != default:
         raise UserError(
@@ -124,7 +129,8 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
 
 def greedy_settings(decode: Decode) -> Decode:
     """Return settings with greedy search, without those of other searches."""
-    others = ("beam_groups", "diversity_penalty", "temperature", "utility")
+    others = ["beam_groups", "diversity_penalty", "temperature", "utility"]
+    others += [] if decode.source_contrast else ["seed"]
     plain = {name: getattr(_DEFAULTS, name) for name in (*others, *_OF_SAMPLING)}
     return dataclasses.replace(decode, beam_size=1, **plain)
 

@@ -16,6 +16,7 @@ import jax
 
 from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.config.sections import Mesh as MeshConfig
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.decoding.ensemble import check_member
 from mnmt_jax.distributed.local import local_mesh
 from mnmt_jax.model.shapes import parameter_shapes
@@ -41,6 +42,7 @@ class LoadedRun:
         run: path of the run.
         step: step of the checkpoint.
         mesh: mesh of the parameters; None is one device.
+        contexts: document contexts of the training.
     """
 
     config: Config
@@ -49,6 +51,7 @@ class LoadedRun:
     run: str
     step: int
     mesh: jax.sharding.Mesh | None
+    contexts: tuple[Context, ...]
 
 
 def load_run(
@@ -68,7 +71,15 @@ def load_run(
     transfer = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)
     params, loaded_step = load_params(folder, step, transfer, averaged=config.decode.averaged)
     check_parameters(folder, config.model, vocabulary.size, params)
-    return LoadedRun(config, vocabulary, params, str(folder.location), loaded_step, devices)
+    return LoadedRun(
+        config,
+        vocabulary,
+        params,
+        run=str(folder.location),
+        step=loaded_step,
+        mesh=devices,
+        contexts=tuple(folder.trained_contexts().values()),
+    )
 
 
 def load_members(first: LoadedRun, mesh: MeshChoice) -> list[tuple[Model, Any]]:

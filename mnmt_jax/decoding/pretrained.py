@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import jax
 
 from mnmt_jax.config.sections import Config, Model
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.ensemble import Ensemble
 from mnmt_jax.decoding.inference_model import InferenceModel
@@ -30,6 +31,7 @@ class PretrainedModel:
 
     Attributes:
         replicas: the same model on other devices (`load_replicas`).
+        contexts: document contexts that it was trained with.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class PretrainedModel:
         step: int | None = None,
         mesh: jax.sharding.Mesh | None = None,
         members: Sequence[tuple[Model, Any]] = (),
+        contexts: Iterable[Context] = (),
     ) -> None:
         """Assemble a model.
 
@@ -54,11 +57,13 @@ class PretrainedModel:
             mesh: mesh of the parameters, whose devices share each batch; None is one device.
             members: configurations and parameters of further models, whose probabilities are
                 averaged with those of this one (`mnmt_jax.decoding.ensemble`).
+            contexts: document contexts of the training.
         """
         self.config = config = config.bind_languages(vocabulary.languages, find_code)
         self.vocabulary = vocabulary
         self.run, self.step = run, step
         self.replicas: tuple[Self, ...] = ()
+        self.contexts = tuple(contexts)
         weights = config.decode.weights
         model, rounded = _with_precision(config.model, params, weights, vocabulary.size)
         self.check_layout(model.layout)
@@ -111,6 +116,7 @@ class PretrainedModel:
             step=loaded.step,
             mesh=loaded.mesh,
             members=members,
+            contexts=loaded.contexts,
         )
 
     @classmethod

@@ -25,10 +25,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.contrastive_decoding import EXCLUDED_PROB_SCALE, Contrast, contrast_scores
-from mnmt_jax.decoding.search_arrays import AnyArray, StopCount, pick, put_tokens, repeat_until
+from mnmt_jax.decoding.search_arrays import (
+    AnyArray,
+    StopCount,
+    pick,
+    put_tokens,
+    rank_continuations,
+    repeat_until,
+)
 from mnmt_jax.decoding.search_terms import SearchTerms
 from mnmt_jax.decoding.truncation import truncate
-from mnmt_jax.distributed.per_device import top_of_rows
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
@@ -241,18 +247,8 @@ class BeamSearch:
         state: BeamState,
         request: Request,
     ) -> tuple[Array, Array, Array]:
-        """Return the 2 * beam best continuations: scores, parents and tokens, [batch, 2 * beam].
-
-        The best of each beam are selected first, by the values of `_values`: the normaliser is one
-        number per beam, so log-probabilities of the full vocabulary are never computed.
-        """
-        batch, beam, vocab = values.shape
-        candidates = min(2 * beam, vocab)
-        values, tokens = top_of_rows(values, candidates)
-        log_probs = values - normalizer[:, :, None]
-        totals = (state.live_scores[:, :, None] + log_probs).reshape(batch, beam * candidates)
-        scores, flat = top_of_rows(totals, 2 * beam)
-        return scores, flat // candidates, pick(tokens.reshape(batch, beam * candidates), flat)
+        """Return the 2 * beam best continuations: scores, parents and tokens, [batch, 2 * beam]."""
+        return rank_continuations(values, normalizer, state.live_scores)
 
     def chosen(self, is_eos: Bool[Array, "batch ranked"]) -> Int[Array, "batch beam"]:
         """Return the ranks of the continuations that stay live: the first without eos."""

@@ -1,4 +1,4 @@
-"""Array operations that the search algorithms share: gather, write, repeat."""
+"""Array operations that the search algorithms share: gather, write, repeat, rank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
+
+from mnmt_jax.distributed.per_device import top_of_rows
 
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 _Count = int | Int[AnyArray, ""]
@@ -70,3 +72,39 @@ def repeat_until(
         (state, jnp.asarray(stop_count.steps, jnp.int32)),
     )
     return state
+
+
+def rank_continuations(
+    values: Float[Array, "batch beam vocab"],
+    normalizer: Float[Array, "batch beam"],
+    live_scores: Float[Array, "batch beam"],
+    penalties: Float[Array, "batch 1 vocab"] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return the 2 * beam best continuations of a beam.
+
+    The best of each hypothesis are selected first, by their values: the normaliser is one number
+    per hypothesis, so log-probabilities of the full vocabulary are never computed.
+
+    Args:
+        values: logits of the next token, -inf for forbidden ones.
+        normalizer: subtracted from `values`, gives log-probabilities.
+        live_scores: summed log-probabilities of the hypotheses.
+        penalties: of tokens, for the ranking alone.
+
+    Returns:
+        Scores without penalties, parents and tokens, [batch, 2 * beam], best first.
+    """
+    batch, beam, vocab = values.shape
+    candidates = min(2 * beam, vocab)
+    best, tokens = top_of_rows(values if penalties is None else values - penalties, candidates)
+    if penalties is not None:
+        best = jnp.take_along_axis(values, tokens, axis=2)
+    totals = live_scores[:, :, None] + (best - normalizer[:, :, None])
+    ranking = totals
+    if penalties is not None:
+        by_beam = jnp.broadcast_to(penalties, values.shape)
+        ranking = totals - jnp.take_along_axis(by_beam, tokens, axis=2)
+    scores, flat = top_of_rows(ranking.reshape(batch, -1), 2 * beam)
+    if penalties is not None:
+        scores = pick(totals.reshape(batch, -1), flat)
+    return scores, flat // candidates, pick(tokens.reshape(batch, -1), flat)

@@ -81,16 +81,15 @@ class Translation:
         truncated: whether the line exceeded the largest bucket, so its end was not translated.
         unknown_characters: characters of the line that no piece of the vocabulary covers, with
             repetitions; the model read `<unk>` or bytes for them.
-        limited: whether the best hypothesis has the maximum length of `Decode`, so its end may be
-            missing.
+        limited: whether the best hypothesis has the maximum length, so its end may be missing.
         pivot: the intermediate text, if the line was translated through another language; then
             `truncated` and `limited` cover both translations.
         retried: search that made it after the first one failed (`mnmt_jax.decoding.retry`):
             "contrast" or "pivot"; None for the first one.
-        alignment: how the best hypothesis is aligned to the line; None if the line does not ask for
-            it, and for text that was copied.
+        alignment: of the best hypothesis with the line; None unless asked for, and for copied text.
         missing_terms: required terms of the line, by their sources, that the best hypothesis lacks.
         forbidden_terms: forbidden texts that it has.
+        without_context: whether its chunk was not divided (`mnmt_jax.decoding.context_job`).
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -102,6 +101,7 @@ class Translation:
     alignment: Alignment | None = None
     missing_terms: tuple[str, ...] = ()
     forbidden_terms: tuple[str, ...] = ()
+    without_context: bool = False
 
     @property
     def text(self) -> str:

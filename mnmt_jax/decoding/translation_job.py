@@ -45,6 +45,8 @@ class TranslationJob:
         pivot: the model's code of the language to translate through; None translates directly.
         glossary: terms of the source language of lines and their translations.
         retry: checks and further searches of translations that fail them; None takes the first.
+        pivot_prompt: whether the second search reads the source followed by its translation into
+            the pivot (`mnmt_jax.data.parallel_prompts`), instead of that translation alone.
     """
 
     pretrained: PretrainedModel
@@ -52,6 +54,7 @@ class TranslationJob:
     pivot: str | None = None
     glossary: Glossary | None = None
     retry: Retry | None = None
+    pivot_prompt: bool = False
 
     @classmethod
     def create(
@@ -60,6 +63,7 @@ class TranslationJob:
         options: Decode | None = None,
         *,
         pivot: str | None = None,
+        pivot_prompt: bool = False,
         beam_size: int | None = None,
         glossary: Glossary | None = None,
         retry_off_target: bool = False,
@@ -73,6 +77,7 @@ class TranslationJob:
             pretrained: the model.
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of the language to translate through, in any form; None translates directly.
+            pivot_prompt: as the attribute.
             beam_size: field of `Decode`; None leaves that of `options`.
             glossary: terms and their translations.
             retry_off_target: whether translations in the wrong language, copies, loops and empty
@@ -92,9 +97,11 @@ class TranslationJob:
             if not isinstance(pivot, str):
                 raise UserError(f"pivot={pivot!r}: must be a language code")
             pivot = match_code(pivot, pretrained.languages, "--pivot")
+        elif pivot_prompt:
+            raise UserError("--pivot_prompt is of translations through a pivot; add --pivot")
         if glossary is not None:
             check_method_for_terms(decode)
-        job = cls(pretrained, decode, pivot, glossary)
+        job = cls(pretrained, decode, pivot, glossary, pivot_prompt=pivot_prompt)
         if not retry_off_target:
             return job
         retry = Retry.create(job, find_detector(lid), retry_pivot)
@@ -226,7 +233,8 @@ class TranslationJob:
 
     def provenance(self) -> dict[str, Any]:
         """Return everything translations depend on besides their sources and languages."""
-        pivot = {} if self.pivot is None else {"pivot": self.pivot}
+        pivot: dict[str, Any] = {} if self.pivot is None else {"pivot": self.pivot}
+        pivot |= {"pivot_prompt": True} if self.pivot_prompt else {}
         retry = {} if self.retry is None else {"retry": self.retry.provenance()}
         model = as_facts(self.pretrained.config.model)
         glossary = {} if self.glossary is None else {"glossary": self.glossary.digest}
@@ -264,12 +272,7 @@ class TranslationJob:
             for i, translation in self._translate(into_pivot, skipped)
         }
         from_pivot = [
-            dataclasses.replace(
-                line,
-                text=pivot_translations[line.number].text,
-                source_lang=pivot,
-                contrast_sources=(),
-            )
+            self._from_pivot(line, pivot_translations[line.number].text, pivot)
             for line in indirect
             if line.number in pivot_translations
         ]
@@ -282,6 +285,12 @@ class TranslationJob:
             if line.number in pivot_translations:
                 translation = _join(pivot_translations[line.number], translation)
             yield line, translation
+
+    def _from_pivot(self, line: Line, text: str, pivot: str) -> Line:
+        """Return the line of the second step; one that is aligned gets no prompt."""
+        if self.pivot_prompt and not line.aligned:
+            return dataclasses.replace(line, auxiliary=(text, pivot), contrast_sources=())
+        return dataclasses.replace(line, text=text, source_lang=pivot, contrast_sources=())
 
 
 def _join(into_pivot: Translation, from_pivot: Translation) -> Translation:

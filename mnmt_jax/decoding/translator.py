@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.decoding.context_job import ContextJob
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import GlossaryLike, as_glossary
 from mnmt_jax.decoding.guards import TranslationChecker
@@ -52,12 +53,13 @@ class Translator(PretrainedModel):
         pivot: str | None = None,
         retry_off_target: bool = False,
         glossary: GlossaryLike | None = None,
+        context: int | None = None,
         progress: bool = False,
         **overrides: Any,
     ) -> tuple[TranslationJob, Iterator[Translation]]:
         """Check the parameters of `translate`, and return the job and its lazy translations."""
         terms = None if glossary is None else as_glossary(glossary)
-        job = TranslationJob.create(
+        job = (TranslationJob if context is None else ContextJob).create(
             self,
             options,
             pivot=pivot,
@@ -65,6 +67,8 @@ class Translator(PretrainedModel):
             retry_off_target=retry_off_target,
             **overrides,
         )
+        if isinstance(job, ContextJob) and context is not None:
+            job = job.with_context(context)
         numbered = job.number_lines(lines, source=source, target=target)
         total = len(lines) if isinstance(lines, Sized) else None
         bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)
@@ -81,12 +85,17 @@ class Translator(PretrainedModel):
             options: settings of the search; None takes those of the run's configuration.
             pivot: code of a language to translate into first, and from there into `target`; lines
                 that have it as source or target are translated directly. None translates directly.
+                With `pivot_prompt=True` the second step reads the line followed by its translation,
+                for models trained with prompts (`mnmt_jax.data.parallel_prompts`).
             glossary: terms of the source language and their translations: `{"file": "Datei"}`, with
                 alternatives `{"file": ["Datei", "Akte"]}`, or the path of a file
                 (`mnmt_jax.decoding.glossary`).
             retry_off_target: whether translations in the wrong language, copies, loops and empty
                 ones are searched again (`mnmt_jax.decoding.retry`); its further arguments are
                 `retry_pivot` and `lid`.
+            context: translate lines together with the others of their document, in chunks of at
+                most so many pieces, with which the model was trained; 0 is the most of the
+                training. A blank line ends a document (`mnmt_jax.decoding.context_job`).
             progress: show a progress bar on standard error.
             overrides: fields of `Decode` that replace those of `options`, e.g. `beam_size=1` or
                 `source_contrast=0.7`; `beam_size=None` changes nothing.
@@ -108,6 +117,13 @@ class Translator(PretrainedModel):
             warnings.warn(
                 f"{pluralize(cut, 'line')} of more than {longest} tokens with tags truncated; "
                 "split them, or load the model with larger bindings=['Decode.buckets=(...)']",
+                MnmtWarning,
+                stacklevel=2,
+            )
+        if alone := sum(translation.without_context for translation in translations):
+            warnings.warn(
+                f"{pluralize(alone, 'line')} translated without context, because the translation "
+                "of the chunk had other sentences; `stream` marks them",
                 MnmtWarning,
                 stacklevel=2,
             )

@@ -12,9 +12,10 @@ tokens.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
-from mnmt_jax.design.layout import Layout, Stage
+from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.errors import UserError, docs_page
 
 SOURCE, REGISTER, TRIGGER, TARGET = "source", "register", "trigger", "target"
@@ -60,6 +61,15 @@ _ROWS = (
         (
             Stage((SOURCE, REGISTER), ("f.", "ff")),
             Stage((TARGET,), ("c",), memory=((TARGET, REGISTER),)),
+        ),
+    ),
+    # A pre-trained encoder, an adaptor's layers, and a decoder that reads these (LaMaTE, figure 3).
+    Layout(
+        "encoder_adaptor_decoder",
+        (
+            Stage((SOURCE,), ("f",)),
+            Stage((SOURCE,), ("f",)),
+            Stage((TARGET,), ("c",), memory=((TARGET, SOURCE),)),
         ),
     ),
     # Grafting: the target's first layers do not see the source, as in a language model (Graformer,
@@ -159,6 +169,21 @@ def check_tasks(layout: Layout, tasks: Mapping[str, tuple[str, str]], cache: str
             f"Model.layout='{layout.name}' is trained on pairs; make a cache of pairs, such as "
             f"with 'mnmt cache --parallel', or choose one of {', '.join(LANGUAGE_MODELS)}"
         )
+
+
+def encoder_layers(layout: Layout) -> int:
+    """Return the number of first layers in which the source sees itself in full, and nothing else.
+
+    They compute the same states in every layout.
+    """
+    is_encoder = (
+        SOURCE in stage.roles
+        and stage.key_roles(SOURCE) == (SOURCE,)
+        and stage.visibility(SOURCE, SOURCE) is Sees.FULL
+        for stage in layout.stages
+    )
+    stages = zip(layout.stages, itertools.takewhile(bool, is_encoder), strict=False)
+    return sum(stage.layers for stage, _ in stages)
 
 
 def check_source_layout(name: str, required: str, flag: str) -> None:

@@ -67,8 +67,9 @@ class RequiredSource:
 
     Attributes:
         run_name: name of the source run.
-        layout: required layout of its model.
-        layers: minimum number of layers.
+        layout: required layout of its model; empty for any model whose first layers are an encoder
+            (`mnmt_jax.design.layouts.encoder_layers`).
+        layers: minimum number of layers; of the encoder, if no layout is required.
         field: configuration field, with its value, that sets this number.
     """
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from mnmt_jax.data.document_corpus import documents
 from mnmt_jax.data.mixtures import MIXTURES
 from mnmt_jax.data.parallel_corpora import CORPORA, CldrPhrases, Corpus, get_corpus
 from mnmt_jax.errors import UserError, join_names, suggest
@@ -169,6 +170,20 @@ class Benchmark:
             )
         sources, references = zip(*pairs, strict=True)
         return TestSet(sources, references)
+
+    def document_sizes(self, direction: Direction) -> list[int]:
+        """Return the number of test sentences of each document of a direction, in order.
+
+        Raises:
+            UserError: if the corpus has no documents.
+        """
+        sizes, remaining = [], len(self.texts(direction).sources)
+        for document in documents(self._corpus, self.split, direction):
+            if not remaining:
+                break
+            sizes.append(min(len(document), remaining))
+            remaining -= sizes[-1]
+        return sizes
 
     @functools.cached_property
     def nearest(self) -> NearestRendering | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
-from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING
+from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslateFn
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
@@ -69,6 +71,8 @@ def load_evaluated_model(
     bindings: Sequence[str] = (),
     beam_size: int | None = None,
     pivot: str | None = None,
+    pivot_prompt: bool = False,
+    context: int | None = None,
 ) -> tuple[EvaluatedModel, tuple[str, ...]]:
     """Open a run directory for evaluation.
 
@@ -80,6 +84,8 @@ def load_evaluated_model(
         bindings: `Section.field=value`, read last.
         beam_size: beam size, as in `Translator.translate`.
         pivot: pivot language, as in `Translator.translate`.
+        pivot_prompt: as in `Translator.translate`.
+        context: document context, as in `Translator.translate`; see `with_documents`.
 
     Returns:
         The model to evaluate, and its languages.
@@ -88,29 +94,47 @@ def load_evaluated_model(
         UserError: if the folder is not a run or does not have the checkpoint, or if the model does
             not have the pivot language.
     """
+    from mnmt_jax.decoding.context_job import ContextJob
     from mnmt_jax.decoding.generate import describe_search
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
     run_dir = RunDirectory.open(run)
     translator = Translator.load(run_dir, step, gin_files=gin_files, bindings=bindings)
-    job = TranslationJob.create(translator, pivot=pivot, beam_size=beam_size)
+    create = TranslationJob.create if context is None else ContextJob.create
+    job = create(translator, pivot=pivot, pivot_prompt=pivot_prompt, beam_size=beam_size)
     config = dataclasses.replace(run_dir.config(gin_files, bindings), decode=job.decode)
     pivot = job.pivot
+    extra_settings: dict[str, Any] = {} if pivot is None else {"pivot": pivot}  # beside `Decode`
+    if job.pivot_prompt:
+        extra_settings["pivot_prompt"] = True
+    if isinstance(job, ContextJob) and context is not None:
+        extra_settings["context"] = job.with_context(context).context.pieces
 
     def translate(lines: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
         source, target = direction
         translations = translator.translate_nbest(
-            lines, source=source, target=target, beam_size=beam_size, pivot=pivot
+            lines,
+            source=source,
+            target=target,
+            beam_size=beam_size,
+            pivot=pivot,
+            pivot_prompt=pivot_prompt,
+            context=context,
         )
         return [
-            TranslatedSentence(item.text, item.truncated, item.pivot, item.unknown_characters)
+            TranslatedSentence(
+                item.text,
+                item.truncated,
+                item.pivot,
+                item.unknown_characters,
+                item.without_context,
+            )
             for item in translations
         ]
 
     checkpoint_prefix = f"{step}, " if isinstance(step, str) else ""
     trained_config = run_dir.config()
-    extra_settings = {} if pivot is None else {"pivot": pivot}  # settings outside `Decode`
     if config.data.instruction != trained_config.data.instruction:
         extra_settings["instruction"] = config.data.instruction
     run_settings = dataclasses.asdict(trained_config.decode)
@@ -134,3 +158,28 @@ def load_evaluated_model(
         decoding_overrides={**overrides, **extra_settings},
     )
     return evaluated_model, translator.languages
+
+
+def with_documents(model: EvaluatedModel, benchmark: Benchmark) -> EvaluatedModel:
+    """Return a model that translates the documents of a benchmark, each with its own context.
+
+    Args:
+        model: a model that translates with context, which a blank line ends.
+        benchmark: test sentences of documents.
+
+    Raises:
+        UserError: if the corpus has no documents.
+    """
+    sizes = {pair: benchmark.document_sizes(pair) for pair in benchmark.directions}
+
+    def translate(lines: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
+        remaining = iter(lines)
+        spaced = [
+            line for size in sizes[direction] for line in (*itertools.islice(remaining, size), "")
+        ]
+        outputs = model.translate(spaced, direction)
+        return [output for line, output in zip(spaced, outputs, strict=True) if line]
+
+    digest = hashlib.sha256(repr(sorted(sizes.items())).encode()).hexdigest()[:16]
+    identity = {**model.identity, "documents": digest}
+    return dataclasses.replace(model, translate=translate, identity=identity)

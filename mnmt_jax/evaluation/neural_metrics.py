@@ -42,12 +42,7 @@ _MONOLINGUAL_MODELS = {
 
 
 class NeuralMetric(Protocol):
-    """A neural metric.
-
-    Attributes:
-        name: field of `DirectionResult`.
-        setting: model of the scores; scores of another setting are not comparable.
-    """
+    """A neural metric."""
 
     @property
     def name(self) -> str:
@@ -55,7 +50,7 @@ class NeuralMetric(Protocol):
 
     @property
     def setting(self) -> str:
-        """Model of the scores."""
+        """Model of the scores; scores of another model are not comparable."""
 
     def missing(self, target_language: str) -> str:
         """Return a note if the model of a target language is missing, else ""."""

@@ -135,9 +135,14 @@ def _text_notes(
 ) -> list[str]:
     """Return notes on irregularities of the texts; empty strings for none."""
     truncated_count = sum(output.truncated for output in outputs)
+    alone_count = sum(output.without_context for output in outputs)
     one_sided_count = sum(map(has_words_on_one_side, texts.sources, texts.references))
     return [
         f"{truncated_count} sources were too long and were cut" if truncated_count else "",
+        f"{alone_count} sources were translated without context, because the translation of their "
+        "chunk had another number of sentences"
+        if alone_count
+        else "",
         f"sources with characters unknown to the vocabulary, {describe_unknown(unknown)}"
         if unknown
         else "",

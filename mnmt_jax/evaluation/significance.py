@@ -22,7 +22,14 @@ import numpy as np
 
 from mnmt_jax.evaluation.comparison import DirectionGroup, common_directions
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.evaluation.sentence_bootstrap import confidence_interval, shared_sentences
+from mnmt_jax.evaluation.sentence_bootstrap import (
+    SAMPLES,
+    SEED,
+    cluster_rng,
+    confidence_interval,
+    resample,
+    sentence_clusters,
+)
 from mnmt_jax.evaluation.sentence_statistics import (
     DirectionStatistics,
     read_statistics,
@@ -31,10 +38,8 @@ from mnmt_jax.evaluation.sentence_statistics import (
 )
 from mnmt_jax.vocabulary.languages import Direction
 
-SAMPLES = 1000
-SEED = 12345  # sacreBLEU's
 _ROUNDING = 1e-9
-_CACHED = 4  # number of cached matrices of resamples, 4 megabytes each for 1,000 sentences
+_CACHED = 4  # number of cached matrices of exchanges, 4 megabytes each for 1,000 sentences
 
 Interval = tuple[float, float]
 
@@ -78,10 +83,10 @@ class SentenceSignificance:
         self.samples = samples
         self._statistics = statistics
         self._draws: dict[tuple[int, Direction, str], np.ndarray] = {}
-        self._clusters = [_clusters(one) for one in statistics]
+        self._clusters = [sentence_clusters(one) for one in statistics]
         if common := common_directions(results):  # whose sentences are those of all
             joined = {pair: one[pair] for one in statistics for pair in one if pair in common}
-            self._clusters = [_clusters(joined)] * len(results)
+            self._clusters = [sentence_clusters(joined)] * len(results)
         self._results = results
 
     @staticmethod
@@ -169,10 +174,9 @@ class SentenceSignificance:
         """Return the means over directions of resampled scores, [samples]."""
         for pair in directions:
             if (number, pair, metric) not in self._draws:
-                statistics = self._of(number, pair, metric)
-                counts = _counts(len(statistics), self._clusters[number][pair], self.samples)
-                sums = counts @ statistics
-                self._draws[number, pair, metric] = scores_of_sums(metric, sums)
+                statistics, cluster = self._of(number, pair, metric), self._clusters[number][pair]
+                draws = resample(metric, statistics, cluster, self.samples)
+                self._draws[number, pair, metric] = draws
         return np.mean([self._draws[number, pair, metric] for pair in directions], axis=0)
 
     def _exchanged(self, number: int, directions: Sequence[Direction], metric: str) -> np.ndarray:
@@ -197,9 +201,8 @@ def direction_difference(
         samples: number of resampled test sets, and of random exchanges.
     """
     mean = score_of(metric, second) - score_of(metric, first)
-    counts, chosen = (draw(len(first), 0, samples) for draw in (_counts, _exchanges))
-    draws = [scores_of_sums(metric, counts @ statistics) for statistics in (second, first)]
-    exchanged = _exchanged_differences(metric, first, second, chosen)
+    draws = [resample(metric, statistics, 0, samples) for statistics in (second, first)]
+    exchanged = _exchanged_differences(metric, first, second, _exchanges(len(first), 0, samples))
     return _paired_difference(mean, draws[0] - draws[1], exchanged)
 
 
@@ -209,8 +212,7 @@ def direction_intervals(
     """Return the 95 % intervals of the scores of one direction, as sacreBLEU's `--confidence`."""
     intervals = {}
     for metric, values in statistics.metrics.items():
-        draws = scores_of_sums(metric, _counts(len(values), 0, samples) @ values)
-        intervals[metric] = confidence_interval(draws)
+        intervals[metric] = confidence_interval(resample(metric, values, 0, samples))
     return intervals
 
 
@@ -251,37 +253,8 @@ def _p_value(draws: np.ndarray, difference: float) -> float:
     return float((extreme + 1) / (len(draws) + 1))
 
 
-def _clusters(statistics: Mapping[Direction, DirectionStatistics]) -> dict[Direction, int]:
-    """Number the clusters of directions with common sentences, from 0."""
-    ordered = sorted(statistics.items())
-    hashes = {pair: (item.source_hash, item.reference_hash) for pair, item in ordered}
-    numbers = shared_sentences(hashes)
-    ranks = {number: rank for rank, number in enumerate(sorted(set(numbers.values())))}
-    return {pair: ranks[number] for pair, number in numbers.items()}
-
-
-@functools.lru_cache(_CACHED)
-def _counts(sentences: int, cluster: int, samples: int) -> np.ndarray:
-    """Return how often each sentence is in each resampled test set, [samples, sentences].
-
-    sacreBLEU draws the same line numbers each time. An order of lines that depends on the cluster
-    makes the samples of different clusters independent; that of the first is unchanged.
-    """
-    rng = np.random.default_rng(SEED)
-    lines = rng.choice(sentences, size=(samples, sentences), replace=True)
-    counts = np.stack([np.bincount(row, minlength=sentences) for row in lines])
-    return counts[:, _order(sentences, cluster)].astype(np.float32)
-
-
 @functools.lru_cache(_CACHED)
 def _exchanges(sentences: int, cluster: int, samples: int) -> np.ndarray:
     """Return which sentences are exchanged in each trial, [samples, sentences] of 0 and 1."""
-    rng = np.random.default_rng(SEED)
-    chosen = rng.integers(2, size=(samples, sentences), dtype=bool)
-    return chosen[:, _order(sentences, cluster)].astype(np.float32)
-
-
-def _order(sentences: int, cluster: int) -> np.ndarray:
-    if cluster == 0:
-        return np.arange(sentences)
-    return np.random.default_rng(cluster).permutation(sentences)
+    chosen = cluster_rng(cluster).integers(2, size=(samples, sentences), dtype=bool)
+    return chosen.astype(np.float32)

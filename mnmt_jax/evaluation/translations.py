@@ -30,12 +30,14 @@ class TranslatedSentence:
         truncated: whether the source was too long and was cut at the end.
         pivot: intermediate text if translated through a pivot language, else None.
         unknown_characters: characters of the source that no piece of the vocabulary covers.
+        without_context: whether its chunk of a document was not divided.
     """
 
     text: str
     truncated: bool = False
     pivot: str | None = None
     unknown_characters: str = ""
+    without_context: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,6 +277,8 @@ def _line(source: str, output: TranslatedSentence, reference: str) -> str:
         row["truncated"] = True
     if output.unknown_characters:
         row["unknown_characters"] = output.unknown_characters
+    if output.without_context:
+        row["without_context"] = True
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
@@ -304,6 +308,7 @@ def _rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]] | None
                     row.get("truncated", False),
                     row.get("pivot"),
                     row.get("unknown_characters", ""),
+                    row.get("without_context", False),
                 ),
             )
             for row in rows

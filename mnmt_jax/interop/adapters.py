@@ -160,8 +160,15 @@ def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None)
     check_parameters(run, config.model, vocabulary.size, params)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
     origin = str(run.location), f"step {restored_step} with its LoRA merged"
-    tasks = run.trained_tasks()
-    write_run(output, config, vocabulary, merge_lora(params), origin=origin, tasks=tasks)
+    write_run(
+        output,
+        config,
+        vocabulary,
+        merge_lora(params),
+        origin=origin,
+        tasks=run.trained_tasks(),
+        contexts=run.trained_contexts(),
+    )
 
 
 def _open_lora_run(run_dir: str | Path) -> tuple[RunDirectory, Config]:

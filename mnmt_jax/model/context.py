@@ -120,6 +120,8 @@ class Context:
             segment.
         tags: embedding vectors of the tags of these languages, from the source's table, float
             [batch, segments, embed], if any kind uses them.
+        layers: states of each role after each earlier layer, before the first layer of a stage;
+            empty elsewhere and in decoding steps.
         reader: implements attention; None outside layers.
         deterministic: no dropout.
         joined: apply positionwise functions to the concatenation of all spans. This is faster to
@@ -131,6 +133,7 @@ class Context:
     languages: dict[str, Array]
     reader: Any = None
     tags: dict[str, Array] = flax.struct.field(default_factory=dict)
+    layers: tuple[Spans, ...] = ()
     deterministic: bool = flax.struct.field(pytree_node=False, default=True)
     joined: bool = flax.struct.field(pytree_node=False, default=False)
 
@@ -201,6 +204,15 @@ class PositionInfo:
             name: as in `language`; the kind names it in `languages` and has `tags`.
         """
         return self._of_pairs(self.context.tags[name])
+
+    def states_after(self, layer: int) -> Float[Array, "batch length embed"]:
+        """Return the states after an earlier layer, for sublayers before a stage.
+
+        Args:
+            layer: number of the layer, counted from 1 across stages; see `Context.layers`.
+        """
+        spans = self.context.layers[layer - 1]
+        return jnp.concatenate([spans[role] for role in self.roles], axis=1)
 
     def _of_pairs(self, values: Array) -> Array:
         """Return the rows of [batch, segments, width] that belong to the pair of each position."""

@@ -310,7 +310,8 @@ class Network(LayerStack, SublayerStack):
                 r: spans[r] if r in spans else self.drop(vectors[r], deterministic=deterministic)
                 for r in stage.roles
             }
-            spans, _ = self.apply_sublayers(stage_plan.before, spans, context)
+            before_context = dataclasses.replace(context, layers=tuple(o.spans for o in layers))
+            spans, _ = self.apply_sublayers(stage_plan.before, spans, before_context)
             reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
             layer_context = dataclasses.replace(context, reader=reader)
             outputs = self.apply_layers(

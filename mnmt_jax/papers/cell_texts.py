@@ -9,7 +9,7 @@ from mnmt_jax.papers.tables import EMPTY, number_text
 
 INTERVAL_LEGEND = (
     "Intervals: with one seed, the 95 % interval by bootstrap over the test sentences (1,000 "
-    "samples); with several, the range over seeds. COMET and BERTScore have none for one seed."
+    "samples); with several, the range over seeds."
 )
 _LEAST_COUNT = 10_000
 _LEAST_DECIMALS = 2

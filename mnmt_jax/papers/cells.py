@@ -100,15 +100,11 @@ def make_cell(
     """
     runs, reference = ([item.result for item in group] for group in (evaluations, before))
     ours = summarize_column(column, runs, reference)
-    if ours is None or len(evaluations) != 1:
+    field = _FIELDS.get(column.metric)
+    if ours is None or len(evaluations) != 1 or field is None:
         return Cell(published, ours)
-    is_change = column.metric in _CHANGES
-    interval = intervals.of_column(
-        column,
-        _FIELDS.get(column.metric, ""),
-        evaluations[0],
-        before[0] if is_change else None,
-    )
+    reference_evaluation = before[0] if column.metric in _CHANGES else None
+    interval = intervals.of_column(column, field, evaluations[0], reference_evaluation)
     return Cell(published, ours, interval)
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mnmt_jax.errors import say
+from mnmt_jax.evaluation.benchmark import TestSet
+from mnmt_jax.evaluation.metrics import score_and_statistics
 from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.evaluation.sentence_bootstrap import (
-    METRICS,
-    Draws,
-    confidence_interval,
-    resample_scores,
-)
+from mnmt_jax.evaluation.sentence_bootstrap import Draws, confidence_interval, resample_scores
+from mnmt_jax.evaluation.sentence_statistics import DirectionStatistics, read_statistics
+from mnmt_jax.evaluation.translations import read_stored_texts
 from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.tables import Column
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _KEY = "evaluation"  # entry with the hash of the evaluation
@@ -43,12 +43,36 @@ class Evaluation:
     procedure: str = ""
     vocabulary: Path | None = None
 
-    def scorer(self) -> PaperScorer | None:
-        """Return the scorer of its procedure; None without one."""
+    def statistics(self) -> Mapping[Direction, DirectionStatistics]:
+        """Return the statistics of sentences, by direction, of its scores.
+
+        Those of a published procedure are computed from the translations: of BLEU, if it does not
+        swap hypotheses and references.
+
+        Raises:
+            UserError: if translations are missing or damaged.
+        """
         if not self.procedure or self.vocabulary is None:
-            return None
-        vocabulary = Vocabulary.load(self.vocabulary)
-        return PaperScorer(PROCEDURES[self.procedure], vocabulary, None)
+            return read_statistics(self.folder, self.result.directions)
+        procedure = PROCEDURES[self.procedure]
+        if procedure.swapped or not (self.folder / "translations").is_dir():
+            return {}
+        scorer = PaperScorer(procedure, Vocabulary.load(self.vocabulary), None)
+        return {
+            pair: self._procedure_statistics(scorer, pair)
+            for pair, score in self.result.values("bleu").items()
+            if score is not None
+        }
+
+    def _procedure_statistics(
+        self, scorer: PaperScorer, direction: Direction
+    ) -> DirectionStatistics:
+        stored = read_stored_texts(self.folder / "translations", direction)
+        texts = scorer.texts(direction, stored.sources, stored.hypotheses, stored.references)
+        _, bleu = score_and_statistics(*scorer.bleu_inputs(direction, texts))
+        return DirectionStatistics.create(
+            TestSet(stored.sources, stored.references), {"bleu": bleu}
+        )
 
 
 class SentenceIntervals:
@@ -56,11 +80,10 @@ class SentenceIntervals:
 
     Args:
         folder: folder for resampled scores, one file for each evaluation and metric.
-        flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
     """
 
-    def __init__(self, folder: Path, flores200_model: Path | None = None) -> None:
-        self._folder, self._flores200_model = folder, flores200_model
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def of_column(
         self, column: Column, field: str, evaluation: Evaluation, before: Evaluation | None = None
@@ -75,8 +98,7 @@ class SentenceIntervals:
                 compared with.
 
         Returns:
-            The interval; None if the evaluation has no translations or the metric has no scores of
-            sentences.
+            The interval; None without statistics of the metric's sentences.
         """
         after = self._group_draws(column, field, evaluation)
         if after is None or before is None:
@@ -85,13 +107,10 @@ class SentenceIntervals:
         return None if reference is None else confidence_interval(after - reference)
 
     def _group_draws(self, column: Column, field: str, evaluation: Evaluation) -> np.ndarray | None:
-        if field not in METRICS or not (evaluation.folder / "translations").is_dir():
-            return None
-        procedure = PROCEDURES.get(evaluation.procedure)
-        if procedure and (procedure.swapped or field != "bleu"):
-            return None
         draws = self._draws(evaluation, field)
-        return group_mean(draws, column.group, evaluation.result.supervised)
+        scores = evaluation.result.values(field)
+        missing = any(score is not None and pair not in draws for pair, score in scores.items())
+        return None if missing else group_mean(draws, column.group, evaluation.result.supervised)
 
     def _draws(self, evaluation: Evaluation, field: str) -> Draws:
         """Read the resampled scores of an evaluation, or compute and write them."""
@@ -100,15 +119,9 @@ class SentenceIntervals:
         key = _fingerprint(evaluation, field)
         draws = _read(path, key)
         if draws is None:
-            say(f"{folder}: resampling {field}")
-            draws = resample_scores(
-                evaluation.result,
-                folder,
-                field,
-                flores200_model=self._flores200_model,
-                scorer=evaluation.scorer(),
-            )
-            _write(path, key, draws)
+            draws = resample_scores(evaluation.statistics(), field)
+            if draws:
+                _write(path, key, draws)
         return draws
 
 

@@ -51,7 +51,6 @@ def collect(
     trials: Sequence[Trial],
     output: Path,
     *,
-    flores200_model: Path | None = None,
     count_parameters: CountParameters | None = None,
 ) -> Reproduction:
     """Read the evaluations of a table's trials.
@@ -60,7 +59,6 @@ def collect(
         table: the published table.
         trials: the trials that were run; others have no scores of ours.
         output: output folder of the workflow; resampled scores are kept in `resampled` there.
-        flores200_model: tokenizer of spBLEU; None looks into sacreBLEU's cache.
         count_parameters: counts the parameters of a training's model, for the conditions; None
             does not compare them.
 
@@ -68,7 +66,7 @@ def collect(
         UserError: if an evaluation is missing or damaged.
     """
     results = _Results(trials, output)
-    intervals = SentenceIntervals(output / "resampled", flores200_model)
+    intervals = SentenceIntervals(output / "resampled")
     cells, filled = {}, set()  # filled: metrics with scores of ours
     for row in table.rows:
         for column in table.columns:

@@ -107,6 +107,7 @@ def add_language(
         traverse_util.unflatten_dict(lazy, sep="/"),
         origin=(str(run.location), f"step {loaded_step} with language '{language}' added"),
         tasks=run.trained_tasks(),
+        contexts=run.trained_contexts(),
     )
 
 

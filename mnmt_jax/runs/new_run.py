@@ -8,6 +8,7 @@ from typing import Any
 
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Config
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.files.atomic_write import check_output, new_folder
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -23,6 +24,7 @@ def write_run(
     *,
     origin: tuple[str, str],
     tasks: Mapping[str, Direction] | None = None,
+    contexts: Mapping[str, Context] | None = None,
 ) -> None:
     """Write a run at step 0, with all that `translate`, `evaluate` and `--initialize_from` need.
 
@@ -33,6 +35,7 @@ def write_run(
         params: tree of `LazyArray`; one of them is in memory at a time.
         origin: where the parameters are from, and what was done with them.
         tasks: directions they were trained on, by task name; None if unknown.
+        contexts: document contexts they were trained with, by task name.
     """
     check_output(run_dir)
     with new_folder(run_dir) as partial:
@@ -42,4 +45,4 @@ def write_run(
         save_config(config, run.config_file)
         run.write_origin(*origin)
         if tasks is not None:
-            run.write_tasks(tasks)
+            run.write_tasks(tasks, contexts)

@@ -2,7 +2,7 @@
 
 RUN/config.gin     resolved configuration
 RUN/vocabulary/    copy of the cache's vocabulary
-RUN/tasks.json     languages of each training task
+RUN/tasks.json     languages of each training task, and sizes of chunks of documents
 RUN/origin.json    source of the initial parameters, if not drawn at random
 RUN/checkpoints/   Orbax, one folder per step
 RUN/average/       averaged parameters, written by mnmt average
@@ -19,12 +19,13 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
 from mnmt_jax.config.sections import Config
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.design.method import Method, all_for_resume
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
@@ -33,6 +34,8 @@ from mnmt_jax.files.bucket import Mirror, is_bucket
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+_Facts = TypeVar("_Facts")
 
 # Fields that may change when a run continues: they change losses by no more than rounding.
 MAY_CHANGE = (
@@ -210,27 +213,54 @@ class RunDirectory:
 
     def trained_tasks(self) -> dict[str, Direction] | None:
         """Read the direction of each training task by name; as `trained_directions`."""
+        return self._read_tasks(
+            lambda tasks: {
+                n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()
+            }
+        )
+
+    def trained_contexts(self) -> dict[str, Context]:
+        """Read the context of each training task by name; as `trained_directions`.
+
+        Returns:
+            Only tasks whose examples are chunks of documents.
+        """
+        contexts = self._read_tasks(
+            lambda tasks: {
+                name: Context(**task["context"])
+                for name, task in tasks.items()
+                if "context" in task
+            }
+        )
+        return contexts or {}
+
+    def _read_tasks(self, convert: Callable[[dict[str, Any]], _Facts]) -> _Facts | None:
+        """Read `tasks.json`; None if there is none."""
         if not self.tasks_file.is_file():
             return None
         try:
-            tasks = parse_json(self.tasks_file.read_bytes())
-            return {n: (task["source_lang"], task["target_lang"]) for n, task in tasks.items()}
+            return convert(parse_json(self.tasks_file.read_bytes()))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             file = self.location / self.tasks_file.name
             raise UserError(
                 f"{file}: cannot be read ({error}); run the training command once more"
             ) from error
 
-    def write_tasks(self, directions: Mapping[str, Direction]) -> None:
-        """Write the languages of each training task.
+    def write_tasks(
+        self, directions: Mapping[str, Direction], contexts: Mapping[str, Context] | None = None
+    ) -> None:
+        """Write the languages and contexts of the training tasks.
 
         Args:
             directions: source and target language by task name.
+            contexts: context by name, for tasks whose examples are chunks of documents.
         """
-        facts = {
+        facts: dict[str, dict[str, Any]] = {
             name: {"source_lang": source, "target_lang": target}
             for name, (source, target) in directions.items()
         }
+        for name, context in (contexts or {}).items():
+            facts[name]["context"] = dataclasses.asdict(context)
         _write_json(self.tasks_file, facts)
 
     def write_origin(

@@ -144,7 +144,10 @@ def _write_run_files(built: Built, run: RunDirectory, continues: bool) -> None:
     """Write the configuration, the vocabulary and the tasks of a run."""
     run.prepare(built.config, built.cache.vocabulary, has_checkpoint=continues)
     tasks = {name: built.cache.tasks[name] for name in built.pipeline.task_names}
-    run.write_tasks({name: (task.source_lang, task.target_lang) for name, task in tasks.items()})
+    run.write_tasks(
+        {name: (task.source_lang, task.target_lang) for name, task in tasks.items()},
+        {name: task.context for name, task in tasks.items() if task.context},
+    )
     run.publish()
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.layouts import check_source_layout
+from mnmt_jax.design.layouts import check_source_layout, encoder_layers, get_layout
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.runs.fingerprint import param_path
@@ -95,10 +95,15 @@ class SourceRun:
             UserError: if it is another kind of model, or has too few layers.
         """
         model = self.config.model
-        check_source_layout(model.layout, requirement.layout, self.spec.flag)
-        if (layers := sum(model.stage_layers)) < requirement.layers:
+        if requirement.layout:
+            check_source_layout(model.layout, requirement.layout, self.spec.flag)
+            layers, kind = sum(model.stage_layers), "layer"
+        else:
+            layers = encoder_layers(get_layout(model.layout, model.stage_layers))
+            kind = "encoder layer"
+        if layers < requirement.layers:
             raise UserError(
-                f"{self.spec.flag}: has {pluralize(layers, 'layer')}, but {requirement.field} "
+                f"{self.spec.flag}: has {pluralize(layers, kind)}, but {requirement.field} "
                 f"copies {requirement.layers}; lower that, or name a deeper run"
             )
 

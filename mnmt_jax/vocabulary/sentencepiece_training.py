@@ -37,6 +37,8 @@ class SentencePieceOptions:
         sentences: maximum number of sentences sampled from all languages together.
         temperature: T of p_l ~ (n_l / N)^(1/T), each language's share of the sampled sentences.
         seed: seed of the sample.
+        symbols: texts that get a piece of their own, whether they are in the text or not, and are
+            part of no other piece.
     """
 
     vocab_size: int = 8000
@@ -48,6 +50,7 @@ class SentencePieceOptions:
     sentences: int = 1_000_000
     temperature: float = 5.0
     seed: int = 0
+    symbols: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check values for which SentencePiece's own errors are less clear."""
@@ -122,7 +125,9 @@ def train_model(
     if not sample:
         raise UserError("no sentences to train a vocabulary on; check the corpus and its split")
     model = io.BytesIO()
-    normalizer: dict[str, Any] = {} if space_first else {"add_dummy_prefix": False}
+    trainer_options: dict[str, Any] = {} if space_first else {"add_dummy_prefix": False}
+    if options.symbols:
+        trainer_options["user_defined_symbols"] = list(options.symbols)
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sample),
@@ -142,7 +147,7 @@ def train_model(
             # result on machines with different numbers of cores.
             num_threads=16,
             minloglevel=2,
-            **normalizer,
+            **trainer_options,
         )
     except RuntimeError as error:
         reason = str(error).rsplit("] ", 1)[-1].strip()

@@ -19,6 +19,7 @@ FACTS = {
     "similarity": made_analyses.similarity(),
     "probe": made_analyses.probe(),
     "attention": made_analyses.attention(),
+    "heads": made_analyses.heads(),
 }
 
 

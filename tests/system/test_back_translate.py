@@ -12,7 +12,6 @@ import pytest
 
 from mnmt_jax.commands.back_translate import main
 from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
-from mnmt_jax.config.sections import Model
 from mnmt_jax.data.back_translation import BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.decoding.translate_lines import Translation
@@ -21,18 +20,15 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed import local
 from mnmt_jax.distributed.processes import LOST_STATUS
 from mnmt_jax.errors import UserError
-from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.epochs import count_updates
 from mnmt_jax.training.source_runs import SourceRunSpec
-from tests.made_params import random_params
-from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.made_params import write_random_run
+from tests.made_run import assert_same_training, cache_json, make_cache, make_config, records
 from tests.processes import Processes, grandchild
-from tests.unit import made_text
 from tests.unit.test_train import stop_after
 
-SIZES = {"layout": "prefix", "stage_layers": (1,), "embed": 16, "mlp": 24, "heads": 2}
 DECODE = {"max_length": 6, "buckets": (12, 16), "batch": 16}
 
 
@@ -40,16 +36,13 @@ DECODE = {"max_length": 6, "buckets": (12, 16), "batch": 16}
 def made(tmp_path_factory) -> Path:
     """A cache, and a run of random parameters."""
     folder = tmp_path_factory.mktemp("rounds")
-    vocabulary = made_text.vocabulary()
     config = make_config(
         make_cache(folder / "cache"),
-        model=SIZES,
         decode=DECODE,
         data={"chunk_examples": 16, "temperature": 1.0},
         train={"log_every": 1, "eval_every": 1000, "save_every": 1000, "keep_best": 0},
     )
-    RunDirectory(folder / "run").prepare(config, vocabulary, has_checkpoint=False)
-    write_params(folder / "run", random_params(Model(**SIZES), vocabulary.size))
+    write_random_run(folder / "run", config.model, config=config)
     return folder
 
 
@@ -67,14 +60,9 @@ def straight(made, one_device, kept_programs) -> Path:
     return made / "straight"
 
 
-def content(cache: Path) -> dict:
-    TokenCache.open(cache)
-    return json.loads((cache / "cache.json").read_text(encoding="utf-8"))
-
-
 def test_a_round_translates_with_the_run_before_and_trains_an_epoch_on_both(made, straight):
-    real, caches = content(made / "cache"), [straight / f"round_{n}" / "cache" for n in (1, 2)]
-    first, second = map(content, caches)
+    real, caches = cache_json(made / "cache"), [straight / f"round_{n}" / "cache" for n in (1, 2)]
+    first, second = map(cache_json, caches)
     names = [task["name"] for task in first["tasks"]]
     added = names[len(real["tasks"]) :]
     assert first["tasks"][: len(real["tasks"])] == real["tasks"]
@@ -141,7 +129,7 @@ def test_stopped_while_translating_and_while_training_it_ends_the_same(
         assert call(patch, made, "--workdir", folder, "--rounds=1") == 128 + signal.SIGTERM
     assert "resumes after 40 lines" in capfd.readouterr().err
     assert not call(monkeypatch, made, "--workdir", folder, "--rounds=1")
-    assert content(folder / "round_1" / "cache") == content(straight / "round_1" / "cache")
+    assert cache_json(folder / "round_1" / "cache") == cache_json(straight / "round_1" / "cache")
     (step,) = Checkpoints(folder / "round_1" / "run" / "checkpoints").steps()[-1:]
     assert step > 3
     assert_same_training(folder / "round_1" / "run", straight / "round_1" / "run", step)
@@ -154,7 +142,7 @@ def test_a_cache_alone_is_that_of_the_round(made, straight, monkeypatch, one_dev
         assert not output.exists()
         shares = "--num_processes=2", f"--process_id={process}"
         assert not call(monkeypatch, made, "--output", output, *shares)
-    assert content(output) == content(straight / "round_1" / "cache")
+    assert cache_json(output) == cache_json(straight / "round_1" / "cache")
     assert not Path(f"{output}.unfinished").exists()
     assert sum(json.loads(capsys.readouterr().out)["examples"].values()) == 2 * 160
     with pytest.raises(UserError, match="--output=.*alone: exists; choose another folder$"):
@@ -177,7 +165,7 @@ def test_processes_that_train_together_share_the_sentences(made, straight):
         said = two.finish((0, 1), 0)
     assert "resumes after" in said[1]
     assert ["round 2 of 2" in each for each in said] == [True, False]
-    assert content(folder / "round_1" / "cache") == content(straight / "round_1" / "cache")
+    assert cache_json(folder / "round_1" / "cache") == cache_json(straight / "round_1" / "cache")
     runs = [each / "round_1" / "run" for each in (folder, straight)]
     steps = [Checkpoints(run / "checkpoints").steps()[-1] for run in runs]
     assert steps[0] == steps[1]
@@ -207,7 +195,7 @@ def test_blank_translations_leave_nothing_that_the_same_command_would_meet(
 def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
     monkeypatch.setattr(local, "local_devices", jax.local_devices)
     assert not call(monkeypatch, made, "--output", made / "devices")
-    assert content(made / "devices") == content(straight / "round_1" / "cache")
+    assert cache_json(made / "devices") == cache_json(straight / "round_1" / "cache")
 
 
 @pytest.mark.parametrize(

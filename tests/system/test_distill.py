@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from mnmt_jax.commands.distill import main
-from mnmt_jax.config.sections import Model
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
-from mnmt_jax.runs.parameters import write_params
-from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.train import train
-from tests.made_params import random_params
-from tests.made_run import make_cache, make_config, records
+from tests.made_params import write_random_run
+from tests.made_run import cache_json, make_cache, make_config, records
 from tests.run_commands import ROOT
 from tests.unit import made_text
 
-SIZES = {"layout": "prefix", "stage_layers": (1,), "embed": 16, "mlp": 24, "heads": 2}
 DECODE = {"max_length": 6, "buckets": (12, 16), "batch": 16, "beam_size": 2}
 
 
@@ -31,11 +26,9 @@ DECODE = {"max_length": 6, "buckets": (12, 16), "batch": 16, "beam_size": 2}
 def made(tmp_path_factory) -> Path:
     """A cache of 160 pairs in four directions, and two teachers of random parameters."""
     folder = tmp_path_factory.mktemp("distill")
-    vocabulary = made_text.vocabulary()
-    config = make_config(make_cache(folder / "cache"), model=SIZES, decode=DECODE)
+    config = make_config(make_cache(folder / "cache"), decode=DECODE)
     for number, name in enumerate(("first", "second")):
-        RunDirectory(folder / name).prepare(config, vocabulary, has_checkpoint=False)
-        write_params(folder / name, random_params(Model(**SIZES), vocabulary.size, number))
+        write_random_run(folder / name, config.model, number, config=config)
     return folder
 
 
@@ -48,10 +41,6 @@ def call(monkeypatch, made: Path, output: Path, *flags: object, teachers=("first
     given += ["--cache", made / "cache", "--output", output, *flags]
     monkeypatch.setattr("sys.argv", ["mnmt distill", *map(str, given)])
     main()
-
-
-def content(cache: Path) -> dict:
-    return json.loads((cache / "cache.json").read_text(encoding="utf-8"))
 
 
 def rows(cache: TokenCache, task: str, split: str = "train") -> list[tuple[list[int], list[int]]]:
@@ -123,12 +112,12 @@ def test_stopped_or_shared_by_processes_the_cache_is_the_same(
         call(monkeypatch, made, made / "broken", "--beam_size=1")
     call(monkeypatch, made, made / "broken")
     assert "resumes after 40 lines" in capfd.readouterr().err
-    assert content(made / "broken") == content(straight)
+    assert cache_json(made / "broken") == cache_json(straight)
     for process in (0, 1):
         assert not (made / "shared").exists()
         flags = "--num_processes=2", f"--process_id={process}"
         call(monkeypatch, made, made / "shared", *flags)
-    assert content(made / "shared") == content(straight)
+    assert cache_json(made / "shared") == cache_json(straight)
     assert not list(made.glob("*.unfinished*"))
 
 
@@ -139,7 +128,7 @@ def test_a_student_learns_the_translations_of_its_teacher(made, straight, tmp_pa
         settings = {"steps": 60, "log_every": 10, "eval_every": 60, "save_every": 60}
         config = make_config(
             cache,
-            model=SIZES | {"dropout": 0.0},
+            model={"dropout": 0.0},
             train=settings,
             optimizer={"label_smoothing": 0.0},
         )

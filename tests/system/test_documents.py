@@ -257,6 +257,12 @@ def test_graft(root):
     scores = [json.loads(line) for line in (root / "scores.jsonl").read_text().splitlines()]
     assert len(scores) == source.count("\n") and all(each["log_prob"] < 0 for each in scores)
     assert (root / "texts.de").read_text().strip()
+    mlm, frozen, tuned = (
+        load_params(root / run)[0]["layer_0"]["mlp"]["wi"]["kernel"]
+        for run in ("runs/graft/mlm", "runs/lamate/frozen", "runs/lamate/tuned")
+    )
+    np.testing.assert_array_equal(frozen, mlm)
+    assert not np.array_equal(tuned, frozen)
 
 
 def test_guide(root):

@@ -155,7 +155,10 @@ def test_an_explicit_beam_is_used_and_recorded(folder, tmp_path):
 def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
     files = ("--parallel", folder / "{split}.{language}", "--languages", "en,de,fr")
     where = ("--run", folder / "tiny", "--task", "mine", "--directions", "zero_shot")
-    flags_of = {"plain": [], "other": ["--pivot=en", "--gin.Decode.source_contrast=0.5"]}
+    flags_of = {
+        "plain": [],
+        "other": ["--pivot=en", "--pivot_prompt", "--gin.Decode.source_contrast=0.5"],
+    }
     for name, flags in flags_of.items():
         done = _run(*where, *files, "--output", tmp_path / name, *flags)
         assert done.returncode == 0, done.stderr
@@ -164,7 +167,7 @@ def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
         assert notice_count == len(flags[:1])
     plain, other = (read_result(tmp_path / name).decoding for name in flags_of)
     contrast = {"source_contrast": 0.5, "seed": 0}
-    assert other == {**plain, **contrast, "pivot": "en"}
+    assert other == {**plain, **contrast, "pivot": "en", "pivot_prompt": True}
     assert "- pivot: en" in (tmp_path / "other" / "table.md").read_text("utf-8").splitlines()
     path = tmp_path / "other" / "translations" / "fr-de.jsonl"
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -177,7 +180,10 @@ def test_contrast_and_pivot_are_recorded_and_named(folder, tmp_path):
     done = fresh_process.run("compare.py", *where)
     assert done.returncode == 0, done.stderr
     names = [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:4]]
-    assert names == ["tiny (register)", "tiny, source_contrast=0.5, pivot=en (register)"]
+    assert names == [
+        "tiny (register)",
+        "tiny, source_contrast=0.5, pivot=en, pivot_prompt=True (register)",
+    ]
 
 
 def test_an_unknown_pivot_is_refused_before_anything_is_written(folder, tmp_path):

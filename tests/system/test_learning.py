@@ -9,20 +9,27 @@ import dataclasses
 import pytest
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Train
-from mnmt_jax.data.cache_writer import write_cache
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.mixtures import cache_task_sources, language_text
 from mnmt_jax.data.parallel_corpora import CldrPhrases
+from mnmt_jax.data.parallel_prompts import write_prompted_cache
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.lamate import LaMaTE
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.lcs import LCS
 from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.methods.tpdm import TPDM
+from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from tests.made_params import assert_same
 from tests.made_run import LEARNS, LEARNS_FAST, records
+from tests.unit import made_text
 
 DIRECTIONS = (("en", "de"), ("en", "fr"))
 PHRASES = 16
@@ -122,6 +129,49 @@ def test_learns_with_methods(
     train(dataclasses.replace(config, model=model, train=changed), tmp_path)
     shares = exact_share(tmp_path, corpus)
     assert min(shares.values()) >= EXACT, shares
+
+
+def test_learns_on_a_frozen_encoder(cache, corpus, tmp_path, one_device):
+    """Adaptor and decoder learn; the encoder stays what it was in its run, bit for bit."""
+    config = configure(cache, "encoder_decoder", "1")
+    encoder, run = tmp_path / "encoder", tmp_path / "run"
+    train(config, encoder)
+    model = dataclasses.replace(
+        config.model,
+        layout="encoder_adaptor_decoder",
+        stage_layers=(1, 1, 2),
+        methods=(LaMaTE(group=1),),
+    )
+    train(dataclasses.replace(config, model=model), run, [SourceRunSpec(encoder, name="encoder")])
+    shares = exact_share(run, corpus)
+    assert min(shares.values()) >= EXACT, shares
+    before, after = (load_params(RunDirectory.open(folder), None)[0] for folder in (encoder, run))
+    for name in ("embedding", "layer_0", "stage_0_norm"):
+        assert_same({name: after[name]}, {name: before[name]})
+
+
+def test_learns_with_and_without_an_auxiliary_translation(tmp_path, one_device):
+    """Parallel multilingual prompting: plain sources, and sources with the model's translation."""
+    vocabulary = made_text.vocabulary()
+    texts = {code: made_text.sentences(code, PHRASES) for code in made_text.LANGUAGES}
+
+    def task(source: str, target: str) -> TaskSource:
+        sides = (vocabulary.encode_lines(texts[code], code) for code in (source, target))
+        splits = {"train": [*zip(*sides, strict=True)].copy}
+        return TaskSource(f"made_{source}_{target}", source, target, splits)
+
+    tasks = [task(*direction) for direction in DIRECTIONS]
+    languages = {"de": "fr", "fr": "de"}
+    write_prompted_cache(tmp_path / "cache", tasks, languages, vocabulary=vocabulary)
+    config = configure(tmp_path / "cache", "encoder_decoder", "1")
+    data = dataclasses.replace(config.data, source_length=2 * LENGTH)
+    decode = dataclasses.replace(config.decode, buckets=(2 * LENGTH,))
+    steps = dataclasses.replace(config.train, steps=2 * STEPS, eval_every=STEPS, save_every=STEPS)
+    train(dataclasses.replace(config, data=data, decode=decode, train=steps), tmp_path / "run")
+    translator = Translator.load(tmp_path / "run")
+    for options in ({}, {"pivot": "fr", "pivot_prompt": True}):
+        translations = translator.translate(texts["en"], source="en", target="de", **options)
+        assert sum(map(str.__eq__, translations, texts["de"])) / PHRASES >= EXACT, options
 
 
 def test_learns_with_the_contrastive_term(cache, corpus, tmp_path, one_device):

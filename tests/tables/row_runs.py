@@ -213,8 +213,7 @@ def _is_midway(output: Path, step: Step) -> bool:
 
 def count_cells(planned: RowPlan, output: Path) -> tuple[int, int]:
     """Return how many cells of the row have a score of ours, and how many there are."""
-    plan, model = planned.plan, output / PIECES
-    made = collect(plan.table, plan.trials, output, flores200_model=model)
+    made = collect(planned.plan.table, planned.plan.trials, output)
     cells = [cell for (row, _), cell in made.cells.items() if row == planned.row]
     return sum(cell.ours is not None for cell in cells), len(cells)
 

@@ -119,3 +119,29 @@ def attention() -> dict[str, Any]:
     ]
     direction = {"source": "de", "target": "en", "sentences": sentences}
     return facts_of("attention", by_head=False, heads=8, directions=[direction])
+
+
+def heads() -> dict[str, Any]:
+    shares = [0.5, 0.25, -0.125, 0.0]
+    effect = {
+        "sentences": 600,
+        "gap": 4.893,
+        "heads": [
+            {"layer": n, "attention": name, "shares": shares}
+            for n, name in ((1, "attention"), (2, "attention"), (2, "memory_attention"))
+        ],
+        "states": [
+            {"role": role, "layer": n, "share": 1 - n / 4}
+            for role in ("source", "target")
+            for n in range(3)
+        ],
+        "roles": {"source": 0.955},
+        "all_heads": 0.979,
+    }
+    rows = [
+        {"heads": name, "chosen": [], "chrf": 91.4, "off_target": 2.25, "target": 54.3, "other": 35}
+        for name in ("none", "language", "meaning", "random")
+    ]
+    effects = {"language": effect, "meaning": effect}
+    edits = {"top": 4, "strength": 4, "ablation": rows, "steering": rows}
+    return facts_of("heads", effects=effects, **edits)

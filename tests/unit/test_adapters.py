@@ -13,6 +13,7 @@ import pytest
 
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
@@ -28,6 +29,7 @@ from tests.unit.made_text import vocabulary as made_vocabulary
 
 MODEL = Model(layout="register", stage_layers=(2,), embed=16, mlp=24, heads=2)
 TASKS = {"made_en_de": ("en", "de")}
+CONTEXTS = {"made_en_de": Context(64)}
 LORA = dataclasses.replace(MODEL, lora_rank=3, lora=("query", "out"))
 
 
@@ -57,6 +59,7 @@ def make_run(folder: Path, model: Model, seed: int = 0, **optimizer) -> dict:
     lazy = jax.tree.map(LazyArray.of, params)
     config = config_of(model, **optimizer)
     record = {"origin": ("runs/base", "made"), "tasks": TASKS if model.lora_rank else None}
+    record["contexts"] = CONTEXTS
     write_run(folder, config, made_vocabulary(), lazy, **record)
     return params
 
@@ -122,6 +125,7 @@ def test_merged_weights_are_w_plus_a_b(runs, tmp_path):
     merge_adapter(folder / "tuned", tmp_path / "merged")
     assert RunDirectory(tmp_path / "merged").config().model.lora_rank == 0
     assert RunDirectory(tmp_path / "merged").trained_tasks() == TASKS
+    assert RunDirectory(tmp_path / "merged").trained_contexts() == CONTEXTS
     merged, _ = load_params(tmp_path / "merged")
     changed = 0
     for path, actual in jax.tree_util.tree_leaves_with_path(merged):

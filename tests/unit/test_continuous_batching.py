@@ -140,6 +140,8 @@ def test_groups_that_do_not_fit_the_beam_are_refused(settings):
         ({"top_p": 0.9}, "top_p=0.9 restricts sampling, .* e.g. to 1.0, or Decode.top_p=1"),
         ({"top_k": 4, "beam_size": 1}, "top_k=4 restricts sampling, .* or Decode.top_k=0"),
         ({"epsilon_cutoff": 0.02}, "epsilon_cutoff=0.02 restricts sampling, but Decode.temp"),
+        ({"seed": 3}, "seed=3 selects samples and contrast lines, .* or Decode.seed=0"),
+        ({"seed": 3, "beam_size": 1, "language_contrast": 0.2}, "seed=3 selects samples and"),
         ({"diversity_penalty": 2.0}, "diversity_penalty=2 is between groups .* Decode.beam_groups"),
         ({"temperature": 1.0, "diversity_penalty": 2.0}, "diversity_penalty=2 is between groups"),
     ],
@@ -150,13 +152,18 @@ def test_settings_of_another_search_are_refused(settings, message):
 
 
 def test_greedy_settings_have_nothing_of_another_search():
-    sampling = Decode(temperature=1.0, top_k=9, top_p=0.9, epsilon_cutoff=0.1, utility="chrf")
+    sampling = Decode(
+        temperature=1.0, top_k=9, top_p=0.9, epsilon_cutoff=0.1, utility="chrf", seed=3
+    )
     groups = Decode(beam_size=6, beam_groups=3, diversity_penalty=2.0, utility="chrf")
     for decode in (sampling, groups):
         decode = dataclasses.replace(decode, length_penalty=0.5, allow_unk=True)
         expected = Decode(beam_size=1, length_penalty=0.5, allow_unk=True)
         assert greedy_settings(decode) == expected
     assert isinstance(make_search(greedy_settings(groups)), Greedy)
+    contrast = Decode(source_contrast=0.5, seed=3)  # which selects the contrast lines
+    assert greedy_settings(contrast).seed == 3
+    assert isinstance(make_search(greedy_settings(contrast)), Greedy)
 
 
 @pytest.mark.parametrize("settings", [{"beam_size": 2}, {"temperature": 1.0, "beam_size": 1}])

@@ -8,12 +8,14 @@ import socket
 import subprocess
 import tarfile
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from mnmt_jax.data import debian_packages
 from mnmt_jax.data.debian_packages import sha256_of
+from mnmt_jax.data.document_corpus import documents
 from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS, HELP_LANGUAGES, HELP_PATH, help_package
 from mnmt_jax.data.libreoffice_pages import MAX_PAGE_BYTES, paragraphs, sentences, split_of
 from mnmt_jax.data.mixtures import MIXTURES, zero_shot_directions
@@ -218,11 +220,25 @@ def test_the_corpora_and_their_mixtures(fetched):
     assert len(disjoint.directions("train")) == 12
 
 
+def test_pages_are_documents(fetched):
+    for name, split, keys in (
+        ("libreoffice_help", "train", "train.en-de.keys"),
+        ("libreoffice_help", "test", "test.keys"),
+        ("libreoffice_help_disjoint", "train", "train_disjoint.en-de.keys"),
+    ):
+        corpus = get_corpus(name)
+        pages = list(documents(corpus, split, ("de", "en")))
+        assert [pair for page in pages for pair in page] == list(corpus.pairs(split, ("de", "en")))
+        numbers = Counter(line.split("\t")[0] for line in lines(fetched / keys))
+        assert [len(page) for page in pages] == list(numbers.values())
+    assert Counter(map(len, documents(get_corpus("libreoffice_help"), "train", ("en", "de"))))[2]
+
+
 def test_the_record_lists_the_contents_of_the_files(fetched, capsys):
     record = json.loads((fetched / "corpus.json").read_text(encoding="utf-8"))
     assert record["corpus"] == "libreoffice_help" and record["packages"] == []
     names = {path.name for path in fetched.iterdir()} - {"corpus.json"}
-    assert set(record["files"]) == names and len(names) == 48
+    assert set(record["files"]) == names and len(names) == 60
     for name, facts in record["files"].items():
         assert facts["lines"] == len(lines(fetched / name))
         assert facts["sha256"] == sha256_of(fetched / name)
@@ -450,6 +466,7 @@ def test_repetitive_pages_are_parsed_in_linear_time(tmp_path):
     write_page(tmp_path, "en", 0, texts)
     code = """
 import sys
+from collections import Counter
 from pathlib import Path
 from mnmt_jax.data import libreoffice_pages
 libreoffice_pages.MAX_PAGE_BYTES = 1 << 26

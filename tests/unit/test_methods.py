@@ -113,6 +113,11 @@ NEEDED = {
         "Model.stage_layers=(2, 1, 1)",
         "Graformer.encoder_layers=1",
     ],
+    "lamate": [
+        "Model.layout='encoder_adaptor_decoder'",
+        "Model.stage_layers=(2, 1, 1)",
+        "LaMaTE.group=1",
+    ],
     "masking": ["Model.layout='masked_lm'", "Model.stage_layers=(1,)"],
     "graft": [*ENCODER_DECODER, "Graft.parts=(('x', 'layer_1', 'layer_1'),)"],
 }

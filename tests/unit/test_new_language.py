@@ -13,6 +13,7 @@ import pytest
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import reused_tasks
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.translate_lines import score_lines
@@ -39,6 +40,7 @@ from tests.unit import made_text
 from tests.unit.test_additions import TEXT, grown, listed
 
 TASKS = {"made_en_de": ("en", "de"), "made_de_en": ("de", "en")}
+CONTEXTS = {"made_en_de": Context(64)}
 LEARNED = {"positions": ("learned", 32)}
 TINY = {"embed": 16, "mlp": 24, "heads": 2}
 BRANCHES = LanguageLayers(made_text.LANGUAGES, without=("en",), layers=(2,), mlp=6)
@@ -63,7 +65,8 @@ def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -
     train = Train(methods=(Graft((("a", "embedding", "embedding"),)),))
     config = Config(data, model, Optimizer(), train, Decode(buckets=(32,), batch=4), Mesh())
     tree = jax.tree.map(LazyArray.of, params)
-    write_run(folder, config, vocabulary, tree, origin=("nobody", "random"), tasks=TASKS)
+    record = {"origin": ("nobody", "random"), "tasks": TASKS, "contexts": CONTEXTS}
+    write_run(folder, config, vocabulary, tree, **record)
     return folder
 
 
@@ -139,6 +142,7 @@ def test_language_independent_parameters_are_copied(kind, tmp_path):
     # Another cache is needed, and all of its tasks are to be learnt.
     assert config.data == dataclasses.replace(was.data, cache="", tasks=())
     assert RunDirectory(new).trained_tasks() == TASKS
+    assert RunDirectory(new).trained_contexts() == CONTEXTS
     assert "language 'nl' added" in RunDirectory(new).origin_file.read_text()
 
 

@@ -8,27 +8,37 @@ import unicodedata
 
 import pytest
 
+from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer, round_as_published
 from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.evaluation.sentence_statistics import mean_statistics, score_of, write_statistics
+from mnmt_jax.evaluation.translations import read_stored_texts
 from mnmt_jax.papers import intervals, pages
 from mnmt_jax.papers.cells import Cell
+from mnmt_jax.papers.intervals import Evaluation
 from mnmt_jax.papers.latex_figure import escape
 from mnmt_jax.papers.reproduction import Reproduction, collect
 from mnmt_jax.papers.scales import TINY
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers
 from mnmt_jax.papers.trials import trials
+from tests.unit import made_text
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import damaged, write
-from tests.unit.test_sentence_bootstrap import METRICS, _lines
+from tests.unit.test_sentence_bootstrap import made_lines, statistics_of
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPER = load_papers()["language_layers"]
 RESULT = made_result("made", ("en", "de", "fr"), seed=1)
-COLUMNS = (Column("de-fr.bleu", "BLEU"), Column("de-fr.bleu_change", "change"))
+DE_FR = ("de", "fr")
+COLUMNS = (
+    Column("de-fr.bleu", "BLEU"),
+    Column("de-fr.bleu_change", "change"),
+    Column("de-fr.comet", "COMET"),
+)
 
 
 def _evaluate(folder, references, share: float, last_share: float = 0.0) -> float:
-    """Write an evaluation with its translations; return the BLEU of de-fr.
+    """Write an evaluation with the statistics of de-fr; return the BLEU of de-fr.
 
     Args:
         folder: its folder.
@@ -36,18 +46,21 @@ def _evaluate(folder, references, share: float, last_share: float = 0.0) -> floa
         share: share of words that the hypotheses have wrong.
         last_share: the same of their last quarter, on top.
     """
-    for number, item in enumerate(RESULT.directions):
-        hypotheses = damaged(references, share, number)
-        hypotheses[60:] = damaged(hypotheses[60:], last_share, number)
-        write(folder, "-".join(item.direction), hypotheses, references)
-        if item.direction == ("de", "fr"):
-            score = METRICS["bleu"].corpus_score(hypotheses, [references]).score
+    hypotheses = damaged(references, share, 3)
+    hypotheses[60:] = damaged(hypotheses[60:], last_share, 3)
+    statistics = statistics_of(hypotheses, references)
+    comet = mean_statistics([100 * (h == r) for h, r in zip(hypotheses, references, strict=True)])
+    statistics = dataclasses.replace(statistics, metrics={**statistics.metrics, "comet": comet})
+    scores = {name: score_of(name, statistics.metrics[name]) for name in ("bleu", "comet")}
     items = [
-        dataclasses.replace(item, bleu=score) if item.direction == ("de", "fr") else item
+        dataclasses.replace(item, sentences=len(references), **scores)
         for item in RESULT.directions
+        if item.direction == DE_FR
     ]
+    folder.mkdir(parents=True, exist_ok=True)
     write_result(dataclasses.replace(RESULT, directions=tuple(items)), folder / "scores.json")
-    return score
+    write_statistics(folder, {DE_FR: statistics})
+    return scores["bleu"]
 
 
 @pytest.fixture
@@ -56,7 +69,7 @@ def one_seed(tmp_path):
     table = find_table("language_layers/table8")
     selected = trials(PAPER, table, select_rows(PAPER, table, "1,2"), 1)
     scores = [
-        _evaluate(tmp_path / trial.evaluation, _lines(0), 0.3, last_share)
+        _evaluate(tmp_path / trial.evaluation, made_lines(0), 0.3, last_share)
         for trial, last_share in zip(selected, (0.0, 0.5), strict=True)
     ]
     return dataclasses.replace(table, columns=COLUMNS), selected, scores
@@ -106,23 +119,51 @@ def test_resampled_scores_are_computed_once(tmp_path, one_seed, monkeypatch):
     )
     assert collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] == first
     assert calls == []
-    _evaluate(tmp_path / selected[0].evaluation, _lines(0), 0.1)
+    _evaluate(tmp_path / selected[0].evaluation, made_lines(0), 0.1)
     assert collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"] != first
-    assert len(calls) == 1
+    assert len(calls) == 2  # BLEU and COMET of the row
     for path in (tmp_path / "resampled").glob("*/*.npz"):
         path.write_bytes(b"damaged")
     collect(table, selected, tmp_path)
-    assert len(calls) == 3
+    assert len(calls) == 6
 
 
-def test_scores_without_translations_have_no_interval(tmp_path, one_seed):
+def test_means_of_sentence_scores_have_intervals(tmp_path, one_seed):
     table, selected, _ = one_seed
-    for trial in selected:
-        folder = tmp_path / trial.evaluation / "translations"
+    cell = collect(table, selected, tmp_path).cells["FCLL", "de-fr.comet"]
+    low, high = cell.interval
+    assert low < cell.ours.mean < high
+
+
+def test_scores_without_statistics_have_no_interval(tmp_path, one_seed):
+    table, selected, _ = one_seed
+    folders = [tmp_path / trial.evaluation / "statistics" for trial in selected]
+    for folder in folders:
         folder.rename(folder.with_name("moved"))
-    made = collect(table, selected, tmp_path)
-    assert made.cells["FCLL", "de-fr.bleu"].interval is None
-    assert made.cells["FCLL", "de-fr.bleu"].ours is not None
+    cell = collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"]
+    assert cell.interval is None and cell.ours is not None
+    for folder in folders:
+        folder.with_name("moved").rename(folder)
+    assert collect(table, selected, tmp_path).cells["FCLL", "de-fr.bleu"].interval is not None
+
+
+def test_a_published_procedure_has_statistics_of_its_own_texts(tmp_path):
+    """References are detokenized nowhere in this procedure, hypotheses are."""
+    references = [f"{line} ." for line in made_lines(0)]
+    write(tmp_path, "de-fr", damaged(references, 0.2, 3), references)
+    made_text.vocabulary().save(tmp_path / "vocabulary")
+    result = dataclasses.replace(
+        RESULT, directions=tuple(item for item in RESULT.directions if item.direction == DE_FR)
+    )
+    evaluation = Evaluation(result, tmp_path, "iwslt17", tmp_path / "vocabulary")
+    (statistics,) = evaluation.statistics().values()
+    scorer = PaperScorer(PROCEDURES["iwslt17"], made_text.vocabulary(), None)
+    stored = read_stored_texts(tmp_path / "translations", DE_FR)
+    texts = scorer.texts(DE_FR, stored.sources, stored.hypotheses, stored.references)
+    score = score_of("bleu", statistics.metrics["bleu"])
+    assert round_as_published(score) == scorer.scores(DE_FR, texts)["bleu"] != 0
+    swapped = dataclasses.replace(evaluation, procedure="ted19")
+    assert swapped.statistics() == {}
 
 
 def test_latex_escapes_names_and_signs(tmp_path):

@@ -14,7 +14,6 @@ from mnmt_jax.data.parallel_corpora import CORPORA, PatternFiles, get_corpus
 from mnmt_jax.data.published_corpora import PUBLISHED, published_corpus
 from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.vocabulary.languages import (
     EC40_TIERS,
     MITRE_LANGUAGES,
@@ -270,55 +269,6 @@ def test_fine_tuning_mixtures():
         assert mixture.directions == fine_tuning_directions(count)
 
 
-# Names of NTREX-128 for languages of this project, as its repository has them.
-NTREX = """
-en src.eng, af ref.afr, am ref.amh, ar ref.arb, az ref.aze-Latn, be ref.bel, bg ref.bul,
-bn ref.ben, bs ref.bos, ca ref.cat, cs ref.ces, da ref.dan, de ref.deu, es ref.spa, fa ref.fas,
-fr ref.fra, ha ref.hau, he ref.heb, id ref.ind, is ref.isl, lv ref.lav, ms ref.msa, ne ref.nep,
-no ref.nob, ro ref.ron, sd ref.snd-Arab, sr ref.srp-Cyrl, tl ref.fil, uz ref.uzb, hr ref.hrv,
-zh ref.zho-CN
-"""
-
-
-def test_ntrex(data):
-    names = dict(item.split() for item in NTREX.replace("\n", " ").split(","))
-    for code, word in names.items():
-        path = data / "ntrex" / "NTREX-128" / f"newstest2019-{word}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(lines(f"first in {code}", f"second in {code}"), encoding="utf-8")
-    corpus = get_corpus("ntrex")
-    assert corpus.splits() == ("test",)
-    actual = {code for direction in corpus.directions("test") for code in direction}
-    assert actual == set(names) | {"nb"}
-    assert list(corpus.pairs("test", ("zh", "en")))[1] == ("second in zh", "second in en")
-
-
-def test_wmt24pp(data):
-    def rows(*texts):
-        fields = ({"source": s, "target": t, "is_bad_source": bad} for s, t, bad in texts)
-        return lines(*map(json.dumps, fields))
-
-    folder = data / "wmt24pp"
-    folder.mkdir(parents=True)
-    german = rows(("Yes.", "Ja.", False), ("%%", "%%", True), ("One.\nTwo.", "Eins.  Zwei.", False))
-    (folder / "en-de_DE.jsonl").write_text(german)
-    (folder / "en-zh_TW.jsonl").write_text(rows(("Yes.", "是。", False)))
-    corpus = get_corpus("wmt24pp")
-    assert corpus.splits() == ("test",) and len(corpus.languages) == 56
-    pairs = [("en", "de"), ("en", "zh_Hant"), ("de", "en"), ("zh_Hant", "en")]
-    assert corpus.directions("test") == tuple(pairs) and corpus.directions("train") == ()
-    expected = [("Yes.", "Ja."), ("One. Two.", "Eins. Zwei.")]
-    assert list(corpus.pairs("test", ("en", "de"))) == expected
-    assert list(corpus.pairs("test", ("de", "en"))) == [pair[::-1] for pair in expected]
-    assert corpus.reports["test", ("en", "de")].dropped == {"bad_source": 1}
-    benchmark = Benchmark("wmt24pp", corpus, languages=("en", "de"), limit=1)
-    assert benchmark.texts(("en", "de")).references == ("Ja.",)
-    for text, message in (("[1]", "no object with the texts"), ("x", "not JSON")):
-        (folder / "en-de_DE.jsonl").write_text(text + "\n")
-        with pytest.raises(UserError, match=f"en-de_DE.jsonl:1: {message}"):
-            list(published_corpus("wmt24pp").pairs("test", ("en", "de")))
-
-
 def test_multi30k(data):
     for code in ("en", "de", "fr", "cs"):
         write(data, **{f"multi30k__train_dot_{code}": lines(code, f"{code} 2")})
@@ -433,6 +383,7 @@ def test_numbers_of_directions():
         "flores_tuning": 100,
         "ntrex": 0,
         "wmt24pp": 0,
+        "bouquet": 0,
         "multi30k": 6,
         "ted20": 38,
         "iwslt17": 6,

@@ -1,0 +1,181 @@
+"""Corpora of documents: the document of each line, and chunks of sentences as examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from mnmt_jax.data.corpus import Corpus, DropReport, FileCorpus
+from mnmt_jax.data.document_context import Context
+from mnmt_jax.data.text_reader import Flaw, read_lines, resolve
+from mnmt_jax.errors import UserError, docs_page, join_names
+from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.unknown_characters import unknown_characters
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+SentencePairs = list[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class DocumentIds:
+    """Files with the document id of each line of a corpus.
+
+    Consecutive lines with the same id are a document. What follows a tab in a line is no part of
+    the id.
+
+    Attributes:
+        patterns: path patterns of each split, tried in order; `{pair}` stands for a pair of
+            languages in either order ("de-en").
+    """
+
+    patterns: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of_splits(cls, pattern: str, splits: Mapping[str, str]) -> DocumentIds:
+        """Return the ids that a pattern with `{split}` names.
+
+        Args:
+            pattern: the pattern.
+            splits: name of each split in file names.
+        """
+        return cls({split: (pattern.replace("{split}", word),) for split, word in splits.items()})
+
+    def path(self, split: str, direction: Direction) -> str | None:
+        """Return the file of a split and direction; None if there is none."""
+        paths = map(resolve, self.names(split, direction))
+        return next((path for path in paths if path), None)
+
+    def read(self, split: str, direction: Direction) -> Iterator[str]:
+        """Yield the id of each line.
+
+        Raises:
+            UserError: if there is no file, or a line of it has no id.
+        """
+        path = self.path(split, direction)
+        if path is None:
+            names = join_names(self.names(split, direction))
+            page = docs_page("context.md")
+            raise UserError(f"{names or split}: no such file of document ids; see {page}")
+        for number, line in enumerate(read_lines(path), start=1):
+            document = "" if isinstance(line, Flaw) else line.split("\t")[0].strip()
+            if not document:
+                raise UserError(f"{path}:{number}: no document id; write one in each line")
+            yield document
+
+    def names(self, split: str, direction: Direction) -> list[str]:
+        """Return the paths that are tried for a split and direction, in order."""
+        pairs = "-".join(direction), "-".join(direction[::-1])
+        patterns = self.patterns.get(split, ())
+        names = (pattern.replace("{pair}", pair) for pattern in patterns for pair in pairs)
+        return list(dict.fromkeys(names))
+
+
+def documents(corpus: Corpus, split: str, direction: Direction) -> Iterator[SentencePairs]:
+    """Yield the sentence pairs of each document of a corpus, in its order.
+
+    Raises:
+        UserError: if the corpus has no document ids, or not as many as lines.
+    """
+    if corpus.document_ids is None or not isinstance(corpus, FileCorpus):
+        raise UserError(
+            f"corpus '{corpus.name}' has no documents; name the files with the document id of each "
+            "line by --document_ids"
+        )
+    numbered = _numbered(corpus, corpus.document_ids, split, direction)
+    for _, document in itertools.groupby(numbered, key=lambda item: item[0]):
+        yield [pair for _, pair in document]
+
+
+def _numbered(
+    corpus: FileCorpus, document_ids: DocumentIds, split: str, direction: Direction
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield (document id, pair) of the clean pairs of a corpus."""
+    ids, report = document_ids.read(split, direction), DropReport()
+    count = 0  # of ids that were read
+    for pair in corpus.counted_pairs(split, direction, report):
+        passed = list(itertools.islice(ids, report.line - count))
+        count += len(passed)
+        if count < report.line:
+            break
+        yield passed[-1], pair
+    count += sum(1 for _ in ids)
+    if count != (report.lines or report.line):
+        lines = report.lines or f"at least {report.line}"
+        raise UserError(
+            f"{document_ids.path(split, direction)}: {count} document ids of {lines} lines of the "
+            "corpus; write one for each line"
+        )
+
+
+def check_documents(corpus: Corpus, directions: Sequence[Direction]) -> None:
+    """Read the documents of training and validation text once, to report errors before any work.
+
+    Raises:
+        UserError: as `documents`; validation text may have no ids.
+    """
+    for split in ("train", "validation"):
+        for direction in set(directions).intersection(corpus.directions(split)):
+            ids = corpus.document_ids
+            if split == "train" or (ids and ids.path(split, direction)):
+                for _ in documents(corpus, split, direction):
+                    pass
+
+
+class ContextCorpus(Corpus):
+    """Corpus whose examples are chunks of the documents of another corpus.
+
+    It has the splits whose files of document ids exist.
+
+    Args:
+        corpus: parallel corpus with document ids.
+        context: how documents are divided.
+        vocabulary: measures the source sentences.
+    """
+
+    def __init__(self, corpus: Corpus, context: Context, vocabulary: Vocabulary) -> None:
+        super().__init__(f"{corpus.name}_context{context.pieces}", corpus.languages)
+        self._corpus, self._context, self._vocabulary = corpus, context, vocabulary
+        self.context = context
+
+    def splits(self) -> tuple[str, ...]:
+        """Return the splits that have documents."""
+        return tuple(split for split in self._corpus.splits() if self.directions(split))
+
+    def directions(self, split: str) -> tuple[Direction, ...]:
+        """Return the directions that have documents."""
+        ids = self._corpus.document_ids
+        pairs = self._corpus.directions(split)
+        return tuple(pair for pair in pairs if ids is not None and ids.path(split, pair))
+
+    def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Return the missing files of document ids."""
+        ids = self._corpus.document_ids
+        return () if ids is None else tuple(ids.names(split, direction))
+
+    def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
+        """Yield the chunks of all documents; see the base class."""
+        for document in documents(self._corpus, split, direction):
+            sources = [source for source, _ in document]
+            sizes = self._context.chunk_sizes(sources, self._vocabulary, direction[0])
+            remaining = iter(document)
+            for size in sizes:
+                chunk = list(itertools.islice(remaining, size))
+                source, target = map(self._context.join, zip(*chunk, strict=True))
+                yield source, target
+
+
+def check_separator(context: Context, vocabulary: Vocabulary) -> None:
+    """Check that a vocabulary has pieces for the separator.
+
+    Raises:
+        UserError: if not.
+    """
+    language = vocabulary.languages[0]
+    pieces = vocabulary.encode(context.separator, language)
+    is_kept = vocabulary.decode(pieces) == context.separator
+    if not is_kept or unknown_characters(vocabulary, context.separator, pieces, language):
+        raise UserError(
+            f"--separator={context.separator}: the vocabulary has no piece for it; choose a "
+            "character that it has, or make one with 'mnmt vocabulary --separator'"
+        )

@@ -1,0 +1,161 @@
+"""Translation of lines with document context: in chunks, as in training."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from mnmt_jax.data.document_context import Context
+from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.pretrained import PretrainedModel
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ContextJob(TranslationJob):
+    """A job that translates the chunks of documents, and divides their translations into lines.
+
+    A blank line ends a document, and so does the end of a window. Lines of a chunk without a
+    translation of as many sentences are translated one by one.
+
+    Attributes:
+        context: how documents are divided into chunks.
+    """
+
+    context: Context = Context(pieces=1)
+
+    def with_context(self, pieces: int) -> ContextJob:
+        """Return the job with a context that the model was trained with.
+
+        Args:
+            pieces: most pieces of a chunk; 0 is the most of the training.
+
+        Raises:
+            UserError: if the model was not trained with it, or it does not fit the search.
+        """
+        context = trained_context(self.pretrained, pieces)
+        if self.pivot is not None or self.glossary is not None or self.decode.source_contrast:
+            raise UserError(
+                "--context translates chunks of sentences; leave --pivot, --glossary and "
+                "Decode.source_contrast out"
+            )
+        extra = self.pretrained.inference_model.instruction.source_extra
+        longest = max(self.decode.buckets) - extra
+        if context.pieces > longest:
+            raise UserError(
+                f"--context={context.pieces}: chunks may be longer than the largest bucket, of "
+                f"{longest} pieces; add a larger one to Decode.buckets"
+            )
+        return dataclasses.replace(self, context=context)
+
+    def as_completed(
+        self, lines: Sequence[Line], *, done: Collection[int] = ()
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Yield each line with its translation; those without context last.
+
+        The shapes of batches are those of all lines, so that they do not depend on which ones are
+        done.
+        """
+        chunks = {chunk[0].number: chunk for chunk in self.chunks(lines)}
+        joined = [
+            dataclasses.replace(chunk[0], text=self.context.join([line.text for line in chunk]))
+            for chunk in chunks.values()
+        ]
+        finished = {
+            number for number, chunk in chunks.items() if all(line.number in done for line in chunk)
+        }
+        alone: set[int] = set()
+        for first, translation in super().as_completed(joined, done=finished):
+            chunk = chunks[first.number]
+            parts = self._divide(translation, chunk)
+            if parts is None:
+                alone |= {line.number for line in chunk if line.number not in done}
+                continue
+            for line, part in zip(chunk, parts, strict=True):
+                if line.number not in done:
+                    yield line, part
+        if not alone:
+            return
+        others = {line.number for line in lines} - alone
+        for line, translation in super().as_completed(lines, done=others):
+            yield line, dataclasses.replace(translation, without_context=True)
+
+    def chunks(self, lines: Sequence[Line]) -> Iterator[list[Line]]:
+        """Yield the lines of each chunk; a blank line is a chunk by itself."""
+        for (source, _, is_blank), document in itertools.groupby(lines, key=_document_key):
+            remaining = list(document)
+            texts = [line.text for line in remaining]
+            sizes = (
+                [1] * len(texts)
+                if is_blank
+                else self.context.chunk_sizes(texts, self.pretrained.vocabulary, source)
+            )
+            for size in sizes:
+                yield remaining[:size]
+                remaining = remaining[size:]
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what `TranslationJob.provenance` does, and the context."""
+        return super().provenance() | {"context": dataclasses.asdict(self.context)}
+
+    def _divide(self, translation: Translation, chunk: Sequence[Line]) -> list[Translation] | None:
+        """Return the translations of a chunk's lines.
+
+        Returns:
+            None if no hypothesis has as many sentences as the chunk.
+        """
+        if len(chunk) == 1:
+            return [translation]
+        divided = [
+            (hypothesis, sentences)
+            for hypothesis in translation.hypotheses
+            if len(sentences := self.context.split(hypothesis.text)) == len(chunk)
+            and all(sentences)
+        ]
+        if not divided:
+            return None
+        return [
+            dataclasses.replace(
+                translation,
+                hypotheses=tuple(
+                    Hypothesis(sentences[position], hypothesis.score, (), hypothesis.utility)
+                    for hypothesis, sentences in divided
+                ),
+                unknown_characters="".join(
+                    character
+                    for character in line.text
+                    if character in translation.unknown_characters
+                ),
+            )
+            for position, line in enumerate(chunk)
+        ]
+
+
+def trained_context(pretrained: PretrainedModel, pieces: int) -> Context:
+    """Return a context that a model was trained with.
+
+    Args:
+        pretrained: the model.
+        pieces: most pieces of a chunk; 0 is the most of the training.
+
+    Raises:
+        UserError: if it was not trained with it.
+    """
+    by_pieces = {context.pieces: context for context in pretrained.contexts}
+    if not by_pieces:
+        raise UserError(
+            f"--context: {pretrained.run or 'the model'} was not trained with document context "
+            "(mnmt cache --context); leave it out"
+        )
+    if (wanted := pieces or max(by_pieces)) not in by_pieces:
+        trained = ", ".join(map(str, sorted(by_pieces)))
+        raise UserError(f"--context={pieces}: the model was trained with {trained}; choose one")
+    return by_pieces[wanted]
+
+
+def _document_key(line: Line) -> tuple[str, str, bool]:
+    return line.source_lang, line.target_lang, not line.text.strip()

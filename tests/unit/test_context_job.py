@@ -1,0 +1,242 @@
+"""Translation with document context: the chunks of training, one line for each line."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import random
+
+import pytest
+
+from mnmt_jax.commands import translate
+from mnmt_jax.data.document_context import Context
+from mnmt_jax.data.document_corpus import ContextCorpus, DocumentIds
+from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.decoding.context_job import ContextJob
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.errors import MnmtWarning, UserError
+from mnmt_jax.evaluation.benchmark import Benchmark
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel, with_documents
+from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.runs.run_directory import RunDirectory
+from tests.run_commands import command
+from tests.unit.made_language_model import write_made_run
+from tests.unit.made_translator import made_translator
+
+BAR = Context(11, "|")
+DOCUMENTS = [["one", "two", "three", "house"], ["river"], ["one two", "green green", "and"]]
+LINES = [line for document in DOCUMENTS for line in (*document, "")][:-1]
+
+
+@pytest.fixture
+def translator() -> Translator:
+    made = made_translator()
+    params = made.inference_model.params
+    return Translator(made.config, made.vocabulary, params, contexts=[Context(5, "|"), BAR])
+
+
+@pytest.fixture
+def searched(monkeypatch) -> list[str]:
+    """Replace the search by capitals; return the texts that are searched."""
+    texts: list[str] = []
+
+    def as_completed(job, lines, *, done=()):
+        for line in lines:
+            if line.number not in done:
+                texts.append(line.text)
+                yield line, capitals(line.text)
+
+    monkeypatch.setattr(TranslationJob, "as_completed", as_completed)
+    return texts
+
+
+def capitals(*texts: str) -> Translation:
+    hypotheses = (Hypothesis(text.upper(), -position, (3,)) for position, text in enumerate(texts))
+    return Translation(tuple(hypotheses) if texts[0].strip() else ())
+
+
+def job_of(translator: Translator, pieces: int = 0, **options) -> ContextJob:
+    return ContextJob.create(translator, **options).with_context(pieces)
+
+
+def run_job(job: ContextJob, lines=LINES, **options) -> dict[int, Translation]:
+    numbered = list(job.number_lines(lines, source="en", target="de"))
+    completed = list(job.as_completed(numbered, **options))
+    assert len({line.number for line, _ in completed}) == len(completed)
+    return {line.number: translation for line, translation in completed}
+
+
+def test_each_line_has_its_part_of_the_chunk(translator, searched):
+    completed = run_job(job_of(translator))
+    assert [completed[number].text for number in range(len(LINES))] == list(map(str.upper, LINES))
+    assert not any(translation.without_context for translation in completed.values())
+    assert [text for text in searched if "|" in text]
+    assert [text.count("|") for text in searched if text.strip()] != [0] * len(LINES)
+    assert completed[0].score == 0 and completed[4].hypotheses == ()
+
+
+def test_chunks_are_those_of_training(translator, searched, tmp_path):
+    draw = random.Random(1)
+    words = "one two three house river green small and runs behind".split()
+    flat = [
+        (f"{n}", " ".join(draw.choices(words, k=draw.choice((1, 1, 2)))))
+        for n in range(6)
+        for _ in range(draw.randrange(1, 12))
+    ]
+    for code in ("en", "de"):
+        (tmp_path / f"train.{code}").write_text("".join(f"{line}\n" for _, line in flat))
+    (tmp_path / "train.ids").write_text("".join(f"{name}\n" for name, _ in flat))
+    corpus = ParallelFiles("mine", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"))
+    corpus.document_ids = DocumentIds.of_splits(f"{tmp_path}/{{split}}.ids", {"train": "train"})
+    lines = []
+    for _, document in itertools.groupby(flat, key=lambda item: item[0]):
+        lines += [*(line for _, line in document), ""]
+    translator.contexts = tuple(Context(pieces, "|") for pieces in range(5, 13))
+    divisions = set()
+    for context in translator.contexts:
+        chunks = ContextCorpus(corpus, context, translator.vocabulary)
+        trained = [source for source, _ in chunks.pairs("train", ("en", "de"))]
+        searched.clear()
+        run_job(job_of(translator, context.pieces), lines)
+        assert [text for text in searched if text] == trained
+        divisions.add(tuple(trained))
+    assert len(divisions) > len(translator.contexts) / 2  # the limits show
+
+
+def test_lines_of_a_chunk_with_other_sentences_are_translated_alone(
+    translator, searched, monkeypatch
+):
+    replaced = TranslationJob.as_completed
+    outputs = {"one| two| three| house": ["ONE| TWO", "A||B|C", "x"]}
+
+    def as_completed(job, lines, *, done=()):
+        for line, translation in replaced(job, lines, done=done):
+            texts = outputs.get(line.text)
+            yield line, capitals(*texts) if texts else translation
+
+    monkeypatch.setattr(TranslationJob, "as_completed", as_completed)
+    completed = run_job(job_of(translator))
+    assert [completed[n].text for n in range(4)] == ["ONE", "TWO", "THREE", "HOUSE"]
+    marked = [n for n, translation in completed.items() if translation.without_context]
+    assert sorted(marked) == [0, 1, 2, 3]
+    outputs["one| two| three| house"] = ["A|B", "a| b|c|d", "e|f|g|h"]
+    completed = run_job(job_of(translator))
+    assert [completed[n].text for n in range(4)] == ["A", "B", "C", "D"]
+    assert [h.text for h in completed[3].hypotheses] == ["D", "H"]
+    assert [h.score for h in completed[3].hypotheses] == [-1, -2]
+
+
+def test_finished_lines_are_left_out(translator, searched):
+    completed = run_job(job_of(translator), done={0, 1, 2, 3, 7})
+    assert set(completed) == set(range(len(LINES))) - {0, 1, 2, 3, 7}
+    assert "one| two| three| house" not in searched
+
+
+def test_languages_are_not_mixed_in_a_chunk(translator):
+    job = job_of(translator)
+    lines = job.number_lines(["one", "two"], source=["en", "fr"], target="de")
+    assert [len(chunk) for chunk in job.chunks(list(lines))] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "message"),
+    [
+        (7, {}, "--context=7: the model was trained with 5, 11"),
+        (0, {"pivot": "fr"}, "leave --pivot, --glossary"),
+        (0, {"buckets": (4, 8)}, "--context=11: chunks may be longer than the largest bucket"),
+    ],
+)
+def test_what_does_not_fit_is_refused(translator, pieces, options, message):
+    with pytest.raises(UserError, match=message):
+        job_of(translator, pieces, **options)
+
+
+def test_a_model_of_sentences_has_no_context():
+    with pytest.raises(UserError, match="was not trained with document context"):
+        made_translator().translate(["one"], source="en", target="de", context=0)
+
+
+def test_the_context_is_part_of_what_a_file_was_made_by(translator):
+    plain, job = ContextJob.create(translator), job_of(translator)
+    assert job.provenance()["context"] == dataclasses.asdict(BAR)
+    assert plain.provenance() != job.provenance()
+
+
+def test_a_translator_warns_of_lines_without_context(translator):
+    alone = translator.translate(LINES, source="en", target="de")
+    with pytest.warns(MnmtWarning, match="7 lines translated without context"):
+        assert translator.translate(LINES, source="en", target="de", context=0) == alone
+
+
+def test_the_command_writes_a_line_for_each_line(translator, searched, tmp_path, monkeypatch):
+    run = write_made_run(tmp_path / "run", translator)
+    RunDirectory(run).write_tasks({"chunks": ("en", "de")}, {"chunks": BAR})
+    (tmp_path / "in").write_text("\n".join(LINES) + "\n")
+    flags = [f"--run={run}", "--source=en", "--target=de", f"--input={tmp_path / 'in'}"]
+
+    def call(*more: str) -> list[str]:
+        argv = ["mnmt translate", *flags, f"--output={tmp_path / 'out'}", *more]
+        monkeypatch.setattr("sys.argv", argv)
+        translate.main()
+        return (tmp_path / "out").read_text().split("\n")[:-1]
+
+    assert call("--context") == call("--context=11") == list(map(str.upper, LINES))
+    assert "one| two| three| house" in searched
+    record = json.loads(call("--context", "--format=jsonl")[0])
+    assert record["source"] == "one" and "without_context" not in record
+    for more in ("--split_sentences", "--num_processes=2"):
+        with pytest.raises(UserError, match=r"--context translates"):
+            call("--context", more, *(["--process_id=0"] if "num" in more else []))
+
+
+def test_lines_without_context_are_counted(translator, tmp_path, monkeypatch, capsys):
+    run = write_made_run(tmp_path / "run", translator)
+    RunDirectory(run).write_tasks({"chunks": ("en", "de")}, {"chunks": BAR})
+    (tmp_path / "in").write_text("\n".join(LINES) + "\n")
+    flags = ["--source=en", "--target=de", f"--input={tmp_path / 'in'}", "--context"]
+    argv = ["mnmt translate", f"--run={run}", *flags, f"--output={tmp_path / 'out'}"]
+    monkeypatch.setattr("sys.argv", [*argv, "--format=jsonl"])
+    translate.main()
+    assert "7 lines translated without context" in capsys.readouterr().err
+    records = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert [r["line"] for r in records if r.get("without_context")] == [1, 2, 3, 4, 8, 9, 10]
+
+
+def test_document_ids_of_an_evaluation_need_context():
+    flags = ["--run=run", "--task=mine", "--output=out", "--document_ids={split}.ids"]
+    with pytest.raises(UserError, match="--document_ids needs --context"):
+        command("evaluate", *flags)
+
+
+def test_an_evaluation_translates_its_documents(tmp_path):
+    flat = [(f"{n}", line) for n, document in enumerate(DOCUMENTS) for line in document]
+    for code in ("en", "de"):
+        (tmp_path / f"test.{code}").write_text("".join(f"{line}\n" for _, line in flat))
+    (tmp_path / "test.ids").write_text("".join(f"{name}\n" for name, _ in flat))
+    corpus = ParallelFiles(
+        "mine", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"), splits={"test": "test"}
+    )
+    corpus.document_ids = DocumentIds.of_splits(f"{tmp_path}/{{split}}.ids", {"test": "test"})
+    read: list[list[str]] = []
+
+    def lines_in_capitals(lines, direction):
+        read.append(list(lines))
+        return [TranslatedSentence(line.upper()) for line in lines]
+
+    model = EvaluatedModel("made", lines_in_capitals, None, {})
+    for limit, texts in ((0, LINES), (6, [*LINES[:6], "", "one two"])):
+        benchmark = Benchmark("mine", corpus, limit=limit)
+        evaluated = with_documents(model, benchmark)
+        sources = benchmark.texts(("en", "de")).sources
+        outputs = evaluated.translate(sources, ("en", "de"))
+        assert [output.text for output in outputs] == [line.upper() for line in sources]
+        assert read[-1] == [*texts, ""]
+        assert evaluated.identity["documents"]
+    sizes = {
+        limit: with_documents(model, Benchmark("mine", corpus, limit=limit)).identity
+        for limit in (0, 6)
+    }
+    assert sizes[0] != sizes[6]
