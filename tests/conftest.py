@@ -26,7 +26,7 @@ if jax.__version_info__ < (0, 11):
     _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(_FLAGS))
 if os.environ["XLA_FLAGS"] == " ".join(_FLAGS):
-    importlib.import_module("tests.unrolled_draws")
+    importlib.import_module("tests.threefry_reduction")
 
 # Tracing makes many objects that stay; the default looks through all of them again and again.
 gc.set_threshold(100_000, 10, 10)

@@ -42,6 +42,11 @@ class MetadataServer(ThreadingHTTPServer):
         """Change a value, and answer the requests that wait for it."""
         with self.changed:
             self.values[key] = value
+            self.answer_waiting()
+
+    def answer_waiting(self) -> None:
+        """Answer the requests that wait for a change."""
+        with self.changed:
             self.version += 1
             self.changed.notify_all()
 
@@ -89,5 +94,6 @@ def serve_metadata(**values: str) -> Iterator[MetadataServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GCE_METADATA_HOST", server.address)
         yield server
+    server.answer_waiting()  # or the threads that ask would wait for a minute
     server.shutdown()
     server.server_close()

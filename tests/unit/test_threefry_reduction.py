@@ -1,11 +1,11 @@
-"""The unrolled generator of the tests equals JAX's."""
+"""The generator of the tests equals JAX's."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests import unrolled_draws
+from tests import threefry_reduction
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from tests import unrolled_draws
 def test_known_answers_of_random123(key, counter, expected):
     """From Random123, tests/kat_vectors: threefry2x32 20."""
     words = [jnp.uint32(word) for word in (*key, *counter)]
-    assert tuple(map(int, unrolled_draws.threefry(*words))) == expected
+    assert tuple(map(int, threefry_reduction.threefry(*words))) == expected
 
 
 def test_a_batched_draw_equals_single_draws():
