@@ -10,6 +10,7 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_procedures import PROCEDURES, PaperScorer
 from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.evaluation.sentence_statistics import score_of, write_statistics
 from mnmt_jax.papers import pages
 from mnmt_jax.papers.experiments import corpus_settings
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
@@ -21,6 +22,7 @@ from mnmt_jax.papers.workflow import Workflow
 from tests.unit import made_text
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import damaged, write
+from tests.unit.test_sentence_bootstrap import statistics_of
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
 PAPERS = load_papers()
@@ -101,7 +103,12 @@ def test_intervals_are_those_of_the_procedure(tmp_path):
     intervals = SentenceIntervals(tmp_path / "resampled")
     low, high = intervals.of_column(Column("en-de.bleu", ""), "bleu", evaluation)
     assert (low + high) / 2 == pytest.approx(score, abs=(high - low) / 8)
-    plain = intervals.of_column(Column("en-de.bleu", ""), "bleu", Evaluation(result, folder))
+    statistics = statistics_of(hypotheses, references)
+    write_statistics(folder, {("en", "de"): statistics})
+    bleu = score_of("bleu", statistics.metrics["bleu"])
+    directions = (dataclasses.replace(result.directions[0], bleu=bleu),)
+    without = Evaluation(dataclasses.replace(result, directions=directions), folder)
+    plain = intervals.of_column(Column("en-de.bleu", ""), "bleu", without)
     assert abs(sum(plain) / 2 - score) > high - low  # other tokens, other references
     assert intervals.of_column(Column("en-de.chrf", ""), "chrf", evaluation) is None
     swapped = dataclasses.replace(evaluation, procedure="opus100")
