@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.decoding.guards import is_copy, is_repetitive
+from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
 from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
@@ -139,10 +141,7 @@ def _text_notes(
     one_sided_count = sum(map(has_words_on_one_side, texts.sources, texts.references))
     return [
         f"{truncated_count} sources were too long and were cut" if truncated_count else "",
-        f"{alone_count} sources were translated without context, because the translation of their "
-        "chunk had another number of sentences"
-        if alone_count
-        else "",
+        f"{pluralize(alone_count, 'source')} {WITHOUT_CONTEXT}" if alone_count else "",
         f"sources with characters unknown to the vocabulary, {describe_unknown(unknown)}"
         if unknown
         else "",
