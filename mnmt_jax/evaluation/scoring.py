@@ -51,6 +51,7 @@ def score_direction(
     benchmark: Benchmark,
     supervised: Collection[Direction] | None,
     first_sample: int = 0,
+    has_context: bool = False,
 ) -> ScoredDirection:
     """Score the translations of one direction.
 
@@ -61,6 +62,7 @@ def score_direction(
         benchmark: benchmark with the language detectors.
         supervised: directions that the model was trained on; None if unknown.
         first_sample: index of the first sample sentence, modulo the number of sentences.
+        has_context: whether documents were translated with context.
     """
     source, target = direction
     hypotheses = [output.text for output in outputs]
@@ -88,6 +90,7 @@ def score_direction(
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
         text_fingerprint=texts.fingerprint,
+        without_context=sum(item.without_context for item in outputs) if has_context else None,
         **_flags(direction, texts, hypotheses, benchmark),
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
