@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.mnmt import module_of
 from mnmt_jax.config.loading import load_config
 from tests.fresh_process import serve_starts
 from tests.made_run import KEEP_ALL_PROGRAMS, one_device
@@ -177,6 +178,7 @@ LISTED: Mapping[str, str] = {
     "mnmt evaluate --run=runs/iwslt17_de": "needs the files of IWSLT 2017 and a trained run",
     "mnmt evaluate --run=runs/multiun": "needs the files of MultiUN and a trained run",
     "mnmt fetch ": "downloads packages of Debian; tests/unit makes pages in their form",
+    "mnmt metrics ": "installs PyTorch and COMET; bash scripts/test_metrics.sh",
     "mnmt train --gin.Data.weights": "needs a cache with prompts; tests/system/test_learning.py",
     "mnmt train --gin.Model.methods=\"('lcs',)\"": "tests/system/test_learning.py trains one",
     "mnmt train --gin.Model.methods=\"('tpdm',)\"": "tests/system/test_learning.py trains one",
@@ -392,6 +394,10 @@ class _Accepted(Exception):
 def check_flags(one: Command, root: Path) -> None:
     """Asserts that every command of the project that a listed command starts takes its flags."""
     if not one.text.startswith(("python ", "mnmt ", "bash benchmarks/")):
+        return
+    start, name, *arguments = shlex.split(one.text)
+    if start == "mnmt" and name not in SCRIPTS:
+        module_of(name).make_parser().parse_args(arguments)
         return
     calls = root / "calls"
     shell(root, f"export CALLS={calls}\n{one.text}")
