@@ -15,6 +15,7 @@ from mnmt_jax.vocabulary.languages import Direction
 ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
 _STATUS_ORDER = (SUPERVISED, ZERO_SHOT)
 _MAX_GROUPS = 6  # maximal number of groups shown separately
+_OFF_TARGET = ("off_target_nearest", "off_target_lid")
 
 Items = Mapping[Direction, DirectionResult]
 
@@ -69,7 +70,13 @@ class DirectionGroup:
         return Average(sum(values) / len(values) if values else None, len(values))
 
     def scored(self, number: int, key: str) -> list[Direction]:
-        """List the directions that `mean` averages; the arguments are the same."""
+        """List the directions that `mean` averages; the arguments are the same.
+
+        There are none for the off-target ratio of an evaluation without any detected language.
+        """
+        items = self.items[number].values()
+        if key in _OFF_TARGET and not any(item.has_language for item in items):
+            return []
         return [pair for pair in self.items[number] if self._is_known(pair, number, key)]
 
     def _is_known(self, direction: Direction, number: int, key: str) -> bool:

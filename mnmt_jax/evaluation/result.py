@@ -149,6 +149,11 @@ class DirectionResult:
         """Source and target."""
         return self.source, self.target
 
+    @property
+    def has_language(self) -> bool:
+        """Whether a language was detected in any hypothesis; True if that is not recorded."""
+        return set(self.detected) != {""}
+
 
 @dataclass(frozen=True)
 class Sample:

@@ -151,7 +151,7 @@ class SentenceSignificance:
             The difference; None without statistics of both, or if the group is not comparable.
         """
         directions = group.scored(number, metric)
-        compared = group.comparable and directions
+        compared = group.comparable and directions and group.scored(0, metric)
         if not compared or not all(self._has(n, directions, metric) for n in (0, number)):
             return None
         scores = [

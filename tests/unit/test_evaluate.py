@@ -9,13 +9,14 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.comparison import comparison_notes, limit_notes
+from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, limit_notes
 from mnmt_jax.evaluation.evaluate import evaluate, report, score, translate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import comparison_table
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLES
+from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslationStore
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.language_detectors import find_detector
@@ -411,6 +412,29 @@ def test_an_interrupted_overwriting_evaluation_is_continued(benchmark, tmp_path)
     subjects[1].translate.calls.clear()
     assert evaluate(subjects[1], benchmark, tmp_path).step == 8
     assert not subjects[1].translate.calls
+
+
+def test_a_system_of_empty_outputs_has_no_mean_off_target_ratio(benchmark, corpus, tmp_path):
+    few = Benchmark("phrases", corpus, languages=("de", "fr", "en"), limit=3)
+    silent = evaluate(
+        _subject(lambda lines, direction: [TranslatedSentence("") for _ in lines]),
+        few,
+        tmp_path / "silent",
+    )
+    right = evaluate(
+        _subject(_MadeTranslator(benchmark, lambda direction: direction[1])),
+        few,
+        tmp_path / "right",
+    )
+    folders = [tmp_path / "silent", tmp_path / "right"]
+    significance = SentenceSignificance.read([silent, right], folders, 20)
+    table = comparison_table([silent, right], significance=significance).splitlines()
+    assert table[0].rstrip("| ").endswith(" Off-target")
+    cells = [line.strip("| ").split("|")[-1].strip() for line in table[2:4]]
+    assert cells == ["–", "0.0 ±0.0"]
+    groups = direction_groups([silent, right])
+    assert all(significance.difference(g, 1, "off_target_nearest") is None for g in groups)
+    assert significance.difference(groups[0], 1, "chrf") is not None
 
 
 def test_limit_and_choice_of_directions(corpus, tmp_path):
