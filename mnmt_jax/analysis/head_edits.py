@@ -8,7 +8,7 @@ a vector added to a head's output is another bias.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -88,15 +88,17 @@ class HeadEvaluation:
             outputs = {head: self.means.mean(head) for head in heads}
             return edit_heads(self.translator.inference_model.params, outputs, ablate=True)
 
+        def measures(results: Sequence[DirectionResult]) -> dict[str, float]:
+            off_target = _mean(100 - _detected(result, result.target) for result in results)
+            return {"chrf": _mean(result.chrf for result in results), "off_target": off_target}
+
         return [
             {
                 "heads": name,
                 "chosen": [list(heads) for heads in sets],
-                "chrf": _mean(result.chrf for result in results),
-                "off_target": _mean(100 - _detected(result, result.target) for result in results),
+                **_means(measures(self._results(heads, params, self.directions)) for heads in sets),
             }
             for name, sets in selections.items()
-            for results in [self._results(sets, params, self.directions)]
         ]
 
     def steering(self, selections: Selections, strength: float) -> list[dict[str, Any]]:
@@ -116,25 +118,27 @@ class HeadEvaluation:
             }
             return edit_heads(self.translator.inference_model.params, vectors, ablate=False)
 
-        directions = tuple(direction for direction, other in others.items() if other)
-        rows = []
-        for name, sets in selections.items():
-            results = self._results(sets, params, directions)
+        def measures(results: Sequence[DirectionResult]) -> dict[str, float]:
             pairs = [(result, others[result.source, result.target]) for result in results]
-            other = _mean(_detected(result, str(code)) for result, code in pairs)
-            target = _mean(_detected(result, result.target) for result in results)
-            rows.append({"heads": name, "target": target, "other": other})
-        return rows
+            return {
+                "target": _mean(_detected(result, result.target) for result in results),
+                "other": _mean(_detected(result, str(code)) for result, code in pairs),
+            }
+
+        directions = tuple(direction for direction, other in others.items() if other)
+        return [
+            {
+                "heads": name,
+                **_means(measures(self._results(heads, params, directions)) for heads in sets),
+            }
+            for name, sets in selections.items()
+        ]
 
     def _results(
-        self, sets: Sequence[Heads], params: ParamsOf, directions: Sequence[Direction]
+        self, heads: Heads, params: ParamsOf, directions: Sequence[Direction]
     ) -> list[DirectionResult]:
-        """Score the translations of all directions with each set of edited heads."""
-        return [
-            self._score(params(heads, direction), direction)
-            for heads in sets
-            for direction in directions
-        ]
+        """Score the translations of all directions with edited heads."""
+        return [self._score(params(heads, direction), direction) for direction in directions]
 
     def _score(self, params: Any, direction: Direction) -> DirectionResult:
         source, target = direction
@@ -156,6 +160,13 @@ def _detected(result: DirectionResult, language: str) -> float:
     """Return the share of hypotheses in a language, in percent; no letters count as the target."""
     codes = (language, "") if language == result.target else (language,)
     return 100 * sum(result.detected.get(code, 0) for code in codes) / result.sentences
+
+
+def _means(draws: Iterable[dict[str, float]]) -> dict[str, Any]:
+    """Return the means of measures over selections of heads, and the measures of several."""
+    rows = list(draws)
+    means = {name: _mean(row[name] for row in rows) for name in rows[0]}
+    return {**means, "draws": rows} if len(rows) > 1 else means
 
 
 def _mean(values: Any) -> float:

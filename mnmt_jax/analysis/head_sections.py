@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mnmt_jax.analysis.page_elements import (
     JsonObject,
@@ -11,6 +12,7 @@ from mnmt_jax.analysis.page_elements import (
     layer_curve,
     muted_paragraph,
 )
+from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.heatmap import value_heatmap
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
@@ -27,9 +29,13 @@ def heads_sections(facts: JsonObject) -> Iterator[Html]:
         "States that carry the language and the meaning",
         muted_paragraph(
             "The model reads the tag of another target language (language) or another source of "
-            "as many tokens (meaning). The share of a role's states after a layer is the part of "
-            "this effect that the states of the original input undo. Layer 0 is the embedding."
+            "as many tokens (meaning). The effect is the fall in the log-probability of the "
+            "target's first token. The share of a role's states after a layer is the part of it "
+            "that these states of the original input undo: the mean rise over sentences, divided "
+            "by the mean effect. Layer 0 is the embedding. The last layer is left out, because no "
+            "layer reads its states: the target's would have 100 %, all others nothing."
         ),
+        *(muted_paragraph(text) for text in _unpaired(facts)),
         chart_row(*(_state_chart(name, effect) for name, effect in effects.items())),
         text_table(["", *effects], _total_rows(effects)),
     )
@@ -41,7 +47,10 @@ def heads_sections(facts: JsonObject) -> Iterator[Html]:
     )
     yield section(
         "Heads for language and for meaning",
-        muted_paragraph("Percent of the effect that one head carries, in all roles."),
+        muted_paragraph(
+            "Percent of the effect that one head carries, in all roles. Shares overlap, as one "
+            "head reads what another wrote, and need not add up to 100 %."
+        ),
         tag(
             "div",
             [_head_map(name, effect, largest) for name, effect in effects.items()],
@@ -50,25 +59,68 @@ def heads_sections(facts: JsonObject) -> Iterator[Html]:
     )
     yield section(
         f"Mean ablation, heads: {facts['top']}",
+        muted_paragraph(
+            "The heads with the largest shares, as layer.head (cross: cross-attention). Random "
+            "ones are other heads: the mean over the draws, and its range."
+        ),
         text_table(
-            ["heads", "chrF++", "off-target, percent"],
+            ["heads", "chosen", "chrF++", "off-target, percent"],
             [
-                [row["heads"], format_score(row["chrf"]), format_score(row["off_target"])]
+                [row["heads"], _chosen(row), _score(row, "chrf"), _score(row, "off_target")]
                 for row in facts["ablation"]
             ],
         ),
     )
     yield section(
         f"Steering, heads: {facts['top']}, strength {facts['strength']}",
-        muted_paragraph("Translations in the target language and in the other one, percent."),
+        muted_paragraph(
+            "Translations in the target language and in the other one, to which the same heads are "
+            "steered, percent. The other language is the next target language that is not the "
+            "source's, in the order of the directions."
+        ),
         text_table(
             ["heads", "target language", "other language"],
             [
-                [row["heads"], format_score(row["target"]), format_score(row["other"])]
+                [row["heads"], _score(row, "target"), _score(row, "other")]
                 for row in facts["steering"]
             ],
         ),
     )
+
+
+def _unpaired(facts: JsonObject) -> Iterator[str]:
+    """Yield a remark if sentences are missing in the measurement of the meaning."""
+    total = sum(facts["read_sentences"].values())
+    meaning = facts["effects"].get("meaning")
+    if not meaning:
+        yield (
+            "The meaning is not measured: no two sources of a direction have the same number of "
+            "tokens. Raise --limit."
+        )
+    elif missing := total - meaning["sentences"]:
+        yield (
+            f"{missing:,} of {pluralize(total, 'sentence')} have no partner for the meaning: no "
+            "other source of as many tokens in their direction."
+        )
+
+
+def _chosen(row: JsonObject) -> str:
+    """Return the heads of each selection, e.g. `1.3, 4.1 cross`."""
+    return "; ".join(", ".join(map(_head_name, heads)) for heads in row["chosen"])
+
+
+def _head_name(head: Sequence[Any]) -> str:
+    layer, attention, number = head
+    return f"{layer}.{number}" + (" cross" if attention == "memory_attention" else "")
+
+
+def _score(row: JsonObject, measure: str) -> str:
+    """Format a mean, with the range of several draws."""
+    text = format_score(row[measure])
+    if "draws" not in row:
+        return text
+    values = [draw[measure] for draw in row["draws"]]
+    return f"{text} ({format_score(min(values))} to {format_score(max(values))})"
 
 
 def _state_chart(name: str, effect: JsonObject) -> Html:
@@ -88,7 +140,7 @@ def _total_rows(effects: Mapping[str, JsonObject]) -> list[list[str]]:
         ["sentences", *(str(effect["sentences"]) for effect in columns)],
         ["effect, nats", *(f"{effect['gap']:.2f}" for effect in columns)],
         *(
-            [f"{role} after all layers, percent"]
+            [f"{role}, all layers together, percent"]
             + [format_percent(effect["roles"][role]) for effect in columns]
             for role in roles
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from mnmt_jax.analysis.page_elements import JsonObject
 from mnmt_jax.errors import join_names, pluralize
@@ -10,6 +10,7 @@ from mnmt_jax.evaluation.html_elements import language_name
 from mnmt_jax.evaluation.html_page import run_title
 
 MIN_SENTENCES_PER_DIMENSION = 10  # with fewer, SVCCA is high for any two sets of states
+_MIN_SENTENCES = 100  # with fewer, `heads` warns
 
 _NOT_COMPARED = (
     "Languages are not compared: no two of the directions have a target language and two or more "
@@ -38,6 +39,8 @@ def summary_line(facts: JsonObject) -> str:
 
 def result_warnings(facts: JsonObject) -> list[str]:
     """Return warnings about unreliable results."""
+    if facts["analysis"] == "heads":
+        return _few_sentences(facts["effects"])
     small_samples = sorted(
         {
             (count, kept)
@@ -52,6 +55,15 @@ def result_warnings(facts: JsonObject) -> list[str]:
         f"SVCCA of {pluralize(sentences, 'sentence')} with {pluralize(kept, 'dimension')} kept: "
         f"below {MIN_SENTENCES_PER_DIMENSION} sentences for each dimension it is high for any two "
         "sets of states, up to 1; read it beside the value of other sentences, or raise --limit"
+    ]
+
+
+def _few_sentences(effects: Mapping[str, JsonObject]) -> list[str]:
+    return [
+        f"shares of the {name} are of {pluralize(effect['sentences'], 'sentence')}; below "
+        f"{_MIN_SENTENCES} the largest heads depend on which are read, so raise --limit"
+        for name, effect in effects.items()
+        if effect["sentences"] < _MIN_SENTENCES
     ]
 
 

@@ -182,11 +182,7 @@ def _into(inference_model: InferenceModel, forced: ForcedSentences, target: str)
 
 
 def meaning_contrasts(sentence_sets: Sequence[ForcedSentences]) -> list[Contrast]:
-    """Pair sentences with other sources of as many tokens; sentences without one are left out.
-
-    Raises:
-        UserError: if no sentence has such a source.
-    """
+    """Pair sentences with other sources of as many tokens; sentences without one are left out."""
     contrasts = []
     for forced in sentence_sets:
         others = _other_sources(forced)
@@ -206,10 +202,6 @@ def meaning_contrasts(sentence_sets: Sequence[ForcedSentences]) -> list[Contrast
         )
         base = dataclasses.replace(source, sources=base_sources, examples=base_examples)
         contrasts.append(Contrast(source, base))
-    if not contrasts:
-        raise UserError(
-            "no two sources of a direction have the same number of tokens; raise --limit"
-        )
     return contrasts
 
 

@@ -59,7 +59,13 @@ def analyse_heads(
     effects = {
         name: heads.measure_effects(inference_model, pairs, longest, means)
         for name, pairs in contrasts.items()
+        if pairs
     }
+    if unread := {forced.direction[1] for forced in sentences} - {*means.languages}:
+        raise UserError(
+            f"--directions: nothing to compare in the directions into {', '.join(sorted(unread))}; "
+            "name further directions, or raise --limit"
+        )
     largest = {name: effect.top(top) for name, effect in effects.items()}
     others = [head for head in every_head if not any(head in chosen for chosen in largest.values())]
     selections: Selections = {

@@ -21,7 +21,7 @@ from mnmt_jax.commands.common_flags import (
 from mnmt_jax.commands.context_flags import add_context, parse_contexts
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
-from mnmt_jax.errors import UserError, join_names, warn
+from mnmt_jax.errors import UserError, join_names, say, warn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -182,7 +182,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     sources = [cache_task_sources(corpus, directions, vocabulary, zero_shot=zero_shot)]
     for context in contexts:
         check_separator(context, vocabulary)
-        chunks = ContextCorpus(corpus, context, vocabulary)
+        chunks = ContextCorpus(corpus, context, vocabulary, report=say)
         sources.append(cache_task_sources(chunks, directions, vocabulary, zero_shot=()))
     return itertools.chain(*sources), vocabulary
 

@@ -198,8 +198,8 @@ def make_record(line: Line, translation: Translation) -> dict[str, Any]:
     Returns:
         The fields of all lines; `others` if it was contrasted with other lines, `pivot` if it was
         translated through a pivot language, `unknown_characters` if its source has some, `retried`
-        if its first translation failed the checks, `without_context` if its chunk could not be
-        divided, `missing_terms` and `forbidden_terms` if it is not translated as the glossary
+        if its first translation failed the checks, `without_context` if `--context` translated it
+        alone, `missing_terms` and `forbidden_terms` if it is not translated as the glossary
         demands.
     """
     record: dict[str, Any] = {"line": line.number + 1, "source": line.text}

@@ -43,6 +43,7 @@ from mnmt_jax.commands.text_files import (
     read_lines,
     read_record,
 )
+from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, docs_page, join_names, pluralize, warn
@@ -280,7 +281,7 @@ class _Marked:
         retried: the first translation failed the checks, and a further search passed them.
         characters: counts of these characters.
         terms: not translated as the glossary demands.
-        without_context: the translation of the chunk had another number of sentences.
+        without_context: translated one by one, although the document has several lines.
     """
 
     truncated: list[int] = dataclasses.field(default_factory=list)
@@ -339,12 +340,7 @@ def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None
     if marked.retried:
         count = pluralize(len(marked.retried), "translation")
         print(f"{count} replaced by a further search (--retry_off_target)", file=sys.stderr)
-    _warn_lines(
-        marked.without_context,
-        "line",
-        "translated without context, because the translation of the chunk had other sentences",
-        "--format=jsonl marks them",
-    )
+    _warn_lines(marked.without_context, "line", WITHOUT_CONTEXT, "--format=jsonl marks them")
     _warn_lines(
         marked.terms,
         "line",

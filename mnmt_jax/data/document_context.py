@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 SEPARATOR = "\N{SYMBOL FOR NEWLINE}"
 """Default separator of the sentences of a chunk."""
+WITHOUT_CONTEXT = (
+    "translated without context, as the only line of a chunk or because the translation of the "
+    "chunk had another number of sentences"
+)
+"""Part of messages about lines of documents of several lines that are translated one by one."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mnmt_jax.data.corpus import Corpus, DropReport, FileCorpus
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.text_reader import Flaw, read_lines, resolve
-from mnmt_jax.errors import UserError, docs_page, join_names
+from mnmt_jax.errors import UserError, docs_page, join_names, pluralize, warn
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
+_FEW_TOGETHER = 0.1  # fraction of the sentences that are in chunks of several
 SentencePairs = list[tuple[str, str]]
 
 
@@ -60,7 +61,10 @@ class DocumentIds:
         for number, line in enumerate(read_lines(path), start=1):
             document = "" if isinstance(line, Flaw) else line.split("\t")[0].strip()
             if not document:
-                raise UserError(f"{path}:{number}: no document id; write one in each line")
+                raise UserError(
+                    f"{path}:{number}: no document id; write one for each line of the text, blank "
+                    "and bad ones included"
+                )
             yield document
 
     def names(self, split: str, direction: Direction) -> list[str]:
@@ -103,8 +107,8 @@ def _numbered(
     if count != (report.lines or report.line):
         lines = report.lines or f"at least {report.line}"
         raise UserError(
-            f"{document_ids.path(split, direction)}: {count} document ids of {lines} lines of the "
-            "corpus; write one for each line"
+            f"{document_ids.path(split, direction)}: has {pluralize(count, 'line')}, but the text "
+            f"has {lines}; write one document id for each line"
         )
 
 
@@ -112,14 +116,78 @@ def check_documents(corpus: Corpus, directions: Sequence[Direction]) -> None:
     """Read the documents of training and validation text once, to report errors before any work.
 
     Raises:
-        UserError: as `documents`; validation text may have no ids.
+        UserError: as `documents`, or if all documents are single sentences; validation text may
+            have no ids.
     """
     for split in ("train", "validation"):
         for direction in set(directions).intersection(corpus.directions(split)):
             ids = corpus.document_ids
             if split == "train" or (ids and ids.path(split, direction)):
-                for _ in documents(corpus, split, direction):
-                    pass
+                sizes = map(len, documents(corpus, split, direction))
+                if max(sizes, default=0) < 2:
+                    path = ids.path(split, direction) if ids else split
+                    raise UserError(
+                        f"{path}: no document has two sentences; write the same id for all lines "
+                        "of a document"
+                    )
+
+
+@dataclasses.dataclass
+class ChunkCounts:
+    """Counts of the documents of a corpus and of their chunks.
+
+    Attributes:
+        documents: number of documents.
+        chunks: number of chunks.
+        sentences: number of sentences.
+        together: number of sentences in chunks of several.
+    """
+
+    documents: int = 0
+    chunks: int = 0
+    sentences: int = 0
+    together: int = 0
+
+    def add(self, sizes: Sequence[int]) -> None:
+        """Add a document, by the numbers of sentences of its chunks."""
+        self.documents += 1
+        self.chunks += len(sizes)
+        self.sentences += sum(sizes)
+        self.together += sum(size for size in sizes if size > 1)
+
+    def __str__(self) -> str:
+        """Return a one-line summary."""
+        mean = self.sentences / max(self.chunks, 1)
+        return (
+            f"{pluralize(self.documents, 'document')} of {pluralize(self.sentences, 'sentence')}, "
+            f"{pluralize(self.chunks, 'chunk')} of {mean:.1f} sentences on average"
+        )
+
+    def check(self, context: Context) -> None:
+        """Warn if the counts show that sentences are hardly translated together.
+
+        Raises:
+            UserError: if all chunks are single sentences.
+        """
+        remedy = (
+            "check that --document_ids names files with one id for each document, and that "
+            f"sentences do not contain --separator={context.separator}, or raise --context"
+        )
+        if self.sentences and not self.together:
+            raise UserError(
+                f"--context={context.pieces}: all {self.chunks} chunks are single sentences; "
+                f"{remedy}"
+            )
+        if self.together < _FEW_TOGETHER * self.sentences:
+            warn(
+                f"--context={context.pieces}: only {self.together} of {self.sentences} sentences "
+                f"are in chunks of several; {remedy}"
+            )
+        if self.documents == 1 < self.chunks:
+            warn(
+                f"--context={context.pieces}: all {self.sentences} sentences have the same "
+                "document id; check that --document_ids names files with one id for each document"
+            )
 
 
 class ContextCorpus(Corpus):
@@ -131,11 +199,19 @@ class ContextCorpus(Corpus):
         corpus: parallel corpus with document ids.
         context: how documents are divided.
         vocabulary: measures the source sentences.
+        report: receives a line with the counts of each split and direction that was read.
     """
 
-    def __init__(self, corpus: Corpus, context: Context, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        context: Context,
+        vocabulary: Vocabulary,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
         super().__init__(f"{corpus.name}_context{context.pieces}", corpus.languages)
         self._corpus, self._context, self._vocabulary = corpus, context, vocabulary
+        self._report = report
         self.context = context
 
     def splits(self) -> tuple[str, ...]:
@@ -154,15 +230,23 @@ class ContextCorpus(Corpus):
         return () if ids is None else tuple(ids.names(split, direction))
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
-        """Yield the chunks of all documents; see the base class."""
+        """Yield the chunks of all documents; see the base class.
+
+        Raises:
+            UserError: if all chunks are single sentences.
+        """
+        counts = ChunkCounts()
         for document in documents(self._corpus, split, direction):
             sources = [source for source, _ in document]
             sizes = self._context.chunk_sizes(sources, self._vocabulary, direction[0])
             remaining = iter(document)
+            counts.add(sizes)
             for size in sizes:
                 chunk = list(itertools.islice(remaining, size))
                 source, target = map(self._context.join, zip(*chunk, strict=True))
                 yield source, target
+        self._report(f"{self.name}_{'_'.join(direction)} {split}: {counts}")
+        counts.check(self._context)
 
 
 def check_separator(context: Context, vocabulary: Vocabulary) -> None:

@@ -215,13 +215,20 @@ class Pipeline:
         """Check from the lengths alone that at least one training pair fits a row.
 
         Raises:
-            UserError: if all pairs are longer than a row.
+            UserError: if all pairs are longer than a row, or all chunks of a task with document
+                context, which the run would record as trained.
         """
-        if sum(self.too_long().values()) == sum(self._schedule.sizes):
+        too_long, sizes = self.too_long(), self._schedule.sizes
+        if sum(too_long.values()) == sum(sizes):
             raise UserError(
-                f"all {sum(self._schedule.sizes)} training pairs are {self._reason()}; raise these "
-                "lengths"
+                f"all {sum(sizes)} training pairs are {self._reason()}; raise these lengths"
             )
+        for name, size in zip(self.task_names, sizes, strict=True):
+            if self.cache.tasks[name].context and too_long[name] == size:
+                raise UserError(
+                    f"{name}: all {size} training pairs are {self._reason()}; raise these lengths, "
+                    "or leave the task out of Data.tasks"
+                )
 
     def _reason(self) -> str:
         """Return the reason for which a pair is dropped, for messages."""

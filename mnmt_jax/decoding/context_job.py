@@ -12,7 +12,7 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, join_names
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,7 +20,8 @@ class ContextJob(TranslationJob):
     """A job that translates the chunks of documents, and divides their translations into lines.
 
     A blank line ends a document, and so does the end of a window. Lines of a chunk without a
-    translation of as many sentences are translated one by one.
+    translation of as many sentences are translated one by one. These are marked as
+    `without_context`, and so are lines that are a chunk by themselves in a document of several.
 
     Attributes:
         context: how documents are divided into chunks.
@@ -38,10 +39,14 @@ class ContextJob(TranslationJob):
             UserError: if the model was not trained with it, or it does not fit the search.
         """
         context = trained_context(self.pretrained, pieces)
-        if self.pivot is not None or self.glossary is not None or self.decode.source_contrast:
+        conflicts = {
+            "--pivot": self.pivot is not None,
+            "--glossary": self.glossary is not None,
+            "Decode.source_contrast": bool(self.decode.source_contrast),
+        }
+        if names := [name for name, is_set in conflicts.items() if is_set]:
             raise UserError(
-                "--context translates chunks of sentences; leave --pivot, --glossary and "
-                "Decode.source_contrast out"
+                f"--context translates chunks of sentences; leave {join_names(names)} out"
             )
         extra = self.pretrained.inference_model.instruction.source_extra
         longest = max(self.decode.buckets) - extra
@@ -49,6 +54,11 @@ class ContextJob(TranslationJob):
             raise UserError(
                 f"--context={context.pieces}: chunks may be longer than the largest bucket, of "
                 f"{longest} pieces; add a larger one to Decode.buckets"
+            )
+        if context.pieces > self.decode.max_length:
+            raise UserError(
+                f"--context={context.pieces}: translations of chunks may be longer than "
+                f"Decode.max_length={self.decode.max_length}; raise it"
             )
         return dataclasses.replace(self, context=context)
 
@@ -68,6 +78,7 @@ class ContextJob(TranslationJob):
         finished = {
             number for number, chunk in chunks.items() if all(line.number in done for line in chunk)
         }
+        in_documents = _lines_of_documents(lines)
         alone: set[int] = set()
         for first, translation in super().as_completed(joined, done=finished):
             chunk = chunks[first.number]
@@ -77,7 +88,8 @@ class ContextJob(TranslationJob):
                 continue
             for line, part in zip(chunk, parts, strict=True):
                 if line.number not in done:
-                    yield line, part
+                    is_alone = len(chunk) == 1 and line.number in in_documents
+                    yield line, dataclasses.replace(part, without_context=is_alone)
         if not alone:
             return
         others = {line.number for line in lines} - alone
@@ -155,6 +167,16 @@ def trained_context(pretrained: PretrainedModel, pieces: int) -> Context:
         trained = ", ".join(map(str, sorted(by_pieces)))
         raise UserError(f"--context={pieces}: the model was trained with {trained}; choose one")
     return by_pieces[wanted]
+
+
+def _lines_of_documents(lines: Sequence[Line]) -> set[int]:
+    """Return the numbers of the lines of documents of several lines."""
+    numbers: set[int] = set()
+    for (*_, is_blank), document in itertools.groupby(lines, key=_document_key):
+        group = [line.number for line in document]
+        if len(group) > 1 and not is_blank:
+            numbers.update(group)
+    return numbers
 
 
 def _document_key(line: Line) -> tuple[str, str, bool]:

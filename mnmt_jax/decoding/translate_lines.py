@@ -89,7 +89,7 @@ class Translation:
         alignment: of the best hypothesis with the line; None unless asked for, and for copied text.
         missing_terms: required terms of the line, by their sources, that the best hypothesis lacks.
         forbidden_terms: forbidden texts that it has.
-        without_context: whether its chunk was not divided (`mnmt_jax.decoding.context_job`).
+        without_context: whether it was translated alone by `mnmt_jax.decoding.context_job`.
     """
 
     hypotheses: tuple[Hypothesis, ...] = ()

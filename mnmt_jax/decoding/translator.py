@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
+from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.decoding.context_job import ContextJob
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import GlossaryLike, as_glossary
@@ -59,6 +60,8 @@ class Translator(PretrainedModel):
     ) -> tuple[TranslationJob, Iterator[Translation]]:
         """Check the parameters of `translate`, and return the job and its lazy translations."""
         terms = None if glossary is None else as_glossary(glossary)
+        if isinstance(context, bool):
+            context = 0 if context else None
         job = (TranslationJob if context is None else ContextJob).create(
             self,
             options,
@@ -94,8 +97,8 @@ class Translator(PretrainedModel):
                 ones are searched again (`mnmt_jax.decoding.retry`); its further arguments are
                 `retry_pivot` and `lid`.
             context: translate lines together with the others of their document, in chunks of at
-                most so many pieces, with which the model was trained; 0 is the most of the
-                training. A blank line ends a document (`mnmt_jax.decoding.context_job`).
+                most so many pieces, with which the model was trained; 0 and True are the most of
+                the training. A blank line ends a document (`mnmt_jax.decoding.context_job`).
             progress: show a progress bar on standard error.
             overrides: fields of `Decode` that replace those of `options`, e.g. `beam_size=1` or
                 `source_contrast=0.7`; `beam_size=None` changes nothing.
@@ -122,8 +125,7 @@ class Translator(PretrainedModel):
             )
         if alone := sum(translation.without_context for translation in translations):
             warnings.warn(
-                f"{pluralize(alone, 'line')} translated without context, because the translation "
-                "of the chunk had other sentences; `stream` marks them",
+                f"{pluralize(alone, 'line')} {WITHOUT_CONTEXT}; `stream` marks them",
                 MnmtWarning,
                 stacklevel=2,
             )

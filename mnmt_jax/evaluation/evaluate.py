@@ -242,6 +242,7 @@ def score(
             benchmark=benchmark,
             supervised=model.supervised,
             first_sample=SAMPLES * (number - 1),
+            has_context="context" in model.decoding,
         )
         if optional_metrics is not None:
             hypotheses = [sentence.text for sentence in outputs]

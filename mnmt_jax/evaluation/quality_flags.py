@@ -19,7 +19,8 @@ _EXPLANATION = (
     "Percent of outputs: in another language by each detector, empty, equal to the source, and "
     "repeating themselves in a loop. On references: percent of the references that the detector "
     "before takes for another language, its error rate. Length: characters of the outputs, in "
-    "percent of those of the references. Unknown: characters of the sources that no piece of the "
+    "percent of those of the references. Without context: lines of documents that were translated "
+    "alone. Unknown: characters of the sources that no piece of the "
     "vocabulary covers."
 )
 
@@ -74,6 +75,7 @@ def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
         ("copied", lambda item: _percent(item.copied, item)),
         ("looping", lambda item: _percent(item.repeated, item)),
         ("length", lambda item: item.length_ratio),
+        ("without context", lambda item: _percent(item.without_context, item)),
         ("unknown", lambda item: item.unknown_characters),
     ]
 

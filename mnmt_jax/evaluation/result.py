@@ -110,6 +110,8 @@ class DirectionResult:
             unknown.
         calibration: mean and standard deviation of a metric's scores of references with injected
             errors, by field (`mnmt_jax.evaluation.language_normalization`).
+        without_context: number of lines of documents that were translated alone; None if the
+            evaluation has no document context, or unknown.
     """
 
     source: str
@@ -140,6 +142,7 @@ class DirectionResult:
     repeated: int | None = None
     length_ratio: float | None = None
     calibration: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    without_context: int | None = None
 
     @property
     def direction(self) -> Direction:

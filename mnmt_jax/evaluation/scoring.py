@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.decoding.guards import is_copy, is_repetitive
+from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
 from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
@@ -49,6 +51,7 @@ def score_direction(
     benchmark: Benchmark,
     supervised: Collection[Direction] | None,
     first_sample: int = 0,
+    has_context: bool = False,
 ) -> ScoredDirection:
     """Score the translations of one direction.
 
@@ -59,6 +62,7 @@ def score_direction(
         benchmark: benchmark with the language detectors.
         supervised: directions that the model was trained on; None if unknown.
         first_sample: index of the first sample sentence, modulo the number of sentences.
+        has_context: whether documents were translated with context.
     """
     source, target = direction
     hypotheses = [output.text for output in outputs]
@@ -86,6 +90,7 @@ def score_direction(
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
         text_fingerprint=texts.fingerprint,
+        without_context=sum(item.without_context for item in outputs) if has_context else None,
         **_flags(direction, texts, hypotheses, benchmark),
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
@@ -139,10 +144,7 @@ def _text_notes(
     one_sided_count = sum(map(has_words_on_one_side, texts.sources, texts.references))
     return [
         f"{truncated_count} sources were too long and were cut" if truncated_count else "",
-        f"{alone_count} sources were translated without context, because the translation of their "
-        "chunk had another number of sentences"
-        if alone_count
-        else "",
+        f"{pluralize(alone_count, 'source')} {WITHOUT_CONTEXT}" if alone_count else "",
         f"sources with characters unknown to the vocabulary, {describe_unknown(unknown)}"
         if unknown
         else "",

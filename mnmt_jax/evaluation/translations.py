@@ -30,7 +30,7 @@ class TranslatedSentence:
         truncated: whether the source was too long and was cut at the end.
         pivot: intermediate text if translated through a pivot language, else None.
         unknown_characters: characters of the source that no piece of the vocabulary covers.
-        without_context: whether its chunk of a document was not divided.
+        without_context: as in `mnmt_jax.decoding.translate_lines.Translation`.
     """
 
     text: str

@@ -109,7 +109,7 @@ def read_initial_params(
     for method in config.methods:
         for required in method.required_sources(config.model):
             if required.run_name in runs:
-                runs[required.run_name].check_kind(required)
+                runs[required.run_name].check_kind(required, config)
     leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
     shapes = {param_path(path): tuple(leaf.shape) for path, leaf in leaves}
     if mappings:

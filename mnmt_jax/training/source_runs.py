@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config
+from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.layouts import check_source_layout, encoder_layers, get_layout
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.errors import UserError, join_names, pluralize
@@ -88,11 +89,16 @@ class SourceRun:
         """The step of the parameters."""
         return self._loaded[1]
 
-    def check_kind(self, requirement: RequiredSource) -> None:
+    def check_kind(self, requirement: RequiredSource, config: Config) -> None:
         """Check that the run is the kind of model that a method requires.
 
+        Args:
+            requirement: the requirement.
+            config: configuration of the new run.
+
         Raises:
-            UserError: if it is another kind of model, or has too few layers.
+            UserError: if it is another kind of model, or has too few layers; if an encoder has seen
+                sources with other tags.
         """
         model = self.config.model
         if requirement.layout:
@@ -101,10 +107,22 @@ class SourceRun:
         else:
             layers = encoder_layers(get_layout(model.layout, model.stage_layers))
             kind = "encoder layer"
+            self._check_source_tag(config)
         if layers < requirement.layers:
             raise UserError(
                 f"{self.spec.flag}: has {pluralize(layers, kind)}, but {requirement.field} "
                 f"copies {requirement.layers}; lower that, or name a deeper run"
+            )
+
+    def _check_source_tag(self, config: Config) -> None:
+        keys = self.config.data.instruction, config.data.instruction
+        tags = [get_instruction(key).source_tag for key in keys]
+        if tags[0] != tags[1]:
+            before, after = (f"the tag of the {tag} language" if tag else "no tag" for tag in tags)
+            raise UserError(
+                f"{self.spec.flag}: its encoder was trained on sources with {before} "
+                f"(Data.instruction='{keys[0]}'), but Data.instruction='{keys[1]}' has {after}; "
+                "use an instruction with the same source"
             )
 
     def check_all(self, config: Config, vocabulary: Vocabulary) -> None:

@@ -100,7 +100,7 @@ def test_chunks_are_those_of_training(translator, searched, tmp_path):
         chunks = ContextCorpus(corpus, context, translator.vocabulary)
         trained = [source for source, _ in chunks.pairs("train", ("en", "de"))]
         searched.clear()
-        run_job(job_of(translator, context.pieces), lines)
+        run_job(job_of(translator, context.pieces, max_length=13), lines)
         assert [text for text in searched if text] == trained
         divisions.add(tuple(trained))
     assert len(divisions) > len(translator.contexts) / 2  # the limits show
@@ -129,6 +129,15 @@ def test_lines_of_a_chunk_with_other_sentences_are_translated_alone(
     assert [h.score for h in completed[3].hypotheses] == [-1, -2]
 
 
+def test_the_only_line_of_a_chunk_is_marked_in_a_document_of_several(translator, searched):
+    longest = " ".join(["one"] * 12)
+    lines = ["one", "two", "one | two", longest, "", "", "river", "", "one | two"]
+    completed = run_job(job_of(translator), lines)
+    marked = [n for n, translation in completed.items() if translation.without_context]
+    assert sorted(marked) == [2, 3]
+    assert {"one| two", "one | two", longest, "river"} < set(searched)
+
+
 def test_finished_lines_are_left_out(translator, searched):
     completed = run_job(job_of(translator), done={0, 1, 2, 3, 7})
     assert set(completed) == set(range(len(LINES))) - {0, 1, 2, 3, 7}
@@ -145,7 +154,9 @@ def test_languages_are_not_mixed_in_a_chunk(translator):
     ("pieces", "options", "message"),
     [
         (7, {}, "--context=7: the model was trained with 5, 11"),
-        (0, {"pivot": "fr"}, "leave --pivot, --glossary"),
+        (0, {"pivot": "fr"}, "leave --pivot out"),
+        (0, {"pivot": "fr", "source_contrast": 0.7}, "leave --pivot, Decode.source_contrast out"),
+        (0, {"max_length": 10}, "--context=11: .* longer than Decode.max_length=10; raise it"),
         (0, {"buckets": (4, 8)}, "--context=11: chunks may be longer than the largest bucket"),
     ],
 )
@@ -169,6 +180,16 @@ def test_a_translator_warns_of_lines_without_context(translator):
     alone = translator.translate(LINES, source="en", target="de")
     with pytest.warns(MnmtWarning, match="7 lines translated without context"):
         assert translator.translate(LINES, source="en", target="de", context=0) == alone
+
+
+@pytest.mark.parametrize(("context", "expected"), [(True, {"context": 0}), (False, {})])
+def test_context_may_be_true_or_false(translator, searched, context, expected):
+    options = {"source": "en", "target": "de"}
+    actual = list(translator.stream(LINES, **options, context=context))
+    texts = list(searched)
+    searched.clear()
+    assert actual == list(translator.stream(LINES, **options, **expected))
+    assert texts == searched
 
 
 def test_the_command_writes_a_line_for_each_line(translator, searched, tmp_path, monkeypatch):

@@ -14,9 +14,17 @@ import pytest
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.document_context import SEPARATOR, Context, even_sizes
-from mnmt_jax.data.document_corpus import ContextCorpus, DocumentIds, check_separator, documents
+from mnmt_jax.data.document_corpus import (
+    ChunkCounts,
+    ContextCorpus,
+    DocumentIds,
+    check_separator,
+    documents,
+)
+from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.data.text_reader import Cleaning
+from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training import open_run
@@ -150,9 +158,9 @@ def test_dropped_lines_keep_the_others_in_their_documents(folder):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (IDS[:-1], "train.ids: 9 document ids of at least 10 lines"),
-        ([*IDS, "d"], "train.ids: 11 document ids of 10 lines"),
-        (["a", "", *IDS[2:]], "train.ids:2: no document id"),
+        (IDS[:-1], "train.ids: has 9 lines, but the text has at least 10;"),
+        ([*IDS, "d"], "train.ids: has 11 lines, but the text has 10;"),
+        (["a", "", *IDS[2:]], "train.ids:2: no document id; .* blank and bad ones included"),
     ],
 )
 def test_wrong_ids_are_refused(folder, ids, message):
@@ -214,7 +222,65 @@ def test_a_cache_has_tasks_of_sentences_and_of_chunks(folder, capsys):
     assert [len(document) for document in whole] != [1] * len(IDS)
     again = json.loads((folder / "cache" / "cache.json").read_text())["tasks"][-1]
     assert again["context"] == {"pieces": 60, "separator": SEPARATOR}
-    assert "mine_context60_de_en" in capsys.readouterr().err
+    log = capsys.readouterr().err
+    assert f"mine_context60_de_en train: 4 documents of 10 sentences, {len(texts)} chunks of" in log
+    assert f"{10 / len(texts):.1f} sentences on average" in log and "warning: --context" not in log
+
+
+SEPARATE = [f"{n}" for n in range(len(IDS))]
+
+
+@pytest.mark.parametrize(
+    ("ids", "separator", "message"),
+    [
+        (SEPARATE, SEPARATOR, "all 10 chunks are single sentences; check that --document_ids"),
+        (IDS, "e", "all 10 chunks are single sentences; .* do not contain --separator=e"),
+    ],
+)
+def test_chunks_of_single_sentences_are_refused(folder, ids, separator, message):
+    write_ids(folder, ids)
+    corpus = corpus_of(folder)
+    context = Context(60, separator)
+    with pytest.raises(UserError, match=message):
+        list(ContextCorpus(corpus, context, made_text.vocabulary()).pairs("train", ("en", "de")))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([[1]] * 17 + [[2]], ""),
+        ([[1]] * 19 + [[1, 1]], "all 21 chunks are single sentences"),
+        ([[1]] * 28 + [[2]], "only 2 of 30 sentences are in chunks of several"),
+        ([[2, 3]], "all 5 sentences have the same document id"),
+        ([[5]], ""),
+    ],
+)
+def test_suspicious_chunks_are_reported(sizes, message, capsys):
+    counts = ChunkCounts()
+    for document in sizes:
+        counts.add(document)
+    try:
+        counts.check(Context(9))
+    except UserError as error:
+        assert message and message in str(error)
+        return
+    output = capsys.readouterr().err
+    assert message in output if message else output == ""
+
+
+def test_a_context_whose_chunks_are_all_too_long_is_refused(folder):
+    write_ids(folder, ["a"] * 5 + ["b"] * 5)
+    flags = "--vocab_size=45", "--no-byte_fallback", f"--document_ids={folder}/{{split}}.ids"
+    cache = _cache(folder, *flags, "--context=90")
+    name = "mine_context90_en_de"
+    shortest = int(cache.lengths(name, "train")[:, 0].min())
+    data = Data(source_length=shortest + 1, target_length=1000, temperature=1.0)
+    sentences = dataclasses.replace(data, tasks=("mine_en_de", "mine_de_en"))
+    Pipeline(cache, LAYOUTS["prefix"], sentences).check_fits()
+    with pytest.raises(UserError, match=f"{name}: all . training pairs .* out of Data.tasks"):
+        Pipeline(
+            cache, LAYOUTS["prefix"], dataclasses.replace(data, tasks=("mine_de_en", name))
+        ).check_fits()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +300,11 @@ def test_flags_that_do_not_fit_are_refused(folder, flags, message):
 
 @pytest.mark.parametrize(
     ("ids", "message"),
-    [(IDS[:-1], "9 document ids"), (None, "train.ids: no such file of document")],
+    [
+        (IDS[:-1], "train.ids: has 9 lines"),
+        (SEPARATE, "train.ids: no document has two sentences"),
+        (None, "train.ids: no such file of document"),
+    ],
 )
 def test_wrong_ids_are_reported_before_a_vocabulary_is_trained(folder, ids, message, monkeypatch):
     monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_sentencepiece", None)

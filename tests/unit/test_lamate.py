@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from mnmt_jax.config.sections import Model, Optimizer
+from mnmt_jax.config.sections import Data, Model, Optimizer
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS, encoder_layers
 from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
@@ -80,11 +80,12 @@ def test_the_enc_stack_reads_the_fused_groups(ends):
     np.testing.assert_allclose(entered, adaptor(groups, params), atol=1e-5)
 
 
-def read(run, model: Model, name: str = "encoder"):
+def read(run, model: Model, name: str = "encoder", instruction: str = "register"):
     """Return what a new run copies from a run."""
     spec, vocabulary = SourceRunSpec(run, name=name), made_vocabulary()
     shapes = parameter_shapes(model, vocabulary.size)
-    return read_initial_params([spec], shapes, config_with(model), vocabulary)
+    config = dataclasses.replace(config_with(model), data=Data(instruction=instruction))
+    return read_initial_params([spec], shapes, config, vocabulary)
 
 
 def new_params(model: Model):
@@ -133,6 +134,16 @@ def test_a_run_without_enough_encoder_layers_is_refused(layout, stages, message,
     write_random_run(tmp_path, Model(layout, stages, **SIZES))
     with pytest.raises(UserError, match=f"^--initialize_from=encoder=.*{message}"):
         read(tmp_path, model_of())
+
+
+def test_an_encoder_of_other_source_tags_is_refused(tmp_path):
+    source = config_with(Model("masked_lm", (4,), **SIZES))
+    untagged = dataclasses.replace(source, data=Data(instruction="3"))
+    write_random_run(tmp_path, untagged.model, config=untagged)
+    message = r"no tag \(Data.instruction='3'\), but .*='register' has the tag of the target"
+    with pytest.raises(UserError, match=message):
+        read(tmp_path, model_of())
+    assert read(tmp_path, model_of(), instruction="2").sources  # the same source as 3
 
 
 def test_encoder_layers_by_layout():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
+from mnmt_jax.evaluation.evaluate import evaluate
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.quality_flags import quality_table
 from mnmt_jax.evaluation.report import report_page
+from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import score_direction
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
@@ -70,3 +73,26 @@ def test_tables_have_a_row_for_each_system():
     assert "off-target (glotlid.bin)" in table and "looping" not in table
     page = report_page([flagged, run])
     assert "Quality flags" in page and "<td>98.2</td>" in page
+
+
+def test_lines_without_context_are_a_flag_of_evaluations_with_context(tmp_path):
+    corpus, _ = find_corpus("cldr_quickstart")
+    benchmark = Benchmark("cldr_quickstart", corpus, limit=SENTENCES).only([PAIR])
+    for settings, alone in (({}, 0), ({"context": 120}, 0), ({"context": 120}, 3)):
+        folder = tmp_path / f"{len(settings)}{alone}"
+        model = EvaluatedModel(
+            "made",
+            lambda lines, direction, alone=alone: [
+                TranslatedSentence(line, without_context=n < alone) for n, line in enumerate(lines)
+            ],
+            None,
+            settings,
+        )
+        result = evaluate(model, benchmark, folder)
+        assert result.directions[0].without_context == (alone if settings else None)
+        is_shown = "without context" in (folder / "table.md").read_text()
+        assert is_shown == bool(settings)
+        assert read_result(folder) == result
+    header, _, row = quality_table([result]).splitlines()
+    cells = dict(zip(*([*map(str.strip, line.split("|"))] for line in (header, row)), strict=True))
+    assert cells["without context"] == "15.0"

@@ -313,8 +313,7 @@ def test_sources_of_one_length_are_exchanged_for_the_meaning():
     ):
         assert str(other.source.tolist()) == text and len(other.source) == len(one.source)
         assert other.target is one.target and other.target_lang == one.target_lang
-    with pytest.raises(UserError, match="^no two sources of a direction .* raise --limit$"):
-        meaning_contrasts([example(inference_model, SOURCES[:2], 9, ("en", "de"))])
+    assert meaning_contrasts([example(inference_model, SOURCES[:2], 9, ("en", "de"))]) == []
 
 
 class MadeMeans:
@@ -348,12 +347,14 @@ def test_steering_adds_the_difference_of_two_languages(monkeypatch):
     none, random = evaluation.steering(selections, 3)
     assert none == {"heads": "none", "target": 100, "other": 0}
     # Into German one and two of four are French; from French none is German.
-    assert random == {"heads": "random", "target": (75 + 50 + 100 + 100) / 4, "other": 75 / 4}
+    draws = [{"target": 87.5, "other": 12.5}, {"target": 75, "other": 25}]
+    assert random == {"heads": "random", "target": 81.25, "other": 18.75, "draws": draws}
     assert asked[2:4] == [({heads[0]: 3.0}, False), ({heads[0]: -3.0}, False)]
     asked.clear()
     none, random = evaluation.ablation(selections)
     assert none == {"heads": "none", "chosen": [[]], "chrf": 50, "off_target": 0}
     assert random["chrf"] == 51.5 and random["off_target"] == 75 / 4
+    assert [draw["chrf"] for draw in random["draws"]] == [51, 52]
     assert asked[-1] == ({head: 5.0 for head in heads}, True)
 
 
@@ -370,31 +371,37 @@ def run(tmp_path_factory):
     return folder
 
 
+def edited_rows(selections, value):
+    """Return rows of both kinds of edits."""
+    rows = []
+    for name, sets in selections.items():
+        row = {"heads": name, "chosen": sets, "chrf": 1, "off_target": value}
+        row |= {"target": value, "other": 2}
+        draws = [{**row, "other": other, "chrf": 1} for other in (1.25, 3.5, 2)]
+        rows.append({**row, "draws": draws} if len(sets) > 1 else row)
+    return rows
+
+
+def effects_of(model, count, top):
+    """Return effects in which one head carries all."""
+    shares = {head: float(head.number == top) for head in list_heads(model)}
+    states = {site: 0.25 for site in state_sites(model.layout)}
+    return Effects(count, 1.5, shares, states, {"source": 0.0, "register": 0.75}, 1.0)
+
+
 def test_the_command_reports_both_subtasks(run, tmp_path, monkeypatch):
     seen = {}
 
     def measured(inference_model, contrasts, max_length, means):
         name = "language" if not seen else "meaning"
         seen[name] = contrasts
-        top = 3 if name == "language" else 1
-        shares = {head: float(head.number == top) for head in list_heads(inference_model.model)}
-        states = {site: 0.25 for site in state_sites(inference_model.model.layout)}
-        return Effects(len(contrasts), 1.5, shares, states, {"source": 0.0, "register": 0.75}, 1.0)
+        means._sums |= {"de": {}, "fr": {}}
+        count = sum(len(contrast.source.sources) for contrast in contrasts)
+        return effects_of(inference_model.model, count, 3 if name == "language" else 1)
 
     def rows(self, selections, *strength):
         seen["selections"], seen["directions"] = selections, self.directions
-        value = strength[0] if strength else 7
-        return [
-            {
-                "heads": name,
-                "chosen": [],
-                "chrf": 1,
-                "off_target": value,
-                "target": value,
-                "other": 2,
-            }
-            for name in selections
-        ]
+        return edited_rows(selections, strength[0] if strength else 7)
 
     monkeypatch.setattr(translation_heads, "measure_effects", measured)
     monkeypatch.setattr(HeadEvaluation, "ablation", rows)
@@ -413,12 +420,39 @@ def test_the_command_reports_both_subtasks(run, tmp_path, monkeypatch):
     drawn = {head.number for heads in selections["random"] for head in heads}
     assert drawn <= {2, 4}
     for text in (
-        "register after all layers",
+        "register, all layers together",
         "75",
         "Steering, heads: 1, strength 9",
         "layer 1, att",
+        "<td>1.3</td>",
+        "2.0 (1.2 to 3.5)",
+        "of 60 sentences have no partner for the meaning",
+        "shares of the language are of 60 sentences; below 100",
     ):
         assert text in page
+
+
+def test_without_sources_of_equal_length_the_language_is_measured(
+    run, tmp_path, monkeypatch, capsys
+):
+    def measured(inference_model, contrasts, max_length, means):
+        means._sums |= {contrast.source.direction[1]: {} for contrast in contrasts}
+        return effects_of(inference_model.model, 2, 3)
+
+    monkeypatch.setattr(translation_heads, "measure_effects", measured)
+    monkeypatch.setattr(HeadEvaluation, "ablation", lambda self, sets: edited_rows(sets, 7))
+    monkeypatch.setattr(HeadEvaluation, "steering", lambda self, sets, _: edited_rows(sets, 7))
+    flags = ["--task=cldr_quickstart", "--limit=1", "--top=1", "--gin.Decode.buckets=(128,)"]
+    directions = "--directions=en-de,en-fr"
+    command("analyse", "heads", "--run", run, "--output", tmp_path, *flags, directions)
+    page = (tmp_path / "analysis.html").read_text("utf-8")
+    assert "The meaning is not measured: no two sources" in page
+    assert '<th scope="row">meaning</th>' not in page
+    assert "warning: shares of the language are of 2 sentences" in capsys.readouterr().err
+    # French has no other target language here, so that only its meaning could be compared.
+    with pytest.raises(UserError, match="^--directions: nothing to compare in .* into fr; "):
+        flags += ["--directions=en-de,de-fr", "--overwrite"]
+        command("analyse", "heads", "--run", run, "--output", tmp_path, *flags)
 
 
 @pytest.mark.parametrize(
