@@ -100,7 +100,8 @@ def main() -> None:
         baseline, *other_folders = flags.results
         for folder, result in zip(other_folders, results[1:], strict=True):
             scores = paired_scores(Path(baseline), Path(folder), flags.paired_bootstrap)
-            print(f"\nAgainst {results[0].name}:\n\n{paired_table(scores, result.name)}")
+            table = paired_table(scores, (results[0].name, result.name))
+            print(f"\nAgainst {results[0].name}:\n\n{table}")
     print(f"\n{sample_lines(results, flags.samples)}")
 
 

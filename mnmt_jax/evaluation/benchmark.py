@@ -64,6 +64,7 @@ class Benchmark:
         task: the argument.
         split: the argument.
         note: the argument.
+        limit: the argument.
         detector: the argument, or lid.176.
         second_detector: the argument.
         directions: the available directions, in the order of the corpus.
@@ -86,7 +87,7 @@ class Benchmark:
         self.detector = detector or make_lid176()
         self.second_detector = second_detector
         self._corpus = corpus
-        self._limit = limit
+        self.limit = limit
         codes = set(corpus.languages if languages is None else languages)
         self.directions: tuple[Direction, ...] = tuple(
             pair for pair in corpus.directions(split) if codes.issuperset(pair)
@@ -119,7 +120,7 @@ class Benchmark:
             UserError: if a language has no pair with English, or no sentence is common.
         """
         unlimited = copy.copy(self)
-        unlimited._limit = 0
+        unlimited.limit = 0
         by_english = {code: unlimited._sentences_by_english(code) for code in languages}
         first, *others = by_english.values()
         common = [text for text in first if all(text in other for other in others)]
@@ -127,7 +128,7 @@ class Benchmark:
             raise UserError(
                 f"task '{self.task}': no {self.split} sentence is common to {join_names(languages)}"
             )
-        common = common[: self._limit or None]
+        common = common[: self.limit or None]
         aligned = copy.copy(self)
         aligned._aligned = {
             code: [sentences[text] for text in common] for code, sentences in by_english.items()
@@ -162,7 +163,7 @@ class Benchmark:
         if isinstance(self._corpus, CldrPhrases):
             return TestSet(self._phrases[source], self._phrases[target])
         pairs = list(
-            itertools.islice(self._corpus.pairs(self.split, direction), self._limit or None)
+            itertools.islice(self._corpus.pairs(self.split, direction), self.limit or None)
         )
         if not pairs:
             raise UserError(
@@ -201,7 +202,7 @@ class Benchmark:
         assert isinstance(self._corpus, CldrPhrases)
         size = self._corpus.size(self.split, self.directions[0])
         cldr = self._corpus.cldr
-        meanings = cldr.meanings(self.split, min(size, self._limit or size))
+        meanings = cldr.meanings(self.split, min(size, self.limit or size))
         candidates = map(canonical_code_or_input, self._candidates)
         candidate_codes = (code for code in candidates if code in MITRE_LANGUAGES)
         codes = dict.fromkeys((*cldr.languages, *candidate_codes))

@@ -180,6 +180,18 @@ def _training_notes(results: Sequence[RunResult]) -> list[str]:
     ]
 
 
+def limit_notes(results: Sequence[RunResult]) -> list[str]:
+    """Return a note for each limit of the sentences of a direction (`--limit`)."""
+    names: dict[str, list[str]] = {}
+    for result in results:
+        if text := result.signatures.get("sentences"):
+            names.setdefault(str(text), []).append(result.name)
+    return [
+        f"Sentences: {text}{'' if len(these) == len(results) else f' ({join_names(these)})'}."
+        for text, these in names.items()
+    ]
+
+
 def metric_notes(groups: Sequence[DirectionGroup], metrics: Sequence[Metric]) -> list[str]:
     """Return a note for each mean over fewer directions than its group has."""
     notes = []

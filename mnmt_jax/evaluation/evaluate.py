@@ -365,7 +365,9 @@ def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict
     for item in scored:
         if item.scores.bleu_signature:
             targets.setdefault(item.scores.bleu_signature, {})[item.result.target] = None
+    limit = f"at most the first {benchmark.limit:,} of each direction (--limit)"
     signatures: dict[str, Any] = {
+        **({"sentences": limit} if benchmark.limit else {}),
         "bleu": {f"to {' '.join(codes)}": signature for signature, codes in targets.items()},
         "chrf": scored[0].scores.chrf_signature,
         "intervals": interval_signature(),

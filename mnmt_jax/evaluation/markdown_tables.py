@@ -13,6 +13,7 @@ from mnmt_jax.evaluation.averages import Average, Averages
 from mnmt_jax.evaluation.comparison import (
     comparison_notes,
     direction_groups,
+    limit_notes,
     metric_notes,
     training_reference,
 )
@@ -106,7 +107,7 @@ def comparison_table(
         directions and sentences common to all.
     """
     metrics, groups = leading_metrics(results, names), direction_groups(results)
-    header = ["model", "steps", "seconds", "decoding", "directions", "sentences"]
+    header = ["model", "steps", "training seconds", "decoding", "directions", "sentences"]
     header += [metric.title for metric in metrics]
     rows = []
     for group in groups:
@@ -122,7 +123,7 @@ def comparison_table(
                 for metric in metrics
             ]
             rows.append([model_label(result), *facts, *scores])
-    notes = [*comparison_notes(results), *metric_notes(groups, metrics)]
+    notes = [*limit_notes(results), *comparison_notes(results), *metric_notes(groups, metrics)]
     notes += significance.notes if significance else []
     return "\n\n".join([markdown_table(header, rows), *notes])
 

@@ -20,7 +20,7 @@ from sacrebleu.metrics.base import Metric
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statistics
-from mnmt_jax.evaluation.significance import SEED, direction_difference
+from mnmt_jax.evaluation.significance import SEED, direction_difference, limits_of_p
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import get_language
 
@@ -79,17 +79,17 @@ def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
     return scores
 
 
-def paired_table(scores: Sequence[PairedScore], title: str) -> str:
+def paired_table(scores: Sequence[PairedScore], names: tuple[str, str]) -> str:
     """Format the scores as a Markdown table with counts of significant differences and signatures.
 
     Differences are significant by the two-sided p of approximate randomization.
 
     Args:
         scores: result of `paired_scores`.
-        title: name of the second system.
+        names: names of the baseline and of the other system.
     """
-    header = ["direction", "metric", "first", title, "difference"]
-    header += ["p (bootstrap)", "p (randomization)"]
+    header = ["direction", "metric", *names, "difference"]
+    header += ["p (bootstrap, one-sided)", "p (randomization)"]
     rows = [
         [score.direction, score.metric, f"{score.first:.1f}", f"{score.second:.1f}"]
         + [f"{score.second - score.first:+.1f}", f"{score.p:.3f}", f"{score.p_randomization:.3f}"]
@@ -107,7 +107,8 @@ def paired_table(scores: Sequence[PairedScore], title: str) -> str:
         )
     signatures = dict.fromkeys(f"{score.metric}: {score.signature}" for score in scores)
     samples = dict.fromkeys(
-        f"p: resamples and trials:{score.samples}|seed:{SEED}" for score in scores
+        f"p: resamples and trials:{score.samples}|seed:{SEED}\n{limits_of_p(score.samples)}"
+        for score in scores
     )
     return "\n".join([*lines, "", *signatures, *samples])
 

@@ -14,6 +14,7 @@ from mnmt_jax.evaluation.comparison import (
     DirectionGroup,
     comparison_notes,
     direction_groups,
+    limit_notes,
     metric_notes,
     training_reference,
     with_common_directions,
@@ -151,7 +152,8 @@ def _summary(
         text += ", over the directions and sentences that all models have. Bold is best"
     if significance:
         text += "; ± is half the width of the 95 % interval over sentences"
-    comparison = [tag("p", note, class_="warning") for note in comparison_notes(runs)]
+    warnings = [*limit_notes(runs), *comparison_notes(runs)]
+    comparison = [tag("p", note, class_="warning") for note in warnings]
     notes = [*metric_notes(groups, metrics), *(significance.notes if significance else [])]
     left_out = [tag("p", note, class_="muted") for note in notes]
     return section(
@@ -201,7 +203,7 @@ def _facts(runs: Sequence[RunResult]) -> list[Html]:
     """Return a table of training and decoding facts, one row per run; none without facts."""
     if all(run.step is None and not run.decoding for run in runs):
         return []
-    titles = ("model", "steps", "seconds", "parameters", "decoding")
+    titles = ("model", "steps", "training seconds", "parameters", "decoding")
     head = tag("tr", [tag("th", text, scope="col") for text in titles])
     rows = []
     for number, run in enumerate(runs):
@@ -227,7 +229,9 @@ def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> Html:
         unfolded = metric in (leading[0], leading[-1]) or small
         body = [explanation, metric_heatmaps(runs, metric, languages)]
         maps.append(collapsible(tag("summary", metric.title), *body, unfolded=unfolded))
-    return section("Every direction", maps)
+    mixed = any({item.supervised for item in run.directions} >= {True, False} for run in runs)
+    remark = "Means of rows and columns are over trained and zero-shot directions together."
+    return section("Every direction", tag("p", remark, class_="muted") if mixed else "", maps)
 
 
 def _reference_error(metric: Metric, runs: Sequence[RunResult]) -> str:

@@ -189,6 +189,14 @@ class SentenceSignificance:
         return differences / len(directions)
 
 
+def limits_of_p(samples: int) -> str:
+    """Return sentences for readers: what p of a number of samples do not say."""
+    return (
+        f"p are at least {1 / (samples + 1):.1g} and not corrected for the number of rows. They "
+        "say whether other sentences would give another result, not whether another seed would."
+    )
+
+
 def direction_difference(
     metric: str, first: np.ndarray, second: np.ndarray, samples: int = SAMPLES
 ) -> PairedDifference:

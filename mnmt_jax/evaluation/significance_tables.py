@@ -10,10 +10,10 @@ from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table, model_label
 from mnmt_jax.evaluation.result import Metric, RunResult
 from mnmt_jax.evaluation.seed_statistics import SEED_HEADER, seed_rows
-from mnmt_jax.evaluation.significance import SentenceSignificance
+from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
 
 _HEADER = ("system", "directions", "metric", "difference", "95 % interval") + (
-    "p (bootstrap)",
+    "p (bootstrap, one-sided)",
     "p (randomization)",
 )
 
@@ -29,7 +29,10 @@ def difference_table(
         significance: their tests.
     """
     rows = _rows(results, leading_metrics(results, names), significance)
-    return f"{_title(results)}:\n\n{markdown_table(_HEADER, rows)}" if rows else ""
+    if not rows:
+        return ""
+    table = markdown_table(_HEADER, rows)
+    return f"{_title(results)}:\n\n{table}\n\n{_explanation(significance.samples)}"
 
 
 def difference_section(
@@ -47,13 +50,8 @@ def difference_section(
     rows = _rows(results, metrics, significance) if significance else []
     if not significance or not rows:
         return []
-    text = (
-        f"Means over directions; {significance.samples:,} resamples of the sentences. p by the "
-        "paired bootstrap (in effect one-sided) and by approximate randomization, as in sacreBLEU, "
-        "without correction for the number of rows. They say whether other sentences would give "
-        "another result, not whether another seed would."
-    )
-    return [section(_title(results), tag("p", text, class_="muted"), text_table(_HEADER, rows))]
+    text = tag("p", _explanation(significance.samples), class_="muted")
+    return [section(_title(results), text, text_table(_HEADER, rows))]
 
 
 def seed_section(
@@ -68,6 +66,14 @@ def seed_section(
     )
     table = text_table(SEED_HEADER, seed_rows(groups, names))
     return [section("Over seeds", tag("p", text, class_="muted"), table)]
+
+
+def _explanation(samples: int) -> str:
+    return (
+        f"Means over directions; {samples:,} resamples of the sentences. p by the paired bootstrap "
+        "(in effect one-sided) and by approximate randomization, as in sacreBLEU. "
+        f"{limits_of_p(samples)}"
+    )
 
 
 def _title(results: Sequence[RunResult]) -> str:

@@ -1,5 +1,6 @@
 """Evaluation end to end with fake translators of known scores."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,7 +9,7 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
-from mnmt_jax.evaluation.comparison import comparison_notes
+from mnmt_jax.evaluation.comparison import comparison_notes, limit_notes
 from mnmt_jax.evaluation.evaluate import evaluate, report, score, translate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import comparison_table
@@ -418,6 +419,12 @@ def test_limit_and_choice_of_directions(corpus, tmp_path):
     result = evaluate(_subject(translate), benchmark, tmp_path, subset="zero_shot")
     assert [item.direction for item in result.directions] == [("de", "fr"), ("fr", "de")]
     assert {item.sentences for item in result.directions} == {7}
+    limit = "Sentences: at most the first 7 of each direction (--limit)."
+    for name in ("table.md", "report.html"):
+        assert limit in (tmp_path / name).read_text("utf-8")
+    full_result = dataclasses.replace(result, name="full", signatures={})
+    assert limit_notes([full_result, result]) == [limit.replace(".", f" ({result.name}).")]
+    assert limit_notes([full_result]) == []
     texts = benchmark.texts(("de", "fr"))
     full = [pair for pair, _ in zip(corpus.pairs("test", ("de", "fr")), range(7), strict=False)]
     assert list(zip(texts.sources, texts.references, strict=True)) == full

@@ -51,12 +51,14 @@ def test_a_clear_difference_is_significant(folders):
         assert clear.second > clear.first + 10 and max(clear.p, clear.p_randomization) < 0.01
         assert abs(chance.second - chance.first) < 8
         assert min(chance.p, chance.p_randomization) > 0.05 and chance.p != chance.p_randomization
-    page = paired_table(list(scores.values()), "other")
+    page = paired_table(list(scores.values()), ("base", "other"))
     assert (
         "BLEU: better in 1 of 2 directions, worse in 0, undecided in 1 "
         "(two-sided p < 0.05, randomization)." in page
     )
     assert "\nBLEU: nrefs:1|case:mixed|" in page and "trials:200|seed:12345" in page
+    assert "| base | other | difference | p (bootstrap, one-sided) |" in " ".join(page.split())
+    assert "p are at least 0.005 and not corrected for the number of rows." in page
 
 
 @pytest.mark.parametrize("differing, p", [(1, 1.0), (3, 0.25), (5, 0.0625)])
@@ -69,21 +71,23 @@ def test_few_sentences_are_no_evidence(folders, tmp_path, differing, p):
     for score in paired_scores(folders[0], tmp_path / "worse", samples=1000):
         assert score.second < score.first
         assert score.p_randomization == pytest.approx(p, abs=0.03)
-    page = paired_table(paired_scores(folders[0], tmp_path / "worse", samples=1000), "worse")
+    page = paired_table(
+        paired_scores(folders[0], tmp_path / "worse", samples=1000), ("base", "worse")
+    )
     assert "BLEU: better in 0 of 1 directions, worse in 0, undecided in 1" in page
 
 
 def test_the_verdict_is_by_the_two_sided_p():
     score = PairedScore("en-de", "BLEU", 1.0, 2.0, 0.03, 0.06, "", 100)
-    assert "undecided in 1" in paired_table([score], "other")
+    assert "undecided in 1" in paired_table([score], ("base", "other"))
     decided = dataclasses.replace(score, p=0.06, p_randomization=0.03)
-    assert "better in 1 of 1" in paired_table([decided], "other")
+    assert "better in 1 of 1" in paired_table([decided], ("base", "other"))
 
 
 def test_equal_systems_are_undecided(folders):
     scores = paired_scores(folders[0], folders[0], samples=20)
     assert {(s.p, s.p_randomization) for s in scores} == {(1.0, 1.0)}
-    assert "BLEU: better in 0 of 3 directions, worse in 0" in paired_table(scores, "same")
+    assert "BLEU: better in 0 of 3 directions, worse in 0" in paired_table(scores, ("base", "same"))
 
 
 def test_other_sentences_and_directions_are_refused(folders, tmp_path):

@@ -212,6 +212,13 @@ def test_a_missing_score_is_a_dash():
     assert dashes == ["English to Korean: left out", "German to Korean: left out"]
 
 
+def test_means_of_both_kinds_of_directions_are_named(runs):
+    remark = "Means of rows and columns are over trained and zero-shot directions together."
+    assert remark in report_page(runs)
+    zero_shot = tuple(item for item in runs[0].directions if not item.supervised)
+    assert remark not in report_page([dataclasses.replace(runs[0], directions=zero_shot)])
+
+
 def test_a_report_is_written_into_a_new_folder(tmp_path, runs):
     write_report(tmp_path / "new" / "report.html", runs)
     assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8") == report_page(runs)
@@ -223,7 +230,9 @@ def test_comparison_table(runs):
     lines = comparison_table(runs).splitlines()
     assert len({len(line) for line in lines}) == 1
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    header = "model,steps,seconds,decoding,directions,sentences,BLEU,chrF++,Exact,Off-target"
+    header = (
+        "model,steps,training seconds,decoding,directions,sentences,BLEU,chrF++,Exact,Off-target"
+    )
     assert rows[0] == header.split(",")
     assert [row[0] for row in rows[2:]] == ["first (prefix)", "register"] * 2
     assert [row[4] for row in rows[2:]] == ["supervised (6)"] * 2 + ["zero-shot (6)"] * 2
