@@ -116,14 +116,20 @@ def check_documents(corpus: Corpus, directions: Sequence[Direction]) -> None:
     """Read the documents of training and validation text once, to report errors before any work.
 
     Raises:
-        UserError: as `documents`; validation text may have no ids.
+        UserError: as `documents`, or if all documents are single sentences; validation text may
+            have no ids.
     """
     for split in ("train", "validation"):
         for direction in set(directions).intersection(corpus.directions(split)):
             ids = corpus.document_ids
             if split == "train" or (ids and ids.path(split, direction)):
-                for _ in documents(corpus, split, direction):
-                    pass
+                sizes = map(len, documents(corpus, split, direction))
+                if max(sizes, default=0) < 2:
+                    path = ids.path(split, direction) if ids else split
+                    raise UserError(
+                        f"{path}: no document has two sentences; write the same id for all lines "
+                        "of a document"
+                    )
 
 
 @dataclasses.dataclass

@@ -300,7 +300,11 @@ def test_flags_that_do_not_fit_are_refused(folder, flags, message):
 
 @pytest.mark.parametrize(
     ("ids", "message"),
-    [(IDS[:-1], "train.ids: has 9 lines"), (None, "train.ids: no such file of document")],
+    [
+        (IDS[:-1], "train.ids: has 9 lines"),
+        (SEPARATE, "train.ids: no document has two sentences"),
+        (None, "train.ids: no such file of document"),
+    ],
 )
 def test_wrong_ids_are_reported_before_a_vocabulary_is_trained(folder, ids, message, monkeypatch):
     monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_sentencepiece", None)
