@@ -29,7 +29,7 @@ def test_the_quickstart_compares_two_models(readme):
     root, printed = readme
     output = printed_by(printed, "scripts/quickstart.sh")
     rows = [[c.strip() for c in line.split("|")[1:-1]] for line in output.splitlines()[:6]]
-    assert rows[0][:5] == ["model", "steps", "seconds", "decoding", "directions"]
+    assert rows[0][:5] == ["model", "steps", "training seconds", "decoding", "directions"]
     assert {row[3] for row in rows[2:]} == {"greedy"}
     actual = [(row[0], row[1], row[4]) for row in rows[2:]]
     names = ("prefix", "register")

@@ -154,7 +154,9 @@ def test_the_command_names_a_bad_line_of_a_glossary(command, tmp_path):
     path.write_text("a\tb\nc\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"bad\.tsv, line 2: 0 tabs"):
         command(f"--glossary={path}")
-    flags = argparse.Namespace(runner="beam", output="o", split_sentences=False, glossary=path)
+    flags = argparse.Namespace(
+        runner="beam", output="o", split_sentences=False, context=None, glossary=path
+    )
     with pytest.raises(UserError, match="--glossary is not for --runner=beam"):
         translate._check_sharing(flags, 1)
 
