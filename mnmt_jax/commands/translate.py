@@ -219,24 +219,22 @@ def main() -> None:
 
 def _make_job(translator: Translator, flags: argparse.Namespace) -> TranslationJob:
     """Return the job that the flags describe."""
-    from mnmt_jax.decoding.context_job import ContextJob
+    from mnmt_jax.decoding.context_job import create_job
     from mnmt_jax.decoding.glossary import Glossary
     from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.translation_job import TranslationJob
 
-    plain_job = TranslationJob if flags.context is None else ContextJob
-    job = (SentenceJob if flags.split_sentences else plain_job).create(
-        translator,
-        pivot=flags.pivot,
-        beam_size=flags.beam_size,
-        glossary=Glossary.load(flags.glossary) if flags.glossary else None,
-        retry_off_target=flags.retry_off_target,
-        retry_pivot=flags.retry_pivot,
-        lid=flags.lid,
-    )
-    if isinstance(job, SentenceJob):
+    settings: dict[str, Any] = {
+        "pivot": flags.pivot,
+        "beam_size": flags.beam_size,
+        "glossary": Glossary.load(flags.glossary) if flags.glossary else None,
+        "retry_off_target": flags.retry_off_target,
+        "retry_pivot": flags.retry_pivot,
+        "lid": flags.lid,
+    }
+    if flags.split_sentences:
+        job = SentenceJob.create(translator, **settings)
         return dataclasses.replace(job, markup=flags.markup or "")
-    return job.with_context(flags.context) if isinstance(job, ContextJob) else job
+    return create_job(translator, context=flags.context, **settings)
 
 
 def _check_sharing(flags: argparse.Namespace, processes: int) -> None:

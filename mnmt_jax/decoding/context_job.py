@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.pretrained import PretrainedModel
@@ -145,6 +146,29 @@ class ContextJob(TranslationJob):
             )
             for position, line in enumerate(chunk)
         ]
+
+
+def create_job(
+    pretrained: PretrainedModel,
+    options: Decode | None = None,
+    *,
+    context: int | None,
+    **settings: Any,
+) -> TranslationJob:
+    """Check settings and return a job.
+
+    Args:
+        pretrained: the model.
+        options: as in `TranslationJob.create`.
+        context: as in `ContextJob.with_context`; None translates each line by itself.
+        settings: further arguments of `TranslationJob.create`.
+
+    Raises:
+        UserError: as `TranslationJob.create` and `ContextJob.with_context`.
+    """
+    if context is None:
+        return TranslationJob.create(pretrained, options, **settings)
+    return ContextJob.create(pretrained, options, **settings).with_context(context)
 
 
 def trained_context(pretrained: PretrainedModel, pieces: int) -> Context:

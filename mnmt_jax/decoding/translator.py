@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.document_context import WITHOUT_CONTEXT
-from mnmt_jax.decoding.context_job import ContextJob
+from mnmt_jax.decoding.context_job import create_job
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import GlossaryLike, as_glossary
 from mnmt_jax.decoding.guards import TranslationChecker
@@ -62,16 +62,15 @@ class Translator(PretrainedModel):
         terms = None if glossary is None else as_glossary(glossary)
         if isinstance(context, bool):
             context = 0 if context else None
-        job = (TranslationJob if context is None else ContextJob).create(
+        job = create_job(
             self,
             options,
+            context=context,
             pivot=pivot,
             glossary=terms,
             retry_off_target=retry_off_target,
             **overrides,
         )
-        if isinstance(job, ContextJob) and context is not None:
-            job = job.with_context(context)
         numbered = job.number_lines(lines, source=source, target=target)
         total = len(lines) if isinstance(lines, Sized) else None
         bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=not progress)

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
@@ -16,6 +16,10 @@ from mnmt_jax.evaluation.translations import TranslatedSentence, TranslateFn
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.translate_lines import Translation
+    from mnmt_jax.decoding.translation_job import TranslationJob
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,49 +98,29 @@ def load_evaluated_model(
         UserError: if the folder is not a run or does not have the checkpoint, or if the model does
             not have the pivot language.
     """
-    from mnmt_jax.decoding.context_job import ContextJob
+    from mnmt_jax.decoding.context_job import create_job
     from mnmt_jax.decoding.generate import describe_search
-    from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
     run_dir = RunDirectory.open(run)
     translator = Translator.load(run_dir, step, gin_files=gin_files, bindings=bindings)
-    create = TranslationJob.create if context is None else ContextJob.create
-    job = create(translator, pivot=pivot, pivot_prompt=pivot_prompt, beam_size=beam_size)
+    search: dict[str, Any] = {
+        "beam_size": beam_size,
+        "pivot": pivot,
+        "pivot_prompt": pivot_prompt,
+        "context": context,
+    }
+    job = create_job(translator, **search)
     config = dataclasses.replace(run_dir.config(gin_files, bindings), decode=job.decode)
-    pivot = job.pivot
-    extra_settings: dict[str, Any] = {} if pivot is None else {"pivot": pivot}  # beside `Decode`
-    if job.pivot_prompt:
-        extra_settings["pivot_prompt"] = True
-    if isinstance(job, ContextJob) and context is not None:
-        extra_settings["context"] = job.with_context(context).context.pieces
 
     def translate(lines: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
         source, target = direction
-        translations = translator.translate_nbest(
-            lines,
-            source=source,
-            target=target,
-            beam_size=beam_size,
-            pivot=pivot,
-            pivot_prompt=pivot_prompt,
-            context=context,
-        )
-        return [
-            TranslatedSentence(
-                item.text,
-                item.truncated,
-                item.pivot,
-                item.unknown_characters,
-                item.without_context,
-            )
-            for item in translations
-        ]
+        translations = translator.translate_nbest(lines, source=source, target=target, **search)
+        return list(map(_translated_sentence, translations))
 
     checkpoint_prefix = f"{step}, " if isinstance(step, str) else ""
     trained_config = run_dir.config()
-    if config.data.instruction != trained_config.data.instruction:
-        extra_settings["instruction"] = config.data.instruction
+    extra_settings = _extra_settings(job, config, trained_config)
     run_settings = dataclasses.asdict(trained_config.decode)
     settings = dataclasses.asdict(config.decode)
     overrides = {name: value for name, value in settings.items() if run_settings[name] != value}
@@ -158,6 +142,36 @@ def load_evaluated_model(
         decoding_overrides={**overrides, **extra_settings},
     )
     return evaluated_model, translator.languages
+
+
+def _translated_sentence(translation: Translation) -> TranslatedSentence:
+    return TranslatedSentence(
+        translation.text,
+        translation.truncated,
+        translation.pivot,
+        translation.unknown_characters,
+        translation.without_context,
+    )
+
+
+def _extra_settings(job: TranslationJob, config: Config, trained_config: Config) -> dict[str, Any]:
+    """Return the settings of a translation that are not fields of `Decode`.
+
+    Args:
+        job: the translation.
+        config: configuration of the translation.
+        trained_config: configuration of the training, whose instruction is not listed.
+    """
+    from mnmt_jax.decoding.context_job import ContextJob
+
+    settings: dict[str, Any] = {} if job.pivot is None else {"pivot": job.pivot}
+    if job.pivot_prompt:
+        settings["pivot_prompt"] = True
+    if isinstance(job, ContextJob):
+        settings["context"] = job.context.pieces
+    if config.data.instruction != trained_config.data.instruction:
+        settings["instruction"] = config.data.instruction
+    return settings
 
 
 def with_documents(model: EvaluatedModel, benchmark: Benchmark) -> EvaluatedModel:

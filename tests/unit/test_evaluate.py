@@ -496,13 +496,3 @@ def test_a_translator_that_drops_lines_is_refused(benchmark, tmp_path):
             tmp_path,
         )
     assert not list((tmp_path / "translations").glob("*.jsonl"))
-
-
-def test_only_evaluations_of_several_target_languages_are_calibrated(corpus, tmp_path):
-    benchmark = Benchmark("phrases", corpus, limit=3)
-    model = _subject(_MadeTranslator(benchmark, lambda direction: direction[1]))
-    for name, targets in (("one", {"en"}), ("two", {"en", "de"})):
-        directions = [pair for pair in benchmark.directions if pair[1] in targets]
-        result = evaluate(model, benchmark.only(directions), tmp_path / name)
-        assert {item.target for item in result.directions} == targets
-        assert all(bool(item.calibration) == (len(targets) > 1) for item in result.directions)

@@ -7,8 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mnmt_jax.evaluation.benchmark import TestSet
+from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.comparison import direction_groups
+from mnmt_jax.evaluation.evaluate import evaluate
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.language_normalization import (
     LanguageCalibrations,
     damage,
@@ -18,6 +20,8 @@ from mnmt_jax.evaluation.language_normalization import (
 from mnmt_jax.evaluation.markdown_tables import leading_metrics
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.report import report_page
+from mnmt_jax.evaluation.translations import TranslatedSentence
+from tests.unit.made_benchmark import make_corpus
 from tests.unit.made_results import made_result
 
 WORDS = "der die das Hund Katze läuft schläft schnell langsam Haus Garten und oder heute".split()
@@ -111,3 +115,16 @@ def test_tables_have_raw_and_normalized_means(run):
     single = dataclasses.replace(calibrated, directions=tuple(to_english))
     assert normalized_table([single], leading_metrics([single])) == ""
     assert "Means across languages" not in report_page([single])
+
+
+def test_only_evaluations_of_several_target_languages_are_calibrated(tmp_path):
+    def copies(lines, direction):
+        return [TranslatedSentence(line) for line in lines]
+
+    benchmark = Benchmark("phrases", make_corpus(), limit=3)
+    model = EvaluatedModel("made", copies, None, {})
+    for name, targets in (("one", {"en"}), ("two", {"en", "de"})):
+        directions = [pair for pair in benchmark.directions if pair[1] in targets]
+        result = evaluate(model, benchmark.only(directions), tmp_path / name)
+        assert {item.target for item in result.directions} == targets
+        assert all(bool(item.calibration) == (len(targets) > 1) for item in result.directions)
