@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import flax.struct
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
@@ -45,5 +46,5 @@ def unpack_batch(batch: AnyBatch) -> dict[str, Array]:
     arrays, end = dict[str, Array](), 0
     for name, shape in batch.shapes:
         start, end = end, end + math.prod(shape)
-        arrays[name] = batch.values[start:end].reshape(shape)
+        arrays[name] = jnp.reshape(batch.values[start:end], shape)
     return arrays
