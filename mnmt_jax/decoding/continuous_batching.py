@@ -4,7 +4,8 @@ Admitted sentences are encoded, written into free slots, and advanced until as m
 again, all in one program. Each slot counts its own steps, and everything it holds is overwritten
 for each sentence, so nothing depends on its previous or neighbouring sentences. On TPU, where
 writing at a different position in each row costs more than idle rows, and where there are slots for
-all sentences, sentences start and end together; on a CPU, those of a small model in smaller batches.
+all sentences, sentences start and end together (on a CPU, those of a small model in smaller
+batches).
 """
 
 from __future__ import annotations
