@@ -198,6 +198,7 @@ LISTED: Mapping[str, str] = {
     "python benchmarks/language_routing.py": "takes minutes for each of three numbers of languages",
     "python benchmarks/retry_off_target.py": "needs a trained model and its test text",
     "python benchmarks/serving_load.py": "needs a trained model, and takes minutes",
+    "python benchmarks/serving_steps.py": "needs a trained model, and takes minutes",
     "python benchmarks/search_settings.py": "needs a trained model and its test text",
     "python benchmarks/sentence_splitting.py": "needs NTREX-128 and two other splitters",
     "python benchmarks/tag_placement.py": "needs a trained model",

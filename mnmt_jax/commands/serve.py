@@ -8,7 +8,6 @@ variables (MNMT_SERVE_PORT=5000). SIGTERM and Ctrl-C end the server after the re
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import socket
 import sys
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 _VARIABLES = ("run", "lid", "beam_size", "pivot", "step")
 """Flags that are also variables, beside those of `Settings`."""
-_ALLOCATIONS = 10_000  # of objects between two garbage collections
 
 
 def make_parser() -> CommandParser:
@@ -196,16 +194,12 @@ def _listen(settings: Settings) -> socket.socket:
 
 def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:
     """Compile all shapes of the engine, and say so."""
-    from mnmt_jax.serving.warm_up import warm_up
+    from mnmt_jax.serving.warm_up import exempt_loaded_objects, warm_up
 
     start = time.monotonic()
     searches = [search for job in jobs.values() for search in job.searches]
     for replica in (replica for search in searches for replica in search.replicas):
         warm_up(replica, settings.window)
-    # What is loaded now stays: collections of the whole heap would stop all requests for some
-    # tenths of a second. Requests make little cyclic garbage, so collections are rare.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS)
+    exempt_loaded_objects()
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

@@ -218,7 +218,7 @@ class Converter:
         labels = np.empty(packed.total, np.int32)
         is_piece = np.ones(packed.total, bool)
         is_piece[packed.starts] = False
-        tokens[packed.starts] = self._trigger_tokens(tags)
+        tokens[packed.starts] = self.trigger_tokens(tags)
         if self.instruction.target_tag:
             is_piece[packed.starts + 1] = False
             tokens[packed.starts + 1] = tags
@@ -246,7 +246,7 @@ class Converter:
         if TRIGGER in self.roles:
             shape = self._shape(TRIGGER, rows)
             packed = _pack_span(segments.row, np.ones_like(counts), shape, TRIGGER)
-            batch |= _role_arrays(TRIGGER, packed, self._trigger_tokens(tags), shape)
+            batch |= _role_arrays(TRIGGER, packed, self.trigger_tokens(tags), shape)
         shape = (rows, self.lengths.max_segments)
         packed = _pack_span(segments.row, np.ones_like(counts), shape, "segments")
         for name, values in zip(PER_SEGMENT, segments.per_segment, strict=True):
@@ -325,7 +325,8 @@ class Converter:
         tokens[is_piece] = segments.source
         return _role_arrays(SOURCE, packed, tokens, shape)
 
-    def _trigger_tokens(self, tags: np.ndarray) -> np.ndarray:
+    def trigger_tokens(self, tags: np.ndarray) -> np.ndarray:
+        """Return the first target input of sentences, by the tags of their target languages."""
         if self.instruction.trigger == "tag":
             return tags
         return np.full_like(tags, self.vocabulary.eos_id)

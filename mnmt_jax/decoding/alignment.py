@@ -96,7 +96,8 @@ def with_alignments(
         if len(waiting) == _ROWS:
             yield from _aligned(inference_model, lines, waiting, decode)
             waiting = []
-    yield from _aligned(inference_model, lines, waiting, decode)
+    if waiting:
+        yield from _aligned(inference_model, lines, waiting, decode)
 
 
 def _aligned(

@@ -10,6 +10,7 @@ batches).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from jaxtyping import Array, Int
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.decoding.generate import make_step, search_batch, start_search
 from mnmt_jax.decoding.inference_model import InferenceModel
+from mnmt_jax.decoding.packed_batch import AnyBatch, pack_batch
 from mnmt_jax.decoding.search import Hypotheses, Request, Search, has_stopped
 from mnmt_jax.decoding.search_arrays import StopCount
 from mnmt_jax.distributed.sharding import decoding_state_spec, platform
@@ -133,7 +135,7 @@ def search_together(
     inference_model: InferenceModel, search: Search, admission: Admission
 ) -> list[Finished]:
     """Search sentences that start and end together, in a batch of their own."""
-    with inference_model.placed(admission.batch) as batch:
+    with _placed(inference_model, admission) as batch:
         hypotheses, done = jax.tree.map(
             np.asarray,
             search_batch(
@@ -147,6 +149,13 @@ def search_together(
     return [
         Finished(number, hypotheses, row, done[row]) for row, number in enumerate(admission.numbers)
     ]
+
+
+def _placed(inference_model: InferenceModel, admission: Admission) -> Any:
+    """Return the context of a batch on all devices; in one array, if there is one device."""
+    if inference_model.mesh is None:
+        return contextlib.nullcontext(pack_batch(admission.batch))
+    return inference_model.placed(admission.batch)
 
 
 class Slots:
@@ -181,7 +190,7 @@ class Slots:
         for index, number in enumerate(admission.numbers):
             slots[index], self._numbers[free[index]] = free[index], number
         static = self._static()
-        with self._inference_model.placed(admission.batch) as batch:
+        with _placed(self._inference_model, admission) as batch:
             inputs = self._inference_model.params, batch, admission.request
             if self._state is None:
                 self._state = _empty_state(*inputs, rows=rows, **static)
@@ -212,7 +221,7 @@ class Slots:
 
 
 def _encode(
-    params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
+    params: Any, batch: AnyBatch, request: Request, *, model: Network, search: Search
 ) -> tuple[Any, Request]:
     """Return the search state of new sentences, with a step counter per row, and their request."""
     state = start_search(params, batch, request, model=model, search=search)
@@ -225,7 +234,7 @@ def _encode(
 @functools.partial(jax.jit, static_argnames=("model", "search"), donate_argnames=("slot_state",))
 def _admit_and_search(
     params: Any,
-    batch: dict[str, Array],
+    batch: AnyBatch,
     request: Request,
     slot_state: Any,
     slots: Int[Array, " new"],
@@ -273,7 +282,7 @@ def _admit(old: Array, new: Array, slots: Int[Array, " new"]) -> Array:
 @functools.partial(jax.jit, static_argnames=("model", "search", "rows"))
 def _empty_state(
     params: Any,
-    batch: dict[str, Array],
+    batch: AnyBatch,
     request: Request,
     *,
     model: Network,

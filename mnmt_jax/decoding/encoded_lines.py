@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.data.converter import Example, HostBatch, segments_from_rows
+from mnmt_jax.data.converter import Example, HostBatch
 from mnmt_jax.data.instruction import join_auxiliary
+from mnmt_jax.data.single_sentences import single_sentence_batch
 from mnmt_jax.decoding.contrastive_decoding import (
     Contrast,
     draw_contrast_sources,
@@ -19,7 +21,7 @@ from mnmt_jax.decoding.contrastive_decoding import (
 )
 from mnmt_jax.decoding.copy_unknown import CopiedText, extract_unknown
 from mnmt_jax.decoding.generate import length_limit
-from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
+from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.search import Request, sentence_rngs
 from mnmt_jax.decoding.terms import (
@@ -157,9 +159,8 @@ def encode_lines(
         source, *others = (
             sources[text, line.source_lang] for text in (line.text, *line.contrast_sources)
         )
-        encoded = EncodedLine(unknown=source.unknown, copies=source.copies)
         if not source.pieces:
-            return encoded
+            return EncodedLine(unknown=source.unknown, copies=source.copies)
         pieces = source.pieces
         if line.auxiliary and (auxiliary := sources[line.auxiliary].pieces):
             pieces = join_auxiliary(
@@ -172,13 +173,14 @@ def encode_lines(
         inputs, weights = zip(*_inputs(inference_model, line, truncated, decode), strict=True)
         size = max(len(example.source) for example in inputs) + extra
         limit = length_limit(decode, min(len(source.pieces), max_pieces) + extra)
-        return dataclasses.replace(
-            encoded,
+        return EncodedLine(
             inputs=inputs,
             weights=weights,
             truncated=len(pieces) > max_pieces,
             size=size,
             limit=limit,
+            unknown=source.unknown,
+            copies=source.copies,
             terms=encode_terms(line.terms, inference_model.vocabulary, line.target_lang)
             if line.terms
             else None,
@@ -234,33 +236,52 @@ def make_batch(
         steps: maximum number of generated tokens, with eos.
         size: sentences of the batch; rows without a line are empty and come last.
     """
-    vocabulary, instruction = inference_model.vocabulary, inference_model.instruction
     inputs = len(lines[0][1].inputs)
-    prefix = np.full((size, inputs, instruction.target_extra), vocabulary.eos_id, np.int32)
-    weights = np.zeros((size, inputs), np.float32)
-    limits, ids = np.ones(size, np.int32), np.zeros(size, np.int32)
-    for row, (number, encoded) in enumerate(lines):
-        for position, example in enumerate(encoded.inputs):
-            language = vocabulary.languages[example.target_lang]
-            trigger = instruction.trigger_id(vocabulary, language)
-            prefix[row, position] = (trigger, *instruction.forced_ids(vocabulary, language))
-        weights[row], limits[row], ids[row] = encoded.weights, encoded.limit, number
-    contrast = Contrast(prefix[:, 1:], weights[:, 1:])
+    examples = [example for _, encoded in lines for example in encoded.inputs]
+    prefix = _prefixes(inference_model, examples, size * inputs).reshape(size, inputs, -1)
+    limits, active = np.ones(size, np.int32), np.zeros(size, bool)
+    limits[: len(lines)] = [encoded.limit for _, encoded in lines]
+    active[: len(lines)] = True
     terms = [encoded.terms for _, encoded in lines if encoded.terms is not None]
     request = Request(
         prefix=prefix[:, 0],
         max_length=limits,
-        active=np.arange(size) < len(lines),
-        rngs=sentence_rngs(decode.seed, jnp.asarray(ids)) if decode.method == "sample" else None,
-        contrast=contrast if inputs > 1 else None,
+        active=active,
+        rngs=_rngs(lines, decode, size) if decode.method == "sample" else None,
+        contrast=_contrast(lines, prefix) if inputs > 1 else None,
         terms=search_terms(terms, size) if terms else None,
         max_steps=steps,
         allow_unk=decode.allow_unk,
     )
-    segments = segments_from_rows([[example] for _, encoded in lines for example in encoded.inputs])
-    return model_inputs(
-        inference_model.converter(bucket).static_batch(segments, size * inputs)
-    ), request
+    converter = inference_model.converter(bucket)
+    return single_sentence_batch(converter, examples, size * inputs), request
+
+
+def _prefixes(
+    inference_model: InferenceModel, examples: Sequence[Example], rows: int
+) -> np.ndarray:
+    """Return the first target inputs of sentences, int32 `[rows, prefix]`; eos in empty rows."""
+    vocabulary, instruction = inference_model.vocabulary, inference_model.instruction
+    prefixes = np.full((rows, instruction.target_extra), vocabulary.eos_id, np.int32)
+    for row, example in enumerate(examples):
+        language = vocabulary.languages[example.target_lang]
+        trigger = instruction.trigger_id(vocabulary, language)
+        prefixes[row] = (trigger, *instruction.forced_ids(vocabulary, language))
+    return prefixes
+
+
+def _contrast(lines: Sequence[tuple[int, EncodedLine]], prefix: np.ndarray) -> Contrast:
+    """Return the contrasts of lines with inputs beside their own."""
+    weights = np.zeros(prefix.shape[:2], np.float32)
+    weights[: len(lines)] = [encoded.weights for _, encoded in lines]
+    return Contrast(prefix[:, 1:], weights[:, 1:])
+
+
+def _rngs(lines: Sequence[tuple[int, EncodedLine]], decode: Decode, size: int) -> jax.Array:
+    """Return the key of each line, by its number."""
+    ids = np.zeros(size, np.int32)
+    ids[: len(lines)] = [number for number, _ in lines]
+    return sentence_rngs(decode.seed, jnp.asarray(ids))
 
 
 class _Source(NamedTuple):

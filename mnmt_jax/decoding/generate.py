@@ -16,6 +16,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.constrained_search import ConstrainedBeamSearch
 from mnmt_jax.decoding.contrastive_decoding import Contrast
 from mnmt_jax.decoding.diverse_beam_search import DiverseBeamSearch
+from mnmt_jax.decoding.packed_batch import AnyBatch, unpack_batch
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Hypotheses, Request, Sample, Search, Step
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.key_values import Cache, reorder
@@ -228,7 +229,7 @@ def generate(
 
 @functools.partial(jax.jit, static_argnames=("model", "search"))
 def search_batch(
-    params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
+    params: Any, batch: AnyBatch, request: Request, *, model: Network, search: Search
 ) -> tuple[Hypotheses, Bool[Array, " batch"]]:
     """Search as `generate` does, and return for each sentence whether `max_steps` sufficed."""
     state = start_search(params, batch, request, model=model, search=search)
@@ -238,7 +239,7 @@ def search_batch(
 
 @functools.partial(jax.jit, static_argnames=("model", "search"))
 def start_search(
-    params: Any, batch: dict[str, Array], request: Request, *, model: Network, search: Search
+    params: Any, batch: AnyBatch, request: Request, *, model: Network, search: Search
 ) -> Any:
     """Encode the inputs of sentences and feed their prefixes; see `generate`.
 
@@ -247,7 +248,7 @@ def start_search(
     """
     cache = model.apply(
         {"params": params},
-        batch,
+        unpack_batch(batch),
         beam=search.beam,
         max_steps=request.cache_steps(),
         method="prefill",

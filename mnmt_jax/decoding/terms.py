@@ -148,6 +148,8 @@ def missing_terms(terms: LineTerms, text: str, *, ignore_case: bool = False) -> 
         text: the translation.
         ignore_case: whether case does not matter. Otherwise the first letter may be a capital.
     """
+    if not terms.required:
+        return ()
     text = _comparable(text, ignore_case)
     forms = [
         [_comparable(form, ignore_case) for target in term.targets for form in _cased(target)]
@@ -165,6 +167,8 @@ def present_forbidden_terms(
     terms: LineTerms, text: str, *, ignore_case: bool = False
 ) -> tuple[str, ...]:
     """Return the forbidden texts that a translation has; case as in `missing_terms`."""
+    if not terms.forbidden:
+        return ()
     text = _comparable(text, ignore_case)
     return tuple(
         one

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -484,12 +485,14 @@ def decode_hypotheses(
     inference_model: InferenceModel, batch: Hypotheses, row: int, prefix: Sequence[int] = ()
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses of a row, best first, with `prefix` prepended to their texts."""
+    lengths, scores = batch.lengths[row].tolist(), batch.scores[row].tolist()
+    rows = batch.tokens[row, :, : max(lengths)].tolist()
     hypotheses = []
-    for rank, length in enumerate(batch.lengths[row].tolist()):
-        if length and np.isfinite(batch.scores[row, rank]):
-            tokens = tuple(batch.tokens[row, rank, :length].tolist())
+    for length, score, row_tokens in zip(lengths, scores, rows, strict=True):
+        if length and math.isfinite(score):
+            tokens = tuple(row_tokens[:length])
             text = LINE_BREAKS.sub(" ", inference_model.vocabulary.decode((*prefix, *tokens)))
-            hypotheses.append(Hypothesis(text, float(batch.scores[row, rank]), tokens))
+            hypotheses.append(Hypothesis(text, score, tokens))
     return tuple(hypotheses)
 
 

@@ -81,6 +81,10 @@ class Network(LayerStack, SublayerStack):
 
     vocab_size: int
 
+    def __hash__(self) -> int:
+        """Hash the sizes alone: each call of a compiled program hashes its network."""
+        return hash((self.config, self.vocab_size))
+
     @property
     def layout(self) -> Layout:
         """The layout, with layer counts."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -189,12 +189,12 @@ class Vocabulary:
     def _data(self) -> VocabularyData:
         return VocabularyData(*(getattr(self, name) for name in VocabularyData._fields))
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Number of ids: special ids, other pieces, copies, added pieces, and tags."""
         return self.first_tag + len(self.languages)
 
-    @property
+    @functools.cached_property
     def first_tag(self) -> int:
         """Id of the first language tag; all ids from here on are tags."""
         return self.first_added + len(self.added_pieces)
@@ -397,7 +397,7 @@ class Vocabulary:
         Raises:
             ValueError: if an id is outside the vocabulary.
         """
-        ids = drop_incomplete_character(list(self._text_ids(ids)), self.byte_values)
+        ids = drop_incomplete_character(self._text_ids(ids), self.byte_values)
         if self.pieces is not None:
             return self._decode_listed(ids)
         pieces = [self._id_to_spm_list[token] for token in ids]
@@ -419,15 +419,14 @@ class Vocabulary:
         # SentencePiece keeps unknown pieces unchanged, including their space mark.
         return self._decoder.decode(pieces).replace(_SPACE, " ") if pieces else ""
 
-    def _text_ids(self, ids: Iterable[int]) -> Iterator[int]:
-        """Yield the ids that stand for text."""
+    def _text_ids(self, ids: Iterable[int]) -> list[int]:
+        """Return the ids that stand for text."""
         first_tag, size = self.first_tag, self.size
-        for value in ids:
-            token = int(value)
-            if not 0 <= token < size:
-                raise ValueError(f"id {token} is outside the vocabulary of {size} ids")
-            if self.eos_id < token < first_tag:
-                yield token
+        tokens = [int(value) for value in ids]
+        if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+            outside = next(token for token in tokens if not 0 <= token < size)
+            raise ValueError(f"id {outside} is outside the vocabulary of {size} ids")
+        return [token for token in tokens if self.eos_id < token < first_tag]
 
     def _checked(self, path: Path) -> Vocabulary:
         """Return this vocabulary after SentencePiece has parsed its model, read from `path`."""

@@ -221,3 +221,12 @@ def test_a_file_compiles_one_program_per_bucket_and_one_more(instruction, layout
 
 def _shapes(tree):
     return tuple(array.shape for array in jax.tree.leaves(tree))
+
+
+def test_a_network_is_hashed_without_its_plan(monkeypatch):
+    """Each call of a compiled program hashes its network, and the plan takes longest."""
+    network = made_translator("register", "register").inference_model.model
+    other = dataclasses.replace(network, vocab_size=network.vocab_size + 1)
+    assert network == dataclasses.replace(network) and network != other
+    monkeypatch.setattr(type(network.plan), "__hash__", None)
+    assert hash(network) == hash(dataclasses.replace(network)) != hash(other)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding import live_translation
+from mnmt_jax.decoding import alignment, live_translation
 from mnmt_jax.decoding.live_translation import LiveTranslation, fitting_size
 from mnmt_jax.decoding.search_arrays import StopAfter, repeat_until
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
@@ -209,3 +209,14 @@ def test_a_failing_line_fails_alone_in_a_batch():
     results = dict(engine.run())
     assert [results[10].text, results[12].text] == [TEXTS[0].upper(), TEXTS[2].upper()]
     assert isinstance(results[11], ValueError) and len(engine) == 0
+
+
+def test_lines_that_are_not_aligned_are_encoded_once(job, monkeypatch):
+    encoded = []
+    encode = alignment.encode_lines
+    monkeypatch.setattr(alignment, "encode_lines", lambda *args: encoded.append(1) or encode(*args))
+    engine, (line, *_) = JobEngine(job), numbered(job)
+    engine.add([(0, line)])
+    assert finished(engine)[0].text and not encoded
+    engine.add([(0, dataclasses.replace(line, aligned=True))])
+    assert finished(engine)[0].alignment is not None and encoded

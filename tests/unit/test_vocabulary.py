@@ -170,3 +170,12 @@ print(len(check_added_languages([(code, b"") for code in codes], codes)))
 """
     done = run_limited(code, cpu_seconds=30)
     assert done.stdout.split() == ["100000", "100000"], done.stderr
+
+
+@pytest.mark.parametrize("ids", [[3, -1, 5], [3, 64, 99], np.array([70])])
+def test_the_first_id_outside_of_a_vocabulary_is_named(ids):
+    vocabulary = made_text.vocabulary()
+    outside = next(int(i) for i in ids if not 0 <= i < vocabulary.size)
+    with pytest.raises(ValueError, match=f"^id {outside} is outside the vocabulary of "):
+        vocabulary.decode(ids)
+    assert vocabulary.decode([]) == ""
