@@ -15,8 +15,11 @@ On `cpu` every engine has one thread on one core, and seconds are CPU time. On `
 bfloat16, the layers of Hugging Face's model are compiled (`torch.compile`), and seconds are wall
 time. Our engines of MITRE's sizes recompute layers in the backward pass, but for those with `kept`
 in their name; these and Hugging Face's run alone, after the others, because they need the memory.
-`small` is an encoder-decoder with 3 + 3 layers of 256; `466m` and `913m` are MITRE's decoders,
-compared with an encoder-decoder of the same total number of layers; `tiny` only checks the program.
+`ours micro-batches` divides the rows of an update into 8 micro-batches.
+
+`small` is an encoder-decoder with 3 + 3 layers of 256, `transformer-tiny` one with 4 + 4 layers of
+128; `466m` and `913m` are MITRE's decoders, compared with an encoder-decoder of the same total
+number of layers; `tiny` only checks the program.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ OURS = {
     "ours fused": ["Model.attention='fused'"],
     "ours kept": ["Model.remat=False"],
     "ours fused kept": ["Model.attention='fused'", "Model.remat=False"],
+    "ours micro-batches": ["Optimizer.accumulate=8"],
     "ours prefix": ["Model.layout='prefix'"],
     "ours prefix fused": ["Model.layout='prefix'", "Model.attention='fused'"],
 }
@@ -57,11 +58,16 @@ class Size:
 
 _SMALL = "Model.stage_layers=(3, 3)", "Model.embed=256", "Model.mlp=1024", "Model.heads=4"
 _DROPOUT = "Model.dropout=0.1", "Model.attention_dropout=0.0"
+_TRANSFORMER_TINY = (
+    *("Model.stage_layers=(4, 4)", "Model.embed=128", "Model.mlp=256", "Model.heads=4"),
+    *("Model.dropout=0.3", "Model.attention_dropout=0.0", "Data.instruction='5'"),
+)
 _MITRE = "Model.dropout=0.1", "Model.attention_dropout=0.1", "Model.remat=True"
 SIZES = {
     "small": Size(
         "encoder_decoder_tiny", 8000, 16, 128, (*_SMALL, *_DROPOUT, "Data.instruction='5'")
     ),
+    "transformer-tiny": Size("encoder_decoder_tiny", 8000, 32, 128, _TRANSFORMER_TINY),
     "tiny": Size("register_tiny", 500, 4, 128, ()),
     "466m": Size("register_mitre_466m", 160025, 32, 256, _MITRE),
     "913m": Size("register_mitre_913m", 160025, 32, 256, _MITRE),
@@ -167,7 +173,12 @@ def ours(size: Size, device: str, pairs: Pairs, *, bindings: list[str]) -> Engin
 
     def packed_arrays(batch: list[list[Example]]) -> Any:
         arrays = converter.batch(segments_from_rows(batch), size.rows)
-        return {name: array[None] for name, array in arrays.items() if name != TASK}
+        micro_batches = config.optimizer.accumulate
+        return {
+            name: array.reshape(micro_batches, -1, *array.shape[1:])
+            for name, array in arrays.items()
+            if name != TASK
+        }
 
     example = packed_arrays(next(batches))
     init = make_init(learner, {name: array[0] for name, array in example.items()}, 0)

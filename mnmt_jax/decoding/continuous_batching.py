@@ -4,7 +4,8 @@ Admitted sentences are encoded, written into free slots, and advanced until as m
 again, all in one program. Each slot counts its own steps, and everything it holds is overwritten
 for each sentence, so nothing depends on its previous or neighbouring sentences. On TPU, where
 writing at a different position in each row costs more than idle rows, and where there are slots for
-all sentences, sentences start and end together.
+all sentences, sentences start and end together (on a CPU, those of a small model in smaller
+batches).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from mnmt_jax.distributed.sharding import decoding_state_spec, platform
 from mnmt_jax.model.network import Network
 
 _ADMISSIONS = 4  # admissions that fill the slots of a batch
+_SMALL_MODEL = 1 << 24  # bytes of parameters, which stay in the cache of a CPU
+_SMALL_BATCH = 64  # hypotheses of a batch of a small model on a CPU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +65,29 @@ class Finished:
     hypotheses: Hypotheses
     row: int
     done: bool
+
+
+def batch_shape(
+    inference_model: InferenceModel, search: Search, batch: int, sentences: int
+) -> tuple[int, int]:
+    """Return the slots of a batch, and how many sentences are admitted at a time.
+
+    If a batch holds all sentences, a small model on a CPU searches them in smaller ones: it takes
+    little longer per row, and among sentences of similar length fewer rows wait for the last.
+
+    Args:
+        inference_model: the model and its devices.
+        search: search algorithm.
+        batch: `Decode.batch`.
+        sentences: number of sentences of the batch's shape.
+    """
+    rows = inference_model.rows(batch, sentences)
+    size = slots_per_admission(inference_model, rows, sentences)
+    sizes = (leaf.nbytes for leaf in jax.tree.leaves(inference_model.params))
+    if size < rows or platform() != "cpu" or sum(sizes) > _SMALL_MODEL:
+        return rows, size
+    rows = min(rows, inference_model.on_all_devices(_SMALL_BATCH // search.beam))
+    return rows, rows
 
 
 def slots_per_admission(inference_model: InferenceModel, rows: int, sentences: int) -> int:

@@ -441,10 +441,11 @@ class Greedy(_Chains):
 
     def choose(self, logits: Array, step: Array, request: Request) -> Array:
         """Return the most probable tokens."""
-        # Equals jnp.argmax, which XLA does not vectorise on CPU.
+        # Equals jnp.argmax. XLA vectorises neither it nor a minimum of integers on CPU.
         vocab = logits.shape[-1]
         best = logits == jnp.max(logits, axis=-1, keepdims=True)
-        return jnp.min(jnp.where(best, jnp.arange(vocab)[None, None], vocab - 1), axis=-1)
+        rank = jnp.arange(vocab, 0, -1, dtype=jnp.float32)[None, None]  # exact below 2**24
+        return vocab - jnp.max(jnp.where(best, rank, 1), axis=-1).astype(jnp.int32)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Translation and scoring of lines: text to fixed-shape batches, search, and back to text.
 
 The bucket of a line depends on its own length alone. The number of lines of that length decides the
-number of slots of a batch (`Decode.batch`, or 1, 4, 16 and so on if that holds all of them) and how
-many lines are admitted at a time (`mnmt_jax.decoding.continuous_batching`). So the instructions
-that compute a line do not depend on other lines, and its translation is the same bit for bit. With
-fewer slots, sums may be rounded in another order. Source contrast reads other lines, too:
-`with_contrast_sources` draws them before batches are formed.
+number of slots of a batch and how many lines are admitted at a time (`batch_shape` of
+`mnmt_jax.decoding.continuous_batching`). So the instructions that compute a line do not depend on
+other lines, and its translation is the same bit for bit. With fewer slots, sums may be rounded in
+another order. Source contrast reads other lines, too: `with_contrast_sources` draws them before
+batches are formed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from mnmt_jax.decoding.candidate_ranking import rank_candidates
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
     Finished,
+    batch_shape,
     search_continuously,
-    slots_per_admission,
 )
 from mnmt_jax.decoding.copy_unknown import reinsert_unknown
 from mnmt_jax.decoding.encoded_lines import (
@@ -276,10 +276,9 @@ class _Plan:
     def _search_group(
         self, members: Sequence[int], bucket: int, steps: int, count: int, search: Search
     ) -> Iterator[Finished]:
-        rows = self.inference_model.rows(self.decode.batch, count)
+        rows, size = batch_shape(self.inference_model, search, self.decode.batch, count)
         if members:
             check_memory(self.inference_model, self.decode, rows=rows, steps=steps)
-        size = slots_per_admission(self.inference_model, rows, count)
         # The longest lines start first, so that few slots are busy at the end.
         ordered = sorted(members, key=lambda i: (-len(self.encoded_lines[i].inputs[0].source), i))
 

@@ -28,6 +28,11 @@ def row_shards(rows: Array) -> int:
     return 1 if rows.shape[0] % shards else shards
 
 
+def vocab_shards() -> int:
+    """Return the number of devices that share the vocabulary of a table or of logits."""
+    return _axis_shards("vocab")
+
+
 def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callable:
     """Run a function on the rows of each device, reducing sums over devices only once.
 

@@ -9,6 +9,7 @@ import pytest
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Example, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
+from mnmt_jax.decoding import continuous_batching
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.generate import initial_step_limit, length_limit
 from mnmt_jax.decoding.translate_lines import Translation
@@ -130,20 +131,26 @@ def test_a_line_does_not_depend_on_the_others(search):
         assert_alike([mixed[index]], [together[index]])
 
 
-def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
-    """One row, four, and so on up to a full batch, by the number of lines in a bucket."""
-    seen = []
+def _recorded_shapes(monkeypatch):
+    """Return a list to which searches add the bucket, sentences and rows of each admission."""
+    shapes = []
     original_search = lines_module.search_continuously
 
     def record_shapes(inference_model, search, admissions, rows):
         admissions = list(admissions)
         for admission in admissions:
-            seen.append(
+            shapes.append(
                 (admission.batch["source_tokens"].shape[1], len(admission.request.active), rows)
             )
         return original_search(inference_model, search, admissions, rows)
 
     monkeypatch.setattr(lines_module, "search_continuously", record_shapes)
+    return shapes
+
+
+def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
+    """One row, four, and so on up to a full batch, by the number of lines in a bucket."""
+    seen = _recorded_shapes(monkeypatch)
     translator = made_translator(batch=8, buckets=(9, 40), beam_size=1, max_length=2)
     for count in (1, 2, 4, 5, 8):
         translator.translate((LINES + LINES)[:count], source="en", target="de")
@@ -157,6 +164,24 @@ def test_the_batch_size_follows_the_number_of_lines(monkeypatch):
     assert {line.number for line, _ in actual} == {6, 7, 8, 9, 10, 11}
     # Nine lines are more than there are rows: two enter at a time. What is done is counted.
     assert seen == [(9, 2, 8), (9, 2, 8), (40, 4, 4)]
+
+
+def test_small_models_search_in_smaller_batches_on_a_cpu(monkeypatch):
+    """As many hypotheses as the limit, unless the model is large or lines fill several batches."""
+    shapes = _recorded_shapes(monkeypatch)
+    monkeypatch.setattr(continuous_batching, "_SMALL_BATCH", 7)
+    translator = made_translator(batch=8, buckets=(9,), beam_size=3, max_length=2)
+    lines = (LINES + LINES)[:8]
+    actual = translator.translate_nbest(lines, source="en", target="de")
+    assert shapes == [(9, 2, 2)] * 4
+    shapes.clear()
+    translator.translate([*lines, LINES[0]], source="en", target="de", beam_size=1)
+    assert shapes == [(9, 2, 8)] * 5
+    shapes.clear()
+    monkeypatch.setattr(continuous_batching, "_SMALL_MODEL", 0)
+    expected = translator.translate_nbest(lines, source="en", target="de")
+    assert shapes == [(9, 8, 8)]
+    assert_alike(actual, expected)
 
 
 def test_samples_follow_the_seed_and_the_line_number():

@@ -93,6 +93,23 @@ def test_an_int8_product_is_exact_for_integers(name):
         np.testing.assert_allclose(look_up(actual, tokens), (values * scale)[tokens], rtol=ULP)
 
 
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_an_int8_product_of_one_row_is_computed_as_one_of_eight(name):
+    states_shape, shape, inputs = PRODUCTS[name]
+    states = jnp.asarray(_drawn(states_shape))
+    kernel = Int8(*to_int8(jnp.asarray(_drawn(shape)), inputs), inputs)
+    kernel = dataclasses.replace(kernel, scale=jnp.squeeze(kernel.scale, inputs))
+    leading = len(states_shape) - len(inputs)
+    row = states[(slice(1, 2),) * leading]
+    expected = kernel.product(states)[(slice(1, 2),) * leading]
+    np.testing.assert_array_equal(kernel.product(row), expected)
+    (product,) = (
+        line for line in jax.jit(kernel.product).lower(row).as_text().splitlines() if "dot_" in line
+    )
+    sizes = "x".join(map(str, (8, *row.shape[1:])))
+    assert f"(tensor<{sizes}xi8>" in product
+
+
 def test_nan_stays_nan():
     kernel = Int8(jnp.ones((3, 2), jnp.int8), jnp.ones(2), (0,))
     actual = kernel.product(
