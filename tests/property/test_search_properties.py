@@ -99,3 +99,13 @@ def test_scores_are_those_of_the_tokens(seed, limits):
                     total += logits[int(token)] - np.log(np.exp(logits).sum())
                 if length:
                     np.testing.assert_allclose(found.scores[row, rank], total / length, atol=1e-5)
+
+
+def test_greedy_search_takes_the_lowest_id_of_equal_logits():
+    logits = np.random.default_rng(2).integers(0, 4, (40, 1, 300)).astype(np.float32)
+    logits[0] = -np.inf
+    logits[1, 0, -1] = 5.0  # the last id alone
+    step_of_row, request = jnp.zeros(40, jnp.int32), _request([3] * ROWS)
+    actual = SEARCHES["greedy"].choose(jnp.asarray(logits), step_of_row, request)
+    assert actual.dtype == jnp.int32
+    np.testing.assert_array_equal(actual, logits.argmax(axis=-1))
