@@ -14,6 +14,7 @@ if [ $# -gt 0 ] && [ "${directory#/}" = "$directory" ]; then directory=$here/$di
 . scripts/environment.sh
 prepare_environment ""
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}  # two small models: a CPU is enough
+export GLIBC_TUNABLES=${GLIBC_TUNABLES-glibc.malloc.hugetlb=1}  # docs/performance.md#training
 started=$SECONDS
 
 cache=$directory/cache

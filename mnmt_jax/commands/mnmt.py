@@ -13,6 +13,7 @@ from mnmt_jax import __version__
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
+from mnmt_jax.runtime.huge_pages import restart_with_huge_pages
 from mnmt_jax.runtime.run_command import run_command
 
 # Each command is a module of this package, with the same name or the one in `_MODULES`.
@@ -76,6 +77,7 @@ def main() -> int | None:
 
 def run() -> None:
     """Run `main`; entry point of the installed `mnmt`."""
+    restart_with_huge_pages()
     run_command(main)
 
 
