@@ -83,8 +83,7 @@ def batch_shape(
     """
     rows = inference_model.rows(batch, sentences)
     size = slots_per_admission(inference_model, rows, sentences)
-    sizes = (leaf.nbytes for leaf in jax.tree.leaves(inference_model.params))
-    if size < rows or platform() != "cpu" or sum(sizes) > _SMALL_MODEL:
+    if size < rows or platform() != "cpu" or inference_model.param_bytes > _SMALL_MODEL:
         return rows, size
     rows = min(rows, inference_model.on_all_devices(_SMALL_BATCH // search.beam))
     return rows, rows

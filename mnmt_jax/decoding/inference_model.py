@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,11 @@ class InferenceModel:
     vocabulary: Vocabulary
     instruction: Instruction
     mesh: jax.sharding.Mesh | None = None
+
+    @functools.cached_property
+    def param_bytes(self) -> int:
+        """Memory of the parameters in bytes, of all members of an ensemble."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.params))
 
     @property
     def first_member(self) -> InferenceModel:

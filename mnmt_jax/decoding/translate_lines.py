@@ -1,11 +1,10 @@
 """Translation and scoring of lines: text to fixed-shape batches, search, and back to text.
 
-The bucket of a line depends on its own length alone. The number of lines of that length decides the
-number of slots of a batch and how many lines are admitted at a time (`batch_shape` of
-`mnmt_jax.decoding.continuous_batching`). So the instructions that compute a line do not depend on
-other lines, and its translation is the same bit for bit. With fewer slots, sums may be rounded in
-another order. Source contrast reads other lines, too: `with_contrast_sources` draws them before
-batches are formed.
+The bucket of a line depends on its own length alone. The number of lines of that length decides how
+many lines a batch holds and admits at a time (`continuous_batching.batch_shape`). So the
+instructions that compute a line do not depend on other lines, and its translation is the same bit
+for bit. With fewer slots, sums may be rounded in another order. Source contrast reads other lines,
+too: `with_contrast_sources` draws them before batches are formed.
 """
 
 from __future__ import annotations
