@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -18,9 +19,12 @@ def restart_with_huge_pages() -> None:
 
     XLA allocates the memory of each execution anew. Pages of 4 KiB make a small model's training a
     fifth slower (docs/performance.md#training). glibc reads the variable when a process starts; a
-    process that has it, with any value, is not restarted.
+    process that has it, with any value, is not restarted. Nor is a worker of `multiprocessing`: its
+    command line is its server's.
     """
     if _VARIABLE in os.environ or not sys.executable or not _only_on_request():
+        return
+    if multiprocessing.parent_process() is not None:
         return
     os.environ[_VARIABLE] = _TUNABLE
     with contextlib.suppress(OSError):

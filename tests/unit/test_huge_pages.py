@@ -1,5 +1,6 @@
 """Tests of the restart with huge pages."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -69,6 +70,11 @@ def test_does_not_restart_with_another_library(policy, library):
 
 def test_leaves_a_variable_as_it_is(policy, monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "")
+    assert policy("always [madvise] never") == []
+
+
+def test_leaves_a_worker_of_multiprocessing_as_it_is(policy, monkeypatch):
+    monkeypatch.setattr(multiprocessing, "parent_process", multiprocessing.current_process)
     assert policy("always [madvise] never") == []
 
 
