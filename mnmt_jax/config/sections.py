@@ -99,8 +99,7 @@ class Model(Checked):
             decoder; () uses `mlp` in all stages.
         activation: activation of the feed-forward layers: `relu` or the exact `gelu`, x * Phi(x).
         heads: attention heads; must divide `embed`.
-        vocab_size: required size of the vocabulary; 0 accepts any. It is only a check and sets no
-            size.
+        vocab_size: size that the vocabulary must have; 0 accepts any. It sets no size.
         norm: `pre` (with a norm at the end of each stage) or `post` (without).
         register_factor: source tokens per register; r = ceil(n / register_factor).
         dropout: rate on embeddings, attention outputs and feed-forward outputs.
@@ -117,7 +116,9 @@ class Model(Checked):
         dtype: compute type, `float32` or `bfloat16`; parameters are float32.
         attention: `split` (each role computes only visible keys), `fused` (the same with a fused
             kernel where one fits, on TPU and GPU) or `dense` (the slow reference).
-        remat: whether to recompute each layer in the backward pass instead of storing activations.
+        remat: what the backward pass recomputes instead of reading it from memory: nothing
+            (`False`); `elementwise`, all but matrix products: norms, dropout, activations and
+            attention scores; `mlp`, these and the feed-forward layers; whole layers (`True`).
     """
 
     layout: str = "register"
@@ -139,7 +140,7 @@ class Model(Checked):
     lora: tuple[str, ...] = ("query", "value")
     dtype: Literal["float32", "bfloat16"] = "float32"
     attention: Literal["split", "dense", "fused"] = "split"
-    remat: bool = False
+    remat: Literal[False, "elementwise", "mlp", True] = False
 
     def __post_init__(self) -> None:
         """Check every field, and that the widths are compatible."""

@@ -278,12 +278,17 @@ class AheadOfTimeCompilation:
 
 
 def memory_remedies(config: Config) -> Iterator[tuple[str, Config]]:
-    """Yield cumulative changes that reduce a training step's memory, the cheapest first."""
-    model, optimizer = config.model, config.optimizer
-    flags = []
-    if not model.remat:
-        config = dataclasses.replace(config, model=dataclasses.replace(model, remat=True))
-        flags.append("--gin.Model.remat=True")
+    """Yield cumulative changes that reduce a training step's memory, the cheapest first.
+
+    Yields:
+        The changed settings as flags of a shell command, and the changed configuration.
+    """
+    optimizer, flags = config.optimizer, []
+    levels: list[Any] = [False, "elementwise", "mlp", True]
+    for level in levels[levels.index(config.model.remat) + 1 :]:
+        value = f"\"'{level}'\"" if isinstance(level, str) else level
+        flags = [f"--gin.Model.remat={value}"]
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, remat=level))
         yield " ".join(flags), config
     if config.mesh.fsdp == 1:
         config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, fsdp=-1))

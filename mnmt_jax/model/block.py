@@ -13,6 +13,7 @@ from mnmt_jax.design.plan import Kind, Layer, Sublayer
 from mnmt_jax.model.context import Context, PositionInfo, Spans
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.modules import layer_norm
+from mnmt_jax.model.rematerialization import ATTENTION, may_save
 
 
 class SublayerStack:
@@ -64,7 +65,8 @@ class SublayerStack:
         heads, keys_values = attention.read(inputs, context)
 
         def add(states: Array, heads: Array) -> Array:
-            return self._leave(sublayer, states, attention.out(heads), context.deterministic)
+            change = may_save(ATTENTION, attention.out(may_save(ATTENTION, heads)))
+            return self._leave(sublayer, states, change, context.deterministic)
 
         return context.map(add, spans, heads), keys_values
 

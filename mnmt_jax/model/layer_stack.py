@@ -19,6 +19,7 @@ from mnmt_jax.model.block import Block
 from mnmt_jax.model.context import Context, Spans
 from mnmt_jax.model.intermediates import INTERMEDIATES
 from mnmt_jax.model.quantized_weights import cast_kernels
+from mnmt_jax.model.rematerialization import save_policy
 
 _LOOPED_FROM = 8  # layers of a stage; fewer layers compile fast, and run faster unrolled
 _GATHERED = "collected"  # checkpoint name of gathered parameters; a device stores its shard only
@@ -31,6 +32,11 @@ class LayerOutput(NamedTuple):
 
     spans: Spans
     keys_values: Any
+
+
+def _block(config: Model) -> Any:
+    """Return the class of a layer, with `Model.remat` if it is set."""
+    return nn.remat(Block, policy=save_policy(config)) if config.remat else Block
 
 
 class NamedLayer(nn.Module):
@@ -51,8 +57,7 @@ class NamedLayer(nn.Module):
     @nn.compact
     def __call__(self, spans: Spans, context: Context) -> LayerOutput:
         """Apply the layer; see `Block`."""
-        block = nn.remat(Block) if self.config.remat else Block
-        layer = block(self.config, self.sublayers, name=self.layer_name)
+        layer = _block(self.config)(self.config, self.sublayers, name=self.layer_name)
         return LayerOutput(*layer(spans, context))
 
 
@@ -88,7 +93,7 @@ class LayerStack(nn.Module):
 
     def create_layers(self) -> None:
         """Create the layers; call it in `setup`."""
-        block = nn.remat(Block) if self.config.remat else Block
+        block = _block(self.config)
         self.layer = [block(self.config, layer) for _, layer in self.plan.layers()]
 
     def apply_layers(
@@ -146,8 +151,8 @@ class LayerStack(nn.Module):
         choices by name (LoRA) are the same as outside the loop. It gathers the parameters, and
         gathers them again for the backward pass.
         """
-        layers = [self._layer_params(number) for number in range(first, first + count)]
-        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
+        all_params = [self._layer_params(number) for number in range(first, first + count)]
+        stacked = jax.tree.map(lambda *arrays: jnp.stack(arrays), *all_params)
         config = dataclasses.replace(self.config, remat=False)  # the checkpoint below covers it
         named_layer = dataclasses.replace(self._named_layer(first), config=config)
         rng = None if context.deterministic else self.make_rng("dropout")
@@ -163,7 +168,7 @@ class LayerStack(nn.Module):
             )
             return output
 
-        policy = None if self.config.remat else _ALL_BUT_GATHERED
+        policy = save_policy(self.config) if self.config.remat else _ALL_BUT_GATHERED
         if self.config.remat or has_mesh():
             # `prevent_cse` is not needed inside a scan.
             apply = jax.checkpoint(apply, policy=policy, prevent_cse=False)
@@ -174,8 +179,11 @@ class LayerStack(nn.Module):
             output = apply(layer_params, spans, rngs)
             return output.spans, output
 
-        _, outputs = jax.lax.scan(step, spans, (stacked, jnp.arange(count)))
-        return [jax.tree.map(lambda a: a[number], outputs) for number in range(count)]  # noqa: B023
+        last, outputs = jax.lax.scan(step, spans, (stacked, jnp.arange(count)))
+        layers = [jax.tree.map(lambda a: a[i], outputs) for i in range(count)]  # noqa: B023
+        # If the next layer read its input from the stack, the backward loop would read, and add in
+        # each iteration, a gradient as large as the stack.
+        return [*layers[:-1], layers[-1]._replace(spans=last)]
 
     def _named_layer(self, number: int) -> NamedLayer:
         (_, layer), name = [*self.plan.layers()][number], f"layer_{number}"

@@ -37,6 +37,7 @@ from mnmt_jax.model.modules import (
     uniform_fan_in,
     xavier_uniform,
 )
+from mnmt_jax.model.rematerialization import ATTENTION, MLP, may_save
 
 
 class Attention(nn.Module, Kind):
@@ -66,11 +67,13 @@ class Attention(nn.Module, Kind):
         self, states: Float[Array, "*b embed"]
     ) -> Float[Array, "*b heads head_dim"]:
         """Return queries scaled by head_dim ** -0.5, after the bias."""
-        return self.query(states) * jnp.asarray(self.config.head_dim**-0.5, states.dtype)
+        queries = self.query(states) * jnp.asarray(self.config.head_dim**-0.5, states.dtype)
+        return may_save(ATTENTION, queries)
 
     def project_keys_values(self, states: Float[Array, "*b embed"]) -> KeyValue:
         """Return keys and values [*b, heads, head_dim]."""
-        return KeyValue(self.key(states), self.value(states))
+        keys, values = self.key(states), self.value(states)
+        return KeyValue(may_save(ATTENTION, keys), may_save(ATTENTION, values))
 
     def record_queries_keys(
         self, info: PositionInfo, queries: Array, keys_values: KeyValue
@@ -196,7 +199,7 @@ class FeedForward(nn.Module, Kind):
 
     def change(self, states: Float[Array, "*b embed"], info: PositionInfo) -> Array:
         """Return the two layers' output at each position, after its own dropout if it has one."""
-        inner = self.activate(self.wi(states))
+        inner = self.activate(may_save(MLP, self.wi(states)))
         return self.drop(self.wo(inner), deterministic=info.deterministic)
 
     def activate(self, states: Array) -> Array:

@@ -216,13 +216,14 @@ def test_attention_implementations_share_a_signature():
         assert callable(module.attend)
 
 
+@pytest.mark.parametrize("remat", ["elementwise", "mlp", True])
 @pytest.mark.parametrize("name", ["register", "encoder_decoder"])
-def test_remat_changes_nothing_but_memory(name):
+def test_remat_changes_nothing_but_memory(name, remat):
     layout = LAYOUTS[name]
     batch = unpacked(layout, random_pairs(2, seed=7))
     config = small_config(name)
     model, params = make(config)
-    kept = dataclasses.replace(config, remat=True)
+    kept = dataclasses.replace(config, remat=remat)
 
     def loss(params, model):
         return (model.apply({"params": params}, batch) ** 2).mean()
@@ -231,6 +232,29 @@ def test_remat_changes_nothing_but_memory(name):
     found = jax.jit(jax.grad(loss), static_argnums=1)(params, model.clone(config=kept))
     assert jax.tree.structure(expected) == jax.tree.structure(found)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=ATOL), expected, found)
+
+
+def test_remat_computes_again_what_it_says():
+    """Products in the gradient's program, of two layers of source and target.
+
+    The last layer computes only keys and values of the source, so there are three feed-forward
+    layers, whose first product is saved, and three products of queries and keys, which are not.
+    """
+    config = small_config("prefix", stage_layers=(2,))
+    batch = unpacked(LAYOUTS["prefix"], random_pairs(2, seed=7))
+
+    def products(remat):
+        model, params = make(dataclasses.replace(config, remat=remat))
+
+        def loss(params):
+            return model.apply({"params": params}, batch).sum()
+
+        return str(jax.make_jaxpr(jax.grad(loss))(params)).count("dot_general[")
+
+    stored, scores, mlp, layers = map(products, (False, "elementwise", "mlp", True))
+    assert scores - stored == 3
+    assert mlp - scores == 3
+    assert layers > mlp
 
 
 def test_adaption_needs_the_source_beside_the_target():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import shlex
 import subprocess
 import sys
 import types
@@ -75,13 +76,25 @@ def test_every_slice_does_the_same_update(name):
 def test_remedies_keep_the_tokens_of_an_update():
     config = load_config(FILES, ["Data.rows=512", "Optimizer.accumulate=2"])
     tried = list(compile_ahead.memory_remedies(config))
-    assert tried[0][0] == "--gin.Model.remat=True" and tried[0][1].model.remat
-    assert tried[1][1].mesh.fsdp == -1
+    assert [text for text, _ in tried[:4]] == [
+        """--gin.Model.remat="'elementwise'\"""",
+        """--gin.Model.remat="'mlp'\"""",
+        "--gin.Model.remat=True",
+        "--gin.Model.remat=True --gin.Mesh.fsdp=-1",
+    ]
     for text, changed in tried:
         assert changed.data.rows * changed.optimizer.accumulate == 1024
-        bindings = [part.removeprefix("--gin.") for part in text.split()]
+        bindings = [part.removeprefix("--gin.") for part in shlex.split(text)]
         assert load_config(FILES, ["Data.rows=512", "Optimizer.accumulate=2", *bindings]) == changed
     assert tried[-1][1].data.rows == 64
+
+
+def test_remedies_start_from_what_is_recomputed():
+    config = load_config(FILES, ["Model.remat='mlp'"])
+    assert [text for text, _ in compile_ahead.memory_remedies(config)][:2] == [
+        "--gin.Model.remat=True",
+        "--gin.Model.remat=True --gin.Mesh.fsdp=-1",
+    ]
 
 
 def test_unsplittable_rows_are_not_suggested():
