@@ -72,6 +72,15 @@ _ROWS = (
             Stage((TARGET,), ("c",), memory=((TARGET, SOURCE),)),
         ),
     ),
+    # The same with a causal language model as the encoder, as published.
+    Layout(
+        "lm_adaptor_decoder",
+        (
+            Stage((SOURCE,), ("c",)),
+            Stage((SOURCE,), ("f",)),
+            Stage((TARGET,), ("c",), memory=((TARGET, SOURCE),)),
+        ),
+    ),
     # Grafting: the target's first layers do not see the source, as in a language model (Graformer,
     # section 3.3).
     Layout(

@@ -71,12 +71,15 @@ class RequiredSource:
             (`mnmt_jax.design.layouts.encoder_layers`).
         layers: minimum number of layers; of the encoder, if no layout is required.
         field: configuration field, with its value, that sets this number.
+        tagged: whether sources must begin with the tag of their language, because the language
+            model that becomes an encoder saw each text so.
     """
 
     run_name: str
     layout: str
     layers: int
     field: str
+    tagged: bool = False
 
 
 def is_source_run_name(text: str) -> bool:

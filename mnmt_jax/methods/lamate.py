@@ -3,10 +3,11 @@
     f = LN(1/K sum_k sigmoid(w_k) h_k)    h_k: states after the last layer of the k-th group
     m = EncStack(W2 GELU(W1 f))           what the decoder's cross-attention reads
 
-The encoder is the first stage of the layout, the EncStack the second one, with the same visibility.
-h_K has the norm at the end of the encoder, the other h_k have none. The decoder has its own
-embedding, which also computes the logits. A new run copies the encoder, with its embedding and the
-norm at its end, from a source run (`--initialize_from=encoder=RUN`).
+The encoder is the first stage of the layout, the EncStack the second one, in which the source sees
+all of itself. h_K has the norm at the end of the encoder, the other h_k have none. The decoder has
+its own embedding, which also computes the logits. A new run copies the encoder, with its embedding
+and the norm at its end, from a source run (`--initialize_from=encoder=RUN`): in the layout
+`lm_adaptor_decoder` a causal language model, in `encoder_adaptor_decoder` the encoder of any run.
 
 Training has two stages: adaptor and decoder with the encoder frozen (`encoder = 'freeze'`), then
 all parameters, in a run that starts from the first one (`encoder = 'tune'`).
@@ -14,8 +15,8 @@ all parameters, in a run that starts from the first one (`encoder = 'tune'`).
 Source: Luo et al. 2025 ("Beyond Decoder-only: Large Language Models Can be Good Encoders for
 Machine Translation"), section on the adaptor, and `GroupedEncoderFusion` and `Connector` of their
 code. Their encoder is a causal language model of width 4,096 with groups of 4 layers, and W1
-reduces the width to the decoder's 1,024. Here all stages have the width `Model.embed`, W1 and W2
-have biases, and the encoder may be that of any run.
+reduces the width to the decoder's 1,024. Here all stages have the width `Model.embed`, and W1 and
+W2 have biases.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.fields import Count
-from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.layout import Sees
+from mnmt_jax.design.layouts import SOURCE, get_layout
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.design.plan import Kind, Plan, Sublayer
@@ -65,7 +67,7 @@ class LaMaTE(Method, name="lamate"):
         if [s.stage.roles for s in plan.stages[:-1]] != [(SOURCE,), (SOURCE,)]:
             raise UserError(
                 f"lamate: layout '{plan.layout.name}' has no encoder with an adaptor; set "
-                "Model.layout='encoder_adaptor_decoder'"
+                "Model.layout='encoder_adaptor_decoder' or 'lm_adaptor_decoder'"
             )
         encoder, adaptor, decoder = plan.stages
         layers = encoder.stage.layers
@@ -86,9 +88,13 @@ class LaMaTE(Method, name="lamate"):
         return tuple(ParamMapping(_RUN_NAME, path, path) for path in _encoder_paths(config))
 
     def required_sources(self, config: Model) -> tuple[RequiredSource, ...]:
-        """Return the requirement of an encoder with as many layers."""
+        """Return the requirement of an encoder or a language model with as many layers."""
         layers = config.stage_layers
-        return (RequiredSource(_RUN_NAME, "", layers[0], f"Model.stage_layers={layers}"),)
+        encoder = get_layout(config.layout, layers).stages[0]
+        causal = encoder.visibility(SOURCE, SOURCE) is Sees.CAUSAL
+        field = f"Model.stage_layers={layers}"
+        kind = "causal_lm" if causal else ""
+        return (RequiredSource(_RUN_NAME, kind, layers[0], field, tagged=causal),)
 
     def frozen_patterns(self, config: Model) -> tuple[str, ...]:
         """Return the encoder's parameters in the first stage of training, none in the second."""

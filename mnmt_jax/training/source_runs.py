@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
 from mnmt_jax.design.layouts import check_source_layout, encoder_layers, get_layout
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.errors import UserError, join_names, pluralize
@@ -104,6 +104,8 @@ class SourceRun:
         if requirement.layout:
             check_source_layout(model.layout, requirement.layout, self.spec.flag)
             layers, kind = sum(model.stage_layers), "layer"
+            if requirement.tagged:
+                self._check_tagged(config)
         else:
             layers = encoder_layers(get_layout(model.layout, model.stage_layers))
             kind = "encoder layer"
@@ -123,6 +125,15 @@ class SourceRun:
                 f"{self.spec.flag}: its encoder was trained on sources with {before} "
                 f"(Data.instruction='{keys[0]}'), but Data.instruction='{keys[1]}' has {after}; "
                 "use an instruction with the same source"
+            )
+
+    def _check_tagged(self, config: Config) -> None:
+        key = config.data.instruction
+        if get_instruction(key).source_tag != "source":
+            tagged = [name for name, one in INSTRUCTIONS.items() if one.source_tag == "source"]
+            raise UserError(
+                f"{self.spec.flag}: its texts begin with the tag of their language, but sources do "
+                f"not with Data.instruction='{key}'; use '{tagged[0]}'"
             )
 
     def check_all(self, config: Config, vocabulary: Vocabulary) -> None:

@@ -30,12 +30,14 @@ from tests.random_params import random_params
 from tests.sample_batches import make, random_pairs, small_config, unpacked
 from tests.unit.made_text import vocabulary as made_vocabulary
 
-LAYOUT = "encoder_adaptor_decoder"
+LAYOUT, LM_LAYOUT = "encoder_adaptor_decoder", "lm_adaptor_decoder"
 LAYERS = (4, 1, 1)
 
 
-def model_of(group: int = 2, encoder: str = "freeze", layers=LAYERS, **sizes) -> Model:
-    return Model(LAYOUT, layers, methods=(LaMaTE(group, encoder),), **(SIZES | sizes))
+def model_of(
+    group: int = 2, encoder: str = "freeze", layers=LAYERS, layout: str = LAYOUT, **sizes
+) -> Model:
+    return Model(layout, layers, methods=(LaMaTE(group, encoder),), **(SIZES | sizes))
 
 
 def norm(states: np.ndarray, params) -> np.ndarray:
@@ -114,6 +116,42 @@ def test_the_encoder_of_any_layout_is_copied(layout, tmp_path):
     assert copied == {"embedding", *(f"layer_{n}" for n in range(4)), "stage_0_norm"}
 
 
+def test_a_causal_language_model_is_copied(tmp_path):
+    """Its states of a text are those of a source with the same tokens."""
+    source, model = Model("causal_lm", (4,), **SIZES), model_of(layout=LM_LAYOUT)
+    arrays = write_random_run(tmp_path, source)
+    params = read(tmp_path, model, instruction="5").replace(new_params(model))
+    batch = unpacked(LAYOUTS[LM_LAYOUT], random_pairs(2))
+    text = {
+        name.replace("source", "target"): array
+        for name, array in batch.items()
+        if name.startswith("source_") and name.replace("source", "target") in batch
+    }
+
+    def states(config: Model, params, batch, role: str):
+        network = build_model(config, made_vocabulary().size)
+        method = Network.features_and_states
+        return apply(network, params, batch, (States(3, role),), method=method)[1]
+
+    expected = states(source, arrays, text, "target")
+    np.testing.assert_allclose(states(model, params, batch, "source"), expected, atol=1e-5)
+    assert_same(params["stage_0_norm"], arrays["stage_0_norm"])
+
+
+@pytest.mark.parametrize(
+    ("layout", "instruction", "message"),
+    [
+        ("causal_lm", "1", "texts begin with the tag of their language, but sources do not with"),
+        ("causal_lm", "3", "Data.instruction='3'; use '5'"),
+        ("masked_lm", "5", "its Model.layout is 'masked_lm', but layers of a 'causal_lm'"),
+    ],
+)
+def test_a_run_that_is_no_such_language_model_is_refused(layout, instruction, message, tmp_path):
+    write_random_run(tmp_path, Model(layout, (4,), **SIZES))
+    with pytest.raises(UserError, match=f"^--initialize_from=encoder=.*{message}"):
+        read(tmp_path, model_of(layout=LM_LAYOUT), instruction=instruction)
+
+
 def test_a_position_table_is_part_of_the_encoder(tmp_path):
     ends = {"positions": ("learned", 40)}
     write_random_run(tmp_path, Model("masked_lm", (4,), **ends, **SIZES))
@@ -163,6 +201,7 @@ def test_encoder_layers_by_layout():
         "encoder_decoder": 3,
         "encoder_decoder_register": 3,
         "encoder_adaptor_decoder": 6,
+        "lm_adaptor_decoder": 0,
         "grafted": 3,
         "causal_lm": 0,
         "masked_lm": 3,
@@ -192,7 +231,7 @@ def test_the_first_stage_trains_adaptor_and_decoder():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Model("encoder_decoder", (4, 1)), "set Model.layout='encoder_adaptor_decoder'"),
+        (Model("encoder_decoder", (4, 1)), "set Model.layout='encoder_adaptor_decoder' or 'lm_"),
         (Model(LAYOUT, (6, 1, 1)), r"LaMaTE.group=4 does not divide the 6 layers .*\(6, 1, 1\)"),
     ],
 )
