@@ -118,8 +118,14 @@ def request(connection: http.client.HTTPConnection, number: int) -> None:
     deepl = {"text": [f"Sentence {number}."], "target_lang": "DE"}
     body = (q, deepl, q, q, {**q, "target": f"x{number}"})[kind]
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {number}"}
-    connection.request("POST", path, json.dumps(body), headers)
-    response = connection.getresponse()
+    try:
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+    except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+        # This process waited for a processor until the server closed the idle connection.
+        connection.close()
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
     response.read()
     assert response.status == (200, 200, 200, 404, 400)[kind]
 

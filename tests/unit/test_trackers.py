@@ -49,6 +49,8 @@ def packages(request, monkeypatch):
     monkeypatch.delenv("WANDB_DIR", raising=False)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    # On a busy machine the packages take longer to end a run than a training waits for them.
+    monkeypatch.setattr(background, "_END_SECONDS", 300.0)
     if request.param == "stand-in":
         use_stand_ins(monkeypatch)
     return request.param
