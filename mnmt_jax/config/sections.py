@@ -23,6 +23,7 @@ from mnmt_jax.design.fields import (
     Positions,
     Range,
     Rate,
+    Remat,
     Seed,
     TaskWeights,
     Weight,
@@ -140,7 +141,7 @@ class Model(Checked):
     lora: tuple[str, ...] = ("query", "value")
     dtype: Literal["float32", "bfloat16"] = "float32"
     attention: Literal["split", "dense", "fused"] = "split"
-    remat: Literal[False, "elementwise", "mlp", True] = False
+    remat: Remat = False
 
     def __post_init__(self) -> None:
         """Check every field, and that the widths are compatible."""

@@ -12,7 +12,7 @@ import functools
 import re
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from mnmt_jax.data.converter import (
 )
 from mnmt_jax.decoding.generate import length_limit, make_search, search_batch
 from mnmt_jax.decoding.search import Request
+from mnmt_jax.design.fields import Remat
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.chips import Chip, chip_of
@@ -284,7 +285,7 @@ def memory_remedies(config: Config) -> Iterator[tuple[str, Config]]:
         The changed settings as flags of a shell command, and the changed configuration.
     """
     optimizer, flags = config.optimizer, []
-    levels: list[Any] = [False, "elementwise", "mlp", True]
+    levels = get_args(Remat)
     for level in levels[levels.index(config.model.remat) + 1 :]:
         value = f"\"'{level}'\"" if isinstance(level, str) else level
         flags = [f"--gin.Model.remat={value}"]

@@ -144,6 +144,7 @@ TaskWeights = Annotated[
         default=0,
     ),
 ]
+Remat = Literal[False, "elementwise", "mlp", True]  # from most to least memory
 NoiseKind = Literal["lower", "upper", "title", "typos", "tags"]
 NoiseShares = Annotated[
     tuple[Any, ...],

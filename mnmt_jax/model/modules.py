@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.custom_derivatives import linear_call
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Model
@@ -111,33 +112,30 @@ class Projection(nn.DenseGeneral, kw_only=True):
             return super().__call__(states)
         bias: Any = self.get_variable("params", "bias")
         states, kernel, bias = nn.dtypes.promote_dtype(states, kernel, bias, dtype=self.dtype)
-        return _add_bias(jnp.tensordot(states, kernel, axes=kernel.ndim - bias.ndim), bias)
+        product = jnp.tensordot(states, kernel, axes=kernel.ndim - bias.ndim)
+        return product + _spread(bias, product.shape)
 
     def _carries_lora(self, path: str) -> bool:
         return self.config.lora_rank > 0 and any(matches(p, path) for p in self.config.lora)
 
 
-@jax.custom_vjp
-def _add_bias(states: Float[Array, "*c"], bias: Float[Array, "*features"]) -> Float[Array, "*c"]:
-    """Add a bias, whose gradient is a matrix product with ones.
+def _spread(bias: Float[Array, "*features"], shape: tuple[int, ...]) -> Float[Array, "*c"]:
+    """Repeat a bias at all positions; the gradient of the bias is a matrix product with ones.
 
     libtpu estimates half of the cycles of a sum over positions, which are the last axis in memory.
+    The call is linear, so both modes of differentiation work (attribution uses forward mode).
     """
-    return states + jnp.expand_dims(bias, range(states.ndim - bias.ndim))
+    axes = len(shape) - bias.ndim
 
+    def repeat(_: Any, bias: Array) -> Array:
+        return jnp.broadcast_to(bias, shape)
 
-def _add_bias_forward(states: Array, bias: Array) -> tuple[Array, Array]:
-    return _add_bias(states, bias), bias
+    def add_up(_: Any, gradient: Array) -> Array:
+        ones = jnp.ones((_ROWS_OF_ONES, *shape[:axes]), gradient.dtype)
+        total = jnp.tensordot(ones, gradient, axes=axes, preferred_element_type=jnp.float32)
+        return total[0].astype(bias.dtype)
 
-
-def _add_bias_backward(bias: Array, gradient: Array) -> tuple[Array, Array]:
-    positions = gradient.shape[: gradient.ndim - bias.ndim]
-    ones = jnp.ones((_ROWS_OF_ONES, *positions), gradient.dtype)
-    total = jnp.tensordot(ones, gradient, axes=len(positions), preferred_element_type=jnp.float32)
-    return gradient, total[0].astype(bias.dtype)
-
-
-_add_bias.defvjp(_add_bias_forward, _add_bias_backward)
+    return linear_call(repeat, add_up, (), bias)
 
 
 def projection(config: Model, features: int | tuple[int, ...], **options: Any) -> Projection:

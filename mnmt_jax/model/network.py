@@ -42,8 +42,6 @@ _LENGTH_SETTINGS = {
     TRIGGER: "Data.max_segments",
     TARGET: "Data.target_length or Decode.max_length",
 }
-# Fields that only the network reads, so those of its sublayers may differ.
-_OF_THE_NETWORK = ("attention", "remat")
 
 
 def build_model(config: Model, vocab_size: int) -> Network:
@@ -279,13 +277,13 @@ class Network(LayerStack, SublayerStack):
 
     def _check_kinds(self) -> None:
         """Refuse layers of another configuration, e.g. after `clone(config=...)`."""
-        shared = {name: getattr(self.config, name) for name in _OF_THE_NETWORK}
+        attention, remat = self.config.attention, self.config.remat
         in_layers = (sublayer for _, layer in self.plan.layers() for sublayer in layer)
         for sublayer in (*self.plan.outer_sublayers(), *in_layers):
             config = getattr(sublayer.kind, "config", None)
             if not isinstance(config, Model) or config is self.config:
                 continue
-            if dataclasses.replace(config, **shared) != self.config:
+            if dataclasses.replace(config, attention=attention, remat=remat) != self.config:
                 raise UserError(
                     f"sublayer '{sublayer.name}' has `Model` settings of its own, but all layers "
                     "share those of the network: change the fields of its kind instead (e.g. "

@@ -130,10 +130,10 @@ class SourceRun:
     def _check_tagged(self, config: Config) -> None:
         key = config.data.instruction
         if get_instruction(key).source_tag != "source":
-            tagged = [name for name, one in INSTRUCTIONS.items() if one.source_tag == "source"]
+            tagged = next(name for name, one in INSTRUCTIONS.items() if one.source_tag == "source")
             raise UserError(
                 f"{self.spec.flag}: its texts begin with the tag of their language, but sources do "
-                f"not with Data.instruction='{key}'; use '{tagged[0]}'"
+                f"not with Data.instruction='{key}'; use '{tagged}'"
             )
 
     def check_all(self, config: Config, vocabulary: Vocabulary) -> None:
