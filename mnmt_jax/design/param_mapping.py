@@ -71,8 +71,8 @@ class RequiredSource:
             (`mnmt_jax.design.layouts.encoder_layers`).
         layers: minimum number of layers; of the encoder, if no layout is required.
         field: configuration field, with its value, that sets this number.
-        tagged: whether sources must begin with the tag of their language, because the language
-            model that becomes an encoder saw each text so.
+        tagged: whether sources must begin with the tag of their language if the texts of the run,
+            a language model that becomes an encoder, did.
     """
 
     run_name: str

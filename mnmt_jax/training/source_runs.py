@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
+from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction, get_instruction
 from mnmt_jax.design.layouts import check_source_layout, encoder_layers, get_layout
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.errors import UserError, join_names, pluralize
@@ -104,7 +104,7 @@ class SourceRun:
         if requirement.layout:
             check_source_layout(model.layout, requirement.layout, self.spec.flag)
             layers, kind = sum(model.stage_layers), "layer"
-            if requirement.tagged:
+            if requirement.tagged and self._instruction.trigger == "tag":
                 self._check_tagged(config)
         else:
             layers = encoder_layers(get_layout(model.layout, model.stage_layers))
@@ -126,6 +126,10 @@ class SourceRun:
                 f"(Data.instruction='{keys[0]}'), but Data.instruction='{keys[1]}' has {after}; "
                 "use an instruction with the same source"
             )
+
+    @property
+    def _instruction(self) -> Instruction:
+        return get_instruction(self.config.data.instruction)
 
     def _check_tagged(self, config: Config) -> None:
         key = config.data.instruction

@@ -147,9 +147,18 @@ def test_a_causal_language_model_is_copied(tmp_path):
     ],
 )
 def test_a_run_that_is_no_such_language_model_is_refused(layout, instruction, message, tmp_path):
-    write_random_run(tmp_path, Model(layout, (4,), **SIZES))
+    config = config_with(Model(layout, (4,), **SIZES))
+    tagged = dataclasses.replace(config, data=Data(instruction="3"))
+    write_random_run(tmp_path, tagged.model, config=tagged)
     with pytest.raises(UserError, match=f"^--initialize_from=encoder=.*{message}"):
         read(tmp_path, model_of(layout=LM_LAYOUT), instruction=instruction)
+
+
+def test_a_language_model_of_texts_without_tags_reads_any_source(tmp_path):
+    config = config_with(Model("causal_lm", (4,), **SIZES))
+    untagged = dataclasses.replace(config, data=Data(instruction="2"))
+    write_random_run(tmp_path, untagged.model, config=untagged)
+    assert read(tmp_path, model_of(layout=LM_LAYOUT), instruction="3").sources
 
 
 def test_a_position_table_is_part_of_the_encoder(tmp_path):
