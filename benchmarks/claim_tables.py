@@ -238,14 +238,14 @@ _ENCODER_DECODER = ("Model.stage_layers=(3,3)", *_SOURCE_TAG)
 _MULTI30K_BINDINGS = (
     "Model.dropout=0.3",
     "Model.positions=('sinusoidal',10000.0)",
-    "Data.rows=64",
+    "Data.rows=128",
     "Data.source_length=64",
     "Data.target_length=64",
     "Data.temperature=1.0",
     "Data.validation_examples=1014",
     "Optimizer.learning_rate=3e-3",
     "Optimizer.warmup_steps=1000",
-    "Train.patience=4000",
+    "Train.patience=2500",
     "Train.log_every=250",
     "Train.keep_last=1",
     "Decode.max_length=100",
@@ -260,8 +260,8 @@ _MULTI30K = Experiment(
     caches={"cache": Cache(("--mixture=multi30k",))},
     bindings=_MULTI30K_BINDINGS,
     grid=(),
-    steps=30_000,
-    every=500,
+    steps=20_000,
+    every=250,
     seeds=(1, 2, 3),
     limit=0,
     arms={
@@ -270,6 +270,7 @@ _MULTI30K = Experiment(
             _ENCODER_DECODER,
             decodings={PLAIN: (), "pivot": ("--pivot=en",)},
         ),
+        "ema": Arm("encoder_decoder_tiny", (*_ENCODER_DECODER, "Optimizer.ema_decay=0.999")),
         "sd": Arm(
             "encoder_decoder_tiny",
             (

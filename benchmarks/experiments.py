@@ -406,10 +406,12 @@ def execute(jobs: Sequence[Job], workers: int, on_finish: Callable[[], None] = l
 
     Args:
         jobs: in order of priority.
-        workers: number of parallel jobs; they divide the cores of this process.
+        workers: number of parallel jobs; on CPUs they divide the cores of this process.
         on_finish: called after each job, by one worker at a time.
     """
-    cores, queue = sorted(os.sched_getaffinity(0)), Queue(jobs, on_finish)
+    queue = Queue(jobs, on_finish)
+    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu"
+    cores = sorted(os.sched_getaffinity(0)) if on_cpu else []
     cores_by_worker = [cores[number::workers] for number in range(workers)]
     threads = [
         threading.Thread(target=queue.work, args=(worker_cores,))
