@@ -320,13 +320,14 @@ class Workspace:
         logs = self.folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         script, *arguments = command
+        path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         with (logs / f"{script}_{name}.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [sys.executable, f"scripts/{script}.py", *arguments],
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
                 preexec_fn=lambda: os.sched_setaffinity(0, cores) if cores else None,
             )
             status = process.wait()
