@@ -23,6 +23,8 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.runtime.run_command import run_command
 
+_TRIAL = ("Data.rows=4", "Data.validation_examples=8", "Decode.max_length=10", "Train.patience=0")
+
 
 def main() -> None:
     """Run the jobs of experiments."""
@@ -40,6 +42,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="number of seeds; default: the experiment's")
     parser.add_argument("--workers", type=int, default=1, help="number of parallel jobs")
     parser.add_argument(
+        "--trial", action="store_true", help="4 updates and 3 test sentences, to check the program"
+    )
+    parser.add_argument(
         "--results",
         type=Path,
         metavar="DIR",
@@ -53,6 +58,8 @@ def main() -> None:
     tables = flags.tables.split(",")
     if unknown := [name for name in tables if name not in EXPERIMENTS]:
         raise UserError(f"{unknown[0]}: no such table; choose from {', '.join(EXPERIMENTS)}")
+    if flags.trial and flags.results:
+        raise UserError("--trial: results of 4 updates are not recorded; leave out --results")
     if flags.print and not flags.results:
         raise UserError("--print: needs --results, e.g. --results docs/results")
     if flags.print:
@@ -76,8 +83,14 @@ def main() -> None:
 
 
 def workspace(flags: argparse.Namespace, table: str) -> Workspace:
-    """Return the workspace of a table, limited to --seeds seeds."""
+    """Return the workspace of a table, limited to --seeds seeds; tiny for --trial."""
     experiment = EXPERIMENTS[table]
+    if flags.trial:
+        arms = {name: dataclasses.replace(arm, steps=0) for name, arm in experiment.arms.items()}
+        bindings = (*experiment.bindings, *_TRIAL)
+        experiment = dataclasses.replace(
+            experiment, arms=arms, bindings=bindings, steps=4, every=2, limit=3
+        )
     if flags.seeds:
         experiment = dataclasses.replace(experiment, seeds=experiment.seeds[: flags.seeds])
     return Workspace(flags.folder / table, experiment, read_results(flags.results, table))

@@ -7,9 +7,12 @@ import fcntl
 import json
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from mnmt_jax.errors import UserError
 
 
 class Worker:
@@ -36,17 +39,46 @@ class Worker:
         )
 
     def ask(self, request: Any) -> dict[str, Any]:
-        """Send a request; return the answer."""
+        """Send a request; return the answer.
+
+        Raises:
+            UserError: if the process ends instead.
+        """
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
         if not (line := self._process.stdout.readline()):
-            raise SystemExit(self._process.wait() or 1)
+            raise UserError(f"ended with status {self._process.wait()}; its message is above")
         return json.loads(line)
 
     def end(self) -> None:
         """Close the input of the process and wait for its end."""
-        self._process.communicate()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+
+
+def ask_in_turns(
+    workers: Mapping[str, Worker], names: Sequence[str], request: Any, rounds: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Ask some workers in turns: once to warm up, then `rounds` times.
+
+    Returns:
+        The answers of each worker after the first; none if it failed, so one that runs out of
+        memory does not cost the measurements of the others.
+    """
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    failed = set[str]()
+    for _ in range(rounds + 1):
+        for name in names:
+            if name in failed:
+                continue
+            try:
+                answers[name].append(workers[name].ask(request))
+            except UserError as error:
+                print(f"{name} {error}", file=sys.stderr, flush=True)
+                failed.add(name)
+    return {name: [] if name in failed else answers[name][1:] for name in names}
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from engines import Worker
+from engines import Worker, ask_in_turns
 
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.config.loading import load_config
@@ -138,6 +138,8 @@ def main() -> None:
     if flags.output:
         table = [dict(zip(titles, row, strict=True)) for row in rows]
         flags.output.write_text(json.dumps(table, indent=1), encoding="utf-8")
+    if failed := sorted({row[2] for row in rows if row[3] == "failed"}):
+        raise UserError(f"{', '.join(failed)}: ended before the first measurement; see above")
 
 
 def prepare(subject: Subject, vocabulary: Path, lines: int, engines: Sequence[str]) -> None:
@@ -202,7 +204,8 @@ def draw(run: Path, config: Config, vocabulary: Vocabulary) -> None:
 def inputs(vocabulary: Vocabulary, lines: int, words: int) -> dict[str, Any]:
     """Return lines as text, as ids of Hugging Face and as tokens of CTranslate2."""
     corpus, languages = find_corpus(TASK)
-    phrases = iter(Benchmark(TASK, corpus, languages=languages).texts((SOURCE, TARGET)).sources)
+    texts_of_pair = Benchmark(TASK, corpus, languages=languages).texts((SOURCE, TARGET))
+    phrases = itertools.cycle(texts_of_pair.sources)
     texts = []
     for _ in range(lines):
         text = next(phrases)
@@ -231,21 +234,28 @@ def run_interleaved(
     core = flags.core if flags.device == "cpu" else None
     settings = (str(subject.folder), flags.device, str(flags.batch))
     workers = {name: Worker([sys.executable, script, name, *settings], core) for name in engines}
-    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
-    for _, name in itertools.product(range(flags.rounds + 1), engines):
-        answers[name].append(workers[name].ask(request))
+    answers = ask_in_turns(workers, engines, request, flags.rounds)
     for worker in workers.values():
         worker.end()
-    seconds = {name: min(answer["seconds"] for answer in answers[name][1:]) for name in engines}
-    baseline = answers[engines[0]][-1]["translations"]
+    first = answers[engines[0]]
     rows = []
     for name in engines:
-        answer = answers[name][-1]
-        agreement = sum(map(list.__eq__, baseline, answer["translations"])) / len(baseline)
-        ratio = f"{seconds[name] / seconds[engines[0]]:.2f}"
-        row = [str(request["beam"]), name, f"{seconds[name]:.2f}", ratio]
-        rows.append([*row, f"{answer['memory'] / 2**30:.2f}", f"{agreement:.0%}"])
+        row = [str(request["beam"]), name]
+        if not answers[name]:
+            rows.append([*row, "failed", *[""] * 3])
+            continue
+        seconds, answer = _seconds(answers[name]), answers[name][-1]
+        row += [f"{seconds:.2f}", f"{seconds / _seconds(first):.2f}" if first else ""]
+        row.append(f"{answer['memory'] / 2**30:.2f}")
+        if first:
+            same = list(map(list.__eq__, first[-1]["translations"], answer["translations"]))
+            row.append(f"{sum(same) / len(same):.0%}")
+        rows.append(row if first else [*row, ""])
     return rows
+
+
+def _seconds(answers: Sequence[dict[str, Any]]) -> float:
+    return min(answer["seconds"] for answer in answers)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,12 @@ number of layers; `tiny` only checks the program.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from engines import Worker
+from engines import Worker, ask_in_turns
 from training_worker import DEVICES, OURS, PEER, SIZES
 
 from mnmt_jax.errors import UserError
@@ -60,6 +59,8 @@ def main() -> None:
     print(table(engines, answers))
     if flags.output:
         flags.output.write_text(json.dumps(answers, indent=1), encoding="utf-8")
+    if failed := [name for name in engines if not answers[name]]:
+        raise UserError(f"{', '.join(failed)}: ended before the first measurement; see above")
 
 
 def run_interleaved(
@@ -77,28 +78,33 @@ def run_interleaved(
         )
         for name in engines
     }
-    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in engines}
+    answers: dict[str, list[dict[str, Any]]] = {}
     alone = [name for name in engines if name == PEER or "kept" in name]
     together = [name for name in engines if name not in alone]
     groups = [engines] if flags.device == "cpu" else [together, *([name] for name in alone)]
     for group in groups:
-        for _, name in itertools.product(range(flags.rounds + 1), group):
-            answers[name].append(workers[name].ask(flags.updates))
+        answers |= ask_in_turns(workers, group, flags.updates, flags.rounds)
         for name in group:
             workers[name].end()
-    return {name: engine_answers[1:] for name, engine_answers in answers.items()}
+    return answers
 
 
 def table(engines: list[str], answers: dict[str, list[dict[str, Any]]]) -> str:
     """Return the table of speed, utilization and memory."""
-    speeds = {name: max(answer["speed"] for answer in answers[name]) for name in engines}
-    rows = []
+    speeds = {
+        name: max(answer["speed"] for answer in answers[name]) for name in engines if answers[name]
+    }
+    baseline, rows = speeds.get(engines[0]), []
     for name in engines:
+        if name not in speeds:
+            rows.append([name, "failed", *[""] * 3])
+            continue
         last_answer = answers[name][-1]
         flops, peak = last_answer["flops"], last_answer["peak"]
         utilization = flops * speeds[name] / peak if peak and flops else None
-        cells = [name, f"{speeds[name]:.0f}", f"{speeds[name] / speeds[engines[0]]:.2f}"]
+        cells = [name, f"{speeds[name]:.0f}"]
         cells += [
+            f"{speeds[name] / baseline:.2f}" if baseline else "",
             f"{utilization:.0%}" if utilization else "",
             f"{last_answer['memory'] / 2**30:.2f}",
         ]
