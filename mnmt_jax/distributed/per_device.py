@@ -10,7 +10,14 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from mnmt_jax.distributed.sharding import MESH_AXES, RULES, axis_shards, first_row, has_mesh
+from mnmt_jax.distributed.sharding import (
+    MESH_AXES,
+    RULES,
+    axis_shards,
+    first_row,
+    has_mesh,
+    whole_width,
+)
 
 _SUM = PartitionSpec()  # replicated
 
@@ -74,6 +81,35 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
         return _per_device(local, PartitionSpec(), rows, out_specs)(tables, *rows)
 
     return call
+
+
+def look_up_rows(table: Array, tokens: Array) -> Array:
+    """Look up rows of a table whose width `fsdp` may split.
+
+    The devices of an `fsdp` group look up the tokens of all of them, each in its part of the width,
+    and exchange the vectors. So neither the table nor its gradient is gathered, unless it has fewer
+    rows than a device has tokens.
+
+    Args:
+        table: [vocab, embed].
+        tokens: [rows, ...].
+
+    Returns:
+        The vectors, [rows, ..., embed].
+    """
+    (axis,), (vocab, embed) = RULES["embed"], table.shape
+    shards, rows = _axis_shards("embed"), row_shards(tokens)
+    if rows == 1 or shards == 1 or embed % shards or vocab_shards() > 1:
+        return whole_width(table)[tokens]
+    if tokens.size // rows >= vocab:
+        return whole_width(table)[tokens]
+
+    def local(part: Array, tokens: Array) -> Array:
+        vectors = part[jax.lax.all_gather(tokens, axis, tiled=True)]
+        return jax.lax.all_to_all(vectors, axis, 0, vectors.ndim - 1, tiled=True)
+
+    batch = PartitionSpec(RULES["batch"])
+    return _per_device(local, PartitionSpec(None, axis), (tokens,), batch)(table, tokens)
 
 
 def batch_split_devices(rows: int, *, include_fsdp: bool = False) -> int:

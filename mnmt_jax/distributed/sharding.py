@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
+from jax.custom_derivatives import linear_call
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
@@ -200,7 +201,8 @@ def tree_specs(tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
 def gather_params(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
     """Gather parameters that are split by their width, for several products with each.
 
-    By default the compiler gathers a parameter again for each product. Without a mesh set by
+    By default the compiler gathers a parameter again for each product. A gradient is split like its
+    parameter again, so that every device receives the sum of its part alone. Without a mesh set by
     `compile_on` the parameters are returned unchanged.
 
     Args:
@@ -222,11 +224,23 @@ def gather_params(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
             None if axis == "embed" else mesh_axes
             for axis, mesh_axes in zip(axes, spec, strict=True)
         )
-        return jax.lax.with_sharding_constraint(leaf, PartitionSpec(*gathered_spec))
+        return _constrain(leaf, PartitionSpec(*gathered_spec), spec)
 
     return jax.tree_util.tree_map_with_path(
         gather, params, is_leaf=lambda x: not isinstance(x, Mapping)
     )
+
+
+def _constrain(array: Array, spec: PartitionSpec, gradient_spec: PartitionSpec) -> Array:
+    """Constrain an array, and its gradient, for which JAX's own constraint would use `spec`."""
+
+    def constrain(_: Any, array: Array) -> Array:
+        return jax.lax.with_sharding_constraint(array, spec)
+
+    def constrain_gradient(_: Any, gradient: Array) -> Array:
+        return jax.lax.with_sharding_constraint(gradient, gradient_spec)
+
+    return linear_call(constrain, constrain_gradient, (), array)
 
 
 def _fitting_spec(

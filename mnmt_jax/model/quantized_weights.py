@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from mnmt_jax.distributed.per_device import look_up_rows
 from mnmt_jax.distributed.sharding import param_axes_of, platform, whole_width
 
 KERNEL = "kernel"  # last part of a kernel's path
@@ -157,7 +158,9 @@ def project(states: Float[Array, "*b embed"], table: Any) -> Float[Array, "*b vo
 
 def look_up(table: Any, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
     """Return rows of a table, float32 unless it is an array of another dtype."""
-    return table.rows(tokens) if isinstance(table, QUANTIZED_TYPES) else whole_width(table)[tokens]
+    if isinstance(table, QUANTIZED_TYPES):
+        return table.rows(tokens)
+    return look_up_rows(table, tokens)
 
 
 def _contract(states: Array, values: Array, inputs: tuple[int, ...], sum_dtype: Any) -> Array:
