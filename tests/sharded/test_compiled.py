@@ -8,15 +8,19 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.cost.collectives import find_collectives
 from mnmt_jax.decoding.generate import search_batch
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Request, Sample, sentence_rngs
+from mnmt_jax.distributed.per_device import look_up_rows
 from mnmt_jax.distributed.sharding import (
     batch_sharding,
     compile_on,
+    gather_params,
     make_mesh,
     replicated,
     split_rows,
@@ -223,6 +227,60 @@ def test_a_search_of_data_parallel_asks_only_whether_all_have_ended(search, tmp_
     program = lower(mesh, call, like.params, static, *asked)
     assert "while(" in program and not shapes_of_whole_batch(program)
     assert kinds_of(program, Mesh()) == {"all-reduce"}
+
+
+@pytest.mark.parametrize(
+    ("mesh_config", "vocab", "exchanged"),
+    [
+        (Mesh(fsdp=4), 512, {"all-to-all"}),
+        (Mesh(fsdp=4), ROWS // 8 * 5, set()),  # not more rows than a device has tokens
+        (Mesh(fsdp=4, tensor=2), 512, set()),  # `tensor` splits the rows
+        (Mesh(), 512, set()),
+    ],
+    ids=["split", "small", "rows split too", "whole"],
+)
+def test_looking_up_a_split_table_moves_vectors_not_the_table(mesh_config, vocab, exchanged):
+    """The vectors and the table's gradient are those of indexing."""
+    mesh = make_mesh(mesh_config)
+    table = jax.random.normal(jax.random.key(0), (vocab, 32))
+    tokens = jax.random.randint(jax.random.key(1), (ROWS, 5), 0, vocab)
+    weights = jax.random.normal(jax.random.key(2), (ROWS, 5, 32))
+
+    def gradient(table, tokens, weights):
+        return jax.grad(lambda table: (look_up_rows(table, tokens) * weights).sum())(table)
+
+    split = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
+    rows = batch_sharding(mesh)
+    arguments = tuple(map(jax.device_put, (table, tokens, weights), (split, rows, rows)))
+    with jax.set_mesh(mesh):
+        np.testing.assert_array_equal(jax.jit(look_up_rows)(*arguments[:2]), table[tokens])
+        compiled = jax.jit(gradient, out_shardings=split).lower(*arguments).compile()
+    expected = jnp.zeros_like(table).at[tokens].add(weights)
+    np.testing.assert_allclose(compiled(*arguments), expected, rtol=1e-5, atol=1e-5)
+    found = find_collectives(compiled.as_text(), dict(mesh.shape))
+    assert {one.kind for one in found} & {"all-to-all"} == exchanged
+    if exchanged:  # the gradient of a device's part is all that it sums
+        assert sum(one.bytes for one in found if "reduce" in one.kind) == table.nbytes // 4
+
+
+def test_the_gradient_of_a_gathered_parameter_is_scattered():
+    mesh = make_mesh(Mesh(fsdp=4))
+    kernel = jax.device_put(jnp.ones((32, 48)), NamedSharding(mesh, PartitionSpec("fsdp")))
+    states = jax.device_put(jnp.ones((ROWS, 32)), batch_sharding(mesh))
+
+    def gradient(kernel, states):
+        def loss(kernel):
+            params = gather_params({"mlp": {"wi": {"kernel": kernel}}})
+            return jnp.tanh(states @ params["mlp"]["wi"]["kernel"]).sum()
+
+        return jax.grad(loss)(kernel)
+
+    program = lower(mesh, gradient, kernel, states, out_shardings=kernel.sharding)
+    found = find_collectives(program, dict(mesh.shape))
+    # Over `fsdp` each keeps its part, so over `data` only that is summed.
+    sums = {one.axes: one.bytes for one in found if "reduce" in one.kind}
+    assert sums.pop(("data",)) == kernel.nbytes // 4
+    assert set(sums) == {("fsdp",)}
 
 
 def test_constraints_are_the_identity_without_a_mesh():
