@@ -115,6 +115,29 @@ def _exchanges(program: str) -> Iterator[tuple[str, str]]:
         yield computation, line
 
 
+def spread_exchanges(program: str) -> dict[str, tuple[str, str, int]]:
+    """Return the exchange of each fused computation that carries a spread one on.
+
+    Returns:
+        By the name of the computation: channel, kind, and bytes of the result.
+    """
+    found = {}
+    for computation, line in instructions(program):
+        if (match := _COLLECTIVE.search(line)) and (spread := _SPREAD.search(line)):
+            size = _bytes(match["result"], match["kind"], started=False)
+            found[computation] = spread["channel"], match["kind"], size
+    return found
+
+
+def started(line: str) -> tuple[str, str, int] | None:
+    """Return name, kind and bytes of the result of a line that starts an exchange; else None."""
+    match = _COLLECTIVE.search(line)
+    if not match or not match["start"]:
+        return None
+    name = line[: match.start()].strip().removeprefix("ROOT ").removeprefix("%")
+    return name, match["kind"], _bytes(match["result"], match["kind"], started=True)
+
+
 def _between_slices(line: str, axis: str) -> _Exchange | None:
     match = _BETWEEN_SLICES.search(line)
     if not match:

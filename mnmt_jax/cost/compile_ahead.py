@@ -22,6 +22,7 @@ from jax.sharding import NamedSharding
 from mnmt_jax.config.sections import Config
 from mnmt_jax.cost.collectives import find_collectives
 from mnmt_jax.cost.cycle_estimates import estimate_cycles
+from mnmt_jax.cost.overlap import find_overlaps
 from mnmt_jax.data.chunk_plan import ProcessRows
 from mnmt_jax.data.converter import (
     TASK,
@@ -136,6 +137,7 @@ class AheadOfTimeCompilation:
         used_bytes = _bytes(compiled.memory_analysis(), is_tpu=is_tpu)
         facts = _facts(compiled, chip)
         facts["collectives"] = self._collectives(compiled.as_text())
+        facts["overlapped"] = list(map(dataclasses.asdict, find_overlaps(compiled.as_text())))
         figures = {"fits": True, "bytes": used_bytes, **facts}
         if chip:
             figures["bytes"]["of_chip"] = chip.memory

@@ -89,6 +89,12 @@ def estimate_cycles(program: str) -> CycleEstimates:
     )
 
 
+def stated_cycles(line: str) -> int:
+    """Return the cycles that an instruction states; 0 if it states none."""
+    cycles = _CYCLES.search(line)
+    return int(cycles[1]) if cycles else 0
+
+
 def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:
     """Sum the metadata of kernels, and count the kernels that have it.
 

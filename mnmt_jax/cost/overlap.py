@@ -1,0 +1,74 @@
+"""Overlap of exchanges with other work, read from the schedule of a compiled program.
+
+A scheduled program lists its instructions in the order of execution. An asynchronous exchange has a
+start and an end, and other instructions run between them: `all-gather-start` and `all-gather-done`,
+or in libtpu's programs a fusion that starts a collective and one that ends it. Other exchanges run
+alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from mnmt_jax.cost.collectives import instructions, loop_trip_counts, spread_exchanges, started
+from mnmt_jax.cost.cycle_estimates import stated_cycles
+
+_FUSED = re.compile(
+    r"%?async-collective-(?P<end>start|done)[\w.\-]* = .* calls=%?(?P<name>[\w.\-]+)"
+)
+_DONE = re.compile(r" [\w\-]+-done\(%?(?P<name>[\w.\-]+)\)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlap:
+    """Asynchronous exchanges of one kind.
+
+    Attributes:
+        kind: e.g. `all-gather`.
+        count: exchanges per step, loop iterations included.
+        bytes: bytes of their results on one device, per step.
+        cycles: estimated cycles of the instructions between the starts and the ends, per step; an
+            instruction counts for every exchange around it, a loop between them not at all. 0 if
+            the program states none.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    cycles: int
+
+
+def find_overlaps(program: str) -> tuple[Overlap, ...]:
+    """Return the asynchronous exchanges of a compiled program, by kind.
+
+    Args:
+        program: HLO text for one device, `compiled.as_text()`, which is scheduled.
+    """
+    times, spread = loop_trip_counts(program), spread_exchanges(program)
+    totals: dict[str, Overlap] = {}
+    running: dict[tuple[str, str], Any] = {}  # kind, bytes, and cycles before it
+    elapsed: dict[str, int] = {}
+    for computation, line in instructions(program):
+        now = elapsed.get(computation, 0)
+        name, ends = "", False
+        if (fused := _FUSED.search(line)) and (exchange := spread.get(fused["name"])):
+            (name, *facts), ends = exchange, fused["end"] == "done"
+            running.setdefault((computation, name), (*facts, now))
+        elif start := started(line):
+            name, *facts = start
+            running[computation, name] = (*facts, now)
+        elif done := _DONE.search(line):
+            name, ends = done["name"], True
+        if ends and (computation, name) in running:
+            kind, size, begun = running.pop((computation, name))
+            runs, total = times.get(computation, 1), totals.get(kind, Overlap(kind, 0, 0, 0))
+            totals[kind] = Overlap(
+                kind,
+                total.count + runs,
+                total.bytes + runs * size,
+                total.cycles + runs * (now - begun),
+            )
+        elapsed[computation] = now + stated_cycles(line)
+    return tuple(totals[kind] for kind in sorted(totals))
