@@ -411,7 +411,7 @@ def execute(jobs: Sequence[Job], workers: int, on_finish: Callable[[], None] = l
         on_finish: called after each job, by one worker at a time.
     """
     queue = Queue(jobs, on_finish)
-    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu"
+    on_cpu = os.environ.get("JAX_PLATFORMS", "cpu") == "cpu"
     cores = sorted(os.sched_getaffinity(0)) if on_cpu else []
     cores_by_worker = [cores[number::workers] for number in range(workers)]
     threads = [
