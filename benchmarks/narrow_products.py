@@ -23,11 +23,11 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from mnmt_jax.commands.mnmt import run
-from mnmt_jax.errors import UserError
 from mnmt_jax.model import modules
+from mnmt_jax.model.quantized_weights import to_int8
 
 KINDS = ("bfloat16", "int8", "int8-forward", "float8_e4m3fn")
-_SMALLEST = 1e-12  # scale of zeros
+_SMALLEST = 1e-12  # maximum that is scaled to the type's
 
 
 def main() -> None:
@@ -62,9 +62,8 @@ def narrow_product(dtype: Any, *, backward: bool) -> Callable[[Array, Array, int
         outputs = range(len(rows), gradient.ndim), range(axes, kernel.ndim)
         times = functools.partial(multiply, dtype=dtype if backward else states.dtype)
         of_states = times(gradient, kernel, *outputs)
-        return of_states.astype(states.dtype), times(states, gradient, rows, rows).astype(
-            kernel.dtype
-        )
+        of_kernel = times(states, gradient, rows, rows)
+        return of_states.astype(states.dtype), of_kernel.astype(kernel.dtype)
 
     product.defvjp(forward, gradients)
     return product
@@ -88,12 +87,13 @@ def multiply(
 
 def _quantize(factor: Array, summed: tuple[int, ...], dtype: Any) -> tuple[Array, Array]:
     """Return a factor in the type, and its scales along the axes that are not summed."""
-    largest = jnp.abs(factor.astype(jnp.float32)).max(summed, keepdims=True)
-    limit = jnp.iinfo(dtype).max if dtype == jnp.int8 else float(jnp.finfo(dtype).max)
-    scale = jnp.maximum(largest, _SMALLEST) / limit
-    scaled = factor.astype(jnp.float32) / scale
-    rounded = jnp.round(scaled) if dtype == jnp.int8 else scaled
-    return rounded.astype(dtype), jnp.squeeze(scale, summed)
+    if dtype == jnp.int8:
+        values, scale = to_int8(factor, summed)
+        return values, jnp.squeeze(scale, summed)
+    factor = factor.astype(jnp.float32)
+    largest = jnp.maximum(jnp.abs(factor).max(summed, keepdims=True), _SMALLEST)
+    limit = float(jnp.finfo(dtype).max)
+    return (factor * (limit / largest)).astype(dtype), jnp.squeeze(largest / limit, summed)
 
 
 def _replace_products(product: Callable[[Array, Array, int], Array]) -> None:
@@ -112,7 +112,4 @@ def _replace_products(product: Callable[[Array, Array, int], Array]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        raise SystemExit(f"error: {error}") from error
+    main()

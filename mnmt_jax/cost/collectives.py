@@ -121,12 +121,12 @@ def spread_exchanges(program: str) -> dict[str, tuple[str, str, int]]:
     Returns:
         By the name of the computation: channel, kind, and bytes of the result.
     """
-    found = {}
+    exchanges = {}
     for computation, line in instructions(program):
         if (match := _COLLECTIVE.search(line)) and (spread := _SPREAD.search(line)):
             size = _bytes(match["result"], match["kind"], started=False)
-            found[computation] = spread["channel"], match["kind"], size
-    return found
+            exchanges[computation] = spread["channel"], match["kind"], size
+    return exchanges
 
 
 def started(line: str) -> tuple[str, str, int] | None:

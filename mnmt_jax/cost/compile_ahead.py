@@ -135,9 +135,10 @@ class AheadOfTimeCompilation:
                 return _does_not_fit(error)
         is_tpu = self.devices[0].platform == "tpu"
         used_bytes = _bytes(compiled.memory_analysis(), is_tpu=is_tpu)
-        facts = _facts(compiled, chip)
-        facts["collectives"] = self._collectives(compiled.as_text())
-        facts["overlapped"] = list(map(dataclasses.asdict, find_overlaps(compiled.as_text())))
+        text = compiled.as_text()  # megabytes
+        facts = _facts(compiled.cost_analysis(), text, chip)
+        facts["collectives"] = self._collectives(text)
+        facts["overlapped"] = list(map(dataclasses.asdict, find_overlaps(text)))
         figures = {"fits": True, "bytes": used_bytes, **facts}
         if chip:
             figures["bytes"]["of_chip"] = chip.memory
@@ -311,8 +312,7 @@ def memory_remedies(config: Config) -> Iterator[tuple[str, Config]]:
         yield " ".join([*flags, *batch_flags]), config
 
 
-def _facts(compiled: Any, chip: Chip | None) -> dict[str, Any]:
-    costs, text = compiled.cost_analysis(), compiled.as_text()
+def _facts(costs: Any, text: str, chip: Chip | None) -> dict[str, Any]:
     # XLA's totals count the body of a loop once.
     cycles = estimate_cycles(text)
     share = cycles.executed / cycles.counted_once if cycles.counted_once else 1.0

@@ -76,10 +76,10 @@ def estimate_cycles(program: str) -> CycleEstimates:
     absent: collections.Counter[str] = collections.Counter()
     for computation, line in instructions(program):
         count = times.get(computation, 1)
-        if cycles := _CYCLES.search(line):
-            once += int(cycles[1])
-            executed += int(cycles[1]) * count
-            random += int(cycles[1]) * count * _draws(line, bodies)
+        if (cycles := stated_cycles(line)) is not None:
+            once += cycles
+            executed += cycles * count
+            random += cycles * count * _draws(line, bodies)
         elif computation not in applied and (kind := _kind(line)):
             absent[kind] += count
     kernels, calls = _kernels(program, times)
@@ -89,10 +89,10 @@ def estimate_cycles(program: str) -> CycleEstimates:
     )
 
 
-def stated_cycles(line: str) -> int:
-    """Return the cycles that an instruction states; 0 if it states none."""
+def stated_cycles(line: str) -> int | None:
+    """Return the cycles that an instruction states."""
     cycles = _CYCLES.search(line)
-    return int(cycles[1]) if cycles else 0
+    return int(cycles[1]) if cycles else None
 
 
 def _kernels(program: str, times: dict[str, int]) -> tuple[dict[str, int], int]:

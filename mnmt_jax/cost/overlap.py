@@ -70,5 +70,5 @@ def find_overlaps(program: str) -> tuple[Overlap, ...]:
                 total.bytes + runs * size,
                 total.cycles + runs * (now - begun),
             )
-        elapsed[computation] = now + stated_cycles(line)
+        elapsed[computation] = now + (stated_cycles(line) or 0)
     return tuple(totals[kind] for kind in sorted(totals))

@@ -45,5 +45,5 @@ def test_cycles_between_start_and_end():
 
 
 def test_exchanges_alone_are_not_overlapped():
-    line = "  %r = f32[3]{0} all-reduce(%a), replica_groups={}"
-    assert find_overlaps(line) == ()
+    program = "  %r = f32[3]{0} all-reduce(%a), replica_groups={}\n  %c = f32[3]{0} copy-done(%r)"
+    assert find_overlaps(program) == ()
