@@ -13,6 +13,9 @@ The fields of a row that runs:
     evaluate   flags of `mnmt evaluate`
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
                several, each `NAME=...`; `{corpus}` as in `model`
+    teacher    run that translates the training sources, `MODEL on CORPUS` or the name of an import:
+               the model is trained on its translations (`mnmt distill`)
+    distill    flags of `mnmt distill`
     back_translation_rounds    rounds of back-translation after the training
     step       evaluated update; default: the checkpoint of the corpus
     compared_with    row that columns of gains and of relative time compare with
@@ -54,6 +57,8 @@ _ROW_FIELDS = (
     "decode",
     "evaluate",
     "from",
+    "teacher",
+    "distill",
     "back_translation_rounds",
     "step",
     "compared_with",
@@ -140,7 +145,7 @@ class CorpusSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A run whose parameters a training starts from.
+    """A run whose parameters a training starts from, or whose translations it is trained on.
 
     Attributes:
         name: name for `--initialize_from NAME=RUN`; empty for the only source.
@@ -167,6 +172,8 @@ class Experiment:
         evaluate: flags of the evaluation.
         pretrained: whether the model is imported and not trained.
         sources: runs that give initial parameters.
+        teacher: run whose translations are the targets of the training; None for the real ones.
+        distill: flags of `mnmt distill`.
         back_translation_rounds: rounds of back-translation after the training.
         evaluated: corpus of the columns, if the model was not trained on it; else empty.
         benchmark: flags of `mnmt benchmark`, which then replaces the evaluation; else empty.
@@ -182,6 +189,8 @@ class Experiment:
     evaluate: tuple[str, ...] = ()
     pretrained: bool = False
     sources: tuple[Source, ...] = ()
+    teacher: Source | None = None
+    distill: tuple[str, ...] = ()
     back_translation_rounds: int = 0
     evaluated: str = ""
     hypotheses: str = ""
@@ -220,6 +229,8 @@ class Experiment:
         rounds = self.back_translation_rounds
         suffix = (f"back_translation_{rounds}",) if rounds else ()
         sources = tuple(f"from_{source.model}" for source in self.sources if not source.name)
+        if self.teacher:
+            sources += (f"distilled_from_{self.teacher.model}", *self.distill)
         released = self.data.vocabulary_file and not self.vocabulary_import
         vocabulary = ("released_vocabulary",) if released else ()
         prepared = ("prepared",) if self.data.is_prepared else ()
@@ -304,6 +315,9 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         raise UserError(f"{_place(table, row)}: unknown field '{unknown[0]}'")
     data = corpus_settings(paper, corpus)
     sources = facts.get("from", ())
+    teacher = facts.get("teacher", "")
+    if "distill" in facts and not teacher:
+        raise UserError(f"{_place(table, row)}: 'distill' needs a 'teacher'")
     pretrained = facts.get("pretrained", "")
     trained_on = facts.get("trained_on", corpus)
     if trained_on != corpus:
@@ -329,6 +343,8 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
             _source(text.replace("{corpus}", data.model))
             for text in ([sources] if isinstance(sources, str) else sources)
         ),
+        teacher=_source(teacher.replace("{corpus}", data.model)) if teacher else None,
+        distill=tuple(facts.get("distill", ())),
         back_translation_rounds=facts.get("back_translation_rounds", 0),
         evaluated=corpus if pretrained or trained_on != corpus else "",
         benchmark=tuple(shlex.split(table.benchmark)),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 RESOURCES: Mapping[str, Mapping[str, int]] = {
     "vocabulary": {"mem_mb": 32_000, "runtime": 24 * 60},
     "cache": {"mem_mb": 32_000, "runtime": 24 * 60},
+    "distill": {"mem_mb": 32_000, "runtime": 24 * 60, "gpu": 1},
     "train": {"mem_mb": 64_000, "runtime": 3 * 24 * 60, "gpu": 1},
     "average": {"mem_mb": 64_000, "runtime": 60},
     "benchmark": {"mem_mb": 32_000, "runtime": 4 * 60, "gpu": 1},

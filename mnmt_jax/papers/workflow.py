@@ -7,6 +7,7 @@ Folders below the output folder, shared by all tables that are written there:
     vocabularies/NAME        from `mnmt vocabulary`
     grown/RUN/seedN          from `mnmt add-language`
     caches/MIXTURE           from `mnmt cache`, or `mnmt prepare`
+    caches/RUN/seedN         from `mnmt distill`, or with a new language's text
     runs/RUN/seedN           from `mnmt train`, or the rounds of `mnmt back-translate`
     evaluations/RUN/seedN    from `mnmt evaluate`, and again for scores that need a model
     analyses/PAPER/TABLE/…   from `mnmt analyse`
@@ -154,11 +155,23 @@ class Workflow:
             sources += ["--initialize_from", f"{source.name}={folder}".lstrip("=")]
             if checkpoint:
                 sources += ["--initialize_step", f"{source.name}={checkpoint}".lstrip("=")]
-        inputs.append(self._cache(experiment))
-        files, cache = gin_files(experiment), cache_folder(experiment)
-        flags = self._training_flags(experiment, seed, files, cache)
+        cached, cache = self._training_cache(experiment, seed)
+        inputs.append(cached)
+        flags = self._training_flags(experiment, seed, gin_files(experiment), cache)
         command = ("mnmt", "train", *flags, *sources, "--workdir", run_folder(experiment, seed))
         return self._step(f"train/{experiment.run_name}/seed{seed}", command, inputs)
+
+    def _training_cache(self, experiment: Experiment, seed: int) -> tuple[str, str]:
+        """Add the cache of a training, translated by the teacher if any; return step and folder."""
+        cached, cache = self._cache(experiment), cache_folder(experiment)
+        if experiment.teacher is None:
+            return cached, cache
+        trained, teacher, checkpoint = self._source(experiment.teacher, seed)
+        name = f"{experiment.run_name}/seed{seed}"
+        command = ["mnmt", "distill", "--teacher", teacher, "--cache", cache, *experiment.distill]
+        command += ["--step", checkpoint] if checkpoint else []
+        command += [*_gin_flags(self._scale.decode), "--output", f"caches/{name}"]
+        return self._step(f"distill/{name}", command, (trained, cached)), f"caches/{name}"
 
     def _training_flags(
         self, experiment: Experiment, seed: int, files: Iterable[str], cache: str

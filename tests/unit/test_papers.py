@@ -192,53 +192,6 @@ def test_plan_of_a_table_in_full(relaxed_dtypes):
     assert len(get_mixture(experiment.data.mixture).directions) == 6
 
 
-def _commands(name: str, row: str) -> list[str]:
-    """Return the commands of one seed of a row, at full scale."""
-    table = find_table(name)
-    paper = PAPERS[table.paper]
-    plan = Workflow(paper, FULL)
-    for trial in trials(paper, table, select_rows(paper, table, row), 1):
-        plan.add(trial)
-    return [" ".join(step.command) for step in plan.steps]
-
-
-def test_bindings_of_a_row_are_those_of_its_training():
-    (train,) = [c for c in _commands("language_layers/table7", "5") if " train " in c]
-    assert "--gin.Train.seed=1 --gin.Data.instruction='none' --workdir" in train
-
-
-def test_a_new_language_grows_the_run_before_it():
-    *_, before, grow, cache, train, evaluate = _commands("language_layers/table4", "3")
-    source, name = "runs/sd_iwslt17-iwslt17/seed1", "from_sd_iwslt17/seed1"
-    grown = f"grown/sd_iwslt17-iwslt17_de-new_language-{name}"
-    assert before.endswith(f"--workdir {source}")
-    assert grow.startswith(f"mnmt add-language --run {source} --step best --mixture iwslt17_de")
-    assert grow.endswith(
-        f"--language de --vocab_size 10000 --model_type bpe "
-        f"--normalization nmt_nfkc --output {grown}"
-    )
-    assert f"--vocabulary {grown}/vocabulary --also caches/iwslt17 --output" in cache
-    assert train.startswith(
-        f"mnmt train --gin_file {grown}/config.gin "
-        "--gin_file gin_configs/runs/settings/new_language.gin"
-    )
-    assert f"--gin.Train.steps=20000 --initialize_from {grown} --workdir" in train
-    assert "--task iwslt17_de --step best" in evaluate
-
-
-def test_back_translation_starts_from_the_run_without_it():
-    *_, before, rounds, evaluate = _commands("language_layers/table3", "10")
-    source = "runs/sd_opus100_base-opus100_all/seed1"
-    assert before.endswith(f"--workdir {source}")
-    assert rounds == (
-        f"mnmt back-translate --run {source} --step best --cache caches/opus100_all "
-        "--languages ar,de,fr,nl,ru,zh --rounds 4 "
-        "--gin_file gin_configs/runs/settings/back_translation.gin "
-        "--workdir runs/sd_opus100_base-opus100_all-back_translation_4/seed1"
-    )
-    assert "sd_opus100_base-opus100_all-back_translation_4/seed1/round_4/run --task" in evaluate
-
-
 def test_rows_that_train_alike_share_a_run_and_differ_in_evaluations():
     paper, table = PAPERS["language_layers"], find_table("language_layers/table8")
     fcll, omitted = (trial.experiment for trial in trials(paper, table, table.rows[:2], 1))

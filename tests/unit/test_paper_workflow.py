@@ -1,0 +1,102 @@
+"""Commands that the rows of published tables become."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.papers.experiments import make_experiment
+from mnmt_jax.papers.scales import FULL
+from mnmt_jax.papers.selection import select_rows
+from mnmt_jax.papers.tables import find_table, load_papers
+from mnmt_jax.papers.trials import trials
+from mnmt_jax.papers.workflow import Workflow
+
+PAPERS = load_papers()
+
+
+def _commands(name: str, row: str) -> list[str]:
+    """Return the commands of one seed of a row, at full scale."""
+    table = find_table(name)
+    paper = PAPERS[table.paper]
+    plan = Workflow(paper, FULL)
+    for trial in trials(paper, table, select_rows(paper, table, row), 1):
+        plan.add(trial)
+    return [" ".join(step.command) for step in plan.steps]
+
+
+def test_bindings_of_a_row_are_those_of_its_training():
+    (train,) = [c for c in _commands("language_layers/table7", "5") if " train " in c]
+    assert "--gin.Train.seed=1 --gin.Data.instruction='none' --workdir" in train
+
+
+def test_a_new_language_grows_the_run_before_it():
+    *_, before, grow, cache, train, evaluate = _commands("language_layers/table4", "3")
+    source, name = "runs/sd_iwslt17-iwslt17/seed1", "from_sd_iwslt17/seed1"
+    grown = f"grown/sd_iwslt17-iwslt17_de-new_language-{name}"
+    assert before.endswith(f"--workdir {source}")
+    assert grow.startswith(f"mnmt add-language --run {source} --step best --mixture iwslt17_de")
+    assert grow.endswith(
+        f"--language de --vocab_size 10000 --model_type bpe "
+        f"--normalization nmt_nfkc --output {grown}"
+    )
+    assert f"--vocabulary {grown}/vocabulary --also caches/iwslt17 --output" in cache
+    assert train.startswith(
+        f"mnmt train --gin_file {grown}/config.gin "
+        "--gin_file gin_configs/runs/settings/new_language.gin"
+    )
+    assert f"--gin.Train.steps=20000 --initialize_from {grown} --workdir" in train
+    assert "--task iwslt17_de --step best" in evaluate
+
+
+def test_back_translation_starts_from_the_run_without_it():
+    *_, before, rounds, evaluate = _commands("language_layers/table3", "10")
+    source = "runs/sd_opus100_base-opus100_all/seed1"
+    assert before.endswith(f"--workdir {source}")
+    assert rounds == (
+        f"mnmt back-translate --run {source} --step best --cache caches/opus100_all "
+        "--languages ar,de,fr,nl,ru,zh --rounds 4 "
+        "--gin_file gin_configs/runs/settings/back_translation.gin "
+        "--workdir runs/sd_opus100_base-opus100_all-back_translation_4/seed1"
+    )
+    assert "sd_opus100_base-opus100_all-back_translation_4/seed1/round_4/run --task" in evaluate
+
+
+def test_a_distilled_row_is_trained_on_the_translations_of_its_teacher():
+    *_, teacher, distill, train, evaluate = _commands("benchmarks/zero_shot", "21")
+    source = "runs/encoder_decoder_tiny-cldr_quickstart/seed1"
+    name = (
+        f"{source.removeprefix('runs/').removesuffix('/seed1')}-distilled_from_encoder_decoder_tiny"
+    )
+    name += "-beam_size-5/seed1"
+    assert teacher.endswith(f"--workdir {source}") and "caches/cldr_quickstart'" in teacher
+    assert distill == (
+        f"mnmt distill --teacher {source} --cache caches/cldr_quickstart --beam_size 5 "
+        f"--output caches/{name}"
+    )
+    assert f"--gin.Data.cache='caches/{name}'" in train and "--initialize_from" not in train
+    assert train.endswith(f"--workdir runs/{name}") and f"--run runs/{name} --task" in evaluate
+
+
+def test_a_teacher_translates_with_the_checkpoint_of_its_corpus():
+    """IWSLT-17's runs are evaluated at their best update."""
+    table, paper = find_table("language_layers/table7"), PAPERS["language_layers"]
+    row = dataclasses.replace(
+        table.rows[1], facts={**table.rows[1].facts, "teacher": "sd_iwslt17 on iwslt17"}
+    )
+    plan = Workflow(paper, FULL)
+    (experiment,) = [make_experiment(paper, table, row, "iwslt17")]
+    plan._train(experiment, 3)
+    (distill,) = [step for step in plan.steps if step.kind == "distill"]
+    assert "--teacher runs/sd_iwslt17-iwslt17/seed3" in " ".join(distill.command)
+    assert distill.command[distill.command.index("--step") + 1] == "best"
+    assert distill.inputs == ("train/sd_iwslt17-iwslt17/seed3", "cache/iwslt17")
+
+
+def test_flags_of_distillation_need_a_teacher():
+    table, paper = find_table("benchmarks/zero_shot"), PAPERS["benchmarks"]
+    row = dataclasses.replace(table.rows[0], facts={**table.rows[0].facts, "distill": ["--keep"]})
+    with pytest.raises(UserError, match="row 'encoder_decoder': 'distill' needs a 'teacher'"):
+        make_experiment(paper, table, row, "cldr_quickstart")
