@@ -35,8 +35,9 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | environment,
-            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
         )
+        if core is not None:
+            os.sched_setaffinity(self._process.pid, {core})
 
     def ask(self, request: Any) -> dict[str, Any]:
         """Send a request; return the answer.

@@ -18,7 +18,7 @@ BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 def benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     yield
-    for name in ("experiments", "claim_tables", "claim_summary"):
+    for name in ("experiments", "claim_tables", "claim_summary", "claims"):
         sys.modules.pop(name, None)
 
 
@@ -153,6 +153,31 @@ def test_recorded_results_of_another_machine_are_not_repeated(tmp_path, monkeypa
     assert set(third.recorded["base"]["seeds"]) == {"7", "8"}
     execute(third.jobs(["base"]), 1)
     assert len(trained) == 4
+
+
+@pytest.mark.parametrize("table", ["multi30k", "graft", "positions"])
+def test_a_trial_trains_each_arm_for_four_updates(table, tmp_path):
+    """Patience, a step of 250 or 500 test sentences would make it a training."""
+    import argparse
+
+    from claim_tables import EXPERIMENTS
+    from claims import workspace
+
+    whole = EXPERIMENTS[table]
+    flags = argparse.Namespace(trial=True, seeds=1, folder=tmp_path, results=None)
+    trial = workspace(flags, table).experiment
+    assert (trial.steps, trial.every, trial.limit, trial.seeds) == (4, 2, 3, whole.seeds[:1])
+    assert trial.arms.keys() == whole.arms.keys()
+    assert not any(arm.steps for arm in trial.arms.values())
+    assert trial.bindings[: len(whole.bindings)] == whole.bindings
+    assert "Train.patience=0" in trial.bindings[len(whole.bindings) :]
+
+
+def test_results_of_a_trial_are_not_recorded(tmp_path):
+    flags = ["positions", str(tmp_path), "--trial", f"--results={tmp_path / 'results'}"]
+    with pytest.raises(UserError, match="--trial: results of 4 updates are not recorded"):
+        call("benchmarks/claims.py", flags)
+    assert not (tmp_path / "results").exists()
 
 
 def row(group, bleu):
