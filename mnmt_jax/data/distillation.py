@@ -1,7 +1,18 @@
 """Sequence-level distillation: sources of a cache, and tasks whose targets are their translations.
 
-Source: Kim and Rush 2016 ("Sequence-Level Knowledge Distillation"), section 3.2: the student is
-trained on the teacher's beam search instead of the references.
+    L = -log p_student(ŷ | x)    ŷ: the translation of x that the teacher's search finds
+
+The target of a pair is replaced by ŷ, and the student is trained by maximum likelihood. Each
+direction may have a teacher of its own, so specialised teachers become one multilingual student.
+With the model itself as the teacher and minimum Bayes risk as the search, ŷ is the sample that the
+others agree with most,
+
+    ŷ = argmax_h sum_r U(h, r)   h, r: samples of p(y | x)
+
+and further training on ŷ is MBR fine-tuning.
+
+Source: Kim and Rush 2016 ("Sequence-Level Knowledge Distillation"), section 3.2, whose search is
+beam search; Finkelstein and Freitag 2023 ("MBR and QE Finetuning", arXiv 2309.10966), section 3.
 """
 
 from __future__ import annotations

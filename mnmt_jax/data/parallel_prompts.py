@@ -7,9 +7,9 @@ trained on prompted and plain pairs, and then translates plain sources too. Tran
 the other tasks of a cache: a task that shares S or T with the pair gives A.
 
 Source: Luo et al. 2026 ("NiuTrans.LMT: Toward Inclusive and Scalable Multilingual Machine
-Translation with LLMs"), section 3. They mix both kinds half and half (section 5.1). Their prompt is
-text for a language model ("Translate this from English to Russian and Kirghiz: ..."); the tag is
-ours.
+Translation with LLMs", arXiv 2511.07003), section 3. They mix both kinds half and half (section
+5.1). Their prompt is text for a language model ("Translate this from English to Russian and
+Kirghiz: ..."); the tag is ours.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ downloaded; a missing model is reported, and the metric is left out.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -35,6 +36,8 @@ BERT_SCORE_LAYERS = {
 ENGLISH_MODELS = ("roberta-large", "xlm-roberta-large")
 """Models for English: that of the scripts, and that of the TDO paper's footnote 13."""
 
+_HUB_PREFIX = "models--"  # of folders in the cache of the Hugging Face Hub
+_HASHED_BYTES = 2**20  # at the beginning and at the end of a file
 _MONOLINGUAL_MODELS = {
     "zh": "bert-base-chinese",
     "tr": "dbmdz/bert-base-turkish-cased",
@@ -97,7 +100,7 @@ class Comet(_AllLanguages):
                 "folder)"
             )
         self.name, self._path, self._worker = name, str(path), worker
-        self.setting = f"comet:{worker.version('comet')}|model:{path}"
+        self.setting = f"comet:{worker.version('comet')}|{identify_model(path)}"
 
     def score(
         self, texts: TestSet, hypotheses: Sequence[str], target_language: str = ""
@@ -127,7 +130,8 @@ class MetricX(_AllLanguages):
                 "tokenizer's files of google/mt5-xl"
             )
         self._folder, self._worker = str(folder), worker
-        self.setting = f"metricx-24|transformers:{worker.version('metricx')}|model:{folder}"
+        version = worker.version("metricx")
+        self.setting = f"metricx-24|transformers:{version}|{identify_model(Path(folder))}"
 
     def score(
         self, texts: TestSet, hypotheses: Sequence[str], target_language: str = ""
@@ -208,7 +212,35 @@ class BertScore:
     def signature(self, target_language: str) -> str:
         """Return the signature of the scores of a target language."""
         name = self.model(target_language)
-        return f"bert_score:{self._version}|model:{name}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"
+        model = f"model:{name}|files:{_hash_files(self._folder / name)}"
+        return f"bert_score:{self._version}|{model}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"
+
+
+def identify_model(path: Path) -> str:
+    """Return `model:NAME|files:HASH` of a model's file or folder, wherever it is stored.
+
+    NAME is that on the Hugging Face Hub where its cache has the model, else the folder's. HASH
+    depends on the names, sizes, beginnings and ends of the files.
+    """
+    cached = [part for part in path.parts if part.startswith(_HUB_PREFIX)]
+    folder = path.parent.parent if path.parent.name == "checkpoints" else path
+    name = cached[-1].removeprefix(_HUB_PREFIX).replace("--", "/") if cached else folder.name
+    return f"model:{name}|files:{_hash_files(path)}"
+
+
+def _hash_files(path: Path) -> str:
+    """Return a hash of a file, or of the files in a folder, 8 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if not file.is_file():
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.relative_to(path.parent)} {size}\n".encode())
+        with file.open("rb") as stream:
+            digest.update(stream.read(_HASHED_BYTES))
+            stream.seek(max(0, size - _HASHED_BYTES))
+            digest.update(stream.read())
+    return digest.hexdigest()[:8]
 
 
 def _rows(texts: TestSet, hypotheses: Sequence[str]) -> list[dict[str, str]]:

@@ -13,12 +13,17 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.evaluation.markdown_tables import group_mean, leading_metrics, markdown_table
+from mnmt_jax.evaluation.comparison import direction_groups
+from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table
 from mnmt_jax.evaluation.result import RunResult
 
 SEED_HEADER = ("system", "directions", "metric", "seeds", "mean", "range", "variance") + (
     "difference to the first",
     "p",
+)
+SEED_EXPLANATION = (
+    "Each seed is a training run. Intervals of differences are Welch's, p is that of the exact "
+    "permutation test over seeds."
 )
 _MAX_PERMUTATIONS = 200_000
 
@@ -134,18 +139,19 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
 
     Returns:
         The evaluations of each system, sorted by seed; systems are in order of their first
-        evaluation. The name of a system is the common prefix of its runs' names.
+        evaluation. The name of a system is the common prefix of its runs' names. An evaluation
+        without a training configuration, such as that of translations of another system, is a
+        system of its own.
 
     Raises:
-        UserError: if a system has two evaluations with the same seed, or if a run has no
-            configuration.
+        UserError: if a system has two evaluations with the same seed.
     """
     groups: dict[str, list[RunResult]] = {}
-    for result in results:
-        groups.setdefault(_system_key(result), []).append(result)
+    for number, result in enumerate(results):
+        groups.setdefault(_system_key(result) or f"evaluation {number}", []).append(result)
     by_system: dict[str, list[RunResult]] = {}
     for group in groups.values():
-        seeds = [result.config["train"]["seed"] for result in group]
+        seeds = [_seed(result) for result in group]
         if len(set(seeds)) < len(seeds):
             raise UserError(
                 f"{join_names([result.name for result in group])}: evaluations of one "
@@ -155,14 +161,20 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
         name = prefix.rstrip("0123456789").rstrip("_-") if len(group) > 1 else group[0].name
         name = name or group[0].name
         name = name if name not in by_system else f"{name} ({len(by_system) + 1})"
-        by_system[name] = sorted(group, key=lambda result: int(result.config["train"]["seed"]))
+        by_system[name] = sorted(group, key=lambda result: _seed(result) or 0)
     return by_system
 
 
+def _seed(result: RunResult) -> int | None:
+    """Return the seed of the training; None if its configuration is unknown."""
+    seed = result.config.get("train", {}).get("seed")
+    return None if seed is None else int(seed)
+
+
 def _system_key(result: RunResult) -> str:
-    """Return a key that is equal for evaluations that differ only in the seed."""
-    if "seed" not in result.config.get("train", {}):
-        raise UserError(f"{result.name}: the evaluation has no training configuration to group by")
+    """Return a key that is equal for evaluations that differ only in the seed; "" if unknown."""
+    if _seed(result) is None:
+        return ""
     config = {**result.config, "train": {**result.config["train"], "seed": 0}}
     return json.dumps([config, result.decoding_overrides], sort_keys=True, default=str)
 
@@ -184,21 +196,28 @@ def seed_rows(
     Returns:
         One row per group of directions, metric and system: mean, range and sample variance (over
         seeds) of the mean over directions, the difference to the first system with its 95 %
-        interval, and p of the permutation test.
+        interval, and p of the permutation test. Groups are those of `direction_groups`: means are
+        over the directions and sentences common to all evaluations. Without common ones there are
+        no differences.
     """
-    metrics = leading_metrics([result for results in groups.values() for result in results], names)
+    results = [result for members in groups.values() for result in members]
+    numbers: dict[str, list[int]] = {}
+    for name, members in groups.items():
+        start = sum(map(len, numbers.values()))
+        numbers[name] = list(range(start, start + len(members)))
     rows = []
-    for field, title in (("supervised", "supervised"), ("zero_shot", "zero-shot")):
-        for metric in metrics:
+    for group in direction_groups(results):
+        for metric in leading_metrics(results, names):
             scores = {
-                name: _present(group_mean(result, metric.key, field).mean for result in results)
-                for name, results in groups.items()
+                name: _present(group.mean(number, metric.key).mean for number in members)
+                for name, members in numbers.items()
             }
             baseline = next(iter(scores.values()))
             for name, values in scores.items():
                 if values:
-                    cells = _cells(values, None if values is baseline else baseline)
-                    rows.append([name, title, metric.title, *cells])
+                    is_compared = group.comparable and values is not baseline
+                    cells = _cells(values, baseline if is_compared else None)
+                    rows.append([name, group.statuses[numbers[name][0]], metric.title, *cells])
     return rows
 
 

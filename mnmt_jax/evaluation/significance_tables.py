@@ -9,7 +9,7 @@ from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table, model_label
 from mnmt_jax.evaluation.result import Metric, RunResult
-from mnmt_jax.evaluation.seed_statistics import SEED_HEADER, seed_rows
+from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, SEED_HEADER, seed_rows
 from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
 
 _HEADER = ("system", "directions", "metric", "difference", "95 % interval") + (
@@ -60,12 +60,8 @@ def seed_section(
     """Return the section with statistics over seeds; the arguments are those of `seed_rows`."""
     if not groups:
         return []
-    text = (
-        "Each seed is a training run. Intervals of differences are Welch's, p is that of the exact "
-        "permutation test over seeds."
-    )
     table = text_table(SEED_HEADER, seed_rows(groups, names))
-    return [section("Over seeds", tag("p", text, class_="muted"), table)]
+    return [section("Over seeds", tag("p", SEED_EXPLANATION, class_="muted"), table)]
 
 
 def _explanation(samples: int) -> str:

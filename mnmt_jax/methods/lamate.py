@@ -13,10 +13,10 @@ Training has two stages: adaptor and decoder with the encoder frozen (`encoder =
 all parameters, in a run that starts from the first one (`encoder = 'tune'`).
 
 Source: Luo et al. 2025 ("Beyond Decoder-only: Large Language Models Can be Good Encoders for
-Machine Translation"), section on the adaptor, and `GroupedEncoderFusion` and `Connector` of their
-code. Their encoder is a causal language model of width 4,096 with groups of 4 layers, and W1
-reduces the width to the decoder's 1,024. Here all stages have the width `Model.embed`, and W1 and
-W2 have biases.
+Machine Translation", arXiv 2503.06594), section on the adaptor, and `GroupedEncoderFusion` and
+`Connector` of their code. Their encoder is a causal language model of width 4,096 with groups of 4
+layers, and W1 reduces the width to the decoder's 1,024. Here all stages have the width
+`Model.embed`, and W1 and W2 have biases.
 """
 
 from __future__ import annotations

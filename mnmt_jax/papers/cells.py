@@ -17,8 +17,7 @@ from mnmt_jax.papers.tables import Column, Number
 COMPARED_METRICS = ("bleu_gain", "relative_time")
 """Metrics that compare with the row `compared_with`."""
 _CHANGES = ("bleu_change", "bleu_gain")  # metrics of differences
-# Metric of a column -> field of `DirectionResult`.
-_FIELDS = {
+FIELDS = {
     "bleu": "bleu",
     "bleu_change": "bleu",
     "bleu_gain": "bleu",
@@ -31,6 +30,7 @@ _FIELDS = {
     "off_target": "off_target_lid",
     "off_target_nearest": "off_target_nearest",
 }
+"""Metric of a column -> field of `DirectionResult`."""
 # Group of a column -> curve of validation losses.
 _CURVES = {
     "supervised": "supervised",
@@ -100,7 +100,7 @@ def make_cell(
     """
     runs, reference = ([item.result for item in group] for group in (evaluations, before))
     ours = summarize_column(column, runs, reference)
-    field = _FIELDS.get(column.metric)
+    field = FIELDS.get(column.metric)
     if ours is None or len(evaluations) != 1 or field is None:
         return Cell(published, ours)
     reference_evaluation = before[0] if column.metric in _CHANGES else None
@@ -148,7 +148,7 @@ def group_score(result: RunResult, column: Column) -> float | None:
     if column.metric in ("nll", "perplexity"):
         loss = _validation_nll(result, column.group)
         return math.exp(loss) if loss is not None and column.metric == "perplexity" else loss
-    field = _FIELDS.get(column.metric)
+    field = FIELDS.get(column.metric)
     if field is None:
         return None
     return group_mean(result.values(field), column.group, result.supervised)

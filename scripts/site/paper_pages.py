@@ -266,6 +266,9 @@ def _changes(run: Experiment) -> Iterable[str]:
     for source in run.sources:
         name = f"{source.name}: " if source.name else ""
         yield f"starts from {name}{source.model}{f' on {source.corpus}' if source.corpus else ''}"
+    if run.teacher:
+        flags = f" (`{' '.join(run.distill)}`)" if run.distill else ""
+        yield f"trained on translations by {run.teacher.model}{flags}"
     if run.back_translation_rounds:
         yield f"{run.back_translation_rounds} rounds of back-translation"
     yield from (f"decoding: `{binding}`" for binding in run.decode)

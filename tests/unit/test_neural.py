@@ -17,7 +17,13 @@ from mnmt_jax.evaluation.metrics_environment import (
     create_environment,
     default_environment,
 )
-from mnmt_jax.evaluation.neural_metrics import BERT_SCORE_LAYERS, ENGLISH_MODELS, BertScore, Comet
+from mnmt_jax.evaluation.neural_metrics import (
+    BERT_SCORE_LAYERS,
+    ENGLISH_MODELS,
+    BertScore,
+    Comet,
+    identify_model,
+)
 from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
 from mnmt_jax.evaluation.scoring import ScoredDirection
 from tests.unit.made_metrics import loaded_bert_models, made_environment, without_package
@@ -56,7 +62,7 @@ def test_comet(tmp_path, worker):
     scorer = Comet(path, worker)
     for _ in range(2):
         assert scorer.score(TEXTS, HYPOTHESES) == [100, 100, 0]
-    assert scorer.signature("de") == scorer.setting == f"comet:2.2.7|model:{path}"
+    assert scorer.signature("de") == scorer.setting == f"comet:2.2.7|{identify_model(path)}"
     with pytest.raises(UserError, match=r"--comet=.*none\.ckpt: no such file; give the checkpoint"):
         Comet(tmp_path / "none.ckpt", worker)
     with pytest.raises(UserError, match=r"--kiwi=.*checkpoint of Unbabel/wmt22-cometkiwi-da"):
@@ -134,9 +140,26 @@ def test_bert_score(models, environment, worker):
         [str(roberta), "17", "cpu"],
         [str(multilingual), "9", "cpu"],
     ]
-    assert scorer.signature("de") == (
-        "bert_score:0.3.13|model:bert-base-multilingual-cased|layer:9|no-idf"
-    )
+    model, files = identify_model(multilingual).split("|")
+    assert model == "model:bert-base-multilingual-cased" and len(files) == len("files:12345678")
+    assert scorer.signature("de") == f"bert_score:0.3.13|{model}|{files}|layer:9|no-idf"
+
+
+def test_signatures_name_models_by_their_content(tmp_path):
+    hub = tmp_path / "models--Unbabel--wmt22-comet-da/snapshots/123/checkpoints/model.ckpt"
+    copied = tmp_path / "wmt22-comet-da" / "checkpoints" / "model.ckpt"
+    for path in (hub, copied):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(2**20) + b"middle" + bytes(2**20))
+    names, hashes = zip(*(identify_model(path).split("|") for path in (hub, copied)), strict=True)
+    assert names == ("model:Unbabel/wmt22-comet-da", "model:wmt22-comet-da")
+    assert hashes[0] == hashes[1]
+    for changed in (b"1" + bytes(2**20 - 1) + b"middle" + bytes(2**20), bytes(2**21) + b"middle1"):
+        copied.write_bytes(changed)
+        assert identify_model(copied).split("|")[1] != hashes[0]
+    before = identify_model(copied.parent)
+    (copied.parent / "tokenizer.json").write_text("{}")
+    assert identify_model(copied.parent) != before
 
 
 @pytest.mark.parametrize(
@@ -155,7 +178,9 @@ def test_models_of_the_two_scripts(models, worker, own_models, names):
     footnote = BertScore(models, worker, language_specific_models=own_models, english=english)
     names |= {"en": "xlm-roberta-large"}
     assert {code: footnote.model(code) for code in names} == names
-    assert "model:xlm-roberta-large|layer:17|" in footnote.signature("en")
+    (models / "xlm-roberta-large").mkdir()
+    assert "model:xlm-roberta-large|files:" in footnote.signature("en")
+    assert "|layer:17|" in footnote.signature("en")
     assert not scorer.missing("de") and not scorer.missing("en")
     assert ("bert-base-chinese is not there; download" in scorer.missing("zh")) == own_models
 
@@ -168,7 +193,7 @@ def test_selected_metrics_are_scored_and_recorded(models, environment):
         comet={"comet": path, "kiwi": path},
         metrics_environment=environment,
     )
-    settings = {"comet": f"comet:2.2.7|model:{path}", "kiwi": f"comet:2.2.7|model:{path}"}
+    settings = dict.fromkeys(("comet", "kiwi"), f"comet:2.2.7|{identify_model(path)}")
     assert OptionalMetrics(selection).settings == {**settings, "bert_score": str(models)}
     (models / "xlm-roberta-large").mkdir()
     chosen = dataclasses.replace(selection, bert_score_english="xlm-roberta-large")

@@ -77,8 +77,82 @@ def test_runs_with_different_seeds_are_one_system():
     assert names == {"base": ["base_1", "base_2"], "cut": ["cut_1", "cut_12"]}
     with pytest.raises(UserError, match="base_1, again: evaluations of one configuration and seed"):
         group_by_seed([seed_result("base_1", 1), seed_result("again", 1)])
-    with pytest.raises(UserError, match="old: the evaluation has no training configuration"):
-        group_by_seed([dataclasses.replace(results[0], name="old", config={})])
+
+
+def test_translations_of_other_systems_stand_beside_seeds():
+    """They have neither a configuration nor known training directions."""
+    seeds = [seed_result(f"base_{seed}", seed) for seed in (1, 2, 3)]
+    outside = [
+        dataclasses.replace(made_outside(name, level), config={})
+        for name, level in (("gpt", 90.0), ("nllb", 80.0))
+    ]
+    groups = group_by_seed([*seeds, *outside])
+    assert [*groups] == ["base", "gpt", "nllb"]
+    rows = cells(seed_table(groups))
+    (base, gpt, nllb) = [row for row in rows if row[1:3] == ["zero-shot", "BLEU"]]
+    assert base[3] == "3" and gpt[3] == nllb[3] == "1"
+    assert gpt[7].startswith("+") and gpt[8] == "–"
+
+
+def made_outside(name, level):
+    result = made_result(name, ("en", "de", "fr"), seed=7, zero_shot=level)
+    items = tuple(dataclasses.replace(item, supervised=None) for item in result.directions)
+    return dataclasses.replace(result, directions=items)
+
+
+def cells(table):
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+
+
+def test_all_means_are_over_the_same_directions_and_sentences():
+    """A system that was evaluated on fewer directions, and with another limit in one of them."""
+    base = [seed_result(f"base_{seed}", seed) for seed in (1, 2)]
+    cut = [seed_result(f"cut_{seed}", seed, 0.3, 90.0) for seed in (1, 2)]
+    cut = [
+        dataclasses.replace(
+            result,
+            directions=tuple(
+                dataclasses.replace(item, sentences=50 if item.target == "fr" else 200)
+                for item in result.directions
+                if item.direction != ("de", "en")
+            ),
+        )
+        for result in cut
+    ]
+    rows = cells(seed_table(group_by_seed([*base, *cut])))
+    supervised = [row for row in rows if row[1:3] == ["supervised", "BLEU"]]
+    pairs = [("en", "de"), ("fr", "en")]
+    expected = [[mean_of(result, pairs) for result in group] for group in (base, cut)]
+    assert [row[4] for row in supervised] == [f"{np.mean(values):.2f}" for values in expected]
+    assert supervised[1][7].startswith(f"{compare_means(expected[1], expected[0]).mean:+.2f}")
+
+
+def mean_of(result, pairs):
+    return np.mean([item.bleu for item in result.directions if item.direction in pairs])
+
+
+def test_without_common_sentences_there_are_no_differences():
+    base = [seed_result(f"base_{seed}", seed) for seed in (1, 2)]
+    other = [
+        dataclasses.replace(
+            result,
+            directions=tuple(dataclasses.replace(i, sentences=9) for i in result.directions),
+        )
+        for result in (seed_result(f"cut_{seed}", seed, 0.3, 90.0) for seed in (1, 2))
+    ]
+    rows = cells(seed_table(group_by_seed([*base, *other])))[2:]
+    assert len(rows) == 16 and all(row[7:] == ["–", "–"] for row in rows)
+
+
+def test_directions_of_unknown_training_are_one_group():
+    unknown = [
+        dataclasses.replace(
+            made_outside(f"imported_{seed}", 60.0 + seed), config={"train": {"seed": seed}}
+        )
+        for seed in (1, 2)
+    ]
+    rows = cells(seed_table(group_by_seed(unknown)))[2:]
+    assert rows and {row[1] for row in rows} == {"all"} and rows[0][3] == "2"
 
 
 def test_the_table_compares_each_system_with_the_first():
