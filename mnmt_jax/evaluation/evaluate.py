@@ -243,6 +243,7 @@ def score(
             supervised=model.supervised,
             first_sample=SAMPLES * (number - 1),
             has_context="context" in model.decoding,
+            has_vocabulary=model.vocabulary is not None,
         )
         if optional_metrics is not None:
             hypotheses = [sentence.text for sentence in outputs]

@@ -97,7 +97,8 @@ class DirectionResult:
         paper: scores by a published procedure (swapped roles and the like); not comparable with
             the scores above.
         empty: number of empty hypotheses.
-        unknown_characters: number of source characters that no piece of the vocabulary covers.
+        unknown_characters: number of source characters that no piece of the vocabulary covers; None
+            if the vocabulary is unknown.
         detected: number of hypotheses per detected language, most frequent first. Detection is by
             nearest rendering if available, else by the language detector; "" is no language.
         notes: scores that were left out, with the reason.
@@ -132,7 +133,7 @@ class DirectionResult:
     bert_score: float | None = None
     paper: Mapping[str, float] = field(default_factory=dict)
     empty: int = 0
-    unknown_characters: int = 0
+    unknown_characters: int | None = 0
     detected: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     text_fingerprint: str = ""

@@ -52,6 +52,7 @@ def score_direction(
     supervised: Collection[Direction] | None,
     first_sample: int = 0,
     has_context: bool = False,
+    has_vocabulary: bool = True,
 ) -> ScoredDirection:
     """Score the translations of one direction.
 
@@ -63,6 +64,7 @@ def score_direction(
         supervised: directions that the model was trained on; None if unknown.
         first_sample: index of the first sample sentence, modulo the number of sentences.
         has_context: whether documents were translated with context.
+        has_vocabulary: whether characters without a piece in the model's vocabulary are known.
     """
     source, target = direction
     hypotheses = [output.text for output in outputs]
@@ -86,7 +88,7 @@ def score_direction(
             benchmark.detector, texts.references, target
         ).ratio,
         empty=sum(not text.strip() for text in hypotheses),
-        unknown_characters=unknown.total(),
+        unknown_characters=unknown.total() if has_vocabulary else None,
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
         text_fingerprint=texts.fingerprint,

@@ -15,6 +15,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
+from mnmt_jax.evaluation.quality_flags import quality_table
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.papers import pages
 from mnmt_jax.papers.listing import show_table
@@ -64,6 +65,7 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys
     assert first.bleu == pytest.approx(100) and first.exact_match == 100 and first.supervised
     assert second.exact_match == pytest.approx(100 * 11 / 12) and second.empty == 1
     assert second.supervised is False and result.config == {}
+    assert second.unknown_characters is None and "| unknown |" not in quality_table([result])
     assert GPT in (output / "report.html").read_text()
     (folder / "de-fr.txt").write_text("x\n" * LIMIT)
     with pytest.raises(UserError, match=r"with other settings \(hypotheses\).*--overwrite"):
