@@ -12,7 +12,7 @@ others agree with most,
 and further training on ŷ is MBR fine-tuning.
 
 Source: Kim and Rush 2016 ("Sequence-Level Knowledge Distillation"), section 3.2, whose search is
-beam search; Finkelstein and Freitag 2023 ("MBR and QE Finetuning", arXiv 2309.10966), section 3.
+beam search; Finkelstein and Freitag 2023 ("MBR and QE Finetuning", arXiv 2309.10966).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ The unit of observation is a training run: one score per seed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os.path
@@ -201,13 +202,11 @@ def seed_rows(
         no differences.
     """
     results = [result for members in groups.values() for result in members]
-    numbers: dict[str, list[int]] = {}
-    for name, members in groups.items():
-        start = sum(map(len, numbers.values()))
-        numbers[name] = list(range(start, start + len(members)))
+    metrics, count = leading_metrics(results, names), itertools.count()
+    numbers = {name: [next(count) for _ in members] for name, members in groups.items()}
     rows = []
     for group in direction_groups(results):
-        for metric in leading_metrics(results, names):
+        for metric in metrics:
             scores = {
                 name: _present(group.mean(number, metric.key).mean for number in members)
                 for name, members in numbers.items()

@@ -55,13 +55,13 @@ def difference_section(
 
 
 def seed_section(
-    groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = ()
+    groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = (), title: str = "Over seeds"
 ) -> list[Html]:
-    """Return the section with statistics over seeds; the arguments are those of `seed_rows`."""
+    """Return the section with statistics over seeds; `groups` and `names` as in `seed_rows`."""
     if not groups:
         return []
     table = text_table(SEED_HEADER, seed_rows(groups, names))
-    return [section("Over seeds", tag("p", SEED_EXPLANATION, class_="muted"), table)]
+    return [section(title, tag("p", SEED_EXPLANATION, class_="muted"), table)]
 
 
 def _explanation(samples: int) -> str:

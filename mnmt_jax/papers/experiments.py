@@ -14,7 +14,7 @@ The fields of a row that runs:
     from       runs that give initial parameters, `MODEL on CORPUS` or the name of an import; with
                several, each `NAME=...`; `{corpus}` as in `model`
     teacher    run that translates the training sources, `MODEL on CORPUS` or the name of an import:
-               the model is trained on its translations (`mnmt distill`)
+               the model is trained on its translations (`mnmt distill`); `DIRECTIONS=...` for some
     distill    flags of `mnmt distill`
     back_translation_rounds    rounds of back-translation after the training
     step       evaluated update; default: the checkpoint of the corpus
@@ -148,7 +148,8 @@ class Source:
     """A run whose parameters a training starts from, or whose translations it is trained on.
 
     Attributes:
-        name: name for `--initialize_from NAME=RUN`; empty for the only source.
+        name: name for `--initialize_from NAME=RUN`, or directions of a teacher; empty for the only
+            source.
         model: its model file, or the name of an import.
         corpus: its corpus; empty for an import.
     """
@@ -230,7 +231,8 @@ class Experiment:
         suffix = (f"back_translation_{rounds}",) if rounds else ()
         sources = tuple(f"from_{source.model}" for source in self.sources if not source.name)
         if self.teacher:
-            sources += (f"distilled_from_{self.teacher.model}", *self.distill)
+            names = filter(None, (self.teacher.name, self.teacher.model))
+            sources += (f"distilled_from_{'_'.join(names)}", *self.distill)
         released = self.data.vocabulary_file and not self.vocabulary_import
         vocabulary = ("released_vocabulary",) if released else ()
         prepared = ("prepared",) if self.data.is_prepared else ()

@@ -11,7 +11,8 @@ from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, te
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.report import training_curves
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, SEED_HEADER
+from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, seed_table
+from mnmt_jax.evaluation.significance_tables import seed_section
 from mnmt_jax.evaluation.svg_points import point_chart
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.papers.cell_texts import (
@@ -28,7 +29,7 @@ from mnmt_jax.papers.figures import charts_of
 from mnmt_jax.papers.latex_page import latex_page
 from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.scales import Scale
-from mnmt_jax.papers.seed_tables import seed_tables
+from mnmt_jax.papers.seed_groups import seed_groups
 from mnmt_jax.papers.tables import EMPTY, Column, Paper
 
 _LEGEND = (
@@ -78,8 +79,8 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
         lines += [markdown_table(header, rows).rstrip(), "", INTERVAL_LEGEND, ""]
     if any(cell.ours for cell in reproduction.cells.values()):
         lines += ["## Ours beside the published numbers", "", _markdown_grid(reproduction), ""]
-    for title, rows in seed_tables(reproduction).items():
-        lines += [f"## {title}", "", markdown_table(SEED_HEADER, rows), "", SEED_EXPLANATION, ""]
+    for title, groups, names in seed_groups(reproduction):
+        lines += [f"## {title}", "", seed_table(groups, names), "", SEED_EXPLANATION, ""]
     for heading, links in _link_lists(reproduction).items():
         lines += [f"## {heading}", "", *(f"- [{title}]({page})" for title, page in links), ""]
     if reproduction.conditions:
@@ -114,17 +115,16 @@ def html_report(paper: Paper, reproduction: Reproduction, notice: str = "") -> s
     sections += _figure(paper, reproduction)
     if table.columns:
         sections.append(section("Published and ours", tag("p", _LEGEND), _html_table(reproduction)))
-    for name, rows in seed_tables(reproduction).items():
-        explanation = tag("p", SEED_EXPLANATION, class_="muted")
-        sections.append(section(name, explanation, text_table(SEED_HEADER, rows)))
+    for name, groups, names in seed_groups(reproduction):
+        sections += seed_section(groups, names, name)
     sections += training_curves(_named_runs(reproduction))
     for heading, links in _link_lists(reproduction).items():
         items = (tag("li", tag("a", title, href=page)) for title, page in links)
         sections.append(section(heading, tag("ul", *items)))
     if reproduction.conditions:
-        conditions = text_table(HEADER, [item.cells for item in reproduction.conditions])
+        rows = text_table(HEADER, [item.cells for item in reproduction.conditions])
         differences = tag("ul", *(tag("li", text) for text in _differences(reproduction)))
-        sections.append(section(_CONDITIONS_TITLE, conditions, tag("p", _DIFFERENCES), differences))
+        sections.append(section(_CONDITIONS_TITLE, rows, tag("p", _DIFFERENCES), differences))
     if notes := _notes(reproduction):
         sections.append(section("Notes", tag("ul", *(tag("li", note) for note in notes))))
     return html_page(title, sections, generator=generator_mark("mnmt reproduce"))

@@ -166,7 +166,8 @@ class Workflow:
         cached, cache = self._cache(experiment), cache_folder(experiment)
         if experiment.teacher is None:
             return cached, cache
-        trained, teacher, checkpoint = self._source(experiment.teacher, seed)
+        trained, folder, checkpoint = self._source(experiment.teacher, seed)
+        teacher = f"{experiment.teacher.name}={folder}".lstrip("=")
         name = f"{experiment.run_name}/seed{seed}"
         command = ["mnmt", "distill", "--teacher", teacher, "--cache", cache, *experiment.distill]
         command += ["--step", checkpoint] if checkpoint else []

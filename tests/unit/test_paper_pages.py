@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from mnmt_jax.papers.experiments import make_experiment
 from mnmt_jax.papers.tables import find_paper, find_table
 from tests.run_commands import ROOT
 
@@ -149,3 +150,11 @@ def test_plain_text_is_escaped(pages):
 def test_sections_are_named(pages, section, start):
     table = dataclasses.replace(find_table("registers/table5"), section=section)
     assert pages._source(table).startswith(start)
+
+
+def test_a_row_names_the_teacher_of_its_training(pages):
+    table = find_table("benchmarks/zero_shot")
+    (row,) = [row for row in table.rows if row.name == "distilled"]
+    run = make_experiment(find_paper("benchmarks"), table, row, "cldr_quickstart")
+    changes = [*pages._changes(run)]
+    assert "trained on translations by encoder_decoder_tiny (`--beam_size 5`)" in changes

@@ -67,10 +67,8 @@ def test_back_translation_starts_from_the_run_without_it():
 def test_a_distilled_row_is_trained_on_the_translations_of_its_teacher():
     *_, teacher, distill, train, evaluate = _commands("benchmarks/zero_shot", "21")
     source = "runs/encoder_decoder_tiny-cldr_quickstart/seed1"
-    name = (
-        f"{source.removeprefix('runs/').removesuffix('/seed1')}-distilled_from_encoder_decoder_tiny"
-    )
-    name += "-beam_size-5/seed1"
+    change = "distilled_from_encoder_decoder_tiny-beam_size-5"
+    name = f"encoder_decoder_tiny-cldr_quickstart-{change}/seed1"
     assert teacher.endswith(f"--workdir {source}") and "caches/cldr_quickstart'" in teacher
     assert distill == (
         f"mnmt distill --teacher {source} --cache caches/cldr_quickstart --beam_size 5 "
@@ -84,13 +82,13 @@ def test_a_teacher_translates_with_the_checkpoint_of_its_corpus():
     """IWSLT-17's runs are evaluated at their best update."""
     table, paper = find_table("language_layers/table7"), PAPERS["language_layers"]
     row = dataclasses.replace(
-        table.rows[1], facts={**table.rows[1].facts, "teacher": "sd_iwslt17 on iwslt17"}
+        table.rows[1], facts={**table.rows[1].facts, "teacher": "en-de=sd_iwslt17 on iwslt17"}
     )
     plan = Workflow(paper, FULL)
     (experiment,) = [make_experiment(paper, table, row, "iwslt17")]
     plan._train(experiment, 3)
     (distill,) = [step for step in plan.steps if step.kind == "distill"]
-    assert "--teacher runs/sd_iwslt17-iwslt17/seed3" in " ".join(distill.command)
+    assert "--teacher en-de=runs/sd_iwslt17-iwslt17/seed3" in " ".join(distill.command)
     assert distill.command[distill.command.index("--step") + 1] == "best"
     assert distill.inputs == ("train/sd_iwslt17-iwslt17/seed3", "cache/iwslt17")
 

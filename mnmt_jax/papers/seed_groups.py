@@ -1,20 +1,23 @@
-"""Tables over seeds of a reproduced table: how its rows differ from the first one."""
+"""Rows of a reproduced table as systems that are compared over seeds."""
 
 from __future__ import annotations
 
-from mnmt_jax.evaluation.seed_statistics import seed_rows
+from collections.abc import Iterator, Sequence
+
+from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.papers.cells import FIELDS
 from mnmt_jax.papers.reproduction import Reproduction
 
 
-def seed_tables(reproduction: Reproduction) -> dict[str, list[list[str]]]:
-    """Return title -> rows for `SEED_HEADER`, one table for each corpus with several seeds.
+def seed_groups(
+    reproduction: Reproduction,
+) -> Iterator[tuple[str, dict[str, list[RunResult]], Sequence[str]]]:
+    """Yield title, groups and names, as `seed_table` takes them, of each corpus with several seeds.
 
     Args:
         reproduction: the reproduced table. Its first row with evaluations on a corpus is what the
             others are compared with, in the metrics of the table's columns.
     """
-    tables = {}
     for corpus in dict.fromkeys(corpus for _, corpus in reproduction.evaluations):
         groups = {
             row: [evaluation.result for evaluation in evaluations]
@@ -34,5 +37,4 @@ def seed_tables(reproduction: Reproduction) -> dict[str, list[list[str]]]:
             if any(value is not None for r in results for value in r.values(field).values())
         ]
         if names:
-            tables[f"Over seeds, {corpus}".rstrip(", ")] = seed_rows(groups, names)
-    return tables
+            yield f"Over seeds, {corpus}".rstrip(", "), groups, names
