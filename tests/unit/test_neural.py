@@ -154,7 +154,10 @@ def test_signatures_name_models_by_their_content(tmp_path):
     names, hashes = zip(*(identify_model(path).split("|") for path in (hub, copied)), strict=True)
     assert names == ("model:Unbabel/wmt22-comet-da", "model:wmt22-comet-da")
     assert hashes[0] == hashes[1]
-    for changed in (b"1" + bytes(2**20 - 1) + b"middle" + bytes(2**20), bytes(2**21) + b"middle1"):
+    longer = bytes(2**21) + b"middle1"
+    beginning = b"1" + bytes(2**20 - 1) + b"middle" + bytes(2**20)
+    end = bytes(2**20) + b"middle" + bytes(2**20 - 1) + b"1"
+    for changed in (longer, beginning, end):
         copied.write_bytes(changed)
         assert identify_model(copied).split("|")[1] != hashes[0]
     before = identify_model(copied.parent)
