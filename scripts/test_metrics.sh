@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make the environment of neural metrics in .venv-metrics by `mnmt metrics setup`, and run the tests
-# of COMET, CometKiwi, MetricX and BERTScore with tiny random models.
+# of COMET, xCOMET, CometKiwi, MetricX and BERTScore with tiny random models.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

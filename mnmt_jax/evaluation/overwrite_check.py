@@ -118,9 +118,12 @@ def _lost_scores(
         for name, title in _OPTIONAL.items()
         if name not in optional and any(item.get(name) is not None for item in items)
     ]
-    if "off_target_second" not in optional and any(item.get("off_target_second") for item in items):
-        changes.append("the ratio of --lid_model would be lost")
     signatures, paper = finished.get("signatures"), finished.get("paper")
+    second = signatures.get("off_target_second") if isinstance(signatures, dict) else None
+    if second and "off_target_second" not in optional:
+        changes.append("the ratio of --lid_model would be lost")
+    elif second and optional["off_target_second"] != detector_name(second):
+        changes.append(f"--lid_model: {detector_name(second)}, now {optional['off_target_second']}")
     for name in (*COMET_MODELS, "metricx"):
         model = signatures.get(name) if isinstance(signatures, dict) else None
         if model and optional.get(name, model) != model:

@@ -16,12 +16,11 @@ from mnmt_jax.evaluation.result import DirectionResult, RunResult
 from mnmt_jax.vocabulary.language_detectors import detector_name
 
 _EXPLANATION = (
-    "Percent of outputs: in another language by each detector, empty, equal to the source, and "
-    "repeating themselves in a loop. On references: percent of the references that the detector "
-    "before takes for another language, its error rate. Length: characters of the outputs, in "
-    "percent of those of the references. Without context: lines of documents that were translated "
-    "alone. Unknown: characters of the sources that no piece of the "
-    "vocabulary covers."
+    "Percent of outputs: in another language by each detector, and by both; empty, equal to the "
+    "source, and repeating themselves in a loop. On references: percent of the references that the "
+    "detector before takes for another language, its error rate. Length: characters of the "
+    "outputs, in percent of those of the references. Without context: lines of documents that were "
+    "translated alone. Unknown: characters of the sources that no piece of the vocabulary covers."
 )
 
 
@@ -71,6 +70,7 @@ def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
         (f"off-target ({first})", lambda item: item.off_target_lid),
         ("on references", lambda item: item.off_target_lid_reference),
         (f"off-target ({second})", lambda item: item.off_target_second),
+        ("by both", lambda item: item.off_target_both),
         ("empty", lambda item: 100 * item.empty / item.sentences),
         ("copied", lambda item: _percent(item.copied, item)),
         ("looping", lambda item: _percent(item.repeated, item)),

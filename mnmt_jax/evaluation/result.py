@@ -105,6 +105,8 @@ class DirectionResult:
         text_fingerprint: hash of the test sentences, `TestSet.fingerprint`; "" if unknown.
         intervals: 95 % interval over sentences of each score, by field.
         off_target_second: off-target ratio by a second language detector; None without one.
+        off_target_both: share of hypotheses that both detectors find off-target, in percent; None
+            without a second one.
         copied: number of hypotheses that are their source; None if unknown.
         repeated: number of hypotheses that repeat words in a loop; None if unknown.
         length_ratio: characters of the hypotheses, in percent of those of the references; None if
@@ -139,6 +141,7 @@ class DirectionResult:
     text_fingerprint: str = ""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     off_target_second: float | None = None
+    off_target_both: float | None = None
     copied: int | None = None
     repeated: int | None = None
     length_ratio: float | None = None

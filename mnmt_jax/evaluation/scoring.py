@@ -19,6 +19,7 @@ from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.sentence_statistics import MetricStatistics, mean_statistics
 from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
@@ -94,6 +95,7 @@ def score_direction(
         text_fingerprint=texts.fingerprint,
         without_context=sum(item.without_context for item in outputs) if has_context else None,
         **_flags(direction, texts, hypotheses, benchmark),
+        **_second_opinion(benchmark.second_detector, hypotheses, target, lid),
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     sample_indices = sorted({(first_sample + offset) % len(rows) for offset in range(SAMPLES)})
@@ -110,18 +112,32 @@ def _flags(
 ) -> dict[str, Any]:
     """Return the fields of quality flags of a result."""
     source, target = direction
-    detector, second = benchmark.detector, benchmark.second_detector
+    detector = benchmark.detector
     pairs = list(zip(texts.sources, hypotheses, strict=True))
     may_copy = detector.expected(source) != detector.expected(target)
     characters = sum(map(len, texts.references))
     return {
-        "off_target_second": detect_off_target(second, hypotheses, target).ratio
-        if second
-        else None,
         "copied": sum(is_copy(*pair) for pair in pairs) if may_copy else 0,
         "repeated": sum(is_repetitive(text, source, output, target) for text, output in pairs),
         "length_ratio": 100 * sum(map(len, hypotheses)) / characters if characters else None,
     }
+
+
+def _second_opinion(
+    detector: LanguageDetector | None,
+    hypotheses: Sequence[str],
+    target: str,
+    first: OffTargetResult,
+) -> dict[str, float | None]:
+    """Return the ratio of a second detector, and of hypotheses off-target by `first` as well."""
+    if detector is None:
+        return {}
+    second = detect_off_target(detector, hypotheses, target)
+    if None in (first.ratio, second.ratio):
+        return {"off_target_second": second.ratio}
+    pairs = zip(first.detected, second.detected, strict=True)
+    both = sum(not {"", target}.intersection(codes) for codes in pairs)
+    return {"off_target_second": second.ratio, "off_target_both": 100 * both / len(hypotheses)}
 
 
 def _ratio_statistics(

@@ -1,7 +1,7 @@
 """Make tiny models with random parameters, and their scores by the libraries themselves.
 
 Runs in the environment of the metrics, without mnmt_jax: FOLDER ROWS, a JSON file of rows. Writes
-comet/, kiwi/, metricx/, bert/roberta-large/ and scores.json to FOLDER.
+comet/, kiwi/, xcomet/, metricx/, bert/roberta-large/ and scores.json to FOLDER.
 """
 
 import json
@@ -12,7 +12,7 @@ import bert_score
 import pytorch_lightning
 import torch
 import yaml
-from comet.models import ReferencelessRegression, RegressionMetric
+from comet.models import ReferencelessRegression, RegressionMetric, XCOMETMetric
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import (
     MT5Config,
@@ -24,6 +24,7 @@ from transformers import (
 )
 
 METRICX_VOCABULARY = 250_100
+LAYERS = 17  # of the encoder: bert-score takes the last one of 17
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
@@ -47,7 +48,7 @@ def save_encoder(folder, texts):
     config = XLMRobertaConfig(
         vocab_size=len(fast),
         hidden_size=8,
-        num_hidden_layers=17,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         intermediate_size=16,
         max_position_embeddings=130,
@@ -55,13 +56,14 @@ def save_encoder(folder, texts):
     XLMRobertaModel(config).save_pretrained(folder)
 
 
-def comet_scores(folder, encoder, kind, rows):
-    """Save a COMET model and return its scores."""
+def comet_scores(folder, encoder, kind, rows, **options):
+    """Save a model of COMET's library and return its scores."""
     model = kind(
         pretrained_model=str(encoder),
         hidden_sizes=[8, 4],
         load_pretrained_weights=False,
         local_files_only=True,
+        **options,
     )
     (folder / "checkpoints").mkdir(parents=True)
     trainer = pytorch_lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
@@ -112,11 +114,19 @@ def main():
     scores = {
         "comet": comet_scores(folder / "comet", encoder, RegressionMetric, rows),
         "kiwi": comet_scores(folder / "kiwi", encoder, ReferencelessRegression, rows),
+        "xcomet": comet_scores(
+            folder / "xcomet",
+            encoder,
+            XCOMETMetric,
+            rows,
+            encoder_model="XLM-RoBERTa",
+            word_layer=LAYERS,
+        ),
         "metricx": metricx_scores(folder / "metricx", texts, rows),
     }
     hypotheses, references = ([row[name] for row in rows] for name in ("mt", "ref"))
     _, _, f1 = bert_score.score(
-        hypotheses, references, model_type=str(encoder), num_layers=17, device="cpu"
+        hypotheses, references, model_type=str(encoder), num_layers=LAYERS, device="cpu"
     )
     scores["bert_score"] = f1.tolist()
     (folder / "scores.json").write_text(json.dumps(scores))

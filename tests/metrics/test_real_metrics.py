@@ -1,4 +1,4 @@
-"""COMET, CometKiwi, MetricX and BERTScore by their packages, with tiny random models."""
+"""COMET, xCOMET, CometKiwi, MetricX and BERTScore by their packages, with tiny random models."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def worker():
 
 def test_scores_are_those_of_the_libraries(made, worker):
     folder, expected = made
-    for name in ("comet", "kiwi"):
+    for name in ("comet", "kiwi", "xcomet"):
         scorer = Comet(folder / name / "checkpoints/model.ckpt", worker, name)
         scores = scorer.score(TEXTS, HYPOTHESES)
         assert scores == pytest.approx([100 * score for score in expected[name]], abs=1e-3)
@@ -79,15 +79,16 @@ def test_an_evaluation_has_neural_scores_and_intervals(made, tmp_path, monkeypat
     words = ["evaluate", "--hypotheses", tmp_path / "gpt", "--task", "cldr_quickstart"]
     words += ["--directions", "de-en", "--limit", 6, "--output", tmp_path / "out"]
     words += ["--comet", folder / "comet/checkpoints/model.ckpt", "--metricx", folder / "metricx"]
+    words += ["--xcomet", folder / "xcomet/checkpoints/model.ckpt"]
     words += ["--bert_score", folder / "bert", "--metrics_environment", ENVIRONMENT]
     monkeypatch.setattr("sys.argv", [str(word) for word in words])
     evaluate_command.main()
     header = capsys.readouterr().out.splitlines()[0]
     titles = [text.strip() for text in header.strip("|").split("|")][6:]
-    assert titles[:4] == ["COMET", "MetricX", "BERTScore", "BLEU"]
+    assert titles[:5] == ["COMET", "xCOMET", "MetricX", "BERTScore", "BLEU"]
     result = read_result(tmp_path / "out")
     item = result.directions[0]
-    for name in ("comet", "metricx", "bert_score"):
+    for name in ("comet", "xcomet", "metricx", "bert_score"):
         low, high = item.intervals[name]
         assert low <= getattr(item, name) <= high and name in result.signatures
     low, high = item.intervals["bert_score"]

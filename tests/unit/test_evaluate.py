@@ -191,6 +191,19 @@ def test_results_of_different_language_detectors_are_not_mixed(tmp_path):
         evaluate(subject, Benchmark("mine", corpus), tmp_path / "out")
     replaced = evaluate(subject, Benchmark("mine", corpus), tmp_path / "out", overwrite=True)
     assert replaced == usual
+    # A ratio of 0 by the second detector would be lost, too.
+    german = _subject(lambda *_: [TranslatedSentence(texts["de"])] * 2, supervised=None)
+    for second, other, message in (
+        ("langdetect", None, "the ratio of --lid_model would be lost"),
+        ("langdetect", "lid.176", "--lid_model: langdetect, now lid.176"),
+    ):
+        first, then = (
+            Benchmark("mine", corpus, second_detector=find_detector(name) if name else None)
+            for name in (second, other)
+        )
+        evaluate(german, first.only([("en", "de")]), tmp_path / f"{other}")
+        with pytest.raises(UserError, match=message):
+            evaluate(german, then.only([("en", "de")]), tmp_path / f"{other}")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
@@ -51,6 +53,21 @@ def test_defects_are_counted():
     assert item.off_target_second == 95 and item.length_ratio != 100
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "both"),
+    [("fr", "de", 0), ("de", "en", 95), ("de", "fr", 0), ("en", "en", 95)],
+)
+def test_two_detectors_agree_on_what_is_off_target(monkeypatch, first, second, both):
+    always = {
+        code: LanguageDetector(code, code, lambda text, count, code=code: [(code, 1.0)])
+        for code in ("de", "en", "fr")
+    }
+    monkeypatch.setattr("mnmt_jax.evaluation.benchmark.make_lid176", lambda: always[first])
+    item = scored(defective, always[second])  # one of 20 is empty, hence in no language
+    assert item.off_target_both == both
+    assert item.off_target_second == (0 if second == "fr" else 95)
+
+
 def test_tables_have_a_row_for_each_system():
     run = made_result("run", ("en", "de", "fr"), seed=1)
     fields = {"copied": 10, "repeated": 4, "length_ratio": 98.25, "empty": 2}
@@ -67,10 +84,11 @@ def test_tables_have_a_row_for_each_system():
     assert rows[3][-5:] == ["0.0", "–", "–", "–", "0"]
     assert len(rows) == 2 + 4
     second = {**run.signatures, "off_target_second": "glotlid.bin|sha256:0"}
-    items = [dataclasses.replace(item, off_target_second=7.0) for item in run.directions]
+    fields = {"off_target_second": 7.0, "off_target_both": 3.0}
+    items = [dataclasses.replace(item, **fields) for item in run.directions]
     twice = dataclasses.replace(run, directions=tuple(items), signatures=second)
     table = quality_table([twice])
-    assert "off-target (glotlid.bin)" in table and "looping" not in table
+    assert "off-target (glotlid.bin) | by both |" in table and "looping" not in table
     page = report_page([flagged, run])
     assert "Quality flags" in page and "<td>98.2</td>" in page
 
