@@ -34,7 +34,7 @@ def make_parser() -> CommandParser:
         "--by_seed",
         action="store_true",
         help="print statistics of each system over its seeds: evaluations whose runs differ only "
-        "in Train.seed; differences are to the first system",
+        "in Train.seed, and in its number in paths; differences are to the first system",
     )
     parser.add_argument(
         "--resamples",
@@ -70,7 +70,7 @@ def main() -> None:
     from mnmt_jax.evaluation.quality_flags import quality_table
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
-    from mnmt_jax.evaluation.seed_statistics import group_by_seed, seed_table
+    from mnmt_jax.evaluation.seed_statistics import group_by_seed, seed_notes, seed_table
     from mnmt_jax.evaluation.significance import SentenceSignificance
     from mnmt_jax.evaluation.significance_tables import difference_table
     from mnmt_jax.files.atomic_write import check_replaced
@@ -89,13 +89,14 @@ def main() -> None:
     significance = SentenceSignificance.read(results, folders, flags.resamples)
     write_report(flags.output, results, metrics, significance=significance, by_seed=groups)
     print(comparison_table(results, metrics, significance))
+    if groups:
+        notes = "".join(f"\n{note}" for note in seed_notes(groups))
+        print(f"\nOver seeds:\n\n{seed_table(groups, metrics)}\n{notes}".rstrip())
     if differences := difference_table(results, metrics, significance):
         print(f"\n{differences}")
     if normalized := normalized_table(results, leading_metrics(results, metrics)):
         print(f"\nMeans across languages:\n\n{normalized}")
     print(f"\nQuality flags:\n\n{quality_table(results)}")
-    if groups:
-        print(f"\nOver seeds:\n\n{seed_table(groups, metrics)}")
     if flags.paired_bootstrap:
         baseline, *other_folders = flags.results
         for folder, result in zip(other_folders, results[1:], strict=True):

@@ -39,6 +39,7 @@ from mnmt_jax.vocabulary.language_codes import find_code
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
+    from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
 
 def make_parser() -> CommandParser:
@@ -188,7 +189,7 @@ def main() -> None:
         limit=flags.limit,
         candidates=languages,
         detector=detector,
-        second_detector=find_detector(flags.lid_model, "--lid_model=") if flags.lid_model else None,
+        second_detector=_second_detector(flags.lid_model, detector),
         note=flags.note,
     )
     benchmark, which = _listed(benchmark, flags.directions)
@@ -222,6 +223,22 @@ def main() -> None:
     significance = SentenceSignificance.read([result], [Path(flags.output)])
     print(comparison_table([result], significance=significance))
     print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
+
+
+def _second_detector(name: str | None, first: LanguageDetector) -> LanguageDetector | None:
+    """Return the detector of `--lid_model`, None without one.
+
+    Raises:
+        UserError: if it is the first one, which would agree with itself.
+    """
+    from mnmt_jax.vocabulary.language_detectors import find_detector
+
+    if not name:
+        return None
+    detector = find_detector(name, "--lid_model=")
+    if detector.name == first.name:
+        raise UserError(f"--lid_model={name}: {first.name} is the first detector; name another")
+    return detector
 
 
 def _open_system(

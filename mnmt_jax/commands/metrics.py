@@ -65,6 +65,7 @@ def main() -> None:
     if flags.command == "setup":
         create_environment(folder, python=flags.python, requirements=flags.requirement)
     worker, failed = MetricWorker(folder), False
+    worker.check_environment()
     for metric in ("comet", "bert_score", "metricx"):
         try:
             print(f"{metric}\t{worker.version(metric)}")

@@ -13,7 +13,7 @@ from gin import config_parser
 from mnmt_jax.config.bindings import Macro, Reference
 from mnmt_jax.errors import UserError
 
-_QUOTES = "; strings need quotes of their own, e.g. --gin.Data.cache=\"'runs/cache'\""
+_UNQUOTED = re.compile(r"\s*([\w.]+)\s*=\s*([\w./-]+)\s*")
 
 
 class _AsData(config_parser.ParserDelegate):
@@ -32,19 +32,22 @@ def statements_of(text: str, file_name: str) -> Iterator[Any]:
         yield from config_parser.ConfigParser(text, _AsData())
     except SyntaxError as error:
         location = f"{file_name}:{error.lineno}" if file_name else text
-        raise UserError(f"{location}: {_syntax(error.msg)}") from error
+        raise UserError(f"{location}: {_syntax(error.msg, text)}") from error
     except tokenize.TokenError as error:
         location = f"{file_name}:{error.args[1][0]}" if file_name else text
         raise UserError(
             f"{location}: a bracket or quote is not closed ({error.args[0]})"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{file_name or text}: {_syntax(str(error))}") from error
+        raise UserError(f"{file_name or text}: {_syntax(str(error), text)}") from error
 
 
-def _syntax(message: str) -> str:
-    """Return the message of gin's parser as a single line."""
+def _syntax(message: str, binding: str) -> str:
+    """Return the message of gin's parser as a single line, with a remedy for missing quotes."""
     text = " ".join(message.split())
     if "malformed node" in text or "Unable to parse value" in text:
-        return re.sub(r"^malformed node.*?> ", "", text) + _QUOTES
+        match = _UNQUOTED.fullmatch(binding)
+        key, value = match.groups() if match else ("Data.cache", "runs/cache")
+        example = f"strings need quotes of their own, e.g. --gin.{key}=\"'{value}'\""
+        return f"{re.sub(r'^malformed node.*?> ', '', text)}; {example}"
     return text

@@ -54,7 +54,7 @@ class TranslationChecks:
         off_target: whether it is another language than the target.
         copied: whether the translation is the source, and not in the target language.
         repeated: whether it repeats words in a loop.
-        empty: whether it has nothing, though the source has letters.
+        empty: whether it has neither letters nor digits, though the source has letters.
         cut: whether the source was truncated, or the translation has the maximum length.
         unknown_characters: characters of the source that no piece of the vocabulary covers.
         missing_numbers: groups of digits of the source that it lacks.
@@ -148,13 +148,18 @@ class TranslationChecker:
             and not (is_certain and is_target)
             and is_copy(source, text),
             repeated=is_repetitive(source, source_language, text, target_language),
-            empty=has_letters(source) and not text.strip(),
+            empty=has_letters(source) and is_wordless(text),
             cut=translation.truncated or translation.limited,
             unknown_characters=translation.unknown_characters,
             missing_numbers=missing_numbers(source, text),
             score=translation.score,
             retried=translation.retried,
         )
+
+
+def is_wordless(text: str) -> bool:
+    """Return whether a text has neither letters nor digits: nothing, or punctuation alone."""
+    return not any(map(str.isalnum, text))
 
 
 def is_copy(source: str, translation: str) -> bool:

@@ -89,8 +89,10 @@ class Benchmark:
         self._corpus = corpus
         self.limit = limit
         codes = set(corpus.languages if languages is None else languages)
+        available = corpus.directions(split)
+        self._numbers = {pair: number for number, pair in enumerate(available)}
         self.directions: tuple[Direction, ...] = tuple(
-            pair for pair in corpus.directions(split) if codes.issuperset(pair)
+            pair for pair in available if codes.issuperset(pair)
         )
         if not self.directions:
             raise UserError(
@@ -100,6 +102,10 @@ class Benchmark:
             )
         self._candidates = tuple(candidates)
         self._aligned: Mapping[str, Sequence[str]] = {}
+
+    def number(self, direction: Direction) -> int:
+        """Return the position of a direction in the corpus, whatever else is evaluated."""
+        return self._numbers[direction]
 
     def only(self, directions: Sequence[Direction]) -> Benchmark:
         """Return a copy restricted to some of the directions."""

@@ -145,6 +145,13 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]
     )
 
 
+def common_samples(results: Sequence[RunResult]) -> set[tuple[Direction, int]]:
+    """Return direction and index of the sample sentences that all evaluations have."""
+    return set.intersection(
+        *({(sample.direction, sample.index) for sample in result.samples} for result in results)
+    )
+
+
 def comparison_notes(results: Sequence[RunResult]) -> list[str]:
     """Return notes on the comparability of the means of several evaluations."""
     if len(results) < 2:
@@ -161,6 +168,12 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
         notes.append(
             f"The off-target ratios are by different language detectors ({', '.join(detectors)}) "
             "and cannot be compared."
+        )
+    if names := [result.name for result in results if "context" in result.decoding]:
+        notes.append(
+            f"Sentences of a chunk succeed or fail together, and count as independent: intervals "
+            f"and p of {join_names(names, shown=6)}, translated with document context, are too "
+            "small."
         )
     union = dict.fromkeys(item.direction for result in results for item in result.directions)
     if left_out := ["-".join(pair) for pair in union if pair not in common]:

@@ -44,7 +44,6 @@ from mnmt_jax.evaluation.result import (
     write_result,
 )
 from mnmt_jax.evaluation.scoring import (
-    SAMPLES,
     ScoredDirection,
     sampled_directions,
     score_direction,
@@ -241,7 +240,6 @@ def score(
             outputs=outputs,
             benchmark=benchmark,
             supervised=model.supervised,
-            first_sample=SAMPLES * (number - 1),
             has_context="context" in model.decoding,
             has_vocabulary=model.vocabulary is not None,
         )

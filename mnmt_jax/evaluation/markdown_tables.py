@@ -11,6 +11,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.evaluation.averages import Average, Averages
 from mnmt_jax.evaluation.comparison import (
+    common_samples,
     comparison_notes,
     direction_groups,
     limit_notes,
@@ -243,12 +244,16 @@ def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
 
     Returns:
         Zero-shot translations of the first run whose training directions are known, if it has
-        them, else any translations.
+        them, else any translations; of those, sentences that all runs have translated if there are
+        any.
     """
     reference = training_reference(results)
     trained = (reference.supervised if reference else None) or frozenset()
     zero_shot = [item for item in results[0].samples if item.direction not in trained]
-    samples = _select_samples(zero_shot or results[0].samples, count)
+    candidates = zero_shot or results[0].samples
+    common = common_samples(results)
+    shared = [item for item in candidates if (item.direction, item.index) in common]
+    samples = _select_samples(shared or candidates, count)
     title = "Translations"
     if reference and zero_shot:
         title = f"Translations, in directions that {reference.name} was not trained on"

@@ -85,15 +85,15 @@ class MetricWorker:
 
     Args:
         folder: the environment; None for the default one.
-
-    Raises:
-        UserError: if there is no environment in the folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or default_environment()
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[str] | None = None
+
+    def check_environment(self) -> None:
+        """Raise a UserError if there is no environment in the folder."""
         if not _python(self._folder).exists():
             raise UserError(
                 f"neural metrics need an environment of their own, and there is none in "
@@ -107,7 +107,7 @@ class MetricWorker:
             metric: `comet`, `bert_score` or `metricx`.
 
         Raises:
-            UserError: if the package cannot be imported.
+            UserError: if the package cannot be imported, or there is no environment.
         """
         return str(self._ask({"check": metric}, metric)["version"])
 
@@ -157,6 +157,7 @@ class MetricWorker:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
+            self.check_environment()
             self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
             self._process = subprocess.Popen(
                 [_python(self._folder), metric_worker.__file__],

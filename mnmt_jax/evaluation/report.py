@@ -12,6 +12,7 @@ from mnmt_jax.evaluation.comparison import (
     SUPERVISED,
     ZERO_SHOT,
     DirectionGroup,
+    common_samples,
     comparison_notes,
     direction_groups,
     limit_notes,
@@ -104,8 +105,8 @@ def report_page(
     sections = [
         _header(title, runs),
         _summary(runs, leading, significance),
-        difference_section(runs, leading, significance),
         seed_section(by_seed or {}, metrics),
+        difference_section(runs, leading, significance),
         quality_section(runs),
         normalized_section(runs, leading),
         _maps(runs, leading),
@@ -363,7 +364,11 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
         by_direction.setdefault(sample.direction, []).append(sample)
     reference = training_reference(runs)
     supervised = reference.supervised if reference else None
-    ordered = sorted(by_direction, key=lambda pair: supervised is not None and pair in supervised)
+    common = {direction for direction, _ in common_samples(runs)}
+    ordered = sorted(
+        by_direction,
+        key=lambda pair: (pair not in common, supervised is not None and pair in supervised),
+    )
     samples_by_run = [
         {(sample.direction, sample.index): sample for sample in run.samples} for run in runs
     ]

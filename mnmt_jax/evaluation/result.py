@@ -96,7 +96,7 @@ class DirectionResult:
         bert_score: BERTScore's F, times 100.
         paper: scores by a published procedure (swapped roles and the like); not comparable with
             the scores above.
-        empty: number of empty hypotheses.
+        empty: number of hypotheses without letters and digits, where the reference has letters.
         unknown_characters: number of source characters that no piece of the vocabulary covers; None
             if the vocabulary is unknown.
         detected: number of hypotheses per detected language, most frequent first. Detection is by
@@ -105,8 +105,10 @@ class DirectionResult:
         text_fingerprint: hash of the test sentences, `TestSet.fingerprint`; "" if unknown.
         intervals: 95 % interval over sentences of each score, by field.
         off_target_second: off-target ratio by a second language detector; None without one.
+        off_target_second_reference: its ratio on the references.
         off_target_both: share of hypotheses that both detectors find off-target, in percent; None
             without a second one.
+        off_target_both_reference: the same share of the references.
         copied: number of hypotheses that are their source; None if unknown.
         repeated: number of hypotheses that repeat words in a loop; None if unknown.
         length_ratio: characters of the hypotheses, in percent of those of the references; None if
@@ -141,7 +143,9 @@ class DirectionResult:
     text_fingerprint: str = ""
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     off_target_second: float | None = None
+    off_target_second_reference: float | None = None
     off_target_both: float | None = None
+    off_target_both_reference: float | None = None
     copied: int | None = None
     repeated: int | None = None
     length_ratio: float | None = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.decoding.guards import is_copy, is_repetitive
+from mnmt_jax.decoding.guards import is_copy, is_repetitive, is_wordless
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
@@ -19,7 +19,7 @@ from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.sentence_statistics import MetricStatistics, mean_statistics
 from mnmt_jax.evaluation.translations import TranslatedSentence
-from mnmt_jax.vocabulary.language_detectors import LanguageDetector
+from mnmt_jax.vocabulary.language_detectors import has_letters
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
@@ -51,7 +51,6 @@ def score_direction(
     outputs: Sequence[TranslatedSentence],
     benchmark: Benchmark,
     supervised: Collection[Direction] | None,
-    first_sample: int = 0,
     has_context: bool = False,
     has_vocabulary: bool = True,
 ) -> ScoredDirection:
@@ -63,7 +62,6 @@ def score_direction(
         outputs: translations of its sources.
         benchmark: benchmark with the language detectors.
         supervised: directions that the model was trained on; None if unknown.
-        first_sample: index of the first sample sentence, modulo the number of sentences.
         has_context: whether documents were translated with context.
         has_vocabulary: whether characters without a piece in the model's vocabulary are known.
     """
@@ -88,16 +86,20 @@ def score_direction(
         off_target_lid_reference=detect_off_target(
             benchmark.detector, texts.references, target
         ).ratio,
-        empty=sum(not text.strip() for text in hypotheses),
+        empty=sum(
+            is_wordless(text) and has_letters(line)
+            for line, text in zip(texts.references, hypotheses, strict=True)
+        ),
         unknown_characters=unknown.total() if has_vocabulary else None,
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
         text_fingerprint=texts.fingerprint,
         without_context=sum(item.without_context for item in outputs) if has_context else None,
         **_flags(direction, texts, hypotheses, benchmark),
-        **_second_opinion(benchmark.second_detector, hypotheses, target, lid),
+        **_second_opinion(benchmark, hypotheses, texts.references, target),
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
+    first_sample = SAMPLES * benchmark.number(direction)
     sample_indices = sorted({(first_sample + offset) % len(rows) for offset in range(SAMPLES)})
     samples = [Sample(source, target, index, *rows[index]) for index in sample_indices]
     exact = [100 * is_exact(*pair) for pair in zip(hypotheses, texts.references, strict=True)]
@@ -124,20 +126,21 @@ def _flags(
 
 
 def _second_opinion(
-    detector: LanguageDetector | None,
-    hypotheses: Sequence[str],
-    target: str,
-    first: OffTargetResult,
+    benchmark: Benchmark, hypotheses: Sequence[str], references: Sequence[str], target: str
 ) -> dict[str, float | None]:
-    """Return the ratio of a second detector, and of hypotheses off-target by `first` as well."""
+    """Return the ratios of a second detector, and of both, on hypotheses and on references."""
+    detector = benchmark.second_detector
     if detector is None:
         return {}
-    second = detect_off_target(detector, hypotheses, target)
-    if None in (first.ratio, second.ratio):
-        return {"off_target_second": second.ratio}
-    pairs = zip(first.detected, second.detected, strict=True)
-    both = sum(not {"", target}.intersection(codes) for codes in pairs)
-    return {"off_target_second": second.ratio, "off_target_both": 100 * both / len(hypotheses)}
+    ratios = {}
+    for suffix, lines in (("", hypotheses), ("_reference", references)):
+        results = [detect_off_target(d, lines, target) for d in (benchmark.detector, detector)]
+        pairs = zip(*(result.detected for result in results), strict=True)
+        both = sum(not {"", target}.intersection(codes) for codes in pairs)
+        is_known = all(result.ratio is not None for result in results)
+        ratios[f"off_target_second{suffix}"] = results[1].ratio
+        ratios[f"off_target_both{suffix}"] = 100 * both / len(lines) if is_known else None
+    return ratios
 
 
 def _ratio_statistics(

@@ -10,8 +10,11 @@ import itertools
 import json
 import math
 import os.path
+import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.comparison import direction_groups
@@ -140,30 +143,70 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
 
     Returns:
         The evaluations of each system, sorted by seed; systems are in order of their first
-        evaluation. The name of a system is the common prefix of its runs' names. An evaluation
-        without a training configuration, such as that of translations of another system, is a
-        system of its own.
+        evaluation. Paths of a configuration are also equal if they differ in the seed's number
+        alone, such as `distilled/seed1/cache`. The name of a system is the common prefix of its
+        runs' names. An evaluation without a training configuration, such as that of translations of
+        another system, is a system of its own.
 
     Raises:
         UserError: if a system has two evaluations with the same seed.
     """
     groups: dict[str, list[RunResult]] = {}
-    for number, result in enumerate(results):
-        groups.setdefault(_system_key(result) or f"evaluation {number}", []).append(result)
+    for key, result in zip(_system_keys(results), results, strict=True):
+        groups.setdefault(key, []).append(result)
     by_system: dict[str, list[RunResult]] = {}
     for group in groups.values():
-        seeds = [_seed(result) for result in group]
-        if len(set(seeds)) < len(seeds):
+        seeds = Counter(_seed(result) for result in group)
+        if len(seeds) < len(group):
+            names = [result.name for result in group if seeds[_seed(result)] > 1]
             raise UserError(
-                f"{join_names([result.name for result in group])}: evaluations of one "
-                "configuration and seed; name each run once"
+                f"{join_names(names)}: evaluations of one configuration and seed; name each run "
+                "once"
             )
-        prefix = os.path.commonprefix([result.name for result in group])
-        name = prefix.rstrip("0123456789").rstrip("_-") if len(group) > 1 else group[0].name
-        name = name or group[0].name
+        name = _name_stem(os.path.commonprefix([result.name for result in group]))
+        name = name if name and len(group) > 1 else group[0].name
         name = name if name not in by_system else f"{name} ({len(by_system) + 1})"
         by_system[name] = sorted(group, key=lambda result: _seed(result) or 0)
     return by_system
+
+
+def seed_notes(groups: Mapping[str, Sequence[RunResult]]) -> list[str]:
+    """Return a note for each name whose runs are different systems, with what differs.
+
+    Args:
+        groups: evaluations of each system, one per seed.
+    """
+    by_stem: dict[str, list[RunResult]] = {}
+    for first, *_ in groups.values():
+        if _seed(first) is not None:
+            by_stem.setdefault(_name_stem(first.name), []).append(first)
+    notes = []
+    for results in by_stem.values():
+        facts = [
+            {**_flat(result.config), **_flat(result.decoding_overrides or {})} for result in results
+        ]
+        keys = dict.fromkeys(key for fact in facts for key in fact if key != "train.seed")
+        differing = [key for key in keys if len({str(fact.get(key)) for fact in facts}) > 1]
+        if len(results) > 1:
+            notes.append(
+                f"{join_names([result.name for result in results])} are not seeds of one system: "
+                f"they differ in {join_names(differing, shown=4)}."
+            )
+    return notes
+
+
+def _name_stem(name: str) -> str:
+    """Return a run's name without the number at its end."""
+    return name.rstrip("0123456789").rstrip("_-")
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested sections by dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in section.items():
+        is_section = isinstance(value, Mapping)
+        flat |= _flat(value, f"{prefix}{name}.") if is_section else {f"{prefix}{name}": value}
+    return flat
 
 
 def _seed(result: RunResult) -> int | None:
@@ -172,12 +215,38 @@ def _seed(result: RunResult) -> int | None:
     return None if seed is None else int(seed)
 
 
-def _system_key(result: RunResult) -> str:
-    """Return a key that is equal for evaluations that differ only in the seed; "" if unknown."""
-    if _seed(result) is None:
-        return ""
-    config = {**result.config, "train": {**result.config["train"], "seed": 0}}
-    return json.dumps([config, result.decoding_overrides], sort_keys=True, default=str)
+def _system_keys(results: Sequence[RunResult]) -> list[str]:
+    """Return keys that are equal for evaluations that differ only in the seed."""
+    exact = [_key(result) for result in results]
+    counts = Counter(exact)
+    keys = [
+        key if counts[key] > 1 else _key(result, without_seed=True)
+        for key, result in zip(exact, results, strict=True)
+    ]
+    known = [_seed(result) is not None for result in results]
+    return [key if known[n] else f"evaluation {n}" for n, key in enumerate(keys)]
+
+
+def _key(result: RunResult, *, without_seed: bool = False) -> str:
+    """Return the configuration without `Train.seed`, or also without its number in paths."""
+    seed = _seed(result)
+    config = {**result.config, "train": {**result.config.get("train", {}), "seed": 0}}
+    settings: Any = [config, result.decoding_overrides]
+    if without_seed:
+        number = re.compile(rf"(?<!\d){seed}(?!\d)")
+        settings = _replace_in_paths(settings, number)
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def _replace_in_paths(value: Any, number: re.Pattern[str]) -> Any:
+    """Replace a number in all paths of nested settings."""
+    if isinstance(value, str):
+        return number.sub("SEED", value) if "/" in value else value
+    if isinstance(value, Mapping):
+        return {name: _replace_in_paths(item, number) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_in_paths(item, number) for item in value]
+    return value
 
 
 def seed_table(groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = ()) -> str:

@@ -9,7 +9,12 @@ from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table, model_label
 from mnmt_jax.evaluation.result import Metric, RunResult
-from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, SEED_HEADER, seed_rows
+from mnmt_jax.evaluation.seed_statistics import (
+    SEED_EXPLANATION,
+    SEED_HEADER,
+    seed_notes,
+    seed_rows,
+)
 from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
 
 _HEADER = ("system", "directions", "metric", "difference", "95 % interval") + (
@@ -61,7 +66,8 @@ def seed_section(
     if not groups:
         return []
     table = text_table(SEED_HEADER, seed_rows(groups, names))
-    return [section(title, tag("p", SEED_EXPLANATION, class_="muted"), table)]
+    notes = [tag("p", note, class_="muted") for note in (SEED_EXPLANATION, *seed_notes(groups))]
+    return [section(title, notes, table)]
 
 
 def _explanation(samples: int) -> str:

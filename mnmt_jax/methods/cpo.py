@@ -10,9 +10,9 @@ Source: Xu et al. 2024 ("Contrastive Preference Optimization: Pushing the Bounda
 Performance in Machine Translation", arXiv 2401.08417), and the authors' code (ALMA,
 `utils/cpo_trainer.py`): beta = 0.1. The paper takes both translations from a fixed set that is
 ranked by two reference-free metrics. Here y_w is the target of the pair, a reference or a selected
-translation, and y_l is the model's translation by greedy search with the current parameters. Pairs
-of which both are equal have no preference term. NLL is the run's cross entropy, without label
-smoothing in the paper.
+translation, and y_l is the model's translation by greedy search with the current parameters. A pair
+of which both are equal adds log 2 and no gradient, as the formula has it. NLL is the run's cross
+entropy, without label smoothing in the paper.
 """
 
 from __future__ import annotations
@@ -96,35 +96,33 @@ class CPO(Method, name="cpo"):
         return _laid_out(tokens, labels, prefix_length, is_differing(labels, batch))
 
     def _term(self, forward: Forward) -> Array:
-        """Return the weighted mean over pairs with a preference, scaled to the target's tokens."""
+        """Return the weighted mean over pairs, scaled to the target's tokens."""
         preferred, dispreferred = (
             forward.read(request).sum(axis=1) for request in (_PREFERRED, self._dispreferred)
         )
-        valid = forward.changed(self._dispreferred)[_SEGMENT_IDS][:, 0] != 0
-        total = preference_loss(preferred, dispreferred, valid, self.beta)
-        tokens = (forward.batch[_SEGMENT_IDS] != 0).sum(dtype=jnp.float32)
-        return self.weight * total * tokens / jnp.maximum(valid.sum(dtype=jnp.float32), 1.0)
+        is_different = forward.changed(self._dispreferred)[_SEGMENT_IDS][:, 0] != 0
+        margins = jnp.where(is_different, preferred - dispreferred, 0.0)
+        present = forward.batch[_SEGMENT_IDS] != 0
+        count = present[:, 0].sum(dtype=jnp.float32)
+        tokens = present.sum(dtype=jnp.float32)
+        total = preference_loss(margins, present[:, 0], self.beta)
+        return self.weight * total * tokens / jnp.maximum(count, 1.0)
 
 
 _PREFERRED = LogProbs("preferred")
 
 
 def preference_loss(
-    preferred: Float[Array, " pairs"],
-    dispreferred: Float[Array, " pairs"],
-    valid: Bool[Array, " pairs"],
-    beta: float,
+    margins: Float[Array, " pairs"], present: Bool[Array, " pairs"], beta: float
 ) -> Float[Array, ""]:
-    """Compute -sum log sigmoid(beta (log p(y_w) - log p(y_l))) over valid pairs, in nats.
+    """Compute -sum log sigmoid(beta (log p(y_w) - log p(y_l))) over pairs, in nats.
 
     Args:
-        preferred: log p(y_w).
-        dispreferred: log p(y_l).
-        valid: whether the pair counts.
+        margins: log p(y_w) - log p(y_l); 0 if both are the same translation.
+        present: whether the row has a pair.
         beta: the scale.
     """
-    losses = jax.nn.softplus(-beta * (preferred - dispreferred))
-    return jnp.where(valid, losses, 0.0).sum()
+    return jnp.where(present, jax.nn.softplus(-beta * margins), 0.0).sum()
 
 
 def is_differing(labels: Array, batch: Batch) -> Bool[Array, " rows"]:

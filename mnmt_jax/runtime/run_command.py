@@ -68,7 +68,7 @@ def run_command(main: Callable[[], int | None]) -> None:
         status = 2
         print(f"error: {message}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print("interrupted; repeat the command to continue", file=sys.stderr)
         exit_immediately(130)
     except BrokenPipeError:
         status = 141

@@ -167,7 +167,8 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
         }
     except (FastLangdetectError, OSError, ValueError, RuntimeError) as error:
         raise UserError(
-            f"{setting}{path}: not a model of fastText ({error}); give lid.176.bin"
+            f"{setting}{path}: not a model of fastText ({error}); give lid.176.bin, "
+            "GlotLID or OpenLID"
         ) from error
     has_scripts = all("_" in label for label in probes.values())
     for code, label in probes.items():

@@ -154,6 +154,8 @@ def test_a_string_without_quotes_is_explained(gin_file):
     with pytest.raises(UserError, match="strings need quotes of their own"):
         load_config([gin_file], ["Data.cache=/absolute/data-cache"])
     assert "ast.Name" not in str(caught.value)
+    with pytest.raises(UserError, match="e\\.g\\. --gin\\.Optimizer\\.name=\"'muon'\"$"):
+        load_config([gin_file], ["Optimizer.name = muon"])
 
 
 @pytest.mark.parametrize(

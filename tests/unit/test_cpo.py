@@ -147,12 +147,11 @@ def test_the_term_equals_loops_over_logits(layout, instruction):
 
 
 def test_the_formula_by_hand():
-    valid = jnp.array([True, True, False])
-    loss = preference_loss(jnp.array([0.0, -4.0, 9.0]), jnp.array([-10.0, -4.0, 0.0]), valid, 0.1)
+    loss = preference_loss(jnp.array([10.0, 0.0, 9.0]), jnp.array([True, True, False]), 0.1)
     assert float(loss) == pytest.approx(math.log(1 + math.exp(-1)) + math.log(2), rel=1e-5)
 
 
-def test_pairs_whose_target_is_the_models_translation_do_not_count():
+def test_pairs_whose_target_is_the_models_translation_have_no_preference():
     learner, params, converter, pairs, _, _ = setting()
     translated = offline(learner, params, converter, pairs, 3.0)
     ended = [
@@ -164,13 +163,21 @@ def test_pairs_whose_target_is_the_models_translation_do_not_count():
     some = [translated[n] if n in ended else pair for n, pair in enumerate(pairs)]
     kept = changed(learner, params, converted(converter, some))["target_segment_ids"][:, 0]
     assert kept.tolist() == [int(n not in ended) for n in range(len(pairs))] + [0]
+    different = [pair for n, pair in enumerate(pairs) if n not in ended]
+    sums = []
+    for examples in (some, different):
+        arrays = converted(converter, examples)
+        term = reported(learner, params, arrays)[1]["preference"]
+        sums.append(term / (arrays["target_segment_ids"] != 0).sum() * len(examples))
+    assert sums[0] == pytest.approx(sums[1] + len(ended) * math.log(2), rel=1e-4)
     none = converted(converter, [translated[n] for n in ended])
     value, slope = jax.jit(
         jax.value_and_grad(
             lambda params, batch: batch_loss(learner, params, batch)[1]["preference"]
         )
     )(params, none)
-    assert float(value) == 0
+    tokens = (none["target_segment_ids"] != 0).sum()
+    assert float(value) == pytest.approx(math.log(2) * tokens, rel=1e-5)
     assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(slope))
 
 

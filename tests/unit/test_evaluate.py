@@ -78,6 +78,10 @@ def test_an_oracle_has_perfect_scores(benchmark, tmp_path):
     assert {(sample.hypothesis == sample.reference) for sample in result.samples} == {True}
     # Each direction shows other sentences: the first one 0 to 4, the second 5 to 9.
     assert [sample.index for sample in result.samples] == [*range(SENTENCES)]
+    alone = benchmark.only([("de", "fr")])
+    (direction,) = alone.directions
+    part = evaluate(_subject(translate), alone, tmp_path / "part").samples
+    assert part == tuple(sample for sample in result.samples if sample.direction == direction)
     phrases = benchmark._phrases
     for sample in result.samples:
         assert sample.source_text == phrases[sample.source][sample.index]

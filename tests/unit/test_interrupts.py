@@ -9,6 +9,7 @@ import sys
 from tests.run_commands import ROOT
 
 # What a shell starts in the background ignores Ctrl-C, and so do the processes that it starts.
+INTERRUPTED = "interrupted; repeat the command to continue\n"
 _HEAD = """import atexit, gc, os, signal, sys, threading, time
 from mnmt_jax.runtime.run_command import run_command
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,7 +28,7 @@ def run(main: str) -> subprocess.CompletedProcess[str]:
 def test_printed_output_stays_and_no_code_runs_afterwards():
     """Compiler threads crash at Python's normal exit, so it is skipped."""
     done = run("atexit.register(print, 'end')\nprint('done')\nraise KeyboardInterrupt")
-    assert (done.returncode, done.stdout, done.stderr) == (130, "done\n", "interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "done\n", INTERRUPTED)
 
 
 def test_an_interrupt_swallowed_by_a_hook_is_raised_again():
@@ -36,7 +37,7 @@ def test_an_interrupt_swallowed_by_a_hook_is_raised_again():
     limit = "threading.Timer(20, os._exit, (7,)).start()"
     done = run(f"{limit}\n{interrupt}\ngc.collect()\ngc.callbacks.clear()\ntime.sleep(60)")
     assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "interrupted\n"
+    assert done.stderr == INTERRUPTED
 
 
 def test_repeated_interrupts_are_not_lost():

@@ -49,6 +49,8 @@ def test_defects_are_counted():
     clean = scored(lambda texts: texts.references)
     assert (clean.empty, clean.copied, clean.repeated, clean.length_ratio) == (0, 0, 0, 100)
     assert clean.off_target_second is None
+    dots = scored(lambda texts: [".........." for _ in texts.references])
+    assert (dots.empty, dots.copied) == (SENTENCES, 0)
     assert (item.empty, item.repeated) == (1, 1) and item.copied == 1
     assert item.off_target_second == 95 and item.length_ratio != 100
 

@@ -13,6 +13,7 @@ from mnmt_jax.evaluation.markdown_tables import group_mean
 from mnmt_jax.evaluation.seed_statistics import (
     compare_means,
     group_by_seed,
+    seed_notes,
     seed_table,
     summarize_scores,
 )
@@ -77,6 +78,32 @@ def test_runs_with_different_seeds_are_one_system():
     assert names == {"base": ["base_1", "base_2"], "cut": ["cut_1", "cut_12"]}
     with pytest.raises(UserError, match="base_1, again: evaluations of one configuration and seed"):
         group_by_seed([seed_result("base_1", 1), seed_result("again", 1)])
+
+
+def with_cache(result, path):
+    config = {**result.config, "data": {"cache": path, "shards": 4}}
+    return dataclasses.replace(result, config=config)
+
+
+def test_seeds_may_have_a_cache_each():
+    """A student's cache is that of its teacher, often of the same seed."""
+    base = [with_cache(seed_result(f"base_{n}", n), "runs/v1/cache") for n in (1, 2)]
+    students = [with_cache(seed_result(f"student_{n}", n), f"d/seed{n}/cache") for n in (1, 2, 12)]
+    groups = group_by_seed([*base, *students])
+    assert {name: len(group) for name, group in groups.items()} == {"base": 2, "student": 3}
+    assert seed_notes(groups) == []
+    other = [
+        with_cache(seed_result(f"other_{n}", n), f"d/{name}") for n, name in ((1, "a"), (2, "b"))
+    ]
+    groups = group_by_seed([*base, *other])
+    assert [*groups] == ["base", "other_1", "other_2"]
+    assert seed_notes(groups) == [
+        "other_1, other_2 are not seeds of one system: they differ in data.cache."
+    ]
+    twice = [*base, seed_result("third", 3), seed_result("base_9", 2)]
+    twice[-1] = with_cache(twice[-1], "runs/v1/cache")
+    with pytest.raises(UserError, match="^base_2, base_9: evaluations of one configuration"):
+        group_by_seed(twice)
 
 
 def test_translations_of_other_systems_stand_beside_seeds():
