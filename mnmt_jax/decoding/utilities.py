@@ -46,7 +46,7 @@ def get_utility(name: str) -> Utility | None:
     names = ", ".join([*_UTILITIES, *(f"{kind}:MODEL" for kind in _WITH_MODEL)])
     raise UserError(
         f"Decode.utility='{name}': must be one of {names}, or '' for the model's score; "
-        f"--module_import={_NEURAL} adds neural metrics"
+        f"--module_import={_NEURAL} (in Python: import it) adds neural metrics"
     )
 
 

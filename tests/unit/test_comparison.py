@@ -63,6 +63,13 @@ def test_directions_untrained_in_one_model_form_a_separate_group(grown):
     assert '<th scope="row">supervised</th>' not in page  # of 6 directions, and of 8
 
 
+def test_dependent_sentences_of_document_context_are_noted(grown):
+    plain, other = grown
+    chunks = dataclasses.replace(other, decoding={**other.decoding, "context": 64})
+    (note,) = comparison_notes([plain, chunks])
+    assert f"p of {other.name}, translated with document context, are too small" in note
+
+
 def test_outside_systems_are_grouped_by_the_training_of_a_run(grown):
     run = grown[1]
     outside = dataclasses.replace(

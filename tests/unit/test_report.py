@@ -388,3 +388,21 @@ def test_markup_escapes_text():
     assert tag("p", "a < b", Html("<br>"), [tag("b", "&")], class_='"x"') == (
         '<p class="&quot;x&quot;">a &lt; b<br><b>&amp;</b></p>'
     )
+
+
+def test_samples_are_of_sentences_that_all_systems_translated():
+    run = made_result("run", ("en", "de", "fr"), seed=1)
+    outside = dataclasses.replace(
+        made_result("outside", ("en", "de", "fr"), seed=2),
+        samples=tuple(
+            sample
+            for sample in made_result("outside", ("en", "de", "fr"), seed=2).samples
+            if sample.direction == ("fr", "de")
+        ),
+    )
+    blocks = sample_lines([run, outside], 3).split("\n\n")[1:]
+    assert len(blocks) == 3
+    assert all(block.startswith("fr → de") and "\n  outside " in block for block in blocks)
+    page = report_page([run, outside])
+    samples = page[page.index("Sample translations") :]
+    assert samples.index("French → German") < samples.index("German → French")
