@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,12 @@ from mnmt_jax.decoding.translation_job import WINDOW_SIZE, TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import join_names
+from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.languages import Direction
+
+RECORD = "distillation.json"
+"""File of a distilled cache: teacher, checkpoint and search of each direction."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,7 +47,7 @@ class Teachers:
     def write_cache(
         self, pairs: DistilledPairs, output: Path, work_shard: WorkShard = WHOLE
     ) -> TokenCache | None:
-        """Write the cache of the distilled pairs.
+        """Write the cache of the distilled pairs, with a record of the teachers (`RECORD`).
 
         Args:
             pairs: the sentences.
@@ -59,10 +64,13 @@ class Teachers:
         output.parent.mkdir(parents=True, exist_ok=True)
         names = list(dict.fromkeys(self.runs.values()))
         # The first teacher last: it stays in memory.
-        provenance = {run: self._provenance(run) for run in reversed(names)}
+        provenance, steps = {}, {}
+        for run in reversed(names):
+            provenance[run] = self._provenance(run)
+            steps[run] = self._job(run).pretrained.step
         taught = {"-".join(pair): provenance[run] for pair, run in self.runs.items()}
         longest = max(self._job(names[0]).decode.buckets)
-        return write_translated_cache(
+        written = write_translated_cache(
             output,
             pairs,
             ResumableOutput(
@@ -73,6 +81,13 @@ class Teachers:
             models=join_names(names),
             longest=longest,
         )
+        if written is not None:
+            facts = {
+                "-".join(pair): {"run": run, "step": steps[run], **provenance[run]}
+                for pair, run in self.runs.items()
+            }
+            write_text(output / RECORD, json.dumps({"teachers": facts}, indent=1) + "\n")
+        return written
 
     def translate(
         self, lines: Sequence[Line], *, done: Collection[int] = ()

@@ -127,7 +127,7 @@ def _flags(
 
 def _second_opinion(
     benchmark: Benchmark, hypotheses: Sequence[str], references: Sequence[str], target: str
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """Return the ratios of a second detector, and of both, on hypotheses and on references."""
     detector = benchmark.second_detector
     if detector is None:

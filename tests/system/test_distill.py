@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,12 @@ def test_directions_have_their_own_teachers_and_real_pairs_can_stay(
     assert rows(both, "distilled_made_fr_en") == of_second
     assert rows(both, "distilled_made_de_en") == rows(TokenCache.open(straight), "made_de_en")
     assert rows(both, "distilled_made_en_de") != rows(TokenCache.open(straight), "made_en_de")
+    record = json.loads((made / "several" / "distillation.json").read_text())["teachers"]
+    runs = {pair: Path(facts["run"]).name for pair, facts in record.items()}
+    assert runs == {"en-de": "second", "fr-en": "second", "de-en": "first"}
+    assert record["en-de"]["beam_size"] == 2 and record["en-de"]["step"] is not None
+    assert record["en-de"]["parameters"] == record["fr-en"]["parameters"]
+    assert record["en-de"]["parameters"] != record["de-en"]["parameters"]
 
 
 def test_stopped_or_shared_by_processes_the_cache_is_the_same(
