@@ -300,17 +300,24 @@ def _cells(values: Sequence[float], baseline: Sequence[float] | None) -> list[st
     cells = [
         str(summary.count),
         f"{summary.mean:.2f}",
-        f"{summary.low:.1f} to {summary.high:.1f}",
+        f"{summary.low:.1f} to {summary.high:.1f}" if summary.count > 1 else "–",
         variance,
     ]
     if not baseline:
         return [*cells, "–", "–"]
     difference = compare_means(values, baseline)
     interval = (
-        "" if difference.low is None else f" ({difference.low:+.1f} to {difference.high:+.1f})"
+        ""
+        if difference.low is None or difference.high is None
+        else f" ({_signed(difference.low, 1)} to {_signed(difference.high, 1)})"
     )
     return [
         *cells,
-        f"{difference.mean:+.2f}{interval}",
+        f"{_signed(difference.mean, 2)}{interval}",
         "–" if difference.p is None else f"{difference.p:.3f}",
     ]
+
+
+def _signed(value: float, digits: int) -> str:
+    """Format a number with its sign; one that rounds to zero is +0."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
