@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
+from mnmt_jax.errors import join_names, warn
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslateFn
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -42,7 +44,8 @@ class EvaluatedModel:
             unknown.
         unknown_training: note for results if `supervised` is None.
         obtained: participle for messages on how the translations are obtained.
-        check_directions: raises a `UserError` if the system has no translation of a direction.
+        check_directions: raises a `UserError` if the system has no translation of a direction, and
+            warns of directions for which its search does not suit.
     """
 
     name: str
@@ -140,8 +143,25 @@ def load_evaluated_model(
         metrics_file=run_dir.metrics_file,
         vocabulary=translator.vocabulary,
         decoding_overrides={**overrides, **extra_settings},
+        check_directions=functools.partial(
+            _warn_of_untrained_reverse, job.decode.utility, run_dir.trained_directions()
+        ),
     )
     return evaluated_model, translator.languages
+
+
+def _warn_of_untrained_reverse(
+    utility: str, trained: frozenset[Direction] | None, directions: Sequence[Direction]
+) -> None:
+    """Warn if translations are ranked by directions that the model was not trained on."""
+    if utility != "backward" or trained is None:
+        return
+    reverse = [(target, source) for source, target in directions]
+    if untrained := ["-".join(pair) for pair in reverse if pair not in trained]:
+        warn(
+            f"Decode.utility='backward' ranks by {join_names(untrained, shown=4)}, which the model "
+            "was not trained on"
+        )
 
 
 def _translated_sentence(translation: Translation) -> TranslatedSentence:

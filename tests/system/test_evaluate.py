@@ -256,3 +256,13 @@ def test_invalid_arguments_are_one_error_line(folder, tmp_path, arguments, messa
     assert message in done.stderr
     assert done.stderr.startswith("error: ") or "\nerror: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_reranking_by_an_untrained_direction_is_a_warning(folder, capfd):
+    for bindings, expected in (
+        (["Decode.utility='backward'"], "warning: Decode.utility='backward' ranks by fr-en, which"),
+        ([], ""),
+    ):
+        model, _ = load_evaluated_model(folder / "tiny", bindings=bindings, beam_size=2)
+        model.check_directions([("en", "de"), ("en", "fr"), ("de", "en")])
+        assert expected in (text := capfd.readouterr().err) and bool(expected) == bool(text)
