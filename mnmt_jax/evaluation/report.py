@@ -231,8 +231,13 @@ def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> Html:
         body = [explanation, metric_heatmaps(runs, metric, languages)]
         maps.append(collapsible(tag("summary", metric.title), *body, unfolded=unfolded))
     mixed = any({item.supervised for item in run.directions} >= {True, False} for run in runs)
-    remark = "Means of rows and columns are over trained and zero-shot directions together."
-    return section("Every direction", tag("p", remark, class_="muted") if mixed else "", maps)
+    differ = len({frozenset(item.direction for item in run.directions) for run in runs}) > 1
+    remarks = [
+        "Means of rows and columns are over trained and zero-shot directions together." * mixed,
+        "Models were evaluated in different directions: means are over those of each." * differ,
+    ]
+    text = " ".join(filter(None, remarks))
+    return section("Every direction", tag("p", text, class_="muted") if text else "", maps)
 
 
 def _reference_error(metric: Metric, runs: Sequence[RunResult]) -> str:

@@ -403,6 +403,9 @@ def test_samples_are_of_sentences_that_all_systems_translated():
     blocks = sample_lines([run, outside], 3).split("\n\n")[1:]
     assert len(blocks) == 3
     assert all(block.startswith("fr → de") and "\n  outside " in block for block in blocks)
-    page = report_page([run, outside])
+    assert "different directions" not in report_page([run, outside])
+    fewer = dataclasses.replace(outside, directions=outside.directions[:3])
+    page = report_page([run, fewer])
+    assert "evaluated in different directions: means are over those of each" in page
     samples = page[page.index("Sample translations") :]
     assert samples.index("French → German") < samples.index("German → French")
