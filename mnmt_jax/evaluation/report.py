@@ -45,6 +45,7 @@ from mnmt_jax.evaluation.markdown_tables import (
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.quality_flags import quality_section
 from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
+from mnmt_jax.evaluation.seed_statistics import seed_notes
 from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.significance_tables import difference_section, seed_section
 from mnmt_jax.evaluation.svg_charts import Line, line_chart
@@ -105,7 +106,7 @@ def report_page(
     sections = [
         _header(title, runs),
         _summary(runs, leading, significance),
-        seed_section(by_seed or {}, metrics),
+        seed_section(by_seed or {}, metrics, notes=seed_notes(by_seed or {})),
         difference_section(runs, leading, significance),
         quality_section(runs),
         normalized_section(runs, leading),

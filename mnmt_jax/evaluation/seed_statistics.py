@@ -174,23 +174,24 @@ def seed_notes(groups: Mapping[str, Sequence[RunResult]]) -> list[str]:
     """Return a note for each name whose runs are different systems, with what differs.
 
     Args:
-        groups: evaluations of each system, one per seed.
+        groups: evaluations of each system, as `group_by_seed` names them.
     """
-    by_stem: dict[str, list[RunResult]] = {}
-    for first, *_ in groups.values():
+    by_stem: dict[str, dict[str, RunResult]] = {}
+    for name, (first, *_) in groups.items():
         if _seed(first) is not None:
-            by_stem.setdefault(_name_stem(first.name), []).append(first)
+            by_stem.setdefault(_name_stem(name), {})[name] = first
     notes = []
-    for results in by_stem.values():
+    for systems in by_stem.values():
         facts = [
-            {**_flat(result.config), **_flat(result.decoding_overrides or {})} for result in results
+            {**_flat(result.config), **_flat(result.decoding_overrides or {})}
+            for result in systems.values()
         ]
         keys = dict.fromkeys(key for fact in facts for key in fact if key != "train.seed")
         differing = [key for key in keys if len({str(fact.get(key)) for fact in facts}) > 1]
-        if len(results) > 1:
+        if len(systems) > 1:
             notes.append(
-                f"{join_names([result.name for result in results])} are not seeds of one system: "
-                f"they differ in {join_names(differing, shown=4)}."
+                f"{join_names(list(systems))} are not seeds of one system: they differ in "
+                f"{join_names(differing, shown=4)}."
             )
     return notes
 

@@ -9,12 +9,7 @@ from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table, model_label
 from mnmt_jax.evaluation.result import Metric, RunResult
-from mnmt_jax.evaluation.seed_statistics import (
-    SEED_EXPLANATION,
-    SEED_HEADER,
-    seed_notes,
-    seed_rows,
-)
+from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, SEED_HEADER, seed_rows
 from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
 
 _HEADER = ("system", "directions", "metric", "difference", "95 % interval") + (
@@ -60,14 +55,24 @@ def difference_section(
 
 
 def seed_section(
-    groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = (), title: str = "Over seeds"
+    groups: Mapping[str, Sequence[RunResult]],
+    names: Sequence[str] = (),
+    title: str = "Over seeds",
+    notes: Sequence[str] = (),
 ) -> list[Html]:
-    """Return the section with statistics over seeds; `groups` and `names` as in `seed_rows`."""
+    """Return the section with statistics over seeds.
+
+    Args:
+        groups: as in `seed_rows`.
+        names: as in `seed_rows`.
+        title: title of the section.
+        notes: notes on the groups.
+    """
     if not groups:
         return []
     table = text_table(SEED_HEADER, seed_rows(groups, names))
-    notes = [tag("p", note, class_="muted") for note in (SEED_EXPLANATION, *seed_notes(groups))]
-    return [section(title, notes, table)]
+    texts = [tag("p", text, class_="muted") for text in (SEED_EXPLANATION, *notes)]
+    return [section(title, texts, table)]
 
 
 def _explanation(samples: int) -> str:

@@ -100,6 +100,8 @@ def test_seeds_may_have_a_cache_each():
     assert seed_notes(groups) == [
         "other_1, other_2 are not seeds of one system: they differ in data.cache."
     ]
+    rows = {"first": [seed_result("seed1", 1)], "second": [seed_result("seed1", 1, 0.3)]}
+    assert seed_notes(rows) == []  # other names than those of runs
     twice = [*base, seed_result("third", 3), seed_result("base_9", 2)]
     twice[-1] = with_cache(twice[-1], "runs/v1/cache")
     with pytest.raises(UserError, match="^base_2, base_9: evaluations of one configuration"):
