@@ -148,7 +148,7 @@ class TranslationChecker:
             and not (is_certain and is_target)
             and is_copy(source, text),
             repeated=is_repetitive(source, source_language, text, target_language),
-            empty=has_letters(source) and is_wordless(text),
+            empty=is_empty(source, text),
             cut=translation.truncated or translation.limited,
             unknown_characters=translation.unknown_characters,
             missing_numbers=missing_numbers(source, text),
@@ -157,9 +157,9 @@ class TranslationChecker:
         )
 
 
-def is_wordless(text: str) -> bool:
-    """Return whether a text has neither letters nor digits: nothing, or punctuation alone."""
-    return not any(map(str.isalnum, text))
+def is_empty(source: str, translation: str) -> bool:
+    """Return whether a translation has neither letters nor digits, but its source letters."""
+    return has_letters(source) and not any(map(str.isalnum, translation))
 
 
 def is_copy(source: str, translation: str) -> bool:

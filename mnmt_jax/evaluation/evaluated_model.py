@@ -127,6 +127,7 @@ def load_evaluated_model(
     run_settings = dataclasses.asdict(trained_config.decode)
     settings = dataclasses.asdict(config.decode)
     overrides = {name: value for name, value in settings.items() if run_settings[name] != value}
+    trained = run_dir.trained_directions()
     evaluated_model = EvaluatedModel(
         name=(run_dir.location if run_dir.mirror else run_dir.path.resolve()).name,
         translate=translate,
@@ -139,13 +140,11 @@ def load_evaluated_model(
         identity=translator.identity,
         step=translator.step,
         parameters=translator.parameters,
-        supervised=run_dir.trained_directions(),
+        supervised=trained,
         metrics_file=run_dir.metrics_file,
         vocabulary=translator.vocabulary,
         decoding_overrides={**overrides, **extra_settings},
-        check_directions=functools.partial(
-            _warn_of_untrained_reverse, job.decode.utility, run_dir.trained_directions()
-        ),
+        check_directions=functools.partial(_warn_of_untrained_reverse, job.decode.utility, trained),
     )
     return evaluated_model, translator.languages
 

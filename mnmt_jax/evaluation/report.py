@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mnmt_jax.errors import UserError, pluralize
 from mnmt_jax.evaluation.comparison import (
@@ -233,11 +232,11 @@ def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> Html:
         maps.append(collapsible(tag("summary", metric.title), *body, unfolded=unfolded))
     mixed = any({item.supervised for item in run.directions} >= {True, False} for run in runs)
     differ = len({frozenset(item.direction for item in run.directions) for run in runs}) > 1
-    remarks = [
-        "Means of rows and columns are over trained and zero-shot directions together." * mixed,
-        "Models were evaluated in different directions: means are over those of each." * differ,
-    ]
-    text = " ".join(filter(None, remarks))
+    remarks = {
+        "Means of rows and columns are over trained and zero-shot directions together.": mixed,
+        "Models were evaluated in different directions: means are over those of each.": differ,
+    }
+    text = " ".join(remark for remark, applies in remarks.items() if applies)
     return section("Every direction", tag("p", text, class_="muted") if text else "", maps)
 
 
@@ -450,14 +449,8 @@ def _methods(runs: Sequence[RunResult]) -> Html:
         if run.notes:
             blocks.append(tag("ul", [tag("li", note) for note in run.notes]))
         if run.config:
-            listing = tag("pre", _config_text(run.config))
+            settings = run.settings.items()
+            text = "\n".join(f"{key} = {json.dumps(v, ensure_ascii=False)}" for key, v in settings)
+            listing = tag("pre", text)
             blocks.append(collapsible(tag("summary", "Configuration"), listing, unfolded=False))
     return section(_METHODS_TITLE, join(blocks))
-
-
-def _config_text(config: Mapping[str, Any]) -> str:
-    return "\n".join(
-        f"{section}.{field} = {json.dumps(value, ensure_ascii=False)}"
-        for section, fields in config.items()
-        for field, value in (fields.items() if isinstance(fields, Mapping) else [("", fields)])
-    )

@@ -96,7 +96,8 @@ class DirectionResult:
         bert_score: BERTScore's F, times 100.
         paper: scores by a published procedure (swapped roles and the like); not comparable with
             the scores above.
-        empty: number of hypotheses without letters and digits, where the reference has letters.
+        empty: number of hypotheses that are blank, or without letters and digits though the source
+            has letters.
         unknown_characters: number of source characters that no piece of the vocabulary covers; None
             if the vocabulary is unknown.
         detected: number of hypotheses per detected language, most frequent first. Detection is by
@@ -254,6 +255,15 @@ class RunResult:
         """Averages over direction groups, per metric."""
         keys = [*(metric.key for metric in METRICS), "off_target_lid_reference"]
         return {key: average_groups(self.values(key), self.supervised) for key in keys}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Values of the configuration by name, e.g. `model.embed`."""
+        return {
+            f"{section}.{field}": value
+            for section, fields in self.config.items()
+            for field, value in (fields.items() if isinstance(fields, Mapping) else [("", fields)])
+        }
 
     @property
     def detector(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.decoding.guards import is_copy, is_repetitive, is_wordless
+from mnmt_jax.decoding.guards import is_copy, is_empty, is_repetitive
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
@@ -19,7 +19,7 @@ from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.sentence_statistics import MetricStatistics, mean_statistics
 from mnmt_jax.evaluation.translations import TranslatedSentence
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
@@ -68,7 +68,10 @@ def score_direction(
     source, target = direction
     hypotheses = [output.text for output in outputs]
     scores = corpus_scores(hypotheses, texts.references, target)
-    lid = detect_off_target(benchmark.detector, hypotheses, target)
+    lid, reference_lid = (
+        detect_off_target(benchmark.detector, lines, target)
+        for lines in (hypotheses, texts.references)
+    )
     nearest = benchmark.nearest.off_target(hypotheses, target) if benchmark.nearest else None
     detected = (nearest or lid).detected
     unknown = Counter("".join(output.unknown_characters for output in outputs))
@@ -83,20 +86,17 @@ def score_direction(
         exact_match=scores.exact_match,
         off_target_nearest=nearest.ratio if nearest else None,
         off_target_lid=lid.ratio,
-        off_target_lid_reference=detect_off_target(
-            benchmark.detector, texts.references, target
-        ).ratio,
-        empty=sum(
-            is_wordless(text) and has_letters(line)
-            for line, text in zip(texts.references, hypotheses, strict=True)
-        ),
+        off_target_lid_reference=reference_lid.ratio,
         unknown_characters=unknown.total() if has_vocabulary else None,
         detected=dict(Counter(detected).most_common()),
         notes=tuple(note for note in notes if note),
         text_fingerprint=texts.fingerprint,
         without_context=sum(item.without_context for item in outputs) if has_context else None,
         **_flags(direction, texts, hypotheses, benchmark),
-        **_second_opinion(benchmark, hypotheses, texts.references, target),
+        **_joint_ratios("", benchmark.second_detector, lid, hypotheses, target),
+        **_joint_ratios(
+            "_reference", benchmark.second_detector, reference_lid, texts.references, target
+        ),
     )
     rows = list(zip(texts.sources, hypotheses, texts.references, detected, strict=True))
     first_sample = SAMPLES * benchmark.number(direction)
@@ -119,28 +119,39 @@ def _flags(
     may_copy = detector.expected(source) != detector.expected(target)
     characters = sum(map(len, texts.references))
     return {
+        "empty": sum(not output.strip() or is_empty(text, output) for text, output in pairs),
         "copied": sum(is_copy(*pair) for pair in pairs) if may_copy else 0,
         "repeated": sum(is_repetitive(text, source, output, target) for text, output in pairs),
         "length_ratio": 100 * sum(map(len, hypotheses)) / characters if characters else None,
     }
 
 
-def _second_opinion(
-    benchmark: Benchmark, hypotheses: Sequence[str], references: Sequence[str], target: str
+def _joint_ratios(
+    suffix: str,
+    detector: LanguageDetector | None,
+    first: OffTargetResult,
+    lines: Sequence[str],
+    target: str,
 ) -> dict[str, Any]:
-    """Return the ratios of a second detector, and of both, on hypotheses and on references."""
-    detector = benchmark.second_detector
+    """Return the fields of a second detector's ratio of some lines, and of both detectors'.
+
+    Args:
+        suffix: end of the names of the fields.
+        detector: the second detector; None for no fields.
+        first: what the first detector finds.
+        lines: hypotheses or references.
+        target: code of the language that they should be in.
+    """
     if detector is None:
         return {}
-    ratios = {}
-    for suffix, lines in (("", hypotheses), ("_reference", references)):
-        results = [detect_off_target(d, lines, target) for d in (benchmark.detector, detector)]
-        pairs = zip(*(result.detected for result in results), strict=True)
-        both = sum(not {"", target}.intersection(codes) for codes in pairs)
-        is_known = all(result.ratio is not None for result in results)
-        ratios[f"off_target_second{suffix}"] = results[1].ratio
-        ratios[f"off_target_both{suffix}"] = 100 * both / len(lines) if is_known else None
-    return ratios
+    second = detect_off_target(detector, lines, target)
+    pairs = zip(first.detected, second.detected, strict=True)
+    both = sum(not {"", target}.intersection(codes) for codes in pairs)
+    is_known = None not in (first.ratio, second.ratio)
+    return {
+        f"off_target_second{suffix}": second.ratio,
+        f"off_target_both{suffix}": 100 * both / len(lines) if is_known else None,
+    }
 
 
 def _ratio_statistics(

@@ -20,6 +20,7 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.comparison import direction_groups
 from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table
 from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.files.json_objects import differing_keys
 
 SEED_HEADER = ("system", "directions", "metric", "seeds", "mean", "range", "variance") + (
     "difference to the first",
@@ -180,34 +181,27 @@ def seed_notes(groups: Mapping[str, Sequence[RunResult]]) -> list[str]:
     for name, (first, *_) in groups.items():
         if _seed(first) is not None:
             by_stem.setdefault(_name_stem(name), {})[name] = first
-    notes = []
-    for systems in by_stem.values():
-        facts = [
-            {**_flat(result.config), **_flat(result.decoding_overrides or {})}
-            for result in systems.values()
-        ]
-        keys = dict.fromkeys(key for fact in facts for key in fact if key != "train.seed")
-        differing = [key for key in keys if len({str(fact.get(key)) for fact in facts}) > 1]
-        if len(systems) > 1:
-            notes.append(
-                f"{join_names(list(systems))} are not seeds of one system: they differ in "
-                f"{join_names(differing, shown=4)}."
-            )
-    return notes
+    return [
+        f"{join_names(list(systems))} are not seeds of one system: they differ in "
+        f"{join_names(_differing_settings(list(systems.values())), shown=4)}."
+        for systems in by_stem.values()
+        if len(systems) > 1
+    ]
+
+
+def _differing_settings(results: Sequence[RunResult]) -> list[str]:
+    """Return the names of settings, other than the seed, in which evaluations differ."""
+    first, *others = (
+        {**r.settings, **{f"decode.{n}": v for n, v in (r.decoding_overrides or {}).items()}}
+        for r in results
+    )
+    names = dict.fromkeys(name for other in others for name in differing_keys(first, other))
+    return [name for name in names if name != "train.seed"]
 
 
 def _name_stem(name: str) -> str:
     """Return a run's name without the number at its end."""
     return name.rstrip("0123456789").rstrip("_-")
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested sections by dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in section.items():
-        is_section = isinstance(value, Mapping)
-        flat |= _flat(value, f"{prefix}{name}.") if is_section else {f"{prefix}{name}": value}
-    return flat
 
 
 def _seed(result: RunResult) -> int | None:
@@ -218,14 +212,14 @@ def _seed(result: RunResult) -> int | None:
 
 def _system_keys(results: Sequence[RunResult]) -> list[str]:
     """Return keys that are equal for evaluations that differ only in the seed."""
-    exact = [_key(result) for result in results]
-    counts = Counter(exact)
-    keys = [
-        key if counts[key] > 1 else _key(result, without_seed=True)
-        for key, result in zip(exact, results, strict=True)
-    ]
-    known = [_seed(result) is not None for result in results]
-    return [key if known[n] else f"evaluation {n}" for n, key in enumerate(keys)]
+    keys = [_key(result) for result in results]
+    counts = Counter(keys)
+    for number, result in enumerate(results):
+        if _seed(result) is None:
+            keys[number] = f"evaluation {number}"
+        elif counts[keys[number]] == 1:
+            keys[number] = _key(result, without_seed=True)
+    return keys
 
 
 def _key(result: RunResult, *, without_seed: bool = False) -> str:

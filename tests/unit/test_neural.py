@@ -83,6 +83,8 @@ def test_errors_of_the_packages_are_one_line(tmp_path, environment, worker):
 def test_no_environment_is_reported(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="none in .*nowhere; 'mnmt metrics setup' makes it"):
         MetricWorker(tmp_path / "nowhere").version("comet")
+    with pytest.raises(UserError, match="none.ckpt: no such file"):  # the file is checked first
+        Comet(tmp_path / "none.ckpt", MetricWorker(tmp_path / "nowhere"))
     monkeypatch.setenv("MNMT_JAX_METRICS", str(tmp_path / "named"))
     assert default_environment() == tmp_path / "named"
     selection = MetricSelection(spbleu=False, comet={"comet": checkpoint(tmp_path)})

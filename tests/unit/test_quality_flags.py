@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
@@ -14,7 +16,7 @@ from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import score_direction
 from mnmt_jax.evaluation.translations import TranslatedSentence
-from mnmt_jax.vocabulary.language_detectors import LanguageDetector
+from mnmt_jax.vocabulary.language_detectors import LanguageDetector, find_detector
 from tests.unit.made_results import made_result
 
 PAIR, SENTENCES = ("de", "fr"), 20
@@ -68,6 +70,42 @@ def test_two_detectors_agree_on_what_is_off_target(monkeypatch, first, second, b
     item = scored(defective, always[second])  # one of 20 is empty, hence in no language
     assert item.off_target_both == both
     assert item.off_target_second == (0 if second == "fr" else 95)
+    assert item.off_target_second_reference == (0 if second == "fr" else 100)
+    assert item.off_target_both_reference == (0 if "fr" in (first, second) else 100)
+
+
+def test_a_blank_output_of_numbers_is_empty(tmp_path):
+    for code in ("en", "de"):
+        (tmp_path / f"test.{code}").write_text("1.\n2.\n3.\n")
+    corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("en", "de"))
+    outputs = [TranslatedSentence(text) for text in ("", "...", "3.")]  # one without letters is not
+    model = EvaluatedModel("made", lambda *_: outputs, None, {})
+    result = evaluate(model, Benchmark("mine", corpus), tmp_path / "out")
+    assert [item.empty for item in result.directions] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        (None, "the ratio of --lid_model would be lost"),
+        ("lid.176", "--lid_model: langdetect, now lid.176"),
+    ],
+)
+def test_a_second_detector_is_not_lost_or_changed_silently(tmp_path, later, message):
+    """Nor is a ratio of 0."""
+    texts = {"en": "The weather was much better than we had expected.", "de": "Das Wetter war gut."}
+    for code, line in texts.items():
+        (tmp_path / f"test.{code}").write_text(f"{line}\n" * 2)
+    corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("en", "de"))
+    model = EvaluatedModel("made", lambda *_: [TranslatedSentence(texts["de"])] * 2, None, {})
+    first, then = (
+        Benchmark("mine", corpus, second_detector=find_detector(name) if name else None)
+        for name in ("langdetect", later)
+    )
+    result = evaluate(model, first.only([("en", "de")]), tmp_path / "out")
+    assert result.directions[0].off_target_second == 0
+    with pytest.raises(UserError, match=message):
+        evaluate(model, then.only([("en", "de")]), tmp_path / "out")
 
 
 def test_tables_have_a_row_for_each_system():
@@ -86,11 +124,13 @@ def test_tables_have_a_row_for_each_system():
     assert rows[3][-5:] == ["0.0", "–", "–", "–", "0"]
     assert len(rows) == 2 + 4
     second = {**run.signatures, "off_target_second": "glotlid.bin|sha256:0"}
-    fields = {"off_target_second": 7.0, "off_target_both": 3.0}
+    fields = {"off_target_second": 7.0, "off_target_both": 3.0, "off_target_both_reference": 1.0}
     items = [dataclasses.replace(item, **fields) for item in run.directions]
     twice = dataclasses.replace(run, directions=tuple(items), signatures=second)
     table = quality_table([twice])
-    assert "off-target (glotlid.bin) | by both |" in table and "looping" not in table
+    assert (
+        "off-target (glotlid.bin) | by both | on references |" in table and "looping" not in table
+    )
     page = report_page([flagged, run])
     assert "Quality flags" in page and "<td>98.2</td>" in page
 

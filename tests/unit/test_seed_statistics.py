@@ -121,6 +121,7 @@ def test_translations_of_other_systems_stand_beside_seeds():
     (base, gpt, nllb) = [row for row in rows if row[1:3] == ["zero-shot", "BLEU"]]
     assert base[3] == "3" and gpt[3] == nllb[3] == "1"
     assert gpt[7].startswith("+") and gpt[8] == "–"
+    assert gpt[5] == "–" and " to " in base[5]
 
 
 def made_outside(name, level):
