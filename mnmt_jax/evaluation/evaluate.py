@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax import __version__
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import pluralize, say
@@ -355,6 +356,7 @@ def _run_result(
         decoding=dict(model.decoding),
         decoding_overrides=model.decoding_overrides,
         notes=notes,
+        version=__version__,
     )
 
 

@@ -434,7 +434,7 @@ def _status_mark(sample: Sample) -> Html:
 def _methods(runs: Sequence[RunResult]) -> Html:
     blocks: list[Html] = []
     for number, run in enumerate(runs):
-        rows = []
+        rows = [tag("dt", "mnmt-jax"), tag("dd", run.version)] if run.version else []
         for metric, signature in run.signatures.items():
             items = signature.items() if isinstance(signature, Mapping) else [("", signature)]
             for subset, text in items:

@@ -216,6 +216,7 @@ class RunResult:
             per metric and group; empty if it was not requested.
         notes: remarks for readers: what was left out and why.
         note: text of the user for the top of pages.
+        version: version of mnmt-jax that scored; empty if unknown.
     """
 
     name: str
@@ -234,6 +235,7 @@ class RunResult:
     notes: tuple[str, ...] = ()
     decoding_overrides: Mapping[str, Any] | None = None
     note: str = ""
+    version: str = ""
 
     @property
     def supervised(self) -> frozenset[Direction] | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax import __version__
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.parallel_corpora import ParallelFiles
@@ -78,6 +79,7 @@ def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
     assert (result.name, result.layout, result.step) == ("tiny", "register", 2)
     assert result.supervised == set(SUPERVISED)
     assert result.parameters > 1000 and result.seconds > 0
+    assert result.version == __version__
     assert {name: len(curve) for name, curve in result.curves.items()} == {
         "train": 2,
         "supervised": 1,

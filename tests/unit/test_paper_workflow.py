@@ -98,3 +98,33 @@ def test_flags_of_distillation_need_a_teacher():
     row = dataclasses.replace(table.rows[0], facts={**table.rows[0].facts, "distill": ["--keep"]})
     with pytest.raises(UserError, match="row 'encoder_decoder': 'distill' needs a 'teacher'"):
         make_experiment(paper, table, row, "cldr_quickstart")
+
+
+@pytest.mark.parametrize(
+    ("table", "corpus", "facts", "named"),
+    [
+        (
+            "table3",
+            "opus100_all",
+            {"back_translation_rounds": 4, "teacher": "sd_iwslt17 on iwslt17"},
+            "'teacher' and 'back_translation_rounds' do not combine",
+        ),
+        (
+            "table4",
+            "iwslt17_de",
+            {"teacher": "sd_iwslt17 on iwslt17"},
+            "'teacher' and the new language of 'iwslt17_de' do not combine",
+        ),
+        (
+            "table4",
+            "iwslt17_de",
+            {"back_translation_rounds": 2},
+            "'back_translation_rounds' and the new language of 'iwslt17_de' do not combine",
+        ),
+    ],
+)
+def test_trainings_that_do_not_combine_are_refused(table, corpus, facts, named):
+    chosen, paper = find_table(f"language_layers/{table}"), PAPERS["language_layers"]
+    row = dataclasses.replace(chosen.rows[0], facts={**chosen.rows[0].facts, **facts})
+    with pytest.raises(UserError, match=rf"row '{row.name}': {named}; make a row for each"):
+        make_experiment(paper, chosen, row, corpus)

@@ -167,6 +167,12 @@ def test_text_is_escaped(runs):
     assert nasty in [content for _, _, content in _Page(text).texts]
 
 
+def test_each_model_says_which_version_scored_it(runs):
+    pair = [dataclasses.replace(runs[0], version="0.9.1"), runs[1]]
+    text = report_page(pair)
+    assert text.count("<dt>mnmt-jax</dt><dd>0.9.1</dd>") == text.count("<dt>mnmt-jax</dt>") == 1
+
+
 def test_right_to_left_and_unknown_languages():
     assert str(text_in("ar", "x")) == '<span class="text" lang="ar" dir="rtl">x</span>'
     assert 'dir="auto"' in text_in("", "x") and "lang" not in text_in("", "x")
