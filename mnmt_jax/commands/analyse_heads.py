@@ -44,10 +44,9 @@ def analyse_heads(
     inference_model = to_float32(translator.inference_model)
     every_head, top = heads.list_heads(inference_model.model), flags.top or _TOP
     if 3 * top > len(every_head):  # those for language, for meaning, and random others
-        raise UserError(
-            f"--top={top}: the model has {len(every_head)} heads; choose {len(every_head) // 3} at "
-            "most"
-        )
+        most = len(every_head) // 3
+        remedy = f"choose {most} at most" if most else "heads need a model with three or more"
+        raise UserError(f"--top={top}: the model has {len(every_head)} heads; {remedy}")
     facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
     sentences = forced_sentences(flags, translator)
     facts |= sentence_facts(flags, {TEST: sentences})

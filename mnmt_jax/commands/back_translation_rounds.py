@@ -143,7 +143,7 @@ class BackTranslationRounds:
         *,
         beam: BeamWorkers | None = None,
     ) -> TokenCache | None:
-        check_cache_directory(output, overwrite=False)
+        check_cache_directory(output, overwrite=None)
         pairs = BackTranslatedPairs(self.cache, dataclasses.replace(self.draws, round=number))
         job = TranslationJob.create(translator, beam_size=self.beam_size)
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ def main() -> None:
     from mnmt_jax.data.cache_writer import check_cache_directory
     from mnmt_jax.data.distillation import DistilledPairs, assign_teachers
 
-    check_cache_directory(flags.output, overwrite=False)
+    check_cache_directory(flags.output, overwrite=None)
     cache = TokenCache.open(flags.cache)
     trained = DistilledPairs(cache, cache.tasks_with("train"))
     directions = {name: trained.direction(name) for name in trained.names}

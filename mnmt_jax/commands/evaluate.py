@@ -32,13 +32,14 @@ from mnmt_jax.commands.corpus_flags import (
 from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict
 from mnmt_jax.commands.metrics import add_metrics_environment
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, warn
+from mnmt_jax.errors import UserError, say, warn
 from mnmt_jax.evaluation.neural_metrics import COMET_MODELS, ENGLISH_MODELS, METRICX_MODEL
 from mnmt_jax.vocabulary.language_codes import find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
+    from mnmt_jax.evaluation.result import RunResult
     from mnmt_jax.vocabulary.language_detectors import LanguageDetector
 
 
@@ -169,9 +170,7 @@ def main() -> None:
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
     from mnmt_jax.evaluation.evaluated_model import with_documents
-    from mnmt_jax.evaluation.markdown_tables import comparison_table
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
-    from mnmt_jax.evaluation.significance import SentenceSignificance
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
     work_shard = work_shard_of(flags)
@@ -220,9 +219,20 @@ def main() -> None:
         if translated.missing:
             return
     result = evaluate(subject, benchmark, flags.output, **options)
-    significance = SentenceSignificance.read([result], [Path(flags.output)])
+    _print_scores(result, Path(flags.output))
+
+
+def _print_scores(result: RunResult, output: Path) -> None:
+    """Print the table of an evaluation, and on standard error what it leaves out."""
+    from mnmt_jax.evaluation.language_normalization import normalized_table
+    from mnmt_jax.evaluation.markdown_tables import comparison_table, leading_metrics
+    from mnmt_jax.evaluation.significance import SentenceSignificance
+
+    significance = SentenceSignificance.read([result], [output])
     print(comparison_table([result], significance=significance))
-    print(f"Report: {Path(flags.output) / 'report.html'}", file=sys.stderr)
+    if normalized_table([result], leading_metrics([result])):
+        say("means over several target languages are raw; the report has normalized ones beside")
+    print(f"Report: {output / 'report.html'}", file=sys.stderr)
 
 
 def _second_detector(name: str | None, first: LanguageDetector) -> LanguageDetector | None:
@@ -272,6 +282,8 @@ def _open_system(
     refuse_flags(flags, ["step", "beam_size", "pivot", "pivot_prompt", "context"], context)
     if gin_files or bindings:
         raise UserError(f"gin files and bindings do not apply to {context}; leave them out")
+    if flags.name is not None and not flags.name.strip():
+        raise UserError("--name= is empty; name the system, or leave the flag out")
     files = HypothesisFiles(Path(flags.hypotheses), flags.limit > 0)
     return outside_system(files, flags.name or ""), available
 

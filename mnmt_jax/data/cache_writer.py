@@ -223,8 +223,12 @@ def write_cache_facts(directory: Path, tasks: Iterable[CachedTask], vocabulary: 
     (directory / "cache.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
-def check_cache_directory(directory: str | Path, overwrite: bool) -> None:
+def check_cache_directory(directory: str | Path, overwrite: bool | None) -> None:
     """Check that a cache can be written to a directory.
+
+    Args:
+        directory: the folder.
+        overwrite: whether a cache may be replaced; None where the command has no such flag.
 
     Raises:
         UserError: if the directory cannot be written or is in a bucket, has content that is not a
@@ -234,12 +238,15 @@ def check_cache_directory(directory: str | Path, overwrite: bool) -> None:
     check_output_directory(Path(directory), overwrite, mark="cache.json", kind="a cache")
 
 
-def check_output_directory(directory: Path, overwrite: bool, *, mark: str, kind: str) -> None:
+def check_output_directory(
+    directory: Path, overwrite: bool | None, *, mark: str, kind: str
+) -> None:
     """Check that a folder of a kind can be written.
 
     Args:
         directory: the folder.
-        overwrite: whether one of the same kind may be replaced.
+        overwrite: whether one of the same kind may be replaced; None where the command has no such
+            flag.
         mark: name of a file that all folders of the kind have.
         kind: name of the kind in messages.
 
@@ -253,7 +260,8 @@ def check_output_directory(directory: Path, overwrite: bool, *, mark: str, kind:
     if not (directory / mark).is_file():
         raise UserError(f"{directory}: exists and is not {kind}; choose another directory")
     if not overwrite:
-        raise UserError(f"{directory}: exists; choose another directory or pass --overwrite")
+        remedy = "" if overwrite is None else ", or pass --overwrite"
+        raise UserError(f"{directory}: exists; choose another directory{remedy}")
 
 
 def write_split(

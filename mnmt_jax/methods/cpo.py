@@ -12,7 +12,8 @@ Performance in Machine Translation", arXiv 2401.08417), and the authors' code (A
 ranked by two reference-free metrics. Here y_w is the target of the pair, a reference or a selected
 translation, and y_l is the model's translation by greedy search with the current parameters. A pair
 of which both are equal adds log 2 and no gradient, as the formula has it. NLL is the run's cross
-entropy, without label smoothing in the paper.
+entropy, without label smoothing in the paper. Each micro-batch has a mean over its pairs, weighted
+by its share of the update's target tokens.
 """
 
 from __future__ import annotations

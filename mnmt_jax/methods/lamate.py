@@ -16,7 +16,7 @@ Source: Luo et al. 2025 ("Beyond Decoder-only: Large Language Models Can be Good
 Machine Translation", arXiv 2503.06594), section on the adaptor, and `GroupedEncoderFusion` and
 `Connector` of their code. Their encoder is a causal language model of width 4,096 with groups of 4
 layers, and W1 reduces the width to the decoder's 1,024. Here all stages have the width
-`Model.embed`, and W1 and W2 have biases.
+`Model.embed`, W1 and W2 have biases, and LN is the model's norm where their code has RMSNorm.
 """
 
 from __future__ import annotations

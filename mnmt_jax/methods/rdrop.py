@@ -5,7 +5,8 @@ P_2 the distributions of a target token in the two, the loss of the token is
 
     L = -log P_1(y) - log P_2(y) + alpha / 2 [KL(P_1 || P_2) + KL(P_2 || P_1)]
 
-divided by 2, since both copies count as target tokens; Adam does not see this factor.
+divided by 2, since both copies count as target tokens. The authors' code does not divide it: Adam
+does not see this factor, `Optimizer.clip_norm` does.
 
 Source: Wu, Liang et al. 2021 ("R-Drop: Regularized Dropout for Neural Networks", arXiv 2106.14448,
 equations 1 to 4), and their code for fairseq, which repeats the batch in the same way; alpha = 5
@@ -58,11 +59,15 @@ class RDrop(Method, name="rdrop"):
                 "rdrop compares passes with different dropout; set Model.dropout, for example to "
                 "0.3"
             )
-        others = [m.name for m in config.methods if m.name != self.name and m.objectives()]
+        others = [
+            method.name
+            for method in config.methods
+            if method.name != self.name and (method.objectives() or method.generated_batches(config))
+        ]
         if others:
             raise UserError(
-                f"rdrop repeats every row, which the objective of '{others[0]}' does not expect; "
-                "leave one of them out"
+                f"rdrop repeats every row, which '{others[0]}' does not expect; leave one of them "
+                "out"
             )
 
     def batch_changes(self) -> tuple[BatchChange, ...]:

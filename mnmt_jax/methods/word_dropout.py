@@ -1,7 +1,10 @@
 """Word dropout: pieces of the source and of the target's inputs are replaced by `<unk>`.
 
-Labels, language tags and ends of sentences stay, so the model learns to translate from incomplete
-inputs, and to use the source instead of the preceding target words.
+With independent draws u_i from [0, 1), an input w_i of a side with rate r becomes
+
+    w'_i = <unk> if u_i < r and w_i is a piece of text, else w_i
+
+and the loss is that of predicting the unchanged labels. Language tags and ends of sentences stay.
 
 Source: Bowman et al. 2016 ("Generating Sentences from a Continuous Space", arXiv 1511.06349,
 section 3.1), who replace inputs of the decoder; on both sides, with 0.1, Sennrich et al. 2016

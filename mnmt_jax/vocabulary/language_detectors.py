@@ -150,7 +150,8 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
 
     if not path.is_file():
         raise UserError(
-            f"{setting}{path}: no such file; name {LID176}, {LANGDETECT} or fastText's lid.176.bin"
+            f"{setting}{path}: no such file; name {LID176}, {LANGDETECT}, or a file of fastText: "
+            "lid.176.bin, GlotLID or OpenLID"
         )
     config = LangDetectConfig(max_input_length=None, custom_model_path=str(path), model="full")
     detector = LangDetector(config)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
 
 from mnmt_jax.evaluation.report import report_page
+from mnmt_jax.evaluation.seed_statistics import group_by_seed
+from mnmt_jax.evaluation.significance import SentenceSignificance
 from tests.browser.chromium import find_chromium, measure
 from tests.unit.colours import contrast, difference
 from tests.unit.made_results import made_result
+from tests.unit.test_paired_bootstrap import damaged
+from tests.unit.test_significance import PAIRS, REFERENCES, made
 
 if find_chromium() is None:
     pytest.skip("no Chromium (apt-get install chromium)", allow_module_level=True)
 
 WIDTHS = (420, 760, 1300)
 FOUR = ("en", "de", "fr", "cs")
+MORE = ("de", "fr")  # a second target language
 TEN = ("en", "de", "fr", "cs", "ja", "zh", "ko", "nl", "es", "it")
 KINDS = (
     "two_stage_adaption_instructcl",
@@ -29,6 +35,32 @@ KINDS = (
 )
 
 
+def compared() -> str:
+    """Return the page of two systems with two seeds: intervals, tests, seeds, flags, languages."""
+    results, statistics = [], []
+    for number, kind in enumerate((KINDS[0], KINDS[0], KINDS[1], KINDS[1])):
+        noise = 0.4 + 0.04 * number
+        texts = {pair: damaged(REFERENCES, noise, seed) for seed, pair in enumerate((*PAIRS, MORE))}
+        result, sentences = made(f"{kind}_{1 + number % 2}", texts)
+        directions = [
+            dataclasses.replace(
+                item,
+                calibration={"bleu": (50.0, 20.0), "chrf": (60.0, 15.0)},
+                off_target_second=2.5,
+                off_target_both=1.0,
+                copied=3,
+                repeated=12,
+                length_ratio=93.4,
+            )
+            for item in result.directions
+        ]
+        config = {"model": {"layout": kind}, "train": {"steps": 3000, "seed": 1 + number % 2}}
+        results.append(dataclasses.replace(result, directions=tuple(directions), config=config))
+        statistics.append(sentences)
+    significance = SentenceSignificance(results, statistics, 100)
+    return report_page(results, significance=significance, by_seed=group_by_seed(results))
+
+
 @pytest.fixture(scope="module")
 def measurements(tmp_path_factory):
     names = [f"ted19_{kind}_12_layers_512_embed_seed_{n}" for n, kind in enumerate(KINDS)]
@@ -37,12 +69,13 @@ def measurements(tmp_path_factory):
         "eight": report_page(eight),
         "two": report_page([made_result(name, TEN, seed=1) for name in names[:2]]),
         "one": report_page([made_result("register", FOUR, seed=1)]),
+        "compared": compared(),
     }
     return measure(pages, WIDTHS, tmp_path_factory.mktemp("pages"))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("page", ["eight", "two", "one"])
+@pytest.mark.parametrize("page", ["eight", "two", "one", "compared"])
 def test_no_text_is_cut_off_or_overlaps(measurements, page, width):
     actual = measurements[page][str(width)]
     assert actual["viewport"] == width and actual["cells"] > 80
@@ -50,6 +83,12 @@ def test_no_text_is_cut_off_or_overlaps(measurements, page, width):
     assert actual["outside"] == []
     assert actual["broken"] == []
     assert actual["hidden"] == []
+
+
+def test_a_comparison_has_all_its_sections():
+    page = compared()
+    for title in ("Over seeds", "Differences to", "Quality flags", "Means across languages", "±"):
+        assert title in page
 
 
 def test_models_have_distinct_colours(measurements):

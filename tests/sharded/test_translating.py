@@ -80,6 +80,20 @@ def test_eight_devices_translate_with_int8_as_one(run):
     assert [each.score for each in stored] != [each.score for each in expected]
 
 
+def test_eight_devices_translate_with_an_ensemble_as_one(run, tmp_path):
+    """In int8, and ranked by chrF."""
+    second = made_translator(layout="encoder_decoder", changes=(("mlp", 40),))
+    write_made_run(tmp_path / "second", second)
+    bindings = [f"Decode.ensemble=('{tmp_path}/second',)", "Decode.weights='int8'"]
+    asked = {**GIVEN, "utility": "chrf"}
+    alone = Translator.load(run, mesh=None, bindings=bindings)
+    expected = alone.translate_nbest(LINES, **asked)
+    together = Translator.load(run, bindings=[*bindings, "Mesh.fsdp=2", "Mesh.tensor=2"])
+    assert_alike(together.translate_nbest(LINES, **asked), expected)
+    one = Translator.load(run, mesh=None, bindings=bindings[1:]).translate_nbest(LINES, **asked)
+    assert [each.score for each in one] != [each.score for each in expected]
+
+
 @pytest.mark.parametrize("layout", ["causal_lm", "masked_lm"])
 def test_eight_devices_read_and_draw_text_as_one(layout, tmp_path):
     run = write_made_run(tmp_path / "run", made_language_model(layout))

@@ -216,6 +216,11 @@ def test_invalid_arguments_are_one_error_line(
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
 
 
+def test_an_existing_cache_is_not_replaced(made, monkeypatch):
+    with pytest.raises(UserError, match="cache: exists; choose another directory$"):
+        call(monkeypatch, made, made / "cache", teachers=("first",))
+
+
 def test_a_distilled_cache_cannot_be_distilled_beside_itself(made, monkeypatch, tmp_path):
     task = TaskSource("distilled_x", "de", "en", {"train": lambda: [([3], [4])]})
     write_cache(tmp_path / "cache", [task], vocabulary=made_text.vocabulary())

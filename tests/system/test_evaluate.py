@@ -71,6 +71,7 @@ def test_a_run_is_evaluated_and_the_evaluation_continued(folder):
     assert done.returncode == 0, done.stderr
     assert "skipped languages that the model does not have: cs" in done.stderr
     assert done.stderr.count("chrF++") == 6 and "6/6 " in done.stderr
+    assert "means over several target languages are raw; the report has normalized" in done.stderr
     table = done.stdout.splitlines()
     assert table[0].startswith("| model ") and len(table) == 4
     assert "supervised (3)" in table[2] and "zero-shot (3)" in table[3]

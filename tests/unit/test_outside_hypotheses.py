@@ -58,7 +58,8 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys
     output = tmp_path / "out"
     flags = ("--hypotheses", folder, "--directions", "de-fr,fr-de", "--output", output)
     _run(monkeypatch, *flags, "--name", GPT, "--trained_on", "de-fr")
-    assert "1/2 de-fr read\n" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "1/2 de-fr read\n" in printed and "several target languages" not in printed
     result = read_result(output)
     assert (result.name, result.layout, result.parameters) == (GPT, "", None)
     first, second = result.directions
@@ -186,6 +187,11 @@ def test_files_of_prompts_with_hypotheses_are_evaluated(tmp_path, monkeypatch):
 def test_flags_of_models_are_refused(folder, tmp_path, monkeypatch, flags, message):
     with pytest.raises(UserError, match=message):
         _run(monkeypatch, "--hypotheses", folder, "--output", tmp_path / "out", *flags)
+
+
+def test_an_empty_name_is_refused(folder, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="^--name= is empty; name the system, or leave the flag"):
+        _run(monkeypatch, "--hypotheses", folder, "--name=", "--output", tmp_path / "out")
 
 
 def test_runs_have_the_name_of_their_folder(tmp_path, monkeypatch):

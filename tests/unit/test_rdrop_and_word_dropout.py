@@ -13,6 +13,7 @@ import pytest
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
 from mnmt_jax.errors import UserError
+from mnmt_jax.methods.back_translation import BackTranslation
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.methods.rdrop import RDrop, mean_divergence
 from mnmt_jax.methods.word_dropout import WordDropout
@@ -31,6 +32,7 @@ from tests.unit.test_unlikelihood import setting
 
 VOCABULARY = made_text.vocabulary()
 FIRST_TAG = VOCABULARY.size - len(VOCABULARY.languages)
+KEY = jax.random.key(9)
 METHODS = {"rdrop": RDrop(), "word_dropout": WordDropout(source=0.4, target=0.3)}
 
 
@@ -102,18 +104,33 @@ def test_the_loss_is_that_of_two_passes_with_their_divergence():
     assert learner.train_flops(pair, {}) == 2 * learner.plain().train_flops(pair, {})
 
 
-@functools.cache
-def divergence_after_training(weight: float) -> tuple[float, float]:
-    """Train on one batch; return the mean divergence without weight, and the cross entropy."""
+def train_on_one_batch(*methods, updates=120, dropout=0.3):
+    """Return the learner and the parameters after some updates on the batch."""
     optimizer = {"learning_rate": 1e-2, "warmup_steps": 1, "label_smoothing": 0.0}
-    learner, batch = learner_of(RDrop(weight), model={"embed": 32}, optimizer=optimizer), batch_of()
+    learner = learner_of(*methods, model={"embed": 32, "dropout": dropout}, optimizer=optimizer)
+    batch = batch_of()
     state = make_init(learner, batch, 0)()
     step = jax.jit(functools.partial(train_step, learner))
-    for _ in range(120):
+    for _ in range(updates):
         state, _ = step(state, {name: array[None] for name, array in batch.items()})
+    return learner, state.params
+
+
+def divergence_after_training(weight: float) -> tuple[float, float]:
+    """Train; return the mean divergence without weight, and the cross entropy."""
+    learner, params = train_on_one_batch(RDrop(weight))
     measured = dataclasses.replace(learner, objectives=RDrop(1.0).objectives())
-    _, sums = batch_loss(measured, state.params, batch, jax.random.key(9))
+    _, sums = batch_loss(measured, params, batch_of(), KEY)
     return float(sums["rdrop"] / sums["tokens"]), float(sums["nll"] / sums["tokens"])
+
+
+def test_incomplete_inputs_are_understood_after_training_with_word_dropout():
+    losses, noisy, sizes = [], METHODS["word_dropout"], {"embed": 32, "dropout": 0.0}
+    for methods in ((), (noisy,)):
+        _, params = train_on_one_batch(*methods, updates=240, dropout=0.0)
+        _, sums = batch_loss(learner_of(noisy, model=sizes), params, batch_of(20), KEY)
+        losses.append(float(sums["nll"] / sums["tokens"]))
+    assert losses[1] < 0.6 * losses[0]
 
 
 def test_passes_with_different_dropout_agree_after_training():
@@ -163,7 +180,8 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_p
     ("methods", "model", "message"),
     [
         ((RDrop(),), {"dropout": 0.0}, "set Model.dropout, for example to 0.3"),
-        ((RDrop(), InstruCL(layer=1)), {}, "the objective of 'instructcl' does not expect"),
+        ((RDrop(), InstruCL(layer=1)), {}, "every row, which 'instructcl' does not expect"),
+        ((RDrop(), BackTranslation()), {}, "every row, which 'back_translation' does not expect"),
         ((RDrop(),), {"layout": "masked_lm"}, "'masked_lm' does not predict next tokens"),
         ((WordDropout(),), {"layout": "masked_lm"}, "'masked_lm' masks its inputs already"),
     ],

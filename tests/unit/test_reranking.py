@@ -1,5 +1,7 @@
 """Reranking by quality metrics, and by the model in the other direction."""
 
+import types
+
 import numpy as np
 import pytest
 
@@ -116,3 +118,26 @@ def test_neural_metrics_are_utilities(tmp_path, monkeypatch):
         translator.translate(LINES, **INTO_FRENCH, utility="kiwi:none")
     with pytest.raises(UserError, match="Decode.utility='kiwi': must be one of .*kiwi:MODEL"):
         translator.translate(LINES, **INTO_FRENCH, utility="kiwi")
+
+
+def test_metricx_counts_errors(tmp_path, monkeypatch):
+    """The translation with the fewest expected errors is the one that was drawn most often."""
+
+    def errors(metric, model, rows):
+        assert (metric, model) == ("metricx", str(tmp_path))
+        return [float(row["mt"] != row["ref"]) for row in rows]
+
+    worker = types.SimpleNamespace(score=errors)
+    monkeypatch.setattr(neural_utilities, "_worker", lambda: worker)
+    translator, samples = made_translator(), {"temperature": 0.4, "beam_size": 6}
+    plain = translator.translate_nbest(LINES, **INTO_FRENCH, **samples)
+    metric = f"metricx:{tmp_path}"
+    ranked = translator.translate_nbest(LINES, **INTO_FRENCH, **samples, utility=metric)
+    shares = []
+    for before, after in zip(plain, ranked, strict=True):
+        texts = [one.text for one in before.hypotheses]
+        counts = sorted(map(texts.count, texts))
+        assert texts.count(after.text) == counts[-1]
+        assert after.hypotheses[0].utility == pytest.approx(counts[-1] / len(texts) - 1)
+        shares.append((counts[0], counts[-1]))
+    assert any(fewest < most for fewest, most in shares)
