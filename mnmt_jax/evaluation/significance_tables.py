@@ -10,6 +10,7 @@ from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table, model_label
 from mnmt_jax.evaluation.result import Metric, RunResult
 from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, SEED_HEADER, seed_rows
+from mnmt_jax.evaluation.sentence_bootstrap import SEED
 from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
 
 _HEADER = ("system", "directions", "metric", "difference", "95 % interval") + (
@@ -77,8 +78,8 @@ def seed_section(
 
 def _explanation(samples: int) -> str:
     return (
-        f"Means over directions; {samples:,} resamples of the sentences. p by the paired bootstrap "
-        "(in effect one-sided) and by approximate randomization, as in sacreBLEU. "
+        f"Means over directions; {samples:,} resamples of the sentences, seed {SEED}. p by the "
+        "paired bootstrap (in effect one-sided) and by approximate randomization, as in sacreBLEU. "
         f"{limits_of_p(samples)}"
     )
 

@@ -60,9 +60,9 @@ class RDrop(Method, name="rdrop"):
                 "0.3"
             )
         others = [
-            method.name
-            for method in config.methods
-            if method.name != self.name and (method.objectives() or method.generated_batches(config))
+            other.name
+            for other in config.methods
+            if other.name != self.name and (other.objectives() or other.generated_batches(config))
         ]
         if others:
             raise UserError(

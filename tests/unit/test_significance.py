@@ -166,6 +166,7 @@ def test_tables_and_pages_have_intervals_and_tests(systems, tmp_path):
     table = difference_table(results, ["chrf"], significance)
     *_, last, _, explanation = table.splitlines()
     assert "p are at least 0." in explanation and "not corrected" in explanation
+    assert "200 resamples of the sentences, seed 12345." in explanation
     row = [text.strip() for text in last.strip("|").split("|")]
     assert row[:4] == ["better", "supervised", "chrF++", f"{difference.mean:+.1f}"]
     assert row[-2:] == [f"{difference.p_bootstrap:.3f}", f"{difference.p_randomization:.3f}"]
