@@ -260,7 +260,7 @@ def check_output_directory(
     if not (directory / mark).is_file():
         raise UserError(f"{directory}: exists and is not {kind}; choose another directory")
     if not overwrite:
-        remedy = "" if overwrite is None else ", or pass --overwrite"
+        remedy = "" if overwrite is None else " or pass --overwrite"
         raise UserError(f"{directory}: exists; choose another directory{remedy}")
 
 
