@@ -320,11 +320,6 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
     teacher = facts.get("teacher", "")
     if "distill" in facts and not teacher:
         raise UserError(f"{_place(table, row)}: 'distill' needs a 'teacher'")
-    trainings = [f"'{name}'" for name in ("teacher", "back_translation_rounds") if name in facts]
-    trainings += [f"the new language of '{corpus}'"] if data.new_language else []
-    if len(trainings) > 1:
-        both = " and ".join(trainings)
-        raise UserError(f"{_place(table, row)}: {both} do not combine; make a row for each")
     pretrained = facts.get("pretrained", "")
     trained_on = facts.get("trained_on", corpus)
     if trained_on != corpus:
@@ -332,6 +327,11 @@ def make_experiment(paper: Paper, table: Table, row: Row, corpus: str) -> Experi
         data = dataclasses.replace(
             corpus_settings(paper, trained_on), task=task, evaluate=data.evaluate
         )
+    trainings = [f"'{name}'" for name in ("teacher", "back_translation_rounds") if name in facts]
+    trainings += [f"the new language of '{data.corpus}'"] if data.new_language else []
+    if len(trainings) > 1:
+        both = " and ".join(trainings)
+        raise UserError(f"{_place(table, row)}: {both} do not combine; make a row for each")
     if "run" in facts:
         data = dataclasses.replace(data, run=facts["run"])
     if "step" in facts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 
 import pytest
@@ -35,6 +36,7 @@ KINDS = (
 )
 
 
+@functools.cache
 def compared() -> str:
     """Return the page of two systems with two seeds: intervals, tests, seeds, flags, languages."""
     results, statistics = [], []

@@ -121,6 +121,12 @@ def test_flags_of_distillation_need_a_teacher():
             {"back_translation_rounds": 2},
             "'back_translation_rounds' and the new language of 'iwslt17_de' do not combine",
         ),
+        (
+            "table4",
+            "iwslt17",
+            {"trained_on": "iwslt17_de", "teacher": "sd_iwslt17 on iwslt17"},
+            "'teacher' and the new language of 'iwslt17_de' do not combine",
+        ),
     ],
 )
 def test_trainings_that_do_not_combine_are_refused(table, corpus, facts, named):

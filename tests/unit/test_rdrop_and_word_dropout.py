@@ -32,7 +32,6 @@ from tests.unit.test_unlikelihood import setting
 
 VOCABULARY = made_text.vocabulary()
 FIRST_TAG = VOCABULARY.size - len(VOCABULARY.languages)
-KEY = jax.random.key(9)
 METHODS = {"rdrop": RDrop(), "word_dropout": WordDropout(source=0.4, target=0.3)}
 
 
@@ -120,7 +119,7 @@ def divergence_after_training(weight: float) -> tuple[float, float]:
     """Train; return the mean divergence without weight, and the cross entropy."""
     learner, params = train_on_one_batch(RDrop(weight))
     measured = dataclasses.replace(learner, objectives=RDrop(1.0).objectives())
-    _, sums = batch_loss(measured, params, batch_of(), KEY)
+    _, sums = batch_loss(measured, params, batch_of(), jax.random.key(9))
     return float(sums["rdrop"] / sums["tokens"]), float(sums["nll"] / sums["tokens"])
 
 
@@ -128,7 +127,9 @@ def test_incomplete_inputs_are_understood_after_training_with_word_dropout():
     losses, noisy, sizes = [], METHODS["word_dropout"], {"embed": 32, "dropout": 0.0}
     for methods in ((), (noisy,)):
         _, params = train_on_one_batch(*methods, updates=240, dropout=0.0)
-        _, sums = batch_loss(learner_of(noisy, model=sizes), params, batch_of(20), KEY)
+        _, sums = batch_loss(
+            learner_of(noisy, model=sizes), params, batch_of(20), jax.random.key(9)
+        )
         losses.append(float(sums["nll"] / sums["tokens"]))
     assert losses[1] < 0.6 * losses[0]
 
