@@ -46,6 +46,8 @@ def local_mesh(
     splittable: Sequence[int],
     size: int,
     devices: Sequence[jax.Device] | None = None,
+    *,
+    beside_others: bool = False,
 ) -> jax.sharding.Mesh | None:
     """Arrange devices for decoding.
 
@@ -57,6 +59,7 @@ def local_mesh(
             feed-forward width.
         size: bytes of the parameters.
         devices: the devices; None uses all of this process.
+        beside_others: whether arrays that are on the devices now stay there.
 
     Returns:
         None if this process has one device.
@@ -70,7 +73,8 @@ def local_mesh(
         return make_mesh(sizes, devices)
     if len(devices) == 1:
         return None if len(local_devices()) == 1 else make_mesh(_Sizes(), devices)
-    shards = _tensor_shards(size, _room(devices[0]), math.gcd(len(devices), *splittable))
+    room = _room(devices[0], beside_others=beside_others)
+    shards = _tensor_shards(size, room, math.gcd(len(devices), *splittable))
     return make_mesh(_Sizes(tensor=shards), devices)
 
 
@@ -80,7 +84,8 @@ def _tensor_shards(size: int, room: float, max_shards: int) -> int:
     return next((count for count in divisors if size <= count * room), max_shards)
 
 
-def _room(device: jax.Device) -> float:
+def _room(device: jax.Device, *, beside_others: bool) -> float:
     """Return the bytes available for parameters on a device; infinite if it does not report any."""
     stats = device.memory_stats() or {}
-    return _PARAM_SHARE * stats.get("bytes_limit", math.inf)
+    used = stats.get("bytes_in_use", 0) if beside_others else 0
+    return _PARAM_SHARE * (stats.get("bytes_limit", math.inf) - used)

@@ -261,6 +261,25 @@ def check_same_on_all(name: str, text: str) -> None:
         )
 
 
+def gather_texts(text: str) -> list[str]:
+    """Return the text of each process, in their order. All processes must call it together.
+
+    Args:
+        text: of this process, of any length.
+    """
+    from jax.experimental import multihost_utils
+
+    data = np.frombuffer(text.encode(), np.uint8)
+    sizes = np.asarray(multihost_utils.process_allgather(np.int32(data.size))).reshape(-1)
+    padded = np.zeros(max(sizes.max(), 1), np.uint8)
+    padded[: data.size] = data
+    rows = np.asarray(multihost_utils.process_allgather(padded), np.uint8)
+    return [
+        row[:size].tobytes().decode()
+        for row, size in zip(rows.reshape(sizes.size, -1), sizes, strict=True)
+    ]
+
+
 class Agreement:
     """Agreement to stop all processes after the same update when one of them receives a signal.
 

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mnmt_jax.distributed.processes import gather_texts
+
 _MIN_PROCESSES = 3  # of two that differ, either may be the unusual one
 _SIGMAS = 3
 _SIGMA_PER_DEVIATION = 1.4826  # of a normal distribution, per median absolute deviation
 _LEAST_SHARE = 0.1  # of an update's seconds: less does not slow a run noticeably
-_NAME_BYTES = 64
 
 
 class HostTimes:
@@ -46,22 +47,10 @@ class HostTimes:
         """
         from jax.experimental import multihost_utils
 
-        self.names = self.names or host_names()
+        self.names = self.names or gather_texts(socket.gethostname())
         mean = np.float32(self._seconds / max(self._updates, 1))
         self._seconds, self._updates = 0.0, 0
         return np.asarray(multihost_utils.process_allgather(mean)).reshape(-1).tolist()
-
-
-def host_names() -> list[str]:
-    """Return the host name of each process. All processes must call it together."""
-    from jax.experimental import multihost_utils
-
-    encoded = socket.gethostname().encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
-    rows = multihost_utils.process_allgather(np.frombuffer(encoded, np.uint8))
-    return [
-        bytes(row).rstrip(b"\0").decode(errors="replace")
-        for row in np.asarray(rows, np.uint8).reshape(-1, _NAME_BYTES)
-    ]
 
 
 def find_stragglers(seconds: Sequence[float], update_seconds: float) -> list[int]:

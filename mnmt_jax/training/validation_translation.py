@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
-from mnmt_jax.config.sections import Train
-from mnmt_jax.data.cache import TokenCache
+from mnmt_jax.config.sections import Mesh, Train
 from mnmt_jax.data.input_pipeline import VALIDATION
 from mnmt_jax.decoding.generate import greedy_settings
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.distributed.local import local_mesh
+from mnmt_jax.distributed.processes import gather_texts
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.sublayers import param_axes
+from mnmt_jax.runs.parameters import place_params
 from mnmt_jax.training.build import Built
 from mnmt_jax.training.validation import group_means
 
@@ -29,24 +33,20 @@ def check_scorer(settings: Train, scorer: Scorer | None) -> None:
         scorer: scores translations.
 
     Raises:
-        UserError: if there is no scorer, or the run has several processes.
+        UserError: if there is no scorer.
     """
-    if not settings.translate_pairs:
-        return
-    field = f"Train.translate_pairs={settings.translate_pairs}"
-    if scorer is None:
-        raise UserError(f"{field}: pass scorer=mnmt_jax.evaluation.validation_scores.score")
-    if jax.process_count() > 1:
+    if settings.translate_pairs and scorer is None:
         raise UserError(
-            f"{field}: validation translates in runs of one process; set Train.translate_pairs=0 "
-            "and evaluate the checkpoints with 'mnmt evaluate'"
+            f"Train.translate_pairs={settings.translate_pairs}: pass "
+            "scorer=mnmt_jax.evaluation.validation_scores.score"
         )
 
 
 def validate_translations(built: Built, params: Any, scorer: Scorer) -> dict[str, Any]:
     """Translate the first validation pairs of each task by greedy search, and score them.
 
-    The text is that of the cache: decoded pieces, without what normalisation removed.
+    The text is that of the cache: decoded pieces, without what normalisation removed. Several
+    processes translate a share each, on their own devices, and score the translations of all.
 
     Args:
         built: configuration, data and mesh of the run.
@@ -56,23 +56,58 @@ def validate_translations(built: Built, params: Any, scorer: Scorer) -> dict[str
     Returns:
         `tasks`: scores by task, and their unweighted means by group of `ValidationTasks`.
     """
-    settings, cache = built.config.train, built.cache
-    decode = dataclasses.replace(greedy_settings(built.config.decode), weights="stored")
-    config = dataclasses.replace(built.config, decode=decode)
-    translator = Translator(config, cache.vocabulary, params, mesh=built.mesh)
-    per_task = {}
-    for name in built.tasks.supervised + built.tasks.zero_shot:
-        task = cache.tasks[name]
-        if task.source_lang == task.target_lang:
-            continue
-        sources, references = _first_lines(cache, name, settings.translate_pairs)
-        hypotheses = translator.translate(sources, source=task.source_lang, target=task.target_lang)
-        per_task[name] = dict(scorer(hypotheses, references, task.target_lang))
+    tasks = {
+        name: task
+        for name in built.tasks.supervised + built.tasks.zero_shot
+        if (task := built.cache.tasks[name]).source_lang != task.target_lang
+    }
+    text = {name: _first_lines(built, name) for name in tasks}
+    translator = _local_translator(built, params)
+    share = slice(jax.process_index(), None, jax.process_count())
+    translated = {
+        name: translator.translate(
+            text[name][0][share], source=task.source_lang, target=task.target_lang
+        )
+        for name, task in tasks.items()
+    }
+    shares = [json.loads(one) for one in gather_texts(json.dumps(translated))]
+    hypotheses = {name: interleave([share[name] for share in shares]) for name in tasks}
+    per_task = {
+        name: dict(scorer(hypotheses[name], text[name][1], task.target_lang))
+        for name, task in tasks.items()
+    }
     return {**group_means(per_task, built.tasks), "tasks": per_task}
 
 
-def _first_lines(cache: TokenCache, task: str, count: int) -> tuple[list[str], list[str]]:
-    count = min(count, cache.split(task, VALIDATION).examples)
+def interleave(shares: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of which share i of n has every n-th, from line i on."""
+    lines = [""] * sum(map(len, shares))
+    for number, share in enumerate(shares):
+        lines[number :: len(shares)] = share
+    return lines
+
+
+def _local_translator(built: Built, params: Any) -> Translator:
+    """Return a translator on the devices of this process, to which parameters are gathered."""
+    config = built.config
+    mesh: jax.sharding.Mesh | None = built.mesh
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        params = multihost_utils.process_allgather(params, tiled=True)
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+        splittable = (config.model.heads, *config.model.mlp_widths)
+        mesh = local_mesh(Mesh(), splittable, size, beside_others=True)
+        params = place_params(params, mesh, param_axes(config.model))
+    decode = dataclasses.replace(greedy_settings(config.decode), weights="stored")
+    config = dataclasses.replace(config, decode=decode)
+    return Translator(config, built.cache.vocabulary, params, mesh=mesh)
+
+
+def _first_lines(built: Built, task: str) -> tuple[list[str], list[str]]:
+    """Return sources and references of the first validation pairs of a task."""
+    cache = built.cache
+    count = min(built.config.train.translate_pairs, cache.split(task, VALIDATION).examples)
     pairs = [cache.pair(task, VALIDATION, index) for index in range(count)]
     sources, references = (
         [cache.vocabulary.decode(pair[side].tolist()) for pair in pairs] for side in (0, 1)

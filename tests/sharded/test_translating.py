@@ -112,12 +112,12 @@ def test_parameters_are_split_where_a_device_has_no_room_for_them(run, monkeypat
     model = Model(heads=4, mlp=24)
     shapes = {}
     for size in (10, 11, 21, 1000):
-        monkeypatch.setattr(local, "_room", lambda device: 10)
+        monkeypatch.setattr(local, "_room", lambda device, **_: 10)
         shapes[size] = tuple(
             local.local_mesh(Mesh(), (model.heads, model.mlp), size).shape.values()
         )
     assert shapes == {10: (8, 1, 1), 11: (4, 1, 2), 21: (2, 1, 4), 1000: (2, 1, 4)}
-    monkeypatch.setattr(local, "_room", lambda device: 1)
+    monkeypatch.setattr(local, "_room", lambda device, **_: 1)
     split = Translator.load(run)
     assert dict(split.inference_model.mesh.shape) == {"data": 4, "fsdp": 1, "tensor": 2}
     wi = split.inference_model.params["layer_0"]["mlp"]["wi"]["kernel"]

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.distributed.processes import LOST_STATUS
+from mnmt_jax.evaluation.validation_scores import score
 from mnmt_jax.files.bucket import bucket_path
 from mnmt_jax.training.train import train
 from tests.made_bucket import download, serve
@@ -26,6 +28,7 @@ from tests.slow_loader import SECONDS
 
 STEPS = 12  # an update of two processes takes 0.4 processor seconds
 NOTICE = 90  # seconds within which the others must be gone; JAX by itself waits 100
+TRANSLATED = 3  # pairs of each task: two and one
 RTOL = 1e-5  # sums over devices are taken in another order
 PARAMETER_ATOL = 1e-5
 
@@ -36,6 +39,7 @@ def config(tmp_path_factory):
     return make_config(
         cache,
         train={"steps": STEPS, "log_every": 1, "eval_every": 8, "save_every": 4},
+        decode={"max_length": 8, "buckets": (32,)},
         optimizer={"accumulate": 2, "eps": 1e-3},
         model={"heads": 4},
         mesh={"fsdp": 2, "tensor": 2},
@@ -51,9 +55,11 @@ def gin_file(config, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(config, tmp_path_factory) -> Path:
-    """The run of one process with all eight devices."""
+    """The run of one process with all eight devices, which also translates."""
     folder = tmp_path_factory.mktemp("alone")
-    assert train(config, folder / "run") is None
+    training = dataclasses.replace(config.train, translate_pairs=TRANSLATED)
+    config = dataclasses.replace(config, train=training)
+    assert train(config, folder / "run", scorer=score) is None
     return folder / "run"
 
 
@@ -76,6 +82,12 @@ def step_of(run: Path) -> int:
     return int(found[-1]) if found else 0
 
 
+def translation_scores(run: Path) -> list[dict[str, Any]]:
+    """Returns the scores of the translations of each validation."""
+    lines = records(run)
+    return [line["validation"]["translation"] for line in lines if "validation" in line]
+
+
 def assert_close(found: Path, expected: Path, step: int) -> None:
     """Compares two runs up to the order of sums; which pairs were trained on, exactly."""
     left, right = saved(found, step), saved(expected, step)
@@ -96,15 +108,18 @@ def assert_close(found: Path, expected: Path, step: int) -> None:
                 assert losses[name]["loss"] == pytest.approx(values["loss"], rel=RTOL)
 
 
-def test_two_processes_train_in_a_bucket(gin_file, alone, tmp_path):
+def test_two_processes_train_in_a_bucket_and_translate(gin_file, alone, tmp_path):
+    setting = f"--gin.Train.translate_pairs={TRANSLATED}"
     with (
         serve(),
-        start(gin_file, tmp_path / "said", 2, workdirs=["gs://bucket/run"] * 2) as two,
+        start(gin_file, tmp_path / "said", 2, setting, workdirs=["gs://bucket/run"] * 2) as two,
     ):
         said = two.finish(range(2), 0)
         assert f"gs://bucket/run is at step {STEPS} of {STEPS}" in said[0]
         copy = download(bucket_path("gs://bucket/run"), tmp_path / "copy")
     assert_close(copy, alone, STEPS)
+    ours, reference = (translation_scores(run) for run in (copy, alone))
+    assert ours == reference and any(scores["chrf"] > 0 for scores in ours[-1]["tasks"].values())
 
 
 def test_two_processes_stop_together_and_four_continue(gin_file, alone, tmp_path):

@@ -8,12 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from mnmt_jax.distributed.stragglers import (
-    HostTimes,
-    find_stragglers,
-    host_names,
-    straggler_warnings,
-)
+from mnmt_jax.distributed.processes import gather_texts
+from mnmt_jax.distributed.stragglers import HostTimes, find_stragglers, straggler_warnings
 
 
 @pytest.mark.parametrize(
@@ -59,4 +55,9 @@ def test_times_are_means_since_the_last_exchange():
     (mean,) = times.gather()
     assert 0.05 <= mean < 0.1
     assert times.gather() == [0.0]
-    assert times.names == host_names() == [socket.gethostname()]
+    assert times.names == [socket.gethostname()]
+
+
+@pytest.mark.parametrize("text", ["", "deux, ü, 二"])
+def test_the_text_of_one_process_is_its_own(text):
+    assert gather_texts(text) == [text]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 
-import jax
 import pytest
 
 from mnmt_jax.decoding.translator import Translator
@@ -91,12 +90,15 @@ def test_training_ends_without_a_better_score_also_after_an_interruption(
     assert any(hypotheses)
 
 
-def test_settings_that_cannot_translate_are_refused(cache, tmp_path, monkeypatch):
+def test_settings_that_cannot_translate_are_refused(cache, tmp_path):
     with pytest.raises(UserError, match="Train.translate_pairs=2: pass scorer=mnmt_jax.evaluation"):
         train(configure(cache), tmp_path / "run")
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(UserError, match="validation translates in runs of one process"):
-        train(configure(cache), tmp_path / "run", scorer=score)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_shares_of_processes_are_the_lines_in_order(count):
+    lines = ["a", "b", "c", "d"]
+    assert validation_translation.interleave([lines[n::count] for n in range(count)]) == lines
 
 
 def test_scores_are_those_of_the_evaluation():
