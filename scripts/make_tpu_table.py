@@ -100,7 +100,10 @@ def _row(model: str, name: str, report: dict[str, Any]) -> str:
     for collective in step["collectives"]:
         axes = " and ".join(collective["axes"])
         totals[axes] = totals.get(axes, 0) + collective["bytes"]
-    cells.append("; ".join(f"{axes}: {size / 2**30:.1f} GiB" for axes, size in totals.items()))
+    gibibytes = {axes: f"{size / 2**30:.1f} GiB" for axes, size in totals.items()}
+    cells.append(
+        "; ".join(f"{axes}: {size}" for axes, size in gibibytes.items() if size != "0.0 GiB")
+    )
     return "| " + " | ".join(cells) + " |"
 
 
