@@ -28,6 +28,9 @@ prepare_environment() {
     python=$PWD/.venv/bin/python
     # Install again only if the extras or setup.cfg have changed since the last complete install.
     stamp=".venv/installed$extras-$(cksum < setup.cfg | cut -d' ' -f1)"
+    if [ -z "$extras" ] && compgen -G ".venv/installed*${stamp#.venv/installed}" > /dev/null; then
+        return  # with extras
+    fi
     if [ ! -e "$stamp" ]; then
         echo "Installing mnmt-jax$extras into .venv (several hundred megabytes the first time)" >&2
         "$python" -m pip install --quiet --disable-pip-version-check --editable ".$extras" >&2

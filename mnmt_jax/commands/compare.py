@@ -70,7 +70,13 @@ def main() -> None:
     from mnmt_jax.evaluation.quality_flags import quality_table
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
-    from mnmt_jax.evaluation.seed_statistics import group_by_seed, seed_notes, seed_table
+    from mnmt_jax.evaluation.seed_statistics import (
+        explain_seeds,
+        group_by_seed,
+        lone_systems,
+        seed_notes,
+        seed_table,
+    )
     from mnmt_jax.evaluation.significance import SentenceSignificance
     from mnmt_jax.evaluation.significance_tables import difference_table
     from mnmt_jax.files.atomic_write import check_replaced
@@ -83,16 +89,24 @@ def main() -> None:
             f"the evaluations are of several tasks; compare evaluations of one: {', '.join(tasks)}"
         )
     groups = group_by_seed(results) if flags.by_seed else {}
+    compared = lone_systems(results, groups)
     results = _with_folders(disambiguate_names(results), flags.results)
     metrics = split_list(flags.metrics)
     folders = [path if path.is_dir() else path.parent for path in map(Path, flags.results)]
     significance = SentenceSignificance.read(results, folders, flags.resamples)
-    write_report(flags.output, results, metrics, significance=significance, by_seed=groups)
-    print(comparison_table(results, metrics, significance))
+    write_report(
+        flags.output,
+        results,
+        metrics,
+        significance=significance,
+        by_seed=groups,
+        compared=compared,
+    )
     if groups:
-        notes = "".join(f"\n{note}" for note in seed_notes(groups))
-        print(f"\nOver seeds:\n\n{seed_table(groups, metrics)}\n{notes}".rstrip())
-    if differences := difference_table(results, metrics, significance):
+        notes = "".join(f"\n{note}" for note in (explain_seeds(groups), *seed_notes(groups)))
+        print(f"Over seeds:\n\n{seed_table(groups, metrics)}\n{notes}\n")
+    print(comparison_table(results, metrics, significance))
+    if differences := difference_table(results, metrics, significance, compared):
         print(f"\n{differences}")
     if normalized := normalized_table(results, leading_metrics(results, metrics)):
         print(f"\nMeans across languages:\n\n{normalized}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.languages import Direction
+
+_LISTED = re.compile(r"\w+-\w+(,\w+-\w+)*:(?!//)")  # directions, and a colon for an equals sign
 
 
 def make_parser() -> CommandParser:
@@ -97,6 +100,10 @@ def read_teachers(
     for value in values:
         text, separator, run = value.partition("=")
         flag = f"--teacher={value}"
+        if not (run if separator else value).strip():
+            raise UserError(f"{flag}: names no run; write --teacher=RUN or --teacher=de-en=RUN")
+        if not separator and _LISTED.match(value) and not Path(value).exists():
+            raise UserError(f"{flag}: no such run; '=' stands between directions and run")
         named = parse_directions(text, languages, flag=flag) if separator else (None,)
         for direction in named:
             if direction is not None and direction not in known:

@@ -8,6 +8,7 @@ Prints JSON lines with direction, line, source and prompt. `--output` writes a f
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _PAPER = "registers"
 _INPUT = "[INPUT]"
+_LANGUAGES = ("[SRC]", "[TGT]")
 
 
 def make_parser() -> CommandParser:
@@ -63,6 +65,9 @@ def main() -> None:
     template = flags.template or _paper_template(flags.paper)
     if _INPUT not in template:
         raise UserError(f"--template: has no {_INPUT}, which stands for the sentence; add it")
+    known = {*_LANGUAGES, _INPUT}
+    if unknown := [name for name in re.findall(r"\[[A-Z]+\]", template) if name not in known]:
+        say(f"warning: --template: {unknown[0]} stays as it is; replaced are {', '.join(known)}")
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
 

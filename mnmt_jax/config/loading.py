@@ -119,7 +119,8 @@ def build_config(source: Source) -> Config:
 
 def _selected_methods(title: str, names: Any) -> list[type[Method]]:
     if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{title}.methods={names!r} must be a tuple, such as ('adaption',)")
+        example = names if isinstance(names, str) else {"Train": "rdrop"}.get(title, "adaption")
+        raise UserError(f"{title}.methods={names!r} must be a tuple, such as ({example!r},)")
     return [get_method(name, f"{title}.methods") for name in names]
 
 

@@ -259,7 +259,7 @@ class Train(Checked):
         eval_every: updates between validations.
         save_every: updates between checkpoints.
         keep_last: newest checkpoints kept.
-        keep_best: additional checkpoints kept: the best by validation loss among those validated at
+        keep_best: additional checkpoints kept: the best by `best_by` among those validated at
             their step; 0 keeps none.
         keep_every: additional checkpoints kept permanently: those whose step is a multiple of this,
             for curves over training; 0 keeps none. Must be a multiple of `save_every`.

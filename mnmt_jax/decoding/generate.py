@@ -44,10 +44,15 @@ def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
         beam = 1 if decode.method == "greedy" else decode.beam_size
         return ConstrainedBeamSearch(beam, reorder, decode.length_penalty)
     if decode.beam_groups > 1:
-        if decode.beam_size % decode.beam_groups or decode.temperature:
+        if decode.temperature:
+            raise UserError(
+                f"Decode.beam_groups={decode.beam_groups}: sampling has no groups; set "
+                "Decode.temperature=0"
+            )
+        if decode.beam_size % decode.beam_groups:
             raise UserError(
                 f"Decode.beam_groups={decode.beam_groups} must divide Decode.beam_size="
-                f"{decode.beam_size} and needs Decode.temperature=0; sampling has no groups"
+                f"{decode.beam_size}"
             )
         groups = decode.beam_groups, decode.diversity_penalty
         return DiverseBeamSearch(decode.beam_size, reorder, decode.length_penalty, *groups)

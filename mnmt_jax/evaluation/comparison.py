@@ -161,7 +161,8 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
         return [
             *notes,
             "No direction was evaluated on the same sentences by all: each mean is over the "
-            "evaluation's own directions and sentences, and the means cannot be compared.",
+            "evaluation's own directions and sentences, and the means cannot be compared"
+            f"{_limit_remedy(results)}.",
         ]
     detectors = dict.fromkeys(result.detector for result in results)
     if len(detectors) > 1:
@@ -182,6 +183,19 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
             f"same sentences by all ({join_names(left_out, shown=6)})."
         )
     return notes
+
+
+def _limit_remedy(results: Sequence[RunResult]) -> str:
+    """Return how evaluations become comparable, if one has fewer sentences of a direction."""
+    pairs = [
+        (item.sentences, other.sentences)
+        for item in results[0].directions
+        for result in results[1:]
+        if (other := _by_direction(result).get(item.direction))
+    ]
+    counts = [min(pair) for pair in pairs if len({*pair}) > 1]
+    remedy = f"; evaluate all with --limit={min(counts)} in other folders" if counts else ""
+    return remedy
 
 
 def _training_notes(results: Sequence[RunResult]) -> list[str]:

@@ -390,7 +390,8 @@ def _notes(results: Sequence[DirectionResult]) -> tuple[str, ...]:
         for note in item.notes:
             directions_by_note.setdefault(note, []).append("-".join(item.direction))
         if item.empty:
-            directions_by_note.setdefault("empty hypotheses", []).append("-".join(item.direction))
+            name = f"{'-'.join(item.direction)}: {item.empty}"
+            directions_by_note.setdefault("empty hypotheses", []).append(name)
     return tuple(
         f"{note} ({', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''})"
         for note, names in directions_by_note.items()

@@ -84,6 +84,17 @@ def _has(result: RunResult, metric: Metric) -> bool:
     return any(value is not None for value in result.values(metric.key).values())
 
 
+def directed_title(metric: Metric) -> str:
+    """Return the title of a metric with an arrow to better scores."""
+    return f"{metric.title} {'↑' if metric.higher_is_better else '↓'}"
+
+
+def step_label(result: RunResult) -> str:
+    """Format the step of a checkpoint, with how it was chosen: `1,750 (best)`."""
+    chosen, separator, _ = str(result.decoding.get("checkpoint", "")).partition(", ")
+    return format_count(result.step) + (f" ({chosen})" if separator else "")
+
+
 def group_mean(result: RunResult, key: str, field: str) -> Average:
     """Return the average of a metric over a group, a field of `Averages` with a single value."""
     average: Average | None = getattr(result.averages[key], field)
@@ -114,7 +125,7 @@ def comparison_table(
     for group in groups:
         for number, result in enumerate(results):
             directions = f"{group.statuses[number]} ({group.directions(number)})"
-            facts = [format_count(result.step), format_count(result.seconds)]
+            facts = [step_label(result), format_count(result.seconds)]
             facts += [decoding_label(result), directions, format_count(group.sentences(number))]
             scores = [
                 format_score(group.mean(number, metric.key).mean)
@@ -151,7 +162,7 @@ def decoding_label(result: RunResult) -> str:
     method, beam = decoding.get("method", "search"), decoding.get("beam_size")
     search = method if method == "greedy" or beam is None else f"{method} {beam}"
     settings = [
-        f"{key}={_format_setting(value)}"
+        f"{key}={_short_setting(key, value)}"
         for key, value in decoding.items()
         if key not in _UNLABELLED
         and _format_setting(value) != _format_setting(getattr(defaults, key, None))
@@ -173,7 +184,7 @@ def disambiguate_names(results: Sequence[RunResult]) -> list[RunResult]:
         same_label = [other for other in results if model_label(other) == model_label(result)]
         their_settings = [_settings(other) for other in same_label]
         settings = [
-            f"{key}={_format_setting(value)}"
+            f"{key}={_short_setting(key, value)}"
             for key, value in _settings(result).items()
             if key != "method"  # implied by the other settings
             and any(other.get(key) != value for other in their_settings)
@@ -192,6 +203,13 @@ def _is_named(result: RunResult, key: str, value: object) -> bool:
     if result.decoding_overrides is None or key == "checkpoint":
         return _format_setting(value) != _format_setting(getattr(Decode(), key, None))
     return key in result.decoding_overrides
+
+
+def _short_setting(key: str, value: object) -> str:
+    """Format a decoding setting for a table: of the runs of an ensemble the last folder."""
+    if key == "ensemble" and isinstance(value, list | tuple):
+        value = [str(run).rpartition("/")[2] for run in value]
+    return _format_setting(value)
 
 
 def _format_setting(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnmt_jax.data.text_reader import Flaw, read_lines
-from mnmt_jax.errors import UserError, pluralize
+from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.files.json_objects import parse_json
@@ -47,7 +47,7 @@ class HypothesisFiles:
             raise UserError(
                 f"--hypotheses: {self._path(missing[0])}: no such file; {len(missing)} of "
                 f"{pluralize(len(directions), 'direction')} have none; add them, a line per test "
-                "sentence, or choose the others with --directions"
+                f"sentence, or choose the others with --directions{self._others(directions)}"
             )
 
     def translate(self, sources: Sequence[str], direction: Direction) -> list[TranslatedSentence]:
@@ -64,7 +64,12 @@ class HypothesisFiles:
         lines: list[str] = []
         for number, line in enumerate(read_lines(str(path)), start=1):
             if isinstance(line, Flaw):
-                raise UserError(f"{path}:{number}: {line.detail}; replace the line")
+                recode = (
+                    f"; for the whole file: iconv -f {line.encoding} -t UTF-8"
+                    if line.encoding
+                    else ""
+                )
+                raise UserError(f"{path}:{number}: {line.detail}; replace the line{recode}")
             lines.append(line.strip())
         if self.limited:
             lines = lines[: len(sources)]
@@ -82,9 +87,18 @@ class HypothesisFiles:
     def fingerprint(self) -> str:
         """Return a checksum of all files of the folder, 16 hexadecimal digits."""
         digest = hashlib.sha256()
-        for path in sorted([*self.folder.glob(f"*{_TEXT}"), *self.folder.glob(f"*{_JSON}")]):
+        for path in self._files():
             digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
         return digest.hexdigest()[:16]
+
+    def _others(self, directions: Sequence[Direction]) -> str:
+        """Return a remark about files of no direction, one of which may have the wrong name."""
+        known = {"-".join(pair) for pair in directions}
+        names = [path.name for path in self._files() if path.stem not in known]
+        return f"; of no direction: {join_names(names, shown=3)}" if names else ""
+
+    def _files(self) -> list[Path]:
+        return sorted([*self.folder.glob(f"*{_TEXT}"), *self.folder.glob(f"*{_JSON}")])
 
     def _path(self, direction: Direction) -> Path:
         """Return the file of a direction; that of text if there is none.
@@ -135,7 +149,8 @@ def outside_system(files: HypothesisFiles, name: str = "") -> EvaluatedModel:
         UserError: if the folder does not exist.
     """
     if not files.folder.is_dir():
-        raise UserError(f"--hypotheses={files.folder}: no such folder")
+        problem = "is a file; name its folder" if files.folder.is_file() else "no such folder"
+        raise UserError(f"--hypotheses={files.folder}: {problem}")
     return EvaluatedModel(
         name=name or files.folder.resolve().name,
         translate=files.translate,

@@ -40,6 +40,7 @@ from mnmt_jax.evaluation.markdown_tables import (
     leading_metrics,
     model_label,
     paper_table,
+    step_label,
 )
 from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.quality_flags import quality_section
@@ -65,6 +66,7 @@ def write_report(
     *,
     significance: SentenceSignificance | None = None,
     by_seed: Mapping[str, Sequence[RunResult]] | None = None,
+    compared: Sequence[int] | None = None,
 ) -> None:
     """Write the report of one run, or of several runs side by side.
 
@@ -74,6 +76,7 @@ def write_report(
         metrics: keys of the metrics that lead the page, as in `leading_metrics`.
         significance: intervals and tests of the runs; None leaves them out.
         by_seed: the runs by system, one per seed, as `group_by_seed`; None without this section.
+        compared: numbers of the runs whose difference to the first is tested; None for all.
 
     Raises:
         UserError: if there is no run.
@@ -82,7 +85,7 @@ def write_report(
         raise UserError("a report needs the result of at least one run")
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = report_page(runs, metrics, significance=significance, by_seed=by_seed)
+    page = report_page(runs, metrics, significance=significance, by_seed=by_seed, compared=compared)
     write_text(path, page)
 
 
@@ -97,16 +100,19 @@ def report_page(
     *,
     significance: SentenceSignificance | None = None,
     by_seed: Mapping[str, Sequence[RunResult]] | None = None,
+    compared: Sequence[int] | None = None,
 ) -> str:
     """Return the report as HTML; the arguments are those of `write_report`."""
     leading = leading_metrics(runs, metrics)
     tasks = ", ".join(dict.fromkeys(run.task for run in runs))
-    title = f"{run_title([model_label(run) for run in runs], 'models')} on {tasks}"
+    systems = by_seed or {}
+    labels = list(systems) or [model_label(run) for run in runs]
+    title = f"{run_title(labels, 'models')} on {tasks}"
     sections = [
         _header(title, runs),
-        _summary(runs, leading, significance),
-        seed_section(by_seed or {}, metrics, notes=seed_notes(by_seed or {})),
-        difference_section(runs, leading, significance),
+        seed_section(systems, metrics, notes=seed_notes(systems)),
+        _summary(runs, leading, significance, mark_best=not systems),
+        difference_section(runs, leading, significance, compared),
         quality_section(runs),
         normalized_section(runs, leading),
         _maps(runs, leading),
@@ -138,6 +144,8 @@ def _summary(
     runs: Sequence[RunResult],
     metrics: Sequence[Metric],
     significance: SentenceSignificance | None,
+    *,
+    mark_best: bool,
 ) -> Html:
     groups = direction_groups(runs)
     head = [tag("th", "model", scope="col")]
@@ -145,12 +153,16 @@ def _summary(
     table = tag(
         "table",
         tag("thead", tag("tr", head)),
-        [_group_rows(runs, group, metrics, significance) for group in groups],
+        [_group_rows(runs, group, metrics, significance, mark_best) for group in groups],
         class_="summary",
     )
     text = "Unweighted, raw means over directions, in percent"
     if len(runs) > 1 and all(group.comparable for group in groups):
-        text += ", over the directions and sentences that all models have. Bold is best"
+        text += ", over the directions and sentences that all models have"
+        ties = (
+            ", and those whose difference to it has a 95 % interval with 0" if significance else ""
+        )
+        text += f". Bold: the best{ties}" if mark_best else ""
     if significance:
         text += "; ± is half the width of the 95 % interval over sentences"
     warnings = [*limit_notes(runs), *comparison_notes(runs)]
@@ -171,13 +183,14 @@ def _group_rows(
     group: DirectionGroup,
     metrics: Sequence[Metric],
     significance: SentenceSignificance | None,
+    mark_best: bool,
 ) -> Html:
     """Return the table body of one group of directions: a heading and one row per run."""
     counts = [_counts(group, number) for number in range(len(runs))]
     same_counts = len(set(counts)) == 1
     title = f"{group.title}, {counts[0]}" if same_counts else group.title
     heading = tag("th", title, colspan=1 + len(metrics), scope="rowgroup", class_="group")
-    best = [group.best(metric) for metric in metrics]
+    best = [_best_runs(group, metric, significance) if mark_best else [] for metric in metrics]
     rows = [tag("tr", heading)]
     for number, run in enumerate(runs):
         remarks = ([group.statuses[number]] if group.mixed else []) + (
@@ -185,14 +198,31 @@ def _group_rows(
         )
         remark = tag("span", ", ".join(remarks), class_="muted") if remarks else ""
         cells = [tag("th", run_name(model_label(run), number), remark, scope="row")]
-        for metric, best_mean in zip(metrics, best, strict=True):
+        for metric, best_runs in zip(metrics, best, strict=True):
             mean = group.mean(number, metric.key).mean
-            is_best = mean is not None and mean == best_mean
+            is_best = number in best_runs
             interval = significance.interval(group, number, metric.key) if significance else None
             width = tag("span", format_half_width(interval), class_="interval") if interval else ""
             cells.append(tag("td", format_score(mean), width, class_="best" if is_best else ""))
         rows.append(tag("tr", cells))
     return tag("tbody", rows)
+
+
+def _best_runs(
+    group: DirectionGroup, metric: Metric, significance: SentenceSignificance | None
+) -> list[int]:
+    """Return the numbers of the runs with the best mean, and of those not shown to be worse."""
+    means = [group.mean(number, metric.key).mean for number in range(len(group.items))]
+    best_mean = group.best(metric)
+    if best_mean is None:
+        return []
+    best = means.index(best_mean)
+    return [
+        number
+        for number, mean in enumerate(means)
+        if mean == best_mean
+        or (significance is not None and significance.ties(group, metric.key, (number, best)))
+    ]
 
 
 def _counts(group: DirectionGroup, number: int) -> str:
@@ -204,13 +234,18 @@ def _facts(runs: Sequence[RunResult]) -> list[Html]:
     """Return a table of training and decoding facts, one row per run; none without facts."""
     if all(run.step is None and not run.decoding for run in runs):
         return []
-    titles = ("model", "steps", "training seconds", "parameters", "decoding")
-    head = tag("tr", [tag("th", text, scope="col") for text in titles])
+    titles = ("model", "steps", "training seconds", "parameters")
+    head = tag(
+        "tr",
+        [tag("th", text, scope="col") for text in titles],
+        tag("th", "decoding", scope="col", class_="words"),
+    )
     rows = []
     for number, run in enumerate(runs):
         cells = [tag("th", run_name(model_label(run), number), scope="row")]
-        facts = [format_count(fact) for fact in (run.step, run.seconds, run.parameters)]
-        cells += [tag("td", text) for text in (*facts, decoding_label(run))]
+        facts = [step_label(run), *(format_count(fact) for fact in (run.seconds, run.parameters))]
+        cells += [tag("td", text) for text in facts]
+        cells.append(tag("td", breakable(decoding_label(run)), class_="words"))
         rows.append(tag("tr", cells))
     table = tag("table", tag("thead", head), tag("tbody", rows), class_="summary")
     return [tag("h3", "Training and decoding"), tag("div", table, class_="scroll")]
@@ -219,8 +254,11 @@ def _facts(runs: Sequence[RunResult]) -> list[Html]:
 # Heat maps and averages
 
 
-def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> Html:
+def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> list[Html]:
+    """Return the section with a map of each metric; none for one direction, as in the summary."""
     languages = languages_of(runs)
+    if len({item.direction for run in runs for item in run.directions}) < 2:
+        return []
     maps = []
     for metric in titled_metrics(runs):
         if all(value is None for run in runs for value in run.values(metric.key).values()):
@@ -237,7 +275,7 @@ def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> Html:
         "Models were evaluated in different directions: means are over those of each.": differ,
     }
     text = " ".join(remark for remark, applies in remarks.items() if applies)
-    return section("Every direction", tag("p", text, class_="muted") if text else "", maps)
+    return [section("Every direction", tag("p", text, class_="muted") if text else "", maps)]
 
 
 def _reference_error(metric: Metric, runs: Sequence[RunResult]) -> str:

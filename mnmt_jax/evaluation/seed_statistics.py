@@ -26,9 +26,9 @@ SEED_HEADER = ("system", "directions", "metric", "seeds", "mean", "range", "vari
     "difference to the first",
     "p",
 )
-SEED_EXPLANATION = (
-    "Each seed is a training run. Intervals of differences are Welch's, p is that of the exact "
-    "permutation test over seeds."
+_EXPLANATION = (
+    "Each seed is a training run. 95 % intervals of differences are Welch's, p is that of the "
+    "exact permutation test over seeds"
 )
 _MAX_PERMUTATIONS = 200_000
 
@@ -169,6 +169,35 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
         name = name if name not in by_system else f"{name} ({len(by_system) + 1})"
         by_system[name] = sorted(group, key=lambda result: _seed(result) or 0)
     return by_system
+
+
+def lone_systems(
+    results: Sequence[RunResult], groups: Mapping[str, Sequence[RunResult]]
+) -> list[int]:
+    """Return the numbers of evaluations that are the only one of their system.
+
+    Args:
+        results: the evaluations.
+        groups: the same evaluations by system; without any, each is a system of its own.
+    """
+    lone = [members[0] for members in groups.values() if len(members) == 1]
+    return [
+        number
+        for number, result in enumerate(results)
+        if not groups or any(result is one for one in lone)
+    ]
+
+
+def explain_seeds(groups: Mapping[str, Sequence[RunResult]]) -> str:
+    """Return sentences for readers: the tests, and the smallest p that they can give.
+
+    Args:
+        groups: evaluations of each system, one per seed; the first system is the baseline.
+    """
+    first, *others = map(len, groups.values())
+    limits = [2 / math.comb(first + count, first) for count in others if min(first, count) > 1]
+    smallest = f" and at least {min(limits):.2g} with these numbers of seeds" if limits else ""
+    return f"{_EXPLANATION}{smallest}."
 
 
 def seed_notes(groups: Mapping[str, Sequence[RunResult]]) -> list[str]:

@@ -163,6 +163,24 @@ class SentenceSignificance:
         exchanged = self._exchanged(number, directions, metric)
         return _paired_difference(mean, draws[0] - draws[1], exchanged)
 
+    def ties(self, group: DirectionGroup, metric: str, numbers: tuple[int, int]) -> bool:
+        """Return whether the 95 % interval of the difference of two systems includes 0.
+
+        Args:
+            group: the group of directions.
+            metric: field of `DirectionResult`.
+            numbers: indices of the evaluations.
+
+        Returns:
+            False also without statistics of both, or if the group is not comparable.
+        """
+        directions = group.scored(numbers[0], metric) if group.comparable else []
+        if not directions or not all(self._has(n, directions, metric) for n in numbers):
+            return False
+        first, second = (self._mean_draws(n, directions, metric) for n in numbers)
+        low, high = confidence_interval(first - second)
+        return low <= 0 <= high
+
     def _of(self, number: int, direction: Direction, metric: str) -> np.ndarray:
         return self._statistics[number][direction].metrics[metric]
 

@@ -7,20 +7,28 @@ from collections.abc import Mapping, Sequence
 from mnmt_jax.evaluation.comparison import direction_groups
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
-from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table, model_label
+from mnmt_jax.evaluation.markdown_tables import (
+    directed_title,
+    leading_metrics,
+    markdown_table,
+    model_label,
+)
 from mnmt_jax.evaluation.result import Metric, RunResult
-from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, SEED_HEADER, seed_rows
+from mnmt_jax.evaluation.seed_statistics import SEED_HEADER, explain_seeds, seed_rows
 from mnmt_jax.evaluation.sentence_bootstrap import SEED
 from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
 
-_HEADER = ("system", "directions", "metric", "difference", "95 % interval") + (
+_HEADER = ("system", "directions", "metric", "difference (95 % interval)") + (
     "p (bootstrap, one-sided)",
     "p (randomization)",
 )
 
 
 def difference_table(
-    results: Sequence[RunResult], names: Sequence[str], significance: SentenceSignificance
+    results: Sequence[RunResult],
+    names: Sequence[str],
+    significance: SentenceSignificance,
+    compared: Sequence[int] | None = None,
 ) -> str:
     """Format the differences to the first evaluation as Markdown; "" if there are none.
 
@@ -28,8 +36,9 @@ def difference_table(
         results: evaluations of one task.
         names: keys of metrics, as in `leading_metrics`.
         significance: their tests.
+        compared: numbers of the evaluations that are compared; None for all.
     """
-    rows = _rows(results, leading_metrics(results, names), significance)
+    rows = _rows(results, leading_metrics(results, names), significance, compared)
     if not rows:
         return ""
     table = markdown_table(_HEADER, rows)
@@ -40,6 +49,7 @@ def difference_section(
     results: Sequence[RunResult],
     metrics: Sequence[Metric],
     significance: SentenceSignificance | None,
+    compared: Sequence[int] | None = None,
 ) -> list[Html]:
     """Return the section with the tests of each system against the first.
 
@@ -47,8 +57,9 @@ def difference_section(
         results: evaluations of one task.
         metrics: the metrics to test.
         significance: their tests; there is no section without them.
+        compared: as in `difference_table`.
     """
-    rows = _rows(results, metrics, significance) if significance else []
+    rows = _rows(results, metrics, significance, compared) if significance else []
     if not significance or not rows:
         return []
     text = tag("p", _explanation(significance.samples), class_="muted")
@@ -72,7 +83,7 @@ def seed_section(
     if not groups:
         return []
     table = text_table(SEED_HEADER, seed_rows(groups, names))
-    texts = [tag("p", text, class_="muted") for text in (SEED_EXPLANATION, *notes)]
+    texts = [tag("p", text, class_="muted") for text in (explain_seeds(groups), *notes)]
     return [section(title, texts, table)]
 
 
@@ -89,19 +100,25 @@ def _title(results: Sequence[RunResult]) -> str:
 
 
 def _rows(
-    results: Sequence[RunResult], metrics: Sequence[Metric], significance: SentenceSignificance
+    results: Sequence[RunResult],
+    metrics: Sequence[Metric],
+    significance: SentenceSignificance,
+    compared: Sequence[int] | None,
 ) -> list[list[str]]:
-    """Return a row for each group of directions, metric, and system after the first."""
+    """Return a row for each group of directions, metric, and compared system after the first."""
+    numbers = range(len(results)) if compared is None else compared
+    if 0 not in numbers:
+        return []
     rows = []
     for group in direction_groups(results):
         for metric in metrics:
-            for number in range(1, len(results)):
+            for number in numbers[1:]:
                 difference = significance.difference(group, number, metric.key)
                 if difference is not None:
                     low, high = difference.interval
                     rows.append(
-                        [model_label(results[number]), group.title, metric.title]
-                        + [f"{difference.mean:+.1f}", f"{low:+.1f} to {high:+.1f}"]
+                        [model_label(results[number]), group.title, directed_title(metric)]
+                        + [f"{difference.mean:+.1f} ({low:+.1f} to {high:+.1f})"]
                         + [f"{difference.p_bootstrap:.3f}", f"{difference.p_randomization:.3f}"]
                     )
     return rows

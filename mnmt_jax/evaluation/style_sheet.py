@@ -148,8 +148,11 @@ details > summary .muted { font-weight: 400; }
 .averages th, .averages td { padding: 3px 18px 3px 0; text-align: right; }
 .averages th:first-child { text-align: left; font-weight: 400; }
 .averages thead th { color: var(--muted); font-weight: 600; font-size: .86rem; }
-.reproduced td { white-space: nowrap; }
-.reproduced tbody th { min-width: 10rem; position: sticky; left: 0; background: var(--card); }
+.reproduced tbody th { min-width: 10rem; }
+.averages td { white-space: nowrap; }
+.averages tbody th { min-width: 7rem; position: sticky; left: 0; background: var(--card); }
+.summary .words { white-space: normal; text-align: left; max-width: 24rem; }
+.summary td.words { min-width: 12rem; }
 .averages tbody tr { border-top: 1px solid var(--line); }
 dl { display: grid; grid-template-columns: fit-content(16rem) minmax(0, 1fr); gap: 3px 18px;
   margin: 6px 0; }
@@ -167,6 +170,8 @@ pre { overflow-x: auto; margin: 6px 0; }
   .summary thead th { white-space: normal; }
   .summary .name, .summary .name + .muted { max-width: 34vw; }
   .summary tbody th { font-size: .86rem; }
+  .averages th, .averages td { padding-right: 9px; font-size: .8rem; }
+  .averages tbody th { min-width: 0; max-width: 30vw; overflow-wrap: break-word; }
   .heat { font-size: .86rem; }
   .charts text { font-size: 17px; }
   .heat th, .heat td { min-width: 3.1em; padding: 0 .2em; }

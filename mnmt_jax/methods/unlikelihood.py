@@ -74,6 +74,12 @@ class Unlikelihood(Method, name="unlikelihood"):
                 f"Data.instruction='{config.data.instruction}' has not; choose one of "
                 f"{join_names(fitting)}"
             )
+        if not config.train.epochs and 0 < config.train.steps <= self.start:
+            raise UserError(
+                f"Unlikelihood.start={self.start}: the term never counts in Train.steps="
+                f"{config.train.steps} updates; lower it, or leave 'unlikelihood' out of "
+                "Train.methods"
+            )
         languages = self.known_languages()
         if unknown := [code for code in self.pool if code not in languages]:
             raise UserError(

@@ -48,12 +48,17 @@ class WordDropout(Method, name="word_dropout"):
     languages_field = "vocabulary"
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Check that the layout predicts next tokens.
+        """Check that the layout predicts next tokens, and that a rate is above zero.
 
         Raises:
-            UserError: if it fills masks, which replace inputs already.
+            UserError: if it fills masks, which replace inputs already, or nothing is replaced.
         """
         del config
+        if not (self.source or self.target):
+            raise UserError(
+                "WordDropout.source=0 and WordDropout.target=0 replace nothing; raise one, or "
+                "leave 'word_dropout' out of Train.methods"
+            )
         if not plan.layout.is_autoregressive:
             raise UserError(
                 f"word_dropout: layout '{plan.layout.name}' masks its inputs already; leave "

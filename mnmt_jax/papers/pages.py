@@ -11,7 +11,7 @@ from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, te
 from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.report import training_curves
 from mnmt_jax.evaluation.result import RunResult
-from mnmt_jax.evaluation.seed_statistics import SEED_EXPLANATION, seed_table
+from mnmt_jax.evaluation.seed_statistics import explain_seeds, seed_table
 from mnmt_jax.evaluation.significance_tables import seed_section
 from mnmt_jax.evaluation.svg_points import point_chart
 from mnmt_jax.files.atomic_write import write_text
@@ -80,7 +80,7 @@ def markdown_page(paper: Paper, reproduction: Reproduction, notice: str = "") ->
     if any(cell.ours for cell in reproduction.cells.values()):
         lines += ["## Ours beside the published numbers", "", _markdown_grid(reproduction), ""]
     for title, groups, names in seed_groups(reproduction):
-        lines += [f"## {title}", "", seed_table(groups, names), "", SEED_EXPLANATION, ""]
+        lines += [f"## {title}", "", seed_table(groups, names), "", explain_seeds(groups), ""]
     for heading, links in _link_lists(reproduction).items():
         lines += [f"## {heading}", "", *(f"- [{title}]({page})" for title, page in links), ""]
     if reproduction.conditions:

@@ -25,6 +25,7 @@ from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, TRANSLATION, ZE
 
 Record = dict[str, Any]
 
+_SCORES = {"bleu": "BLEU", "chrf": "chrF++", "off_target": "off-target"}  # of translations
 _MIN_FREE_BYTES = 1 << 20  # free space required to write a line of metrics
 
 
@@ -172,8 +173,9 @@ class Reporter:
         for group in (SUPERVISED, ZERO_SHOT):
             means = record.get("validation", {}).get(group)
             parts += [f"{group.replace('_', '-')} loss {means['loss']:.4f}"] if means else []
-            if means := record.get("validation", {}).get(TRANSLATION, {}).get(group):
-                parts.append(f"chrF++ {means['chrf']:.1f}")
+            means = record.get("validation", {}).get(TRANSLATION, {}).get(group, {})
+            scores = {title: means.get(key) for key, title in _SCORES.items()}
+            parts += [f"{t} {value:.1f}" for t, value in scores.items() if value is not None]
         if by_language := record.get("validation", {}).get(PERPLEXITY):
             shown = join_names([f"{code} {value:.2f}" for code, value in by_language.items()])
             parts.append(f"{PERPLEXITY} {shown}")

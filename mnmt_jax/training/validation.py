@@ -66,7 +66,8 @@ class ValidationHistory:
         """Return the reason why training stops at a step; empty while it goes on."""
         if not self.patience or self.best is None or step - self.best[0] < self.patience:
             return ""
-        return f": no better validation in {self.patience} updates after step {self.best[0]:.0f}"
+        best = f"step {self.best[0]:.0f}, the best (--step=best)"
+        return f": no better validation in {self.patience} updates after {best}"
 
 
 def validation_tasks(pipeline: Pipeline) -> ValidationTasks:

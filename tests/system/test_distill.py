@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.commands.distill import main
+from mnmt_jax.commands.distill import main, read_teachers
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.decoding.translate_lines import Translation
@@ -214,6 +214,21 @@ def test_invalid_arguments_are_one_error_line(
     with pytest.raises(UserError, match=message) as caught:
         call(monkeypatch, made, tmp_path / "x", *flags, teachers=teachers)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "--teacher=: names no run; write --teacher=RUN or --teacher=de-en=RUN"),
+        ("de-en=", "--teacher=de-en=: names no run; write"),
+        ("de-en:runs/x", "--teacher=de-en:runs/x: no such run; '=' stands between directions"),
+        ("de-en,en-de:x", "no such run; '=' stands between directions and run"),
+    ],
+)
+def test_a_teacher_without_a_run_is_refused(value, message):
+    with pytest.raises(UserError, match=message):
+        read_teachers([value], [("de", "en"), ("en", "de")])
+    assert read_teachers(["gs://bucket/de-en"], [("de", "en")]) == {None: "gs://bucket/de-en"}
 
 
 def test_an_existing_cache_is_not_replaced(made, monkeypatch):

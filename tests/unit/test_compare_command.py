@@ -14,6 +14,18 @@ from tests.unit.test_paired_bootstrap import damaged
 from tests.unit.test_significance import PAIRS, REFERENCES, made
 
 
+def evaluated(folder, name, seed, layout, noise):
+    """Write an evaluation of a run with a seed; return its folder."""
+    hypotheses = {pair: damaged(REFERENCES, noise, 10 * seed + n) for n, pair in enumerate(PAIRS)}
+    result, statistics = made(name, hypotheses)
+    config = {"model": {"layout": layout}, "train": {"seed": seed}}
+    place = folder / name
+    place.mkdir()
+    write_statistics(place, statistics)
+    write_result(dataclasses.replace(result, config=config), place / "scores.json")
+    return place
+
+
 def run_compare(monkeypatch, tmp_path, folders, *flags):
     page = tmp_path / "report.html"
     words = ["compare", *folders, "--output", page, "--resamples", "100", *flags]
@@ -60,5 +72,25 @@ def test_seeds_are_a_section_of_the_page(tmp_path, monkeypatch, capsys, flags):
     page = run_compare(monkeypatch, tmp_path, folders, *flags)
     printed = capsys.readouterr().out
     assert ("<h2>Over<wbr/> seeds</h2>" in page or "<h2>Over seeds</h2>" in page) == bool(flags)
-    assert ("Over seeds:" in printed) == bool(flags)
+    assert printed.startswith("Over seeds:") == bool(flags)
+    assert ("<h1>prefix and register on" in page) == bool(flags)
+    smallest = "p is that of the exact permutation test over seeds and at least 0.33 with these"
+    assert (smallest in printed) == (smallest in page) == bool(flags)
+    assert (page.count('class="best"') > 0) == (not flags)
     assert "No intervals and tests of prefix_0" in printed
+
+
+def test_seeds_of_a_system_are_not_tested_against_each_other(tmp_path, monkeypatch, capsys):
+    folders = [
+        evaluated(tmp_path, f"{layout}_{seed}", seed, layout, noise)
+        for layout, noise in (("prefix", 0.5), ("register", 0.3))
+        for seed in (1, 2)
+    ]
+    page = run_compare(monkeypatch, tmp_path, folders)
+    assert capsys.readouterr().out.count("| prefix_2 ") > 3 and "Differences to" in page
+    page = run_compare(monkeypatch, tmp_path, folders, "--by_seed")
+    assert "Differences to" not in capsys.readouterr().out + page
+    # Of systems with one evaluation each, sentences are all there is to test.
+    page = run_compare(monkeypatch, tmp_path, folders[1:3], "--by_seed")
+    assert "Differences to prefix_2" in capsys.readouterr().out
+    assert "Differences to" in page

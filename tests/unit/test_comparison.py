@@ -11,6 +11,7 @@ from mnmt_jax.evaluation.comparison import (
     direction_groups,
     with_common_directions,
 )
+from mnmt_jax.evaluation.html_elements import breakable
 from mnmt_jax.evaluation.markdown_tables import comparison_table, decoding_label, disambiguate_names
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import METRICS
@@ -174,7 +175,32 @@ def test_the_table_shows_the_decoding_settings(decoding, label):
     result = dataclasses.replace(made_result("run", FIVE, seed=1), decoding=decoding)
     assert decoding_label(result) == label
     assert [row[3] for row in rows_of([result])] == [label] * 2
-    assert f"<td>{label}</td>" in report_page([result])
+    assert f'<td class="words">{breakable(label)}</td>' in report_page([result])
+
+
+def test_tables_say_how_a_checkpoint_was_chosen():
+    result = made_result("run", FIVE, seed=1)
+    decoding = {"method": "greedy", "checkpoint": f"best, step {result.step}"}
+    result = dataclasses.replace(result, decoding=decoding)
+    assert [row[1] for row in rows_of([result])] == [f"{result.step:,} (best)"] * 2
+    ensemble = {"method": "beam", "beam_size": 5, "ensemble": ["/a/path/two", "three@best"]}
+    assert decoding_label(dataclasses.replace(result, decoding=ensemble)) == (
+        "beam 5, ensemble=two three@best"
+    )
+
+
+def test_evaluations_of_fewer_sentences_say_how_they_become_comparable():
+    result = made_result("run", FIVE, seed=1)
+    short = [dataclasses.replace(item, sentences=7) for item in result.directions]
+    (note,) = comparison_notes([result, dataclasses.replace(result, directions=tuple(short))])
+    assert note.endswith("cannot be compared; evaluate all with --limit=7 in other folders.")
+
+
+def test_one_direction_has_no_map():
+    result = made_result("run", FIVE, seed=1)
+    one = dataclasses.replace(result, directions=result.directions[:1])
+    assert "Every direction" not in report_page([one])
+    assert "Every direction" in report_page([result])
 
 
 def test_names_include_settings_changed_by_flags():

@@ -126,11 +126,16 @@ def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkey
 
 
 @pytest.mark.parametrize(
-    "settings", [{"beam_size": 1}, {"beam_size": 3}, {"beam_size": 4, "temperature": 1.0}]
+    ("settings", "message"),
+    [
+        ({"beam_size": 1}, "=2 must divide Decode.beam_size=1$"),
+        ({"beam_size": 3}, "=2 must divide Decode.beam_size=3$"),
+        ({"temperature": 1.0}, "=2: sampling has no groups; set Decode.temperature=0$"),
+    ],
 )
-def test_groups_that_do_not_fit_the_beam_are_refused(settings):
+def test_groups_that_do_not_fit_the_beam_are_refused(settings, message):
     translator = made_translator("1", "prefix", beam_groups=2, beam_size=4)
-    with pytest.raises(UserError, match="Decode.beam_groups=2 must divide Decode.beam_size="):
+    with pytest.raises(UserError, match=f"Decode.beam_groups{message}"):
         translator.translate(TEXTS, **INTO_FRENCH, **settings)
 
 

@@ -212,6 +212,7 @@ def test_methods_edit_the_plan_in_order():
         (["Model.methods=('adoption',)"], "no method 'adoption'; did you mean 'adaption'?"),
         (["Model.methods=('GTPDM',)"], "no method 'GTPDM'; did you mean 'tpdm'?"),
         (["Model.methods='adaption'"], r"Model.methods='adaption' must be a tuple"),
+        (["Train.methods='rdrop'"], r"Train.methods='rdrop' must be a tuple, such as \('rdrop',\)"),
         (["Model.methods=(3,)"], r"Model.methods=\(3,\) must be a tuple"),
         (["Model.methods=('adaption', 'adaption')"], "Model.methods names .adaption. twice"),
         (["Train.methods=('adaption',)"], "Train.methods=.*adaption.*name it in Model.methods"),

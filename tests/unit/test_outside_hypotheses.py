@@ -92,12 +92,19 @@ def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
     (folder / "de-fr.txt").write_bytes(b"eins\n\xff\xfe\n")
     with pytest.raises(UserError, match=r"de-fr.txt:2: .*replace the line"):
         files.translate(["a"] * 2, PAIRS[0])
-    (folder / "fr-de.txt").unlink()
-    with pytest.raises(UserError, match=r"fr-de.txt: no such file"):
+    (folder / "de-fr.txt").write_bytes("Übrigens, das häßliche Öl für Gäste\n".encode("latin-1"))
+    with pytest.raises(
+        UserError, match=r"de-fr.txt:1: .*for the whole file: iconv -f \S+ -t UTF-8"
+    ):
+        files.translate(["a"], PAIRS[0])
+    (folder / "fr-de.txt").rename(folder / "xx-de.txt")
+    with pytest.raises(UserError, match=r"fr-de.txt: no such file.*; of no direction: xx-de.txt$"):
         evaluate(outside_system(files), benchmark, tmp_path / "out")
     assert not (tmp_path / "out" / "translations").exists()
     with pytest.raises(UserError, match="--hypotheses=.*none: no such folder"):
         outside_system(HypothesisFiles(tmp_path / "none"))
+    with pytest.raises(UserError, match="--hypotheses=.*de-fr.txt: is a file; name its folder"):
+        outside_system(HypothesisFiles(folder / "de-fr.txt"))
 
 
 def test_spaces_around_hypotheses_are_removed(tmp_path):
@@ -151,6 +158,8 @@ def test_prompts_are_those_of_the_paper(benchmark, tmp_path, monkeypatch, capsys
     prompts = [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()]
     assert prompts == [f"French of '{source}'?" for source in sources]
     assert prompt_command.fill_template("[INPUT]", ("de", "fr"), "[SRC] [INPUT]") == "[SRC] [INPUT]"
+    _prompt(monkeypatch, "--template", "[SOURCE]: [INPUT]")
+    assert "warning: --template: [SOURCE] stays as it is; replaced are" in capsys.readouterr().err
     for flags, message in (
         (("--template", "x"), r"--template: has no \[INPUT\]"),
         (("--paper", "two_stage"), "--paper=two_stage: has no prompt; choose registers"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 
 import numpy as np
 import pytest
@@ -168,16 +169,38 @@ def test_tables_and_pages_have_intervals_and_tests(systems, tmp_path):
     assert "p are at least 0." in explanation and "not corrected" in explanation
     assert "200 resamples of the sentences, seed 12345." in explanation
     row = [text.strip() for text in last.strip("|").split("|")]
-    assert row[:4] == ["better", "supervised", "chrF++", f"{difference.mean:+.1f}"]
+    low_change, high_change = difference.interval
+    change = f"{difference.mean:+.1f} ({low_change:+.1f} to {high_change:+.1f})"
+    assert row[:4] == ["better", "supervised", "chrF++ ↑", change]
     assert row[-2:] == [f"{difference.p_bootstrap:.3f}", f"{difference.p_randomization:.3f}"]
     page = report_page(results, significance=significance)
     assert f"±{(high - low) / 2:.1f}</span>" in page and "Differences to worse" in page
     assert "Differences to" not in report_page(results)
+    assert difference_table(results, ["chrf"], significance, [1]) == ""
+    assert difference_table(results, ["chrf"], significance, [0]) == ""
+    assert "Differences to" not in report_page(results, significance=significance, compared=[1])
     item = dataclasses.replace(first.directions[0], intervals={"bleu": (low, high)})
     write_result(dataclasses.replace(first, directions=(item,)), tmp_path / "scores.json")
     read = read_result(tmp_path)
     assert read.directions[0].intervals == {"bleu": (low, high)}
     assert f"±{(high - low) / 2:.1f}" in result_page(read)
+
+
+def test_the_best_systems_are_those_not_shown_to_be_worse():
+    systems = [
+        made(name, {pair: damaged(REFERENCES, noise, 10 * n + m) for m, pair in enumerate(PAIRS)})
+        for n, (name, noise) in enumerate((("worse", 0.5), ("good", 0.2), ("as_good", 0.2)))
+    ]
+    results = [result for result, _ in systems]
+    significance = SentenceSignificance(results, [one for _, one in systems], SAMPLES)
+    (group,) = direction_groups(results)
+    worse, *good = (f"{group.mean(number, 'bleu').mean:.1f}" for number in range(3))
+    assert good[0] != good[1]
+    assert significance.ties(group, "bleu", (1, 2)) and not significance.ties(group, "bleu", (0, 1))
+    bold = re.compile(r'<td class="best">([\d.]+)')
+    best = bold.findall(report_page(results, significance=significance))
+    assert {*good} <= {*best} and worse not in best
+    assert len({*good} & {*bold.findall(report_page(results))}) == 1
 
 
 def test_statistics_are_kept_with_the_evaluation(systems, tmp_path):

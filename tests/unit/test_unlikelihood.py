@@ -227,6 +227,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
         ({"pool": ("de",)}, {}, "Unlikelihood.pool=.'de',. needs two languages"),
         ({}, {"data": {"instruction": "none"}}, "instruction='none' has not; choose one of 1, 2"),
         ({}, {"model": {"layout": "masked_lm"}}, "layout 'masked_lm' does not translate"),
+        ({"start": 9}, {"train": {"steps": 9}}, "never counts in Train.steps=9 updates; lower it"),
     ],
 )
 def test_invalid_arguments_are_one_error_line(fields, changes, message):
