@@ -4,20 +4,19 @@ OUTPUT/statistics/de-fr.npz    one array [sentences, statistics] for each metric
 
 The statistics of a set of sentences are the sums of those of its sentences. BLEU, spBLEU and chrF++
 have the n-gram counts of sacreBLEU; the other metrics, which are means over sentences, have the
-score and a one.
+score and a one. Scores of many sets are computed at once, by sacreBLEU's formulas.
 """
 
 from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
@@ -25,12 +24,8 @@ from mnmt_jax.evaluation.result import DirectionResult
 from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.vocabulary.languages import Direction
 
-_NGRAM_METRICS: Mapping[str, Any] = {
-    # `force` only silences a warning about tokenized input; statistics do not depend on it.
-    "bleu": BLEU(force=True),
-    "spbleu": BLEU(force=True),
-    "chrf": CHRF(word_order=2),
-}
+_MAX_ORDER = 4  # n-grams of BLEU
+_BETA = 2.0  # weight of the recall in chrF++
 _HASHES = ("source_hash", "reference_hash")  # entries of a file besides the metrics
 _TOLERANCE = 0.01  # between a score and that of the statistics, in percent
 
@@ -74,10 +69,57 @@ def scores_of_sums(metric: str, sums: np.ndarray) -> np.ndarray:
     Returns:
         The score of each set of sentences, [sets].
     """
-    if metric in _NGRAM_METRICS:
-        scorer = _NGRAM_METRICS[metric]
-        return np.array([scorer._compute_score_from_stats(row).score for row in sums])
+    return _SCORES.get(metric, _mean)(sums)
+
+
+def _mean(sums: np.ndarray) -> np.ndarray:
+    """Return means from sums of scores and their numbers, [sets, 2]."""
     return np.asarray(sums[:, 0] / sums[:, 1])
+
+
+def _bleu(sums: np.ndarray) -> np.ndarray:
+    """Return BLEU with exponential smoothing, as sacreBLEU's `BLEU.compute_bleu`.
+
+    Args:
+        sums: lengths of hypotheses and references, matches of 1- to 4-grams, and n-grams of the
+            hypotheses, [sets, 10].
+    """
+    length, reference_length = sums[:, 0], sums[:, 1]
+    matches, total = np.split(sums[:, 2:], [_MAX_ORDER], axis=1)
+    shortness = np.maximum(reference_length / np.maximum(length, 1), 1)
+    penalty = np.where((length == 0) & (reference_length > 0), 0, np.exp(1 - shortness))
+    is_counted = np.logical_and.accumulate(total > 0, axis=1)  # orders up to the first without any
+    halvings = np.cumsum((matches == 0) & is_counted, axis=1)
+    smoothed = np.where(matches > 0, matches, 0.5**halvings) / np.maximum(total, 1)
+    with np.errstate(divide="ignore"):  # the logarithm of 0 makes a score of 0
+        logs = np.log(np.where(is_counted, 100 * smoothed, 0))
+    return penalty * np.exp(logs.mean(axis=1)) * matches.any(axis=1)
+
+
+def _chrf(sums: np.ndarray) -> np.ndarray:
+    """Return chrF++, as sacreBLEU's `CHRF`.
+
+    Args:
+        sums: n-grams of hypotheses, of references, and matches, for each order of characters and
+            words, [sets, 3 x orders].
+    """
+    in_hypotheses, in_references, matches = np.moveaxis(sums.reshape(len(sums), -1, 3), -1, 0)
+    is_counted = (in_hypotheses > 0) & (in_references > 0)
+    orders = np.maximum(is_counted.sum(axis=1), 1)
+    precision, recall = (
+        np.where(is_counted, matches / np.maximum(count, 1), 0).sum(axis=1) / orders
+        for count in (in_hypotheses, in_references)
+    )
+    weighted = _BETA**2 * precision + recall
+    scores = 100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
+    return np.asarray(scores)
+
+
+_SCORES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "bleu": _bleu,
+    "spbleu": _bleu,
+    "chrf": _chrf,
+}
 
 
 def score_of(metric: str, statistics: np.ndarray) -> float:

@@ -15,7 +15,11 @@ from mnmt_jax.evaluation.sentence_bootstrap import (
     resample_scores,
     shared_sentences,
 )
-from mnmt_jax.evaluation.sentence_statistics import DirectionStatistics, mean_statistics
+from mnmt_jax.evaluation.sentence_statistics import (
+    DirectionStatistics,
+    mean_statistics,
+    scores_of_sums,
+)
 from tests.unit.test_paired_bootstrap import WORDS, damaged
 
 METRICS = {"bleu": BLEU(tokenize="13a", force=True), "chrf": CHRF(word_order=2)}
@@ -37,6 +41,31 @@ def statistics_of(
         for name, metric in METRICS.items()
     }
     return DirectionStatistics.create(benchmark.TestSet(sources or references, references), metrics)
+
+
+def counts_of(metric: str, draw: np.random.Generator) -> list[int]:
+    """Return sums of statistics: few n-grams, some orders without any or without matches."""
+    if metric == "bleu":
+        total = sorted(draw.integers(0, 12, 4), reverse=True)
+        matches = sorted(draw.integers(-6, 8, 4).clip(0), reverse=True)
+        lengths = draw.integers(0, 15, 2)
+        return [*lengths, *np.minimum(matches, total), *total]
+    counts = draw.integers(-4, 9, (8, 3)).clip(0)
+    counts[:, 2] = counts.min(axis=1)
+    return counts.flatten().tolist()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_of_sums_are_those_of_sacrebleu(metric):
+    draw = np.random.default_rng(1)
+    sums = [counts_of(metric, draw) for _ in range(2000)]
+    sums.append([0] * len(sums[0]))
+    expected = [
+        METRICS[metric]._compute_score_from_stats(list(map(int, row))).score for row in sums
+    ]
+    assert 20 < expected.count(0.0) < 1500
+    actual = scores_of_sums(metric, np.array(sums, np.float64))
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("metric", METRICS)
