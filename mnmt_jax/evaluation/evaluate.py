@@ -347,7 +347,7 @@ def _run_result(
         seconds=log.seconds,
         parameters=model.parameters,
         directions=results,
-        signatures=_signatures(scored, benchmark),
+        signatures=_signatures(scored, benchmark) | _checksum(model),
         curves=log.curves,
         samples=tuple(
             sample for item in scored if item.result.direction in sampled for sample in item.samples
@@ -358,6 +358,12 @@ def _run_result(
         notes=notes,
         version=__version__,
     )
+
+
+def _checksum(model: EvaluatedModel) -> dict[str, str]:
+    """Return the checksum of the files of another system's translations, if it is one."""
+    checksum = model.identity.get("hypotheses")
+    return {"hypotheses": f"checksum of the files: {checksum}"} if checksum else {}
 
 
 def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict[str, Any]:

@@ -68,6 +68,9 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys
     assert second.supervised is False and result.config == {}
     assert second.unknown_characters is None and "| unknown |" not in quality_table([result])
     assert GPT in (output / "report.html").read_text()
+    checksum = f"checksum of the files: {HypothesisFiles(folder).fingerprint()}"
+    assert result.signatures["hypotheses"] == checksum
+    assert all(checksum in (output / name).read_text() for name in ("report.html", "table.md"))
     (folder / "de-fr.txt").write_text("x\n" * LIMIT)
     with pytest.raises(UserError, match=r"with other settings \(hypotheses\).*--overwrite"):
         _run(monkeypatch, *flags, "--name", GPT)
