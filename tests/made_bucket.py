@@ -222,7 +222,8 @@ def serve(port: int = 0, objects: Mapping[str, bytes] | None = None) -> Iterator
     store = _Store(port)
     for name, content in (objects or {}).items():
         store.write(name, content, None)
-    threading.Thread(target=store.serve_forever, daemon=True).start()
+    # It looks every hundredth of a second whether it is to end, not every half.
+    threading.Thread(target=store.serve_forever, args=(0.01,), daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
         for name in ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL"):
             patch.setenv(name, f"http://localhost:{store.server_address[1]}")

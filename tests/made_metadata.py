@@ -90,7 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
 def serve_metadata(**values: str) -> Iterator[MetadataServer]:
     """Serve keys of `instance/`, `_` for `-`, and name the server to this process."""
     server = MetadataServer(**values)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # It looks every hundredth of a second whether it is to end, not every half.
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GCE_METADATA_HOST", server.address)
         yield server
