@@ -73,9 +73,9 @@ def main() -> None:
     from mnmt_jax.evaluation.seed_statistics import (
         explain_seeds,
         group_by_seed,
-        lone_systems,
         seed_notes,
         seed_table,
+        single_seed_evaluations,
     )
     from mnmt_jax.evaluation.significance import SentenceSignificance
     from mnmt_jax.evaluation.significance_tables import difference_table
@@ -89,7 +89,7 @@ def main() -> None:
             f"the evaluations are of several tasks; compare evaluations of one: {', '.join(tasks)}"
         )
     groups = group_by_seed(results) if flags.by_seed else {}
-    compared = lone_systems(results, groups)
+    compared = single_seed_evaluations(results, groups)
     results = _with_folders(disambiguate_names(results), flags.results)
     metrics = split_list(flags.metrics)
     folders = [path if path.is_dir() else path.parent for path in map(Path, flags.results)]

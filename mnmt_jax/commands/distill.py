@@ -20,7 +20,7 @@ from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.languages import Direction
 
-_LISTED = re.compile(r"\w+-\w+(,\w+-\w+)*:(?!//)")  # directions, and a colon for an equals sign
+_DIRECTIONS_AND_COLON = re.compile(r"\w+-\w+(,\w+-\w+)*:(?!//)")
 
 
 def make_parser() -> CommandParser:
@@ -102,7 +102,7 @@ def read_teachers(
         flag = f"--teacher={value}"
         if not (run if separator else value).strip():
             raise UserError(f"{flag}: names no run; write --teacher=RUN or --teacher=de-en=RUN")
-        if not separator and _LISTED.match(value) and not Path(value).exists():
+        if not separator and _DIRECTIONS_AND_COLON.match(value) and not Path(value).exists():
             raise UserError(f"{flag}: no such run; '=' stands between directions and run")
         named = parse_directions(text, languages, flag=flag) if separator else (None,)
         for direction in named:

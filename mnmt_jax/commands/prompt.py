@@ -17,7 +17,7 @@ from mnmt_jax.commands.common_flags import CommandParser, add_module_import, imp
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus, check_limit
 from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.commands.text_files import format_record
-from mnmt_jax.errors import UserError, pluralize, say
+from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import check_writable, write_text
 from mnmt_jax.vocabulary.languages import Direction, get_language
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
 
 _PAPER = "registers"
-_INPUT = "[INPUT]"
-_LANGUAGES = ("[SRC]", "[TGT]")
+_SOURCE, _TARGET, _INPUT = _PLACEHOLDERS = ("[SRC]", "[TGT]", "[INPUT]")
 
 
 def make_parser() -> CommandParser:
@@ -65,9 +64,10 @@ def main() -> None:
     template = flags.template or _paper_template(flags.paper)
     if _INPUT not in template:
         raise UserError(f"--template: has no {_INPUT}, which stands for the sentence; add it")
-    known = {*_LANGUAGES, _INPUT}
-    if unknown := [name for name in re.findall(r"\[[A-Z]+\]", template) if name not in known]:
-        say(f"warning: --template: {unknown[0]} stays as it is; replaced are {', '.join(known)}")
+    for name in re.findall(r"\[[A-Z]+\]", template):
+        if name not in _PLACEHOLDERS:
+            replaced = join_names(list(_PLACEHOLDERS))
+            say(f"warning: --template: {name} stays as it is; replaced are {replaced}")
     import_modules(flags.module_import)
     from mnmt_jax.evaluation.benchmark import Benchmark
 
@@ -93,7 +93,7 @@ def fill_template(template: str, direction: Direction, sentence: str) -> str:
     """
     source, target = (get_language(code).name for code in direction)
     before, _, after = template.partition(_INPUT)
-    named = [text.replace("[SRC]", source).replace("[TGT]", target) for text in (before, after)]
+    named = [text.replace(_SOURCE, source).replace(_TARGET, target) for text in (before, after)]
     return sentence.join(named)
 
 

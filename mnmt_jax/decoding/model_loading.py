@@ -112,8 +112,29 @@ def _choose_mesh(mesh: MeshChoice, config: Config, shapes: Any) -> jax.sharding.
         mesh = config.mesh
     if not isinstance(mesh, MeshConfig):
         return mesh
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-    return local_mesh(mesh, (config.model.heads, *config.model.mlp_widths), size, devices)
+    return decoding_mesh(config.model, shapes, mesh, devices)
+
+
+def decoding_mesh(
+    config: Model,
+    params: Any,
+    sizes: MeshConfig,
+    devices: list[jax.Device] | None = None,
+    *,
+    count_used_memory: bool = False,
+) -> jax.sharding.Mesh | None:
+    """Arrange devices of this process for a model, as `local_mesh`.
+
+    Args:
+        config: configuration of the model.
+        params: its parameters, or their shapes.
+        sizes: as in `local_mesh`, like the other arguments.
+        devices: the devices.
+        count_used_memory: whether memory that is in use now is not available.
+    """
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
+    splittable = (config.heads, *config.mlp_widths)
+    return local_mesh(sizes, splittable, size, devices, count_used_memory=count_used_memory)
 
 
 def _place_fitting(

@@ -47,7 +47,7 @@ def local_mesh(
     size: int,
     devices: Sequence[jax.Device] | None = None,
     *,
-    beside_others: bool = False,
+    count_used_memory: bool = False,
 ) -> jax.sharding.Mesh | None:
     """Arrange devices for decoding.
 
@@ -59,7 +59,8 @@ def local_mesh(
             feed-forward width.
         size: bytes of the parameters.
         devices: the devices; None uses all of this process.
-        beside_others: whether arrays that are on the devices now stay there.
+        count_used_memory: whether memory that is in use now is not available, because its arrays
+            stay.
 
     Returns:
         None if this process has one device.
@@ -73,7 +74,7 @@ def local_mesh(
         return make_mesh(sizes, devices)
     if len(devices) == 1:
         return None if len(local_devices()) == 1 else make_mesh(_Sizes(), devices)
-    room = _room(devices[0], beside_others=beside_others)
+    room = _room(devices[0], count_used_memory=count_used_memory)
     shards = _tensor_shards(size, room, math.gcd(len(devices), *splittable))
     return make_mesh(_Sizes(tensor=shards), devices)
 
@@ -84,8 +85,8 @@ def _tensor_shards(size: int, room: float, max_shards: int) -> int:
     return next((count for count in divisors if size <= count * room), max_shards)
 
 
-def _room(device: jax.Device, *, beside_others: bool) -> float:
+def _room(device: jax.Device, *, count_used_memory: bool) -> float:
     """Return the bytes available for parameters on a device; infinite if it does not report any."""
     stats = device.memory_stats() or {}
-    used = stats.get("bytes_in_use", 0) if beside_others else 0
+    used = stats.get("bytes_in_use", 0) if count_used_memory else 0
     return _PARAM_SHARE * (stats.get("bytes_limit", math.inf) - used)

@@ -187,15 +187,12 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
 
 def _limit_remedy(results: Sequence[RunResult]) -> str:
     """Return how evaluations become comparable, if one has fewer sentences of a direction."""
-    pairs = [
-        (item.sentences, other.sentences)
-        for item in results[0].directions
-        for result in results[1:]
-        if (other := _by_direction(result).get(item.direction))
-    ]
-    counts = [min(pair) for pair in pairs if len({*pair}) > 1]
-    remedy = f"; evaluate all with --limit={min(counts)} in other folders" if counts else ""
-    return remedy
+    counts: dict[Direction, set[int]] = {}
+    for result in results:
+        for item in result.directions:
+            counts.setdefault(item.direction, set()).add(item.sentences)
+    limits = [min(sizes) for sizes in counts.values() if len(sizes) > 1]
+    return f"; evaluate all with --limit={min(limits)} in other folders" if limits else ""
 
 
 def _training_notes(results: Sequence[RunResult]) -> list[str]:

@@ -84,7 +84,7 @@ def _has(result: RunResult, metric: Metric) -> bool:
     return any(value is not None for value in result.values(metric.key).values())
 
 
-def directed_title(metric: Metric) -> str:
+def title_with_arrow(metric: Metric) -> str:
     """Return the title of a metric with an arrow to better scores."""
     return f"{metric.title} {'↑' if metric.higher_is_better else '↓'}"
 

@@ -221,7 +221,7 @@ def _best_runs(
         number
         for number, mean in enumerate(means)
         if mean == best_mean
-        or (significance is not None and significance.ties(group, metric.key, (number, best)))
+        or (significance is not None and significance.is_tie(group, metric.key, (number, best)))
     ]
 
 

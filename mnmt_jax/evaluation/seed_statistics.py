@@ -171,7 +171,7 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     return by_system
 
 
-def lone_systems(
+def single_seed_evaluations(
     results: Sequence[RunResult], groups: Mapping[str, Sequence[RunResult]]
 ) -> list[int]:
     """Return the numbers of evaluations that are the only one of their system.

@@ -163,7 +163,7 @@ class SentenceSignificance:
         exchanged = self._exchanged(number, directions, metric)
         return _paired_difference(mean, draws[0] - draws[1], exchanged)
 
-    def ties(self, group: DirectionGroup, metric: str, numbers: tuple[int, int]) -> bool:
+    def is_tie(self, group: DirectionGroup, metric: str, numbers: tuple[int, int]) -> bool:
         """Return whether the 95 % interval of the difference of two systems includes 0.
 
         Args:

@@ -8,10 +8,10 @@ from mnmt_jax.evaluation.comparison import direction_groups
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import (
-    directed_title,
     leading_metrics,
     markdown_table,
     model_label,
+    title_with_arrow,
 )
 from mnmt_jax.evaluation.result import Metric, RunResult
 from mnmt_jax.evaluation.seed_statistics import SEED_HEADER, explain_seeds, seed_rows
@@ -117,7 +117,7 @@ def _rows(
                 if difference is not None:
                     low, high = difference.interval
                     rows.append(
-                        [model_label(results[number]), group.title, directed_title(metric)]
+                        [model_label(results[number]), group.title, title_with_arrow(metric)]
                         + [f"{difference.mean:+.1f} ({low:+.1f} to {high:+.1f})"]
                         + [f"{difference.p_bootstrap:.3f}", f"{difference.p_randomization:.3f}"]
                     )

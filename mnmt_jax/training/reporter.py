@@ -174,8 +174,11 @@ class Reporter:
             means = record.get("validation", {}).get(group)
             parts += [f"{group.replace('_', '-')} loss {means['loss']:.4f}"] if means else []
             means = record.get("validation", {}).get(TRANSLATION, {}).get(group, {})
-            scores = {title: means.get(key) for key, title in _SCORES.items()}
-            parts += [f"{t} {value:.1f}" for t, value in scores.items() if value is not None]
+            parts += [
+                f"{title} {means[key]:.1f}"
+                for key, title in _SCORES.items()
+                if means.get(key) is not None
+            ]
         if by_language := record.get("validation", {}).get(PERPLEXITY):
             shown = join_names([f"{code} {value:.2f}" for code, value in by_language.items()])
             parts.append(f"{PERPLEXITY} {shown}")

@@ -12,8 +12,8 @@ import jax
 from mnmt_jax.config.sections import Mesh, Train
 from mnmt_jax.data.input_pipeline import VALIDATION
 from mnmt_jax.decoding.generate import greedy_settings
+from mnmt_jax.decoding.model_loading import decoding_mesh
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.distributed.local import local_mesh
 from mnmt_jax.distributed.processes import gather_texts
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.sublayers import param_axes
@@ -95,9 +95,7 @@ def _local_translator(built: Built, params: Any) -> Translator:
         from jax.experimental import multihost_utils
 
         params = multihost_utils.process_allgather(params, tiled=True)
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-        splittable = (config.model.heads, *config.model.mlp_widths)
-        mesh = local_mesh(Mesh(), splittable, size, beside_others=True)
+        mesh = decoding_mesh(config.model, params, Mesh(), count_used_memory=True)
         params = place_params(params, mesh, param_axes(config.model))
     decode = dataclasses.replace(greedy_settings(config.decode), weights="stored")
     config = dataclasses.replace(config, decode=decode)

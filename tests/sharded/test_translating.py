@@ -1,6 +1,7 @@
 """Decoding on all devices of a process: what one device finds, however they are arranged."""
 
 import dataclasses
+import types
 
 import jax
 import numpy as np
@@ -109,7 +110,7 @@ def test_eight_devices_read_and_draw_text_as_one(layout, tmp_path):
 
 
 def test_parameters_are_split_where_a_device_has_no_room_for_them(run, monkeypatch):
-    model = Model(heads=4, mlp=24)
+    model, local_room = Model(heads=4, mlp=24), local._room
     shapes = {}
     for size in (10, 11, 21, 1000):
         monkeypatch.setattr(local, "_room", lambda device, **_: 10)
@@ -117,6 +118,9 @@ def test_parameters_are_split_where_a_device_has_no_room_for_them(run, monkeypat
             local.local_mesh(Mesh(), (model.heads, model.mlp), size).shape.values()
         )
     assert shapes == {10: (8, 1, 1), 11: (4, 1, 2), 21: (2, 1, 4), 1000: (2, 1, 4)}
+    memory = types.SimpleNamespace(memory_stats=lambda: {"bytes_limit": 100, "bytes_in_use": 60})
+    rooms = [local_room(memory, count_used_memory=counted) for counted in (False, True)]
+    assert rooms == [50, 20]
     monkeypatch.setattr(local, "_room", lambda device, **_: 1)
     split = Translator.load(run)
     assert dict(split.inference_model.mesh.shape) == {"data": 4, "fsdp": 1, "tensor": 2}

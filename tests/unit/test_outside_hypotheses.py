@@ -66,6 +66,7 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys
     assert first.bleu == pytest.approx(100) and first.exact_match == 100 and first.supervised
     assert second.exact_match == pytest.approx(100 * 11 / 12) and second.empty == 1
     assert second.supervised is False and result.config == {}
+    assert "empty hypotheses (fr-de: 1)" in result.notes
     assert second.unknown_characters is None and "| unknown |" not in quality_table([result])
     assert GPT in (output / "report.html").read_text()
     checksum = f"checksum of the files: {HypothesisFiles(folder).fingerprint()}"
@@ -162,7 +163,8 @@ def test_prompts_are_those_of_the_paper(benchmark, tmp_path, monkeypatch, capsys
     assert prompts == [f"French of '{source}'?" for source in sources]
     assert prompt_command.fill_template("[INPUT]", ("de", "fr"), "[SRC] [INPUT]") == "[SRC] [INPUT]"
     _prompt(monkeypatch, "--template", "[SOURCE]: [INPUT]")
-    assert "warning: --template: [SOURCE] stays as it is; replaced are" in capsys.readouterr().err
+    warning = "[SOURCE] stays as it is; replaced are [SRC], [TGT], [INPUT]"
+    assert f"warning: --template: {warning}\n" in capsys.readouterr().err
     for flags, message in (
         (("--template", "x"), r"--template: has no \[INPUT\]"),
         (("--paper", "two_stage"), "--paper=two_stage: has no prompt; choose registers"),

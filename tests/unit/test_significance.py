@@ -196,7 +196,9 @@ def test_the_best_systems_are_those_not_shown_to_be_worse():
     (group,) = direction_groups(results)
     worse, *good = (f"{group.mean(number, 'bleu').mean:.1f}" for number in range(3))
     assert good[0] != good[1]
-    assert significance.ties(group, "bleu", (1, 2)) and not significance.ties(group, "bleu", (0, 1))
+    assert significance.is_tie(group, "bleu", (1, 2)) and not significance.is_tie(
+        group, "bleu", (0, 1)
+    )
     bold = re.compile(r'<td class="best">([\d.]+)')
     best = bold.findall(report_page(results, significance=significance))
     assert {*good} <= {*best} and worse not in best

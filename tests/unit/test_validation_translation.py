@@ -68,7 +68,7 @@ def test_training_ends_without_a_better_score_also_after_an_interruption(
     assert "is at step 4 of 5: no better validation in 2 updates after step 2" in (
         error := capfd.readouterr().err
     )
-    assert "supervised loss" in error and "chrF++ 50.0" in error
+    assert "supervised loss" in error and "BLEU 1.0, chrF++ 50.0, off-target 0.0" in error
     assert searches == ["greedy"] * 4
     assert best_steps(whole, 2) == [2, 3]
     assert records(whole)[1]["validation"]["translation"]["zero_shot"]["chrf"] == 50.0
