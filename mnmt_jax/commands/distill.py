@@ -20,7 +20,7 @@ from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.languages import Direction
 
-_DIRECTIONS_AND_COLON = re.compile(r"\w+-\w+(,\w+-\w+)*:(?!//)")
+_DIRECTIONS_AND_COLON = re.compile(r"\w+-\w+(,\w+-\w+)*:")
 
 
 def make_parser() -> CommandParser:

@@ -88,7 +88,7 @@ def _bleu(sums: np.ndarray) -> np.ndarray:
     matches, total = np.split(sums[:, 2:], [_MAX_ORDER], axis=1)
     shortness = np.maximum(reference_length / np.maximum(length, 1), 1)
     penalty = np.where((length == 0) & (reference_length > 0), 0, np.exp(1 - shortness))
-    is_counted = np.logical_and.accumulate(total > 0, axis=1)  # orders up to the first without any
+    is_counted = total > 0  # a longer n-gram contains the shorter ones
     halvings = np.cumsum((matches == 0) & is_counted, axis=1)
     smoothed = np.where(matches > 0, matches, 0.5**halvings) / np.maximum(total, 1)
     with np.errstate(divide="ignore"):  # the logarithm of 0 makes a score of 0
