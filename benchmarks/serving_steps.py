@@ -40,7 +40,7 @@ from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.serving.line_engines import JobEngine, Result
 from mnmt_jax.serving.live_batcher import LiveBatcher
 from mnmt_jax.serving.settings import Settings
-from mnmt_jax.serving.warm_up import exempt_loaded_objects
+from mnmt_jax.serving.warm_up import freeze_garbage_collection
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def _measure(job: SentenceJob, lines: Sequence[LineOfText], flags: argparse.Name
     """Print the mean over steps of the least processor time of each step in all rounds."""
     rounds = []
     for number in range(1 + flags.rounds):  # the first one compiles
-        exempt_loaded_objects()
+        freeze_garbage_collection()
         engine = _TimedEngine(job, profile=flags.profile and number == flags.rounds)
         with alone():
             rounds.append(_round(engine, lines, flags.waiting or len(lines)))

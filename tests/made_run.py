@@ -20,7 +20,7 @@ from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimize
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
-from mnmt_jax.training.build import Built, build
+from mnmt_jax.training.build import TrainingSetup, build
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner
@@ -58,9 +58,9 @@ def kept_programs() -> Iterator[None]:
 
     Not for tests that change what is traced. Data, sessions and files are made anew.
     """
-    kept: dict[Any, Built] = {}
+    kept: dict[Any, TrainingSetup] = {}
 
-    def build_with_kept(config: Config) -> Built:
+    def build_with_kept(config: Config) -> TrainingSetup:
         made = build(config)
         whole, settings = made.config, made.config.train
         data = dataclasses.replace(whole.data, workers=0)

@@ -1,4 +1,4 @@
-"""Plan of a reproduction: what it trains, what that costs, which files it needs, its commands."""
+"""Plan of a reproduction: trainings, their cost, files and commands."""
 
 from __future__ import annotations
 

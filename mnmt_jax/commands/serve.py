@@ -194,12 +194,12 @@ def _listen(settings: Settings) -> socket.socket:
 
 def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:
     """Compile all shapes of the engine, and say so."""
-    from mnmt_jax.serving.warm_up import exempt_loaded_objects, warm_up
+    from mnmt_jax.serving.warm_up import freeze_garbage_collection, warm_up
 
     start = time.monotonic()
     searches = [search for job in jobs.values() for search in job.searches]
     for replica in (replica for search in searches for replica in search.replicas):
         warm_up(replica, settings.window)
-    exempt_loaded_objects()
+    freeze_garbage_collection()
     ready.set()
     say(f"ready: all shapes compiled in {time.monotonic() - start:.1f} s")

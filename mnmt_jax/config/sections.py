@@ -15,7 +15,7 @@ import gin
 
 from mnmt_jax.design.fields import (
     Amount,
-    Checked,
+    CheckedFields,
     Count,
     Layers,
     Length,
@@ -36,7 +36,7 @@ from mnmt_jax.errors import UserError
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
-class Data(Checked):
+class Data(CheckedFields):
     """Training data of a run and the layout of its rows.
 
     Attributes:
@@ -88,7 +88,7 @@ class Data(Checked):
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
-class Model(Checked):
+class Model(CheckedFields):
     """Sizes and structure of a model. Dimensions are defined only here.
 
     Attributes:
@@ -183,7 +183,7 @@ class Model(Checked):
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
-class Optimizer(Checked):
+class Optimizer(CheckedFields):
     """The optimizer, its schedule, and the loss.
 
     Attributes:
@@ -247,7 +247,7 @@ TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
-class Train(Checked):
+class Train(CheckedFields):
     """Length of a run, and its logging, validation and checkpoints.
 
     Attributes:
@@ -346,7 +346,7 @@ _LEAST_TEMPERATURE = 1e-3  # logits divided by it stay finite in float32
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
-class Decode(Checked):
+class Decode(CheckedFields):
     """Search settings of translation.
 
     Attributes:
@@ -438,7 +438,7 @@ class Decode(Checked):
 
 @gin.register
 @dataclasses.dataclass(frozen=True)
-class Mesh(Checked):
+class Mesh(CheckedFields):
     """Shape of the device mesh; its third axis, `data`, uses the remaining devices.
 
     Attributes:

@@ -115,7 +115,7 @@ def _exchanges(program: str) -> Iterator[tuple[str, str]]:
         yield computation, line
 
 
-def spread_exchanges(program: str) -> dict[str, tuple[str, str, int]]:
+def async_collective_fusions(program: str) -> dict[str, tuple[str, str, int]]:
     """Return the exchange of each fused computation that carries a spread one on.
 
     Returns:

@@ -12,7 +12,12 @@ import dataclasses
 import re
 from typing import Any
 
-from mnmt_jax.cost.collectives import instructions, loop_trip_counts, spread_exchanges, started
+from mnmt_jax.cost.collectives import (
+    async_collective_fusions,
+    instructions,
+    loop_trip_counts,
+    started,
+)
 from mnmt_jax.cost.cycle_estimates import stated_cycles
 
 _FUSED = re.compile(
@@ -46,7 +51,7 @@ def find_overlaps(program: str) -> tuple[Overlap, ...]:
     Args:
         program: HLO text for one device, `compiled.as_text()`, which is scheduled.
     """
-    times, spread = loop_trip_counts(program), spread_exchanges(program)
+    times, spread = loop_trip_counts(program), async_collective_fusions(program)
     totals: dict[str, Overlap] = {}
     running: dict[tuple[str, str], Any] = {}  # kind, bytes, and cycles before it
     elapsed: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Plans of chunks: which pairs are in which row of which batch, and which rows a process reads."""
+"""Plans of chunks: the pairs of each row and batch, and the rows of each process."""
 
 from __future__ import annotations
 

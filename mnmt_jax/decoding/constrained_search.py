@@ -31,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mnmt_jax.decoding.search import BeamSearch, BeamState, Hypotheses, Request, Step
 from mnmt_jax.decoding.search_arrays import AnyArray, pick
 from mnmt_jax.decoding.search_terms import SearchTerms
-from mnmt_jax.distributed.per_device import top_of_rows
+from mnmt_jax.distributed.per_device import sharded_top_k
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID
 
 _UNUSED = 1 << 20  # length of an alternative that is not used, missing tokens of no hypothesis
@@ -174,7 +174,7 @@ def _candidates(
     values: Float[Array, "batch beam vocab"], following: Int[Array, "batch beam terms"], best: int
 ) -> tuple[Float[Array, "batch beam candidates"], Int[Array, "batch beam candidates"]]:
     """Return values and tokens of the best continuations and of those that continue terms."""
-    best_values, best_tokens = top_of_rows(values, min(best, values.shape[-1]))
+    best_values, best_tokens = sharded_top_k(values, min(best, values.shape[-1]))
     tokens = jnp.concatenate([best_tokens.astype(jnp.int32), following], axis=2)
     term_values = jnp.take_along_axis(values, following, axis=2)
     candidate_values = jnp.concatenate([best_values, term_values], axis=2)

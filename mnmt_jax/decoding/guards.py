@@ -214,7 +214,7 @@ def highest_count(text: str, language: str) -> int:
 
 
 def longest_run(text: str) -> int:
-    """Return how often one to four words are repeated, most, without others between."""
+    """Return the largest number of immediate repetitions of one to four words."""
     words, longest = _words(text), 1
     for size in range(1, _WORDS + 1):
         equal = 0

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.distributed.per_device import top_of_rows
+from mnmt_jax.distributed.per_device import sharded_top_k
 
 AnyArray = Array | np.ndarray  # the host passes and receives NumPy
 _Count = int | Int[AnyArray, ""]
@@ -96,7 +96,7 @@ def rank_continuations(
     """
     batch, beam, vocab = values.shape
     candidates = min(2 * beam, vocab)
-    best, tokens = top_of_rows(values if penalties is None else values - penalties, candidates)
+    best, tokens = sharded_top_k(values if penalties is None else values - penalties, candidates)
     if penalties is not None:
         best = jnp.take_along_axis(values, tokens, axis=2)
     totals = live_scores[:, :, None] + (best - normalizer[:, :, None])
@@ -104,7 +104,7 @@ def rank_continuations(
     if penalties is not None:
         by_beam = jnp.broadcast_to(penalties, values.shape)
         ranking = totals - jnp.take_along_axis(by_beam, tokens, axis=2)
-    scores, flat = top_of_rows(ranking.reshape(batch, -1), 2 * beam)
+    scores, flat = sharded_top_k(ranking.reshape(batch, -1), 2 * beam)
     if penalties is not None:
         scores = pick(totals.reshape(batch, -1), flat)
     return scores, flat // candidates, pick(tokens.reshape(batch, -1), flat)

@@ -141,7 +141,7 @@ def search_terms(encoded: Sequence[EncodedTerms], size: int) -> SearchTerms:
 
 
 def missing_terms(terms: LineTerms, text: str, *, ignore_case: bool = False) -> tuple[str, ...]:
-    """Return the sources of required terms that a translation has not, or not as often.
+    """Return the sources of required terms that a translation lacks, or has too rarely.
 
     Args:
         terms: the terms.

@@ -146,7 +146,7 @@ class LineOfText:
 
 
 def last_retry(pieces: Iterable[Translation]) -> str | None:
-    """Return the last search that made any of some translations; None for first ones."""
+    """Return the latest further search that made one of the translations; None if none did."""
     # Names of searches sort in their order (`mnmt_jax.decoding.retry`).
     return max((piece.retried for piece in pieces if piece.retried), default=None)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.distributed.per_device import top_of_rows
+from mnmt_jax.distributed.per_device import sharded_top_k
 
 
 def truncate(
@@ -35,7 +35,7 @@ def truncate(
         logits = jnp.where(is_probable | is_best, logits, -jnp.inf)
     if top_k == logits.shape[-1] and top_p >= 1.0:
         return logits, None
-    logits, tokens = top_of_rows(logits, top_k)
+    logits, tokens = sharded_top_k(logits, top_k)
     mass = jax.nn.softmax(logits, axis=-1)
     mass_before = jnp.cumsum(mass, axis=-1) - mass
     is_first = jnp.arange(top_k)[None, None] == 0

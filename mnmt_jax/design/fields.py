@@ -49,7 +49,7 @@ def _plain(limit: float) -> str:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Named:
+class NamedValues:
     """The (name, value) pairs allowed in a field; `()` is allowed too.
 
     Attributes:
@@ -131,7 +131,7 @@ Seed = Annotated[int, Range(low=0, high=2**32 - 1)]
 Weight = Annotated[float, Range(low=0, high=_LARGE)]
 Positive = Annotated[float, Range(low=1e-6, high=_LARGE)]
 Rate = Annotated[float, Range(low=0, high=1, exclude_high=True)]  # of dropout or label smoothing
-Positions = Annotated[tuple[Any, ...], Named({"sinusoidal": Positive, "learned": Count})]
+Positions = Annotated[tuple[Any, ...], NamedValues({"sinusoidal": Positive, "learned": Count})]
 TaskWeights = Annotated[
     tuple[Any, ...],
     Records(
@@ -158,7 +158,7 @@ _LARGEST_INTEGER = 2**64
 _KINDS: Mapping[type, str] = {int: "an integer", float: "a number", str: "a string in quotes"}
 
 
-class Checked:
+class CheckedFields:
     """Base of configuration dataclasses: checks all fields and converts them to their types."""
 
     def __post_init__(self) -> None:
@@ -183,7 +183,7 @@ def field_types(section: type) -> Mapping[str, Any]:
 def _checked(field: str, value: Any, kind: Any) -> Any:
     """Return a value converted to its declared type: lists to tuples, integers to floats."""
     allowed = _allowed(kind)
-    if isinstance(allowed, Named | Records):
+    if isinstance(allowed, NamedValues | Records):
         return allowed.checked(field, value)
     if typing.get_origin(kind) is not tuple:
         return _checked_entry(field, value, value, kind)

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from mnmt_jax.design.fields import Checked
+from mnmt_jax.design.fields import CheckedFields
 from mnmt_jax.design.method_hooks import (
     Config,
     ModelHooks,
@@ -23,7 +23,7 @@ from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 
 
-class Method(Checked, ModelHooks, TrainingHooks, SourceRunHooks, VocabularyHooks):
+class Method(CheckedFields, ModelHooks, TrainingHooks, SourceRunHooks, VocabularyHooks):
     """A method: a frozen dataclass of settings, bound by gin under the name of the class.
 
     `class Adaption(Method, name="adaption")` is selected by `Model.methods = ('adaption',)`, or by

@@ -58,22 +58,22 @@ def keep_by_hash(rng: Array, keep_prob: float, shape: Sequence[int]) -> Bool[Arr
 
     Source of the hash: Wellons's search for 32-bit hashes by bias ("lowbias32").
     """
-    keys = hashed_words(rng)
+    keys = hash_key_words(rng)
     row = jnp.zeros((1,) * len(shape), jnp.uint32)
     for axis, size in enumerate(shape[:-1]):  # each iota is partitioned independently of the mesh
         row = row * jnp.uint32(size) + _indices(shape, axis)
         if axis == 0 and (offset := first_row(size)) is not None:
             row = row + offset.astype(jnp.uint32)
     column = _indices(shape, len(shape) - 1)
-    return kept_at((keys[0], keys[-1]), row, column, keep_prob)
+    return keep_at_indices((keys[0], keys[-1]), row, column, keep_prob)
 
 
-def hashed_words(rng: Array) -> list[Int[Array, ""]]:
+def hash_key_words(rng: Array) -> list[Int[Array, ""]]:
     """Return the hashed words of a key; `keep_by_hash` uses one for rows and one for columns."""
-    return [mixed(word) for word in jax.random.key_data(rng).reshape(-1)]
+    return [mix32(word) for word in jax.random.key_data(rng).reshape(-1)]
 
 
-def kept_at(
+def keep_at_indices(
     words: tuple[Array, Array], row: Int[Array, "*b"], column: Int[Array, "*b"], keep_prob: float
 ) -> Bool[Array, "*b"]:
     """Draw a mask for elements by their indices, which broadcast to each other.
@@ -84,7 +84,7 @@ def kept_at(
         column: index in the row, uint32.
         keep_prob: fraction of the elements kept.
     """
-    bits = mixed(mixed(row ^ words[0]) ^ mixed(column ^ words[1]))
+    bits = mix32(mix32(row ^ words[0]) ^ mix32(column ^ words[1]))
     return bits < jnp.uint32(min(round(keep_prob * 2**32), 2**32 - 1))
 
 
@@ -106,7 +106,7 @@ def _indices(shape: Sequence[int], axis: int) -> Int[Array, "*b"]:
     return jax.lax.broadcasted_iota(jnp.uint32, iota_shape, axis)
 
 
-def mixed(words: Int[Array, "*b"]) -> Int[Array, "*b"]:
+def mix32(words: Int[Array, "*b"]) -> Int[Array, "*b"]:
     """Hash uint32 words bijectively."""
     for shift, multiplier in zip((16, 15), MULTIPLIERS, strict=True):
         words = (words ^ (words >> shift)) * jnp.uint32(multiplier)

@@ -15,15 +15,15 @@ from mnmt_jax.distributed.sharding import (
     RULES,
     axis_shards,
     first_row,
+    gather_table_width,
     has_mesh,
-    whole_width,
 )
 
 _SUM = PartitionSpec()  # replicated
 
 
 def row_shards(rows: Array) -> int:
-    """Return the number of shards that `on_own_rows` can split rows into.
+    """Return the number of shards that `shard_map_rows` can split rows into.
 
     Args:
         rows: [rows, ...].
@@ -40,7 +40,7 @@ def vocab_shards() -> int:
     return _axis_shards("vocab")
 
 
-def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callable:
+def shard_map_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callable:
     """Run a function on the rows of each device, reducing sums over devices only once.
 
     By default the compiler reduces over devices in every iteration of a loop that forms a sum.
@@ -83,7 +83,7 @@ def on_own_rows(function: Callable, shards: int, kinds: Sequence[str]) -> Callab
     return call
 
 
-def look_up_rows(table: Array, tokens: Array) -> Array:
+def sharded_embedding_lookup(table: Array, tokens: Array) -> Array:
     """Look up rows of a table whose width `fsdp` may split.
 
     The devices of an `fsdp` group look up the tokens of all of them, each in its part of the width,
@@ -100,9 +100,9 @@ def look_up_rows(table: Array, tokens: Array) -> Array:
     (axis,), (vocab, embed) = RULES["embed"], table.shape
     shards, rows = _axis_shards("embed"), row_shards(tokens)
     if rows == 1 or shards == 1 or embed % shards or vocab_shards() > 1:
-        return whole_width(table)[tokens]
+        return gather_table_width(table)[tokens]
     if tokens.size // rows >= vocab:
-        return whole_width(table)[tokens]
+        return gather_table_width(table)[tokens]
 
     def local(part: Array, tokens: Array) -> Array:
         vectors = part[jax.lax.all_gather(tokens, axis, tiled=True)]
@@ -180,7 +180,7 @@ def _sum_and_shard(spec: PartitionSpec, array: Array, axes: Sequence[str]) -> Ar
     return jax.lax.psum(array, tuple(axis for axis in axes if axis not in scattered))
 
 
-def top_of_rows(values: Array, count: int) -> tuple[Array, ...]:
+def sharded_top_k(values: Array, count: int) -> tuple[Array, ...]:
     """Return what `jax.lax.top_k` returns, computed by each device on its rows.
 
     By default the compiler gathers all rows on every device: in a search, the logits of the whole
@@ -201,7 +201,7 @@ def top_of_rows(values: Array, count: int) -> tuple[Array, ...]:
     return _per_device(local, PartitionSpec(), (values,), PartitionSpec(RULES["batch"]))((), values)
 
 
-def map_rows(function: Callable[..., Array], slots: Any, rows: tuple[Array, ...]) -> Array:
+def shard_map_slots(function: Callable[..., Array], slots: Any, rows: tuple[Array, ...]) -> Array:
     """Apply a function to the rows of each device, whose positions select one of several slots.
 
     Parameters of slots that are split over `fsdp` are not moved: the rows of its devices are
@@ -255,8 +255,8 @@ def _per_device(
     )
 
 
-def splits_rows_and_heads(states: Array) -> bool:
-    """Return whether `by_rows_and_heads` accepts arrays [rows, length, heads, head_dim] like this.
+def can_shard_rows_and_heads(states: Array) -> bool:
+    """Return whether `shard_map_rows_and_heads` accepts an array [rows, length, heads, head_dim].
 
     True without a mesh set by `compile_on`, or if the mesh divides rows and heads.
     """
@@ -268,7 +268,7 @@ def _axis_shards(axis: str) -> int:
     return axis_shards(axis, jax.sharding.get_abstract_mesh()) if has_mesh() else 1
 
 
-def by_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
+def shard_map_rows_and_heads(function: Callable[..., Array], like: Array) -> Callable[..., Array]:
     """Run a function on the rows and heads of each device, with their offsets in the whole array.
 
     Args:

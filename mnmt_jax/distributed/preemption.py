@@ -64,7 +64,7 @@ _KEYS = (
 
 
 def metadata_host(variables: Mapping[str, str] = os.environ) -> str | None:
-    """Return the address of the metadata server, or None if this is no machine of Google's.
+    """Return the address of the metadata server, or None if this machine is not on Google Cloud.
 
     Args:
         variables: `GCE_METADATA_HOST` names the server, as for Google's clients, and
@@ -83,7 +83,7 @@ def metadata_host(variables: Mapping[str, str] = os.environ) -> str | None:
 
 @contextlib.contextmanager
 def watch_for_preemption(on_notice: Callable[[str], None]) -> Iterator[None]:
-    """Call a function, in another thread, when the cloud announces that this machine goes.
+    """Call a function, in another thread, when Google Cloud announces this machine's preemption.
 
     Args:
         on_notice: takes a description of the notice; called at most once per key.

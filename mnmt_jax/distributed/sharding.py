@@ -1,8 +1,8 @@
 """Mesh and sharding rules: the logical axes of arrays and the mesh axes that split them.
 
 The mesh has three axes. `data` splits the rows of a batch, `fsdp` splits rows and parameters,
-`tensor` splits heads, feed-forward width and vocabulary. Activations stay split by rows, which
-`split_rows` enforces after every projection; everything else (collectives, moments) follows.
+`tensor` splits heads, feed-forward width and vocabulary. `constrain_row_sharding` keeps activations
+split by rows after every projection; everything else (collectives, moments) follows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "kv": (),
     "rank": (),
     "vocab": ("tensor",),
-    "slot": ("fsdp",),  # of per-language parameters; `map_rows` sends positions to their devices
+    "slot": (
+        "fsdp",
+    ),  # of per-language parameters; `shard_map_slots` sends positions to their devices
 }
 
 # Suffix of a parameter's path -> its logical axes. Sublayers may define further entries, which are
@@ -92,7 +94,7 @@ PARAMETER_AXES: dict[str, tuple[str, ...]] = {
 }
 
 # Axes that may stay unsplit: published vocabularies have odd sizes, and the number of slots is the
-# number of languages. Such a parameter is split along another axis. `on_own_rows` splits
+# number of languages. Such a parameter is split along another axis. `shard_map_rows` splits
 # vocabularies where it matters for speed.
 _MAY_STAY_WHOLE = ("vocab", "slot")
 
@@ -317,7 +319,9 @@ def local_batch_shards(mesh: jax.sharding.Mesh) -> tuple[int, ...]:
     return tuple(sorted({index[0].start or 0 for index in index_by_device.values() if index}))
 
 
-def split_rows(states: Array, bias: str = "", extra_axes: ParamAxes = _NO_AXES) -> Array:
+def constrain_row_sharding(
+    states: Array, bias: str = "", extra_axes: ParamAxes = _NO_AXES
+) -> Array:
     """Constrain activations to be split by rows over `data` and `fsdp`.
 
     By default the compiler may follow a parameter, which `fsdp` splits too, and give every device
@@ -338,7 +342,7 @@ def split_rows(states: Array, bias: str = "", extra_axes: ParamAxes = _NO_AXES) 
     )
 
 
-def whole_width(table: Array) -> Array:
+def gather_table_width(table: Array) -> Array:
     """Gather the width of an embedding table, so that looking up a row gives a complete vector.
 
     Args:
@@ -407,7 +411,7 @@ def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> C
     Each call ends with `wait_on_cpu`.
 
     Args:
-        mesh: from `make_mesh`; used by `split_rows`.
+        mesh: from `make_mesh`; used by `constrain_row_sharding`.
         function: pure.
         options: of `jax.jit`.
     """

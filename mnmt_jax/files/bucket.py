@@ -1,4 +1,4 @@
-"""Runs in Google Cloud Storage buckets: direct checkpoints, mirrored small files.
+"""Google Cloud Storage: paths, copies, and local mirrors of runs and token caches.
 
 Orbax and tensorstore write arrays into a bucket directly. All other files of a run are small: a
 process works on a local copy, and `Mirror.publish` copies changed files back.

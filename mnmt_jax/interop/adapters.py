@@ -68,7 +68,7 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
     Args:
         run_dir: the run, trained with `Model.lora_rank`.
         directory: folder to create; must not exist or be empty.
-        step: as in `restore_params`.
+        step: as in `load_params`.
 
     Raises:
         UserError: if the run has no LoRA, or trained other parameters too.
@@ -111,7 +111,7 @@ def load_adapter(
         run_dir: the run without LoRA.
         directory: folder from `save_adapter`.
         output: run directory to create; must not exist or be empty.
-        step: step of `run_dir`, as in `restore_params`.
+        step: step of `run_dir`, as in `load_params`.
 
     Raises:
         UserError: if the folder holds no adapter, it is damaged, or it belongs to another run.
@@ -147,7 +147,7 @@ def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None)
     Args:
         run_dir: the run, trained with `Model.lora_rank`.
         output: run directory to create; must not exist or be empty.
-        step: as in `restore_params`.
+        step: as in `load_params`.
 
     Raises:
         UserError: if the run has no LoRA.

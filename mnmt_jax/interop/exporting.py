@@ -34,7 +34,7 @@ def export_checkpoint(
         kind: `ctranslate2`, `fairseq`, `huggingface` or `t5x`.
         run_dir: run directory.
         directory: folder to create; must not exist or be empty.
-        step: as in `restore_params`.
+        step: as in `load_params`.
 
     Returns:
         The files written.

@@ -37,7 +37,7 @@ from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, Sublayer
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.attention import IMPLEMENTATIONS
 from mnmt_jax.model.block import Block
-from mnmt_jax.model.context import Context, PositionInfo, SpanReader
+from mnmt_jax.model.context import Context, PositionInfo, SpanAttention
 from mnmt_jax.model.intermediates import is_requested, record
 from mnmt_jax.model.modules import Projection, layer_norm, linear, sinusoid
 from mnmt_jax.model.position_losses import (
@@ -153,7 +153,7 @@ class _Critic(Block, Kind):
         """Return its predictions of the positions."""
         stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: info.segment_ids}
         masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, ids)
-        reader = SpanReader(masks, {}, stage, self.config.attention)
+        reader = SpanAttention(masks, {}, stage, self.config.attention)
         context = Context({SOURCE: info.positions}, ids, {}, reader)
         return self({SOURCE: states}, context)[0][SOURCE]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
@@ -13,7 +14,7 @@ from mnmt_jax.design.plan import Kind, Layer, Sublayer
 from mnmt_jax.model.context import Context, PositionInfo, Spans
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.modules import layer_norm
-from mnmt_jax.model.rematerialization import ATTENTION, may_save
+from mnmt_jax.model.rematerialization import ATTENTION
 
 
 class SublayerStack:
@@ -44,7 +45,7 @@ class SublayerStack:
             context: inputs of the sublayers besides the states.
 
         Returns:
-            The new states, and the keys and values that the reader returns from self-attention.
+            The new states, and the keys and values of self-attention.
         """
         keys_values: Any = {}
         for sublayer in sublayers:
@@ -65,7 +66,8 @@ class SublayerStack:
         heads, keys_values = attention.read(inputs, context)
 
         def add(states: Array, heads: Array) -> Array:
-            change = may_save(ATTENTION, attention.out(may_save(ATTENTION, heads)))
+            heads = checkpoint_name(heads, ATTENTION)
+            change = checkpoint_name(attention.out(heads), ATTENTION)
             return self._leave(sublayer, states, change, context.deterministic)
 
         return context.map(add, spans, heads), keys_values

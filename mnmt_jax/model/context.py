@@ -1,8 +1,8 @@
-"""Inputs of sublayers besides the states: positions, segments, languages, and the attention reader.
+"""Inputs of sublayers besides the states: positions, segments, languages, and attention.
 
-A `Context` is passed with a batch through the layers of a stage. Its reader implements attention:
-over all positions of the batch at once (`SpanReader`), or from one new position of every beam to
-the decoding cache (`StepReader`). A layer therefore has a single forward pass.
+A `Context` is passed with a batch through the layers of a stage. Its attention is
+over all positions of the batch at once (`SpanAttention`), or from one new position of every beam to
+the decoding cache (`StepAttention`). A layer therefore has a single forward pass.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.model.attention import IMPLEMENTATIONS
-from mnmt_jax.model.attention.core import Dropout, Readable, attend, attend_beams
+from mnmt_jax.model.attention.core import Dropout, StepKeyValues, attend, attend_beams
 from mnmt_jax.model.key_values import KeyValue, LayerCache, write
 
 Spans = dict[str, Array]
 Memory = tuple[Array, Array]  # states [batch, k, embed], mask [batch, 1, q, k]
 
 
-class Projects(Protocol):
+class KeyValueProjection(Protocol):
     """A module with the key and value projections of cross-attention."""
 
     def project_keys_values(self, states: Array) -> KeyValue:
@@ -34,7 +34,7 @@ class Projects(Protocol):
 
 
 @flax.struct.dataclass
-class SpanReader:
+class SpanAttention:
     """Attention over all positions of the batch.
 
     Attributes:
@@ -64,7 +64,7 @@ class SpanReader:
         return heads, keys_values
 
     def cross_attend(
-        self, role: str, attention: Projects, queries: Array, dropout: Dropout
+        self, role: str, attention: KeyValueProjection, queries: Array, dropout: Dropout
     ) -> tuple[Array, KeyValue]:
         """Return a role's cross-attention output, per head, and the memory's keys and values."""
         states, mask = self.memory[role]
@@ -75,7 +75,7 @@ class SpanReader:
 
 
 @flax.struct.dataclass
-class StepReader:
+class StepAttention:
     """Attention from the new position of each beam to a layer's cache.
 
     Attributes:
@@ -95,12 +95,12 @@ class StepReader:
         del dropout  # training only
         ((role, role_queries),) = queries.items()
         growing = write(self.layer.growing_kv, keys_values[role], self.index)
-        past_readable = Readable(growing.keys, growing.values, self.past)
+        past_readable = StepKeyValues(growing.keys, growing.values, self.past)
         static = () if self.layer.static is None else (self.layer.static,)
         return {role: attend_beams(role_queries, (*static, past_readable))}, growing
 
     def cross_attend(
-        self, role: str, attention: Projects, queries: Array, dropout: Dropout
+        self, role: str, attention: KeyValueProjection, queries: Array, dropout: Dropout
     ) -> tuple[Array, KeyValue]:
         """Return the cross-attention output by head, and the memory's keys and values."""
         del role, attention, dropout
@@ -122,7 +122,7 @@ class Context:
             [batch, segments, embed], if any kind uses them.
         layers: states of each role after each earlier layer, before the first layer of a stage;
             empty elsewhere and in decoding steps.
-        reader: implements attention; None outside layers.
+        attention: `SpanAttention` or `StepAttention`; None outside layers.
         deterministic: no dropout.
         joined: apply positionwise functions to the concatenation of all spans. This is faster to
             trace, but copies arrays, and the compiler cannot remove the work of single roles.
@@ -131,7 +131,7 @@ class Context:
     positions: Spans
     segment_ids: Spans
     languages: dict[str, Array]
-    reader: Any = None
+    attention: Any = None
     tags: dict[str, Array] = flax.struct.field(default_factory=dict)
     layers: tuple[Spans, ...] = ()
     deterministic: bool = flax.struct.field(pytree_node=False, default=True)

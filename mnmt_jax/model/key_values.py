@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.model.attention.core import Readable, keys_axis
+from mnmt_jax.model.attention.core import StepKeyValues, keys_axis
 
 
 @flax.struct.dataclass
@@ -44,7 +44,7 @@ class KeyValue:
 SpanKeyValue = tuple[KeyValue, Sequence[Int[Array, "batch part"]]]
 
 
-def readable(keys_values: SpanKeyValue | None, beam: int) -> Readable | None:
+def step_key_values(keys_values: SpanKeyValue | None, beam: int) -> StepKeyValues | None:
     """Return keys and values in the layout of decoding steps, with padding masked.
 
     Args:
@@ -55,7 +55,7 @@ def readable(keys_values: SpanKeyValue | None, beam: int) -> Readable | None:
         return None
     by_head = keys_values[0].by_head(beam)
     is_token = jnp.concatenate(keys_values[1], axis=1) != 0
-    return Readable(by_head.keys, by_head.values, is_token[:, None])
+    return StepKeyValues(by_head.keys, by_head.values, is_token[:, None])
 
 
 @flax.struct.dataclass
@@ -69,8 +69,8 @@ class LayerCache:
         growing_kv: by head, of length max_steps * beam, with those of one step side by side.
     """
 
-    static: Readable | None
-    memory: Readable | None
+    static: StepKeyValues | None
+    memory: StepKeyValues | None
     growing_kv: KeyValue
 
 

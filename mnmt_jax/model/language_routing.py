@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.distributed.per_device import map_rows
+from mnmt_jax.distributed.per_device import shard_map_slots
 
 Activation = Callable[[Array], Array]
 States = Float[Array, "positions embed"]
@@ -146,7 +146,7 @@ def route(
         outputs = implementation(flat, flat_slots, branches, activation)
         return outputs.reshape(states.shape)
 
-    return map_rows(compute, branches, (states, jnp.broadcast_to(slots, states.shape[:2])))
+    return shard_map_slots(compute, branches, (states, jnp.broadcast_to(slots, states.shape[:2])))
 
 
 class _Blocks(NamedTuple):

@@ -28,7 +28,7 @@ _UNROLLED = 2  # last layers of a stage, where the compiler removes the dead wor
 
 
 class LayerOutput(NamedTuple):
-    """States of each role after a layer, and what the reader returns from self-attention."""
+    """States of each role after a layer, and the keys and values of its self-attention."""
 
     spans: Spans
     keys_values: Any

@@ -14,7 +14,7 @@ from jax.custom_derivatives import linear_call
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.distributed.sharding import platform, split_rows
+from mnmt_jax.distributed.sharding import constrain_row_sharding, platform
 from mnmt_jax.model.lora import LORA_A, LORA_B
 from mnmt_jax.model.param_patterns import matches
 from mnmt_jax.model.quantized_weights import QUANTIZED_TYPES, affine
@@ -91,7 +91,7 @@ class Projection(nn.DenseGeneral, kw_only=True):
     def __call__(self, states: Float[Array, "*b"]) -> Float[Array, "*c"]:
         """Apply the map to the last axes, as many as `axis` names."""
         path = "/".join(self.path)
-        mapped = split_rows(self._mapped(states), f"{path}/bias", dict(self.extra_axes))
+        mapped = constrain_row_sharding(self._mapped(states), f"{path}/bias", dict(self.extra_axes))
         if not self._carries_lora(path):
             return mapped
         inputs = (

@@ -1,4 +1,4 @@
-"""The translation model for any layout: `logits`, `prefill` and `step`.
+"""The network of any layout: `logits`, `prefill` and `step`.
 
 `features` are the inputs of the output tables, for losses that never hold all logits at once.
 """
@@ -20,13 +20,20 @@ from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
 from mnmt_jax.design.objective import Batch, States
 from mnmt_jax.design.plan import Head, Kind, Layer, StagePlan, Table
-from mnmt_jax.distributed.sharding import platform, split_rows, whole_width
+from mnmt_jax.distributed.sharding import constrain_row_sharding, gather_table_width, platform
 from mnmt_jax.errors import UserError
 from mnmt_jax.model import key_values
 from mnmt_jax.model.attention import IMPLEMENTATIONS
 from mnmt_jax.model.attention.core import pair_mask
 from mnmt_jax.model.block import SublayerStack
-from mnmt_jax.model.context import Context, PositionInfo, SpanReader, Spans, StepReader, map_spans
+from mnmt_jax.model.context import (
+    Context,
+    PositionInfo,
+    SpanAttention,
+    Spans,
+    StepAttention,
+    map_spans,
+)
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.key_values import Cache, KeyValue, LayerCache, SpanKeyValue
 from mnmt_jax.model.layer_stack import LayerOutput, LayerStack
@@ -225,14 +232,16 @@ class Network(LayerStack, SublayerStack):
         _, memory, outputs = self._run(batch, self.plan.static(), True, looped=looped)
         rows = jax.tree.leaves(dict(batch))[0].shape[0]
         growing = key_values.new_growing(self.config, rows, beam, max_steps)
-        readable = functools.partial(key_values.readable, beam=beam)
+        step_key_values = functools.partial(key_values.step_key_values, beam=beam)
         layers = []
         for (stage, layer), block, output in zip(
             self.plan.layers(), self.layer, outputs, strict=True
         ):
             if self.layout.generated in stage.roles:
-                static = readable(self._static_keys_values(stage, output.keys_values, batch))
-                memory_kv = readable(self._memory_keys_values(stage, layer, block, memory, batch))
+                static = step_key_values(self._static_keys_values(stage, output.keys_values, batch))
+                memory_kv = step_key_values(
+                    self._memory_keys_values(stage, layer, block, memory, batch)
+                )
                 layers.append(LayerCache(static, memory_kv, growing))
         ancestry = key_values.new_ancestry(rows, beam, max_steps)
         return Cache(tuple(layers), jnp.zeros((), jnp.int32), ancestry, self._languages(batch))
@@ -264,8 +273,8 @@ class Network(LayerStack, SublayerStack):
             spans, _ = self.apply_sublayers(stage_plan.before, spans, context)
             for _ in stage_plan.layers:
                 layer = cache.layers[len(layers)]
-                reader = StepReader(layer, cache.index, past)
-                layer_context = dataclasses.replace(context, reader=reader)
+                attention = StepAttention(layer, cache.index, past)
+                layer_context = dataclasses.replace(context, attention=attention)
                 output = self.one_layer(len(after), spans, layer_context)
                 spans = output.spans
                 layers.append(dataclasses.replace(layer, growing_kv=output.keys_values))
@@ -316,8 +325,8 @@ class Network(LayerStack, SublayerStack):
             }
             before_context = dataclasses.replace(context, layers=tuple(o.spans for o in layers))
             spans, _ = self.apply_sublayers(stage_plan.before, spans, before_context)
-            reader = self._reader(stage, memory, context.segment_ids) if stage.roles else None
-            layer_context = dataclasses.replace(context, reader=reader)
+            attention = self._attention(stage, memory, context.segment_ids) if stage.roles else None
+            layer_context = dataclasses.replace(context, attention=attention)
             outputs = self.apply_layers(
                 stage_plan, len(layers), spans, layer_context, looped=looped
             )
@@ -343,17 +352,19 @@ class Network(LayerStack, SublayerStack):
         first_tag, table = self.vocab_size - count, self.plan.table_of(SOURCE)
         tagged = languages if count else {}
         return {
-            name: split_rows(self._look_up_tokens(table, first_tag + jnp.maximum(index, 0)))
+            name: constrain_row_sharding(
+                self._look_up_tokens(table, first_tag + jnp.maximum(index, 0))
+            )
             for name, index in tagged.items()
         }
 
-    def _reader(self, stage: Stage, memory: Spans, segment_ids: Spans) -> SpanReader:
+    def _attention(self, stage: Stage, memory: Spans, segment_ids: Spans) -> SpanAttention:
         masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, segment_ids)
         edges = {
             reader: (memory[read], pair_mask(Sees.FULL, segment_ids[reader], segment_ids[read]))
             for reader, read in stage.memory
         }
-        return SpanReader(masks, edges, stage, self.config.attention)
+        return SpanAttention(masks, edges, stage, self.config.attention)
 
     def _head_inputs(
         self, after: Sequence[Any], context: Context
@@ -408,7 +419,7 @@ class Network(LayerStack, SublayerStack):
             case ("sinusoidal", base):
                 vectors = vectors + sinusoid(positions, config.embed, base)
             case ("learned", _):
-                vectors = vectors + whole_width(self.position_tables[table.name])[positions]
+                vectors = vectors + gather_table_width(self.position_tables[table.name])[positions]
         return vectors.astype(jnp.dtype(config.dtype))
 
     def _look_up_tokens(self, table: Table, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
@@ -418,7 +429,7 @@ class Network(LayerStack, SublayerStack):
         return vectors
 
     def _look_up(self, table: Table, tokens: Array, positions: Array) -> Array:
-        return split_rows(self._embed(table, tokens, positions))
+        return constrain_row_sharding(self._embed(table, tokens, positions))
 
     def _embed_spans(self, batch: Batch, roles: list[str]) -> Spans:
         """Look up all spans of a table at once: its gradient is summed over devices once."""

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.distributed.per_device import look_up_rows
-from mnmt_jax.distributed.sharding import param_axes_of, platform, whole_width
+from mnmt_jax.distributed.per_device import sharded_embedding_lookup
+from mnmt_jax.distributed.sharding import gather_table_width, param_axes_of, platform
 
 KERNEL = "kernel"  # last part of a kernel's path
 LARGEST = 127  # of the int8 values, symmetric around zero
@@ -44,7 +44,7 @@ class Bfloat16:
 
     def rows(self, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
         """Return rows of a table, float32."""
-        return whole_width(self.values)[tokens].astype(jnp.float32)
+        return gather_table_width(self.values)[tokens].astype(jnp.float32)
 
 
 @jax.tree_util.register_dataclass
@@ -78,7 +78,7 @@ class Int8:
 
     def rows(self, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
         """Return rows of a table, float32."""
-        vectors = whole_width(self.values)[tokens].astype(jnp.float32)
+        vectors = gather_table_width(self.values)[tokens].astype(jnp.float32)
         return vectors * self.scale[tokens][..., None]
 
 
@@ -160,7 +160,7 @@ def look_up(table: Any, tokens: Int[Array, "*b"]) -> Float[Array, "*b embed"]:
     """Return rows of a table, float32 unless it is an array of another dtype."""
     if isinstance(table, QUANTIZED_TYPES):
         return table.rows(tokens)
-    return look_up_rows(table, tokens)
+    return sharded_embedding_lookup(table, tokens)
 
 
 def _contract(states: Array, values: Array, inputs: tuple[int, ...], sum_dtype: Any) -> Array:

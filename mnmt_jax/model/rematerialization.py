@@ -1,4 +1,4 @@
-"""Rematerialization: what the backward pass of a layer recomputes, and what it reads."""
+"""Rematerialization: names of saved arrays, and the policy of checkpointing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
 
@@ -16,11 +14,6 @@ ATTENTION, MLP = "attention", "mlp"
 feed-forward layer."""
 # `Model.remat` -> what is saved nevertheless.
 _SAVED: Mapping[Any, tuple[str, ...]] = {"elementwise": (ATTENTION, MLP), "mlp": (ATTENTION,)}
-
-
-def may_save(name: str, array: Array) -> Array:
-    """Return an array that the forward pass saves under some values of `Model.remat`."""
-    return checkpoint_name(array, name)
 
 
 def save_policy(config: Model) -> Any:

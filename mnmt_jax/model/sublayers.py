@@ -17,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from mnmt_jax.config.sections import Model
@@ -37,7 +38,7 @@ from mnmt_jax.model.modules import (
     uniform_fan_in,
     xavier_uniform,
 )
-from mnmt_jax.model.rematerialization import ATTENTION, MLP, may_save
+from mnmt_jax.model.rematerialization import ATTENTION, MLP
 
 
 class Attention(nn.Module, Kind):
@@ -68,12 +69,12 @@ class Attention(nn.Module, Kind):
     ) -> Float[Array, "*b heads head_dim"]:
         """Return queries scaled by head_dim ** -0.5, after the bias."""
         queries = self.query(states) * jnp.asarray(self.config.head_dim**-0.5, states.dtype)
-        return may_save(ATTENTION, queries)
+        return checkpoint_name(queries, ATTENTION)
 
     def project_keys_values(self, states: Float[Array, "*b embed"]) -> KeyValue:
         """Return keys and values [*b, heads, head_dim]."""
         keys, values = self.key(states), self.value(states)
-        return KeyValue(may_save(ATTENTION, keys), may_save(ATTENTION, values))
+        return KeyValue(checkpoint_name(keys, ATTENTION), checkpoint_name(values, ATTENTION))
 
     def record_queries_keys(
         self, info: PositionInfo, queries: Array, keys_values: KeyValue
@@ -110,14 +111,14 @@ class SelfAttention(Attention):
     other_norm = "self_attn_layer_norm"
 
     def read(self, states: Spans, context: Context) -> tuple[Spans, Any]:
-        """Return the attention output, per head, and the reader's keys and values."""
+        """Return the attention output, per head, and the keys and values that it read."""
         queries = context.map(self.project_queries, states)
         keys_values = context.map(self.project_keys_values, states)
         for role, role_queries in queries.items():
             self.record_queries_keys(
                 PositionInfo(context, (role,)), role_queries, keys_values[role]
             )
-        return context.reader.attend(queries, keys_values, self.dropout(context.deterministic))
+        return context.attention.attend(queries, keys_values, self.dropout(context.deterministic))
 
     def entries(self, names: Any, path: tuple[str, ...], prefix: str) -> Iterator[Any]:
         """Yield the parameter names of the projections in fairseq and Hugging Face."""
@@ -147,7 +148,7 @@ class CrossAttention(Attention):
         heads = {}
         for role, role_states in states.items():
             queries = self.project_queries(role_states)
-            heads[role], memory = context.reader.cross_attend(role, self, queries, dropout)
+            heads[role], memory = context.attention.cross_attend(role, self, queries, dropout)
             self.record_queries_keys(PositionInfo(context, (role,)), queries, memory)
         return heads, None
 
@@ -199,7 +200,7 @@ class FeedForward(nn.Module, Kind):
 
     def change(self, states: Float[Array, "*b embed"], info: PositionInfo) -> Array:
         """Return the two layers' output at each position, after its own dropout if it has one."""
-        inner = self.activate(may_save(MLP, self.wi(states)))
+        inner = self.activate(checkpoint_name(self.wi(states), MLP))
         return self.drop(self.wo(inner), deterministic=info.deterministic)
 
     def activate(self, states: Array) -> Array:

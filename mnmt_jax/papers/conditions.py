@@ -1,4 +1,4 @@
-"""Conditions of our runs, and in what they differ from the row's files and the paper's counts."""
+"""Conditions of our runs, and their differences from the row's files and the paper's counts."""
 
 from __future__ import annotations
 

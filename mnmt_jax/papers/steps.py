@@ -1,4 +1,4 @@
-"""Steps of a workflow, and what each kind of them needs from a cluster."""
+"""Steps of a workflow, and the resources of each kind of step."""
 
 from __future__ import annotations
 

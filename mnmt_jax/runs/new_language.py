@@ -16,7 +16,7 @@ import numpy as np
 from flax import traverse_util
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.fields import Checked, Seed, Weight
+from mnmt_jax.design.fields import CheckedFields, Seed, Weight
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_output
 from mnmt_jax.files.lazy_array import LazyArray
@@ -31,7 +31,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
-class NewRows(Checked):
+class NewRows(CheckedFields):
     """Distribution of the rows of new pieces and of a new tag, around the mean of the other rows.
 
     Attributes:
@@ -78,7 +78,7 @@ def add_language(
         output: run directory to create; must not exist or be empty.
         vocabulary: result of `Vocabulary.with_language` for the run's vocabulary.
         rows: distribution of new rows.
-        step: as in `restore_params`.
+        step: as in `load_params`.
 
     Raises:
         UserError: if the run cannot be read, or a method does not define how it is extended.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,6 @@ from mnmt_jax.files.bucket import absolute_path
 from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.model.sublayers import param_axes
 from mnmt_jax.runs.checkpoint_files import (
     AVERAGED,
     LOSS,
@@ -38,32 +36,6 @@ AVERAGE = "average"
 BEST = "best"
 
 
-def restore_params(
-    run_dir: str | Path | RunDirectory,
-    step: int | str | None = None,
-    *,
-    mesh: jax.sharding.Mesh | None = None,
-) -> tuple[Any, int]:
-    """Read the parameters of a run onto devices; needs nothing but the run directory.
-
-    Args:
-        run_dir: the run.
-        step: a number, "best" (by `Train.best_by`), "average" (the result of
-            `mnmt average`), or None for the newest.
-        mesh: mesh to shard them over, by the rule table; None places them on the first device.
-
-    Returns:
-        The parameters, float32, and their step (the newest one for an average). If the run keeps
-        an average of its parameters (`Optimizer.ema_decay`), it is that of the step.
-
-    Raises:
-        UserError: if there is no such checkpoint or it is damaged.
-    """
-    run = RunDirectory.open(run_dir)
-    axes = param_axes(run.config().model) if mesh else {}
-    return load_params(run, step, functools.partial(place_params, mesh=mesh, extra_axes=axes))
-
-
 def load_params(
     run_dir: str | Path | RunDirectory,
     step: int | str | None = None,
@@ -71,13 +43,21 @@ def load_params(
     *,
     averaged: bool = True,
 ) -> tuple[Any, int]:
-    """Read the parameters of a run into the host's memory; see `restore_params`.
+    """Read the parameters of a run into the host's memory; needs nothing but the run directory.
 
     Args:
         run_dir: the run.
-        step: as in `restore_params`.
+        step: a number, "best" (by `Train.best_by`), "average" (the result of `mnmt average`), or
+            None for the newest.
         transfer: function applied to them before the fingerprint is verified.
         averaged: whether to prefer the average of the parameters, if the checkpoint has one.
+
+    Returns:
+        The parameters, float32, and their step (the newest one for an average). If the run keeps
+        an average of its parameters (`Optimizer.ema_decay`), it is that of the step.
+
+    Raises:
+        UserError: if there is no such checkpoint or it is damaged.
     """
     run = RunDirectory.open(run_dir)
     if step == AVERAGE:
@@ -188,12 +168,12 @@ def place_params(
     mesh: jax.sharding.Mesh | None,
     extra_axes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Any:
-    """Put parameters on devices, as `restore_params` does, one array at a time.
+    """Put parameters on devices, one array at a time.
 
     Args:
         params: NumPy arrays in nested dictionaries. Arrays are removed from them and freed, so that
             memory hardly exceeds that of the parameters.
-        mesh: as in `restore_params`.
+        mesh: mesh to shard them over, by the rule table; None places them on the first device.
         extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
     single_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

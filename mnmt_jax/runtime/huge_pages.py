@@ -15,7 +15,7 @@ _POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def restart_with_huge_pages() -> None:
-    """Restart this process with huge pages, if the system gives them only to those who ask.
+    """Restart this process with huge pages, if the system grants them only on request.
 
     XLA allocates the memory of each execution anew. Pages of 4 KiB make a small model's training a
     fifth slower (docs/performance.md#training). glibc reads the variable when a process starts; a

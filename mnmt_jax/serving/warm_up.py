@@ -37,7 +37,7 @@ def warm_up(job: TranslationJob, window: int) -> None:
         _warm_up_alignment(job, Line(0, text, source, target))
 
 
-def exempt_loaded_objects() -> None:
+def freeze_garbage_collection() -> None:
     """Exempt all present objects from garbage collection, and make collections rare.
 
     What is loaded stays: collections of the whole heap would stop all requests for some tenths of a

@@ -35,8 +35,8 @@ from mnmt_jax.training.memory_check import check_state_memory
 from mnmt_jax.training.optimizer import has_average
 from mnmt_jax.training.state import (
     Init,
+    LogWindow,
     TrainState,
-    Window,
     abstract_state,
     make_init,
     roles_of,
@@ -48,7 +48,7 @@ from mnmt_jax.vocabulary.language_codes import find_code
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Programs:
+class JittedFunctions:
     """The jitted functions of a run; JAX compiles each at its first call.
 
     Attributes:
@@ -61,13 +61,13 @@ class Programs:
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Array]]]
     loss: Callable[[Any, Any], Sums]
-    empty_window: Callable[[], Window]
+    empty_window: Callable[[], LogWindow]
     averaged_params: Callable[[TrainState], Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Built:
-    """A configured run, before any state exists and without a run directory.
+class TrainingSetup:
+    """The parts of a training run that its configuration determines.
 
     Attributes:
         config: configuration of the run, with its tasks, languages and updates filled in.
@@ -90,13 +90,13 @@ class Built:
     pipeline: Pipeline
     init: Init
     abstract: TrainState
-    programs: Programs
+    programs: JittedFunctions
     tasks: ValidationTasks
     positions: Mapping[str, int]
     length: str
 
 
-def build(config: Config) -> Built:
+def build(config: Config) -> TrainingSetup:
     """Build the model, the input pipeline and the programs of a run. Write nothing.
 
     All processes must call it together: they compare their configurations and their data.
@@ -122,11 +122,11 @@ def build(config: Config) -> Built:
     if config.train.steps:
         pipeline.check_fits()
     check_same_on_all("the data", f"{pipeline.fingerprint()} {pipeline.dropped_summary()}")
-    micro_batch = model_arrays(pipeline.converter.batch(segments_from_rows([[]]), 1))
-    micro_batches = config.data.rows * config.optimizer.accumulate
-    init = make_init(learner, micro_batch, config.train.seed)
+    one_row_batch = model_arrays(pipeline.converter.batch(segments_from_rows([[]]), 1))
+    rows_per_update = config.data.rows * config.optimizer.accumulate
+    init = make_init(learner, one_row_batch, config.train.seed)
     abstract = abstract_state(init, mesh)
-    return Built(
+    return TrainingSetup(
         config=config,
         cache=cache,
         mesh=mesh,
@@ -134,17 +134,19 @@ def build(config: Config) -> Built:
         pipeline=pipeline,
         init=init,
         abstract=abstract,
-        programs=compile_programs(learner, mesh, abstract),
+        programs=jit_programs(learner, mesh, abstract),
         tasks=validation_tasks(pipeline),
         positions={
-            role: micro_batch[f"{role}_segment_ids"].size * micro_batches
-            for role in roles_of(micro_batch)
+            role: one_row_batch[f"{role}_segment_ids"].size * rows_per_update
+            for role in roles_of(one_row_batch)
         },
         length=describe_epochs(epochs, pipeline.epoch_examples, config.train.steps),
     )
 
 
-def compile_programs(learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainState) -> Programs:
+def jit_programs(
+    learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainState
+) -> JittedFunctions:
     """Return the jitted functions of a run.
 
     Args:
@@ -154,7 +156,7 @@ def compile_programs(learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainS
     """
     all_replicated, plain = replicated(mesh), learner.plain()
     roles = tuple(abstract.window.present)
-    return Programs(
+    return JittedFunctions(
         train_step=compile_on(
             mesh,
             functools.partial(train_step, learner),
@@ -167,7 +169,7 @@ def compile_programs(learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainS
             out_shardings=all_replicated,
         ),
         empty_window=jax.jit(
-            lambda: Window.empty(roles, learner.sums), out_shardings=all_replicated
+            lambda: LogWindow.empty(roles, learner.sums), out_shardings=all_replicated
         ),
         averaged_params=_averaged_params(learner, mesh, abstract),
     )
@@ -176,7 +178,7 @@ def compile_programs(learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainS
 def _averaged_params(
     learner: Learner, mesh: jax.sharding.Mesh, abstract: TrainState
 ) -> Callable[[TrainState], Any] | None:
-    """Return `Programs.averaged_params`; a moving average is in the state and is not copied."""
+    """Return `JittedFunctions.averaged_params`; a moving average in the state is not copied."""
     if abstract.average:
         return operator.attrgetter("average")
     if not has_average(abstract.opt_state):

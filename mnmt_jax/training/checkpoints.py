@@ -50,7 +50,7 @@ from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.training.state import TrainState
 
 
-class Restored(NamedTuple):
+class RestoredCheckpoint(NamedTuple):
     """A restored checkpoint.
 
     Attributes:
@@ -145,7 +145,7 @@ class Checkpoints:
         except Exception as error:
             self._handle_refusal(error)
 
-    def restore(self, abstract_state: TrainState) -> Restored | None:
+    def restore(self, abstract_state: TrainState) -> RestoredCheckpoint | None:
         """Read the newest intact checkpoint and move newer, damaged ones out of the way.
 
         Args:
@@ -262,7 +262,7 @@ class Checkpoints:
         handlers["extra"] = ocp.JsonCheckpointHandler()
         return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
 
-    def _read_on_all(self, step: int, abstract_state: TrainState) -> Restored:
+    def _read_on_all(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
         """Read a step; with several processes, process 0 verifies it first, so that all agree.
 
         Raises:
@@ -290,7 +290,7 @@ class Checkpoints:
                 f"{self.directory / str(step)} is complete for process 0: {error}"
             ) from error
 
-    def _read(self, step: int, abstract_state: TrainState) -> Restored:
+    def _read(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
         folder = self.directory / str(step)
         wanted = _trees(abstract_state, abstract_state.average or None)
         try:
@@ -319,7 +319,7 @@ class Checkpoints:
                 raise DamagedError(f"'{name}' differs from what was saved")
         average = items[AVERAGED] if abstract_state.average else {}
         state = TrainState(**(items.training | {"params": items.params}), average=average)
-        return Restored(state, record["extra"])
+        return RestoredCheckpoint(state, record["extra"])
 
     def _move_damaged(self, steps: Sequence[int]) -> None:
         """Move damaged checkpoints out of the way of later ones."""

@@ -79,7 +79,7 @@ class StepModel:
 
 
 def generate_batch(
-    derived: GeneratedBatch,
+    spec: GeneratedBatch,
     number: int,
     network: tuple[Network, Any],
     batch: Batch,
@@ -90,7 +90,7 @@ def generate_batch(
     """Generate a batch from a micro-batch.
 
     Args:
-        derived: specification of the generated batch.
+        spec: specification of the generated batch.
         number: its index among the generated batches of the run.
         network: model and parameters.
         batch: arrays [rows, length] of the micro-batch.
@@ -101,7 +101,7 @@ def generate_batch(
         The batch, and an rng for its dropout.
     """
     sampling, dropout = jax.random.split(jax.random.fold_in(rng, _GENERATED + number))
-    generated = derived.make(StepModel(*network, batch, sampling, prefix_length))
+    generated = spec.make(StepModel(*network, batch, sampling, prefix_length))
     return jax.lax.stop_gradient(dict(generated)), dropout
 
 

@@ -18,7 +18,7 @@ from mnmt_jax.model.quantized_weights import cast_kernels
 from mnmt_jax.model.trainable_params import join
 from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.learner import Learner, PlayerUpdate, batch_loss, player_loss
-from mnmt_jax.training.losses import LossSums, Sums, with_derived
+from mnmt_jax.training.losses import LossSums, Sums, add_generated_sums
 
 Split = tuple[Any, Any]  # parameters that a player updates, and the others
 # Share of a device's memory for parameters and gradients that are unsharded during an update.
@@ -130,7 +130,7 @@ def _add_generated(
 
         batch_gradients, batch_sums = jax.grad(loss, has_aux=True)(trained)
         gradients = jax.tree.map(jnp.add, gradients, batch_gradients)
-        sums = with_derived(sums, spec.name, LossSums(**batch_sums))
+        sums = add_generated_sums(sums, spec.name, LossSums(**batch_sums))
     return gradients, sums
 
 

@@ -58,19 +58,19 @@ def _save(session: Session, record: Record) -> None:
 
 def log_metrics(session: Session) -> Record:
     """Return the metrics of the updates since the last logged one, and reset the sums."""
-    built, reporter = session.built, session.reporter
+    setup, reporter = session.setup, session.reporter
     latest, window = jax.device_get(session.latest), session.checked_window()
     means = {name: float(value) for name, value in per_token(window.losses).items()}
-    reporter.warn_once(built.learner.warnings(session.step, means))
-    session.state = dataclasses.replace(session.state, window=built.programs.empty_window())
+    reporter.warn_once(setup.learner.warnings(session.step, means))
+    session.state = dataclasses.replace(session.state, window=setup.programs.empty_window())
     tokens = {role: float(n) / int(window.updates) for role, n in window.present.items()}
-    flops = _update_flops(built.learner, tokens, float(window.examples) / int(window.updates))
-    speed = reporter.speed(tokens, flops, built.mesh.devices.flatten().tolist())
+    flops = _update_flops(setup.learner, tokens, float(window.examples) / int(window.updates))
+    speed = reporter.speed(tokens, flops, setup.mesh.devices.flatten().tolist())
     return {
         **means,
         "learning_rate": float(latest["learning_rate"]),
         "gradient_norm": float(latest["gradient_norm"]),
-        "padding_share": {role: 1 - n / built.positions[role] for role, n in tokens.items()},
+        "padding_share": {role: 1 - n / setup.positions[role] for role, n in tokens.items()},
         **speed,
         **_host_metrics(session, speed["steps_per_second"]),
     }
@@ -101,8 +101,8 @@ def _update_flops(learner: Learner, tokens: Mapping[str, float], examples: float
 
 def validate_params(session: Session) -> Record:
     """Return the validation losses and scores; empty if the cache has no validation split."""
-    built = session.built
-    names = built.tasks.supervised + built.tasks.zero_shot
+    setup = session.setup
+    names = setup.tasks.supervised + setup.tasks.zero_shot
     if not names:
         return {}
     session.checked_window()
@@ -110,15 +110,15 @@ def validate_params(session: Session) -> Record:
     params = session.state.params if average is None else average
 
     def loss(batch: Mapping[str, np.ndarray]) -> Sums:
-        placed = place_batch(model_arrays(batch), built.mesh)
-        return built.programs.loss(params, placed)
+        placed = place_batch(model_arrays(batch), setup.mesh)
+        return setup.programs.loss(params, placed)
 
     with session.reporter.paused(), session.waiting(interruptible=False):
-        languages = task_languages(built.pipeline)
-        result = validate(built.pipeline.validation(names), loss, built.tasks, languages)
-        if session.scorer and built.config.train.translate_pairs:
-            result[TRANSLATION] = validate_translations(built, params, session.scorer)
-    session.history.add(session.step, checkpoint_loss(result, built.config.train.best_by))
+        languages = task_languages(setup.pipeline)
+        result = validate(setup.pipeline.validation(names), loss, setup.tasks, languages)
+        if session.scorer and setup.config.train.translate_pairs:
+            result[TRANSLATION] = validate_translations(setup, params, session.scorer)
+    session.history.add(session.step, checkpoint_loss(result, setup.config.train.best_by))
     return {"validation": result}
 
 

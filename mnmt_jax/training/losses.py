@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from mnmt_jax.distributed.per_device import on_own_rows, row_shards, vocab_shards
+from mnmt_jax.distributed.per_device import row_shards, shard_map_rows, vocab_shards
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError
 
@@ -66,7 +66,7 @@ def reported_sums(sums: Sums) -> dict[str, Any]:
     return {names.get(name, name): sums[name] for name in sums if name not in counts}
 
 
-def with_derived(sums: Sums, name: str, derived: LossSums) -> Sums:
+def add_generated_sums(sums: Sums, name: str, generated: LossSums) -> Sums:
     """Add the sums of a generated batch to the sums of its micro-batch.
 
     Target tokens of both count alike: the mean is over the tokens of the two together.
@@ -74,10 +74,10 @@ def with_derived(sums: Sums, name: str, derived: LossSums) -> Sums:
     Args:
         sums: sums of the micro-batch.
         name: name of the generated batch.
-        derived: sums of the generated batch.
+        generated: sums of the generated batch.
     """
-    combined = {field: sums[field] + total for field, total in derived._asdict().items()}
-    separate = {name: derived.smoothed, f"{name}_{_TOKENS}": derived.tokens}
+    combined = {field: sums[field] + total for field, total in generated._asdict().items()}
+    separate = {name: generated.smoothed, f"{name}_{_TOKENS}": generated.tokens}
     return {**sums, **combined, **separate}
 
 
@@ -185,7 +185,7 @@ def _fused_loss(
         return _scan(add, (zero, zero), chunks)[0]
 
     cast = _cast(tables, features)
-    return on_own_rows(sums, shards, ("sum", "sum"))(cast, features, labels, valid)
+    return shard_map_rows(sums, shards, ("sum", "sum"))(cast, features, labels, valid)
 
 
 def _cast(arrays: Arrays, like: Arrays) -> Arrays:
@@ -224,7 +224,7 @@ def _fused_forward(
 
     kinds = ("sum", "sum", *["rows"] * len(features), *["table"] * len(trained))
     cast = _cast(tables, features)
-    smoothed, nll, *all_gradients = on_own_rows(gradients, shards, kinds)(
+    smoothed, nll, *all_gradients = shard_map_rows(gradients, shards, kinds)(
         cast, features, labels, valid
     )
     by_features, by_tables = all_gradients[: len(features)], all_gradients[len(features) :]

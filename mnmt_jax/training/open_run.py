@@ -12,7 +12,7 @@ import jax
 from mnmt_jax.distributed.processes import check_same_on_all, is_first, wait_for_all
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.build import Built
+from mnmt_jax.training.build import TrainingSetup
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.epochs import describe_new_weights
 from mnmt_jax.training.initialization import InitialParams, read_initial_params
@@ -25,13 +25,15 @@ from mnmt_jax.training.state import NEVER, TrainState, create_state
 from mnmt_jax.training.validation import ValidationHistory
 
 
-def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpec] = ()) -> Session:
+def open_session(
+    setup: TrainingSetup, run: RunDirectory, sources: Sequence[SourceRunSpec] = ()
+) -> Session:
     """Open a run directory, and restore its last checkpoint or start a new run.
 
     All processes must call it together. Nothing is written before all have checked the run.
 
     Args:
-        built: configuration, model, data and programs.
+        setup: configuration, model, data and programs.
         run: the run directory; the first process locks it until the session is closed.
         sources: source runs of a new run's parameters; without any the parameters are drawn at
             random. Ignored when a run continues.
@@ -41,7 +43,7 @@ def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpe
             checkpoints cannot be read, or if a source run is missing or does not fit.
     """
     check_same_on_all("--initialize_from", repr(sources))
-    settings = built.config.train
+    settings = setup.config.train
     with contextlib.ExitStack() as on_error:  # in reverse order
         lock = run.hold() if is_first() else None
         if lock:
@@ -53,13 +55,13 @@ def open_session(built: Built, run: RunDirectory, sources: Sequence[SourceRunSpe
             keep_every=settings.keep_every,
         )
         on_error.callback(checkpoints.close, raise_errors=False)
-        session = _begin(built, run, sources, lock, checkpoints)
+        session = _begin(setup, run, sources, lock, checkpoints)
         on_error.pop_all()
     return session
 
 
 def _begin(
-    built: Built,
+    setup: TrainingSetup,
     run: RunDirectory,
     sources: Sequence[SourceRunSpec],
     lock: IO[str] | None,
@@ -68,64 +70,66 @@ def _begin(
     """Restore or create the state of a locked run, and open its metrics files."""
     continues = bool(checkpoints.steps())
     was_prepared = run.exists()
-    run.check(built.config, built.cache.vocabulary, has_checkpoint=continues)
-    initial_params = None if continues else _read_initial_params(built, sources)
+    run.check(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
+    initial_params = None if continues else _read_initial_params(setup, sources)
     wait_for_all("checked")  # before anything is written
     if is_first():
-        _write_run_files(built, run, continues)
+        _write_run_files(setup, run, continues)
     wait_for_all("prepared")
     if not run.exists():
         raise UserError(
             f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
             "on storage that all processes share"
         )
-    batches = built.pipeline.train()
-    restored = checkpoints.restore(built.abstract)
+    batches = setup.pipeline.train()
+    restored = checkpoints.restore(setup.abstract)
     extra = restored.extra if restored else {}
-    state = restored.state if restored else create_state(built.init, built.mesh)
+    state = restored.state if restored else create_state(setup.init, setup.mesh)
     if restored:
         batches.set_state(extra["data"], str(run.location / "config.gin"))
     if initial_params:
         params = initial_params.replace(state.params)
         del state  # before there are two in memory
-        state = create_state(built.init, built.mesh, params)
+        state = create_state(setup.init, setup.mesh, params)
         if is_first():
             _write_origin(run, initial_params)
     step = int(state.step)
     reporter = Reporter(
         run,
         step,
-        built.config.train.steps,
+        setup.config.train.steps,
         extra.get("seconds", 0.0),
-        config=built.config,
-        terms=built.learner.sums[len(LossSums._fields) :],
+        config=setup.config,
+        terms=setup.learner.sums[len(LossSums._fields) :],
         silent=not is_first(),
     )
     source_lines = initial_params.report if initial_params else ()
-    new_run_lines = _describe_new_run(built, state, source_lines)
+    new_run_lines = _describe_new_run(setup, state, source_lines)
     if was_prepared and not restored:
         new_run_lines = ["no checkpoint yet: starts at step 0", *new_run_lines]
     lines = [f"continues at step {step}"] if restored else new_run_lines
-    empty_rows = built.pipeline.empty_rows_summary()
+    empty_rows = setup.pipeline.empty_rows_summary()
     for line in [*lines, empty_rows] if empty_rows else lines:
         reporter.say(line)
     return Session(
-        built=built,
+        setup=setup,
         run=run,
         lock=lock,
         checkpoints=checkpoints,
         batches=batches,
         reporter=reporter,
-        history=ValidationHistory(built.config.train.patience, extra.get("best")),
+        history=ValidationHistory(setup.config.train.patience, extra.get("best")),
         state=state,
         step=step,
         saved_step=step if restored else NEVER,
     )
 
 
-def _read_initial_params(built: Built, sources: Sequence[SourceRunSpec]) -> InitialParams | None:
+def _read_initial_params(
+    setup: TrainingSetup, sources: Sequence[SourceRunSpec]
+) -> InitialParams | None:
     """Read the new run's initial parameters from source runs; return None to draw them all."""
-    model = built.config.model
+    model = setup.config.model
     if model.lora_rank and not sources:
         raise UserError(
             f"Model.lora_rank={model.lora_rank} without --initialize_from: LoRA changes a trained "
@@ -137,13 +141,13 @@ def _read_initial_params(built: Built, sources: Sequence[SourceRunSpec]) -> Init
             f"{frozen[0]} freezes parameters, but without --initialize_from they are random; name "
             "a trained run, or freeze nothing"
         )
-    return read_initial_params(sources, built.abstract.params, built.config, built.cache.vocabulary)
+    return read_initial_params(sources, setup.abstract.params, setup.config, setup.cache.vocabulary)
 
 
-def _write_run_files(built: Built, run: RunDirectory, continues: bool) -> None:
+def _write_run_files(setup: TrainingSetup, run: RunDirectory, continues: bool) -> None:
     """Write the configuration, the vocabulary and the tasks of a run."""
-    run.prepare(built.config, built.cache.vocabulary, has_checkpoint=continues)
-    tasks = {name: built.cache.tasks[name] for name in built.pipeline.task_names}
+    run.prepare(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
+    tasks = {name: setup.cache.tasks[name] for name in setup.pipeline.task_names}
     run.write_tasks(
         {name: (task.source_lang, task.target_lang) for name, task in tasks.items()},
         {name: task.context for name, task in tasks.items() if task.context},
@@ -157,39 +161,41 @@ def _write_origin(run: RunDirectory, initial_params: InitialParams) -> None:
     run.write_origin(initial_params.origin, report, initial_params.param_mappings)
 
 
-def _describe_new_run(built: Built, state: TrainState, source_lines: Sequence[str]) -> list[str]:
+def _describe_new_run(
+    setup: TrainingSetup, state: TrainState, source_lines: Sequence[str]
+) -> list[str]:
     """Return lines for the user about a new run.
 
     Args:
-        built: configuration, model and data.
+        setup: configuration, model and data.
         state: state before the first update.
         source_lines: lines about parameters that were copied from source runs.
     """
     no_validation = (
         ""
-        if any(built.tasks)
+        if any(setup.tasks)
         else "no task has a validation split: training runs without validation"
     )
     no_target_language = describe_missing_target_language(
-        dataclasses.replace(built.config.data, tasks=built.pipeline.task_names),
-        built.learner.model.plan,
-        built.cache,
+        dataclasses.replace(setup.config.data, tasks=setup.pipeline.task_names),
+        setup.learner.model.plan,
+        setup.cache,
     )
     lines = (
-        built.length,
-        describe_new_weights(built.pipeline, built.config),
-        built.pipeline.dropped_summary(),
+        setup.length,
+        describe_new_weights(setup.pipeline, setup.config),
+        setup.pipeline.dropped_summary(),
         *source_lines,
-        _trainable_summary(built, state),
+        _trainable_summary(setup, state),
         no_validation,
         no_target_language,
     )
     return [line for line in lines if line]
 
 
-def _trainable_summary(built: Built, state: TrainState) -> str:
+def _trainable_summary(setup: TrainingSetup, state: TrainState) -> str:
     """Describe how many parameters train; empty if all of them do."""
     total = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    updates = built.learner.player_updates
+    updates = setup.learner.player_updates
     count = sum(update.trainable.count(state.params) for update in updates)
     return f"trains {count:,} of {total:,} parameters" if count < total else ""

@@ -32,7 +32,7 @@ _NO_AXES: ParamAxes = MappingProxyType({})
 
 
 class AdamState(NamedTuple):
-    """State of `scale_and_step`.
+    """State of `fairseq_adam`.
 
     Attributes:
         updates: number of updates done.
@@ -99,7 +99,7 @@ def make_optimizer(
         divided by the number of tokens.
     """
     schedule = make_schedule(config, total_steps)
-    optimizer = {"adam": scale_and_step, "muon": muon, "schedule_free": schedule_free}[config.name]
+    optimizer = {"adam": fairseq_adam, "muon": muon, "schedule_free": schedule_free}[config.name]
     return _clipped(config, optimizer(schedule, config, param_axes))
 
 
@@ -121,7 +121,7 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def scale_and_step(
+def fairseq_adam(
     schedule: Schedule, config: Optimizer, param_axes: ParamAxes = _NO_AXES
 ) -> optax.GradientTransformation:
     """Build fairseq's Adam with decoupled weight decay on every parameter.

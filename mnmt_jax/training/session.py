@@ -22,10 +22,10 @@ from mnmt_jax.distributed.stopping import InterruptedWaitError
 from mnmt_jax.distributed.stragglers import HostTimes
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.build import Built, model_arrays
+from mnmt_jax.training.build import TrainingSetup, model_arrays
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.reporter import Record, Reporter
-from mnmt_jax.training.state import NEVER, TrainState, Window
+from mnmt_jax.training.state import NEVER, LogWindow, TrainState
 from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import ValidationHistory
 from mnmt_jax.training.validation_translation import Scorer
@@ -46,7 +46,7 @@ class Session:
     `mnmt_jax.training.open_run.open_session` creates it. Leaving its context closes all its files.
 
     Attributes:
-        built: configuration, model, data and programs.
+        setup: configuration, model, data and programs.
         run: directory of the run.
         lock: lock on the run; None in all processes but the first.
         checkpoints: checkpoints of the run.
@@ -62,7 +62,7 @@ class Session:
         waiting: as `StopRequests.waiting`; returns the context of a wait for data.
     """
 
-    built: Built
+    setup: TrainingSetup
     run: RunDirectory
     lock: IO[str] | None
     checkpoints: Checkpoints
@@ -99,13 +99,13 @@ class Session:
 
     def averaged_params(self) -> Any:
         """Return the average of the parameters that validation uses; None if there is none."""
-        average = self.built.programs.averaged_params
+        average = self.setup.programs.averaged_params
         return average(self.state) if average else None
 
     @property
     def is_complete(self) -> bool:
         """Whether the run has all its updates, or has stopped early by `Train.patience`."""
-        return self.step >= self.built.config.train.steps or bool(self.stalled)
+        return self.step >= self.setup.config.train.steps or bool(self.stalled)
 
     def _status(self, error: BaseException | None) -> Status:
         if error:
@@ -125,7 +125,7 @@ class Session:
         Returns:
             The signal that stopped the loop, or None.
         """
-        steps = self.built.config.train.steps
+        steps = self.setup.config.train.steps
         signal = stop_signal()
         while not self.is_complete and not signal:
             try:
@@ -156,8 +156,8 @@ class Session:
                 name: np.stack([micro_batch[name] for micro_batch in micro_batches])
                 for name in model_arrays(micro_batches[0])
             }
-            placed = place_batch(batch, self.built.mesh, leading=1)
-        self.state, self.latest = self.built.programs.train_step(self.state, placed)
+            placed = place_batch(batch, self.setup.mesh, leading=1)
+        self.state, self.latest = self.setup.programs.train_step(self.state, placed)
         self.step += 1
         self._unchecked[self.step] = [np.unique(batch["task"]) for batch in micro_batches]
         self._dispatched.append(self.latest)
@@ -174,7 +174,7 @@ class Session:
         position = self.batches.position
         try:
             with self.waiting():
-                return [next(self.batches) for _ in range(self.built.config.optimizer.accumulate)]
+                return [next(self.batches) for _ in range(self.setup.config.optimizer.accumulate)]
         except InterruptedWaitError:
             self.batches.position = position
             raise
@@ -196,7 +196,7 @@ class Session:
                 raise
             self.reporter.say(str(error))
 
-    def checked_window(self) -> Window:
+    def checked_window(self) -> LogWindow:
         """Wait for the device and return the sums since the last logged update.
 
         Raises:
@@ -210,7 +210,7 @@ class Session:
         self.checkpoints.wait()
         saved = self.checkpoints.steps()
         task_numbers = np.unique(np.concatenate(self._unchecked[bad_step]))
-        names = [self.built.pipeline.task_names[task] for task in task_numbers if task >= 0]
+        names = [self.setup.pipeline.task_names[task] for task in task_numbers if task >= 0]
         raise UserError(
             f"step {bad_step}: the loss or its gradient is not finite; tasks of the batch: "
             f"{join_names(names)}; last good checkpoint: "

@@ -32,7 +32,7 @@ class SourceRunSpec:
 
     Attributes:
         run: a run directory, trained or imported.
-        step: as in `restore_params`; None is the newest.
+        step: as in `load_params`; None is the newest.
         name: name in parameter mappings; empty for a single run, which initialises all parameters.
     """
 

@@ -21,7 +21,7 @@ NEVER = -1
 
 
 @flax.struct.dataclass
-class Window:
+class LogWindow:
     """Sums over the updates since the last logged one.
 
     They belong to the state so that the metrics file does not depend on where the run was
@@ -42,7 +42,7 @@ class Window:
     first_bad: Int[Array, ""]
 
     @classmethod
-    def empty(cls, roles: tuple[str, ...], sums: Sequence[str] = LossSums._fields) -> Window:
+    def empty(cls, roles: tuple[str, ...], sums: Sequence[str] = LossSums._fields) -> LogWindow:
         """Return a window without updates.
 
         Args:
@@ -58,7 +58,7 @@ class Window:
             jnp.full((), NEVER, jnp.int32),
         )
 
-    def widened(self, sums: Sums, batch: Batch, *, norm: Array, step: Array) -> Window:
+    def widened(self, sums: Sums, batch: Batch, *, norm: Array, step: Array) -> LogWindow:
         """Return the window with one more update.
 
         Args:
@@ -75,7 +75,7 @@ class Window:
         }
         role = TARGET if TARGET in present else SOURCE
         starts = (batch[f"{role}_segment_ids"] != 0) & (batch[f"{role}_positions"] == 0)
-        return Window(
+        return LogWindow(
             updates=self.updates + 1,
             losses={name: self.losses[name] + total for name, total in sums.items()},
             examples=self.examples + starts.sum(dtype=jnp.float32),
@@ -99,7 +99,7 @@ class TrainState:
     step: Int[Array, ""]
     params: Any
     opt_state: Any
-    window: Window
+    window: LogWindow
     average: Any = dataclasses.field(default_factory=dict)
 
 
@@ -125,7 +125,7 @@ class Init:
     def start_from(self, params: Any) -> TrainState:
         """Return the initial state of a run with initial parameters from elsewhere."""
         opt_state = self.learner.init_optimizers(params)
-        window = Window.empty(roles_of(self.shapes), self.learner.sums)
+        window = LogWindow.empty(roles_of(self.shapes), self.learner.sums)
         average = jax.tree.map(jnp.copy, params) if self.learner.ema_decay else {}
         return TrainState(jnp.zeros((), jnp.int32), params, opt_state, window, average)
 

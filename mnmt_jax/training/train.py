@@ -71,18 +71,18 @@ def _train(
 ) -> str | None:
     try:
         with stop.waiting():
-            built = build(config)
+            setup = build(config)
     except InterruptedWaitError:
         signal = stop.received or SIGTERM
         say(f"{signal.name}: {run.location} was not opened; run the same command again")
         return signal.name
     with (
-        open_session(built, run, source_specs) as session,
-        Agreement(session.built.mesh, lambda: stop.received or 0) as agreement,
+        open_session(setup, run, source_specs) as session,
+        Agreement(session.setup.mesh, lambda: stop.received or 0) as agreement,
     ):
         session.waiting, session.scorer = stop.waiting, scorer
         _announce(session)
-        steps = session.built.config.train.steps
+        steps = session.setup.config.train.steps
         stop_signal = session.loop(training_hooks(config.train), agreement.signal)
         is_beyond = session.step > steps  # Train.steps was higher before
         progress = f"step {session.step}{', beyond' if is_beyond else ' of'} {steps}"
@@ -95,7 +95,7 @@ def _train(
 
 def _announce(session: Session) -> None:
     """Say what the first update waits for, and which attention is computed if not the chosen."""
-    settings, model = session.built.config.train, session.built.config.model
+    settings, model = session.setup.config.train, session.setup.config.model
     if session.step >= settings.steps:
         return
     next_logged = (session.step // settings.log_every + 1) * settings.log_every

@@ -18,7 +18,7 @@ from mnmt_jax.distributed.processes import gather_texts
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.sublayers import param_axes
 from mnmt_jax.runs.parameters import place_params
-from mnmt_jax.training.build import Built
+from mnmt_jax.training.build import TrainingSetup
 from mnmt_jax.training.validation import group_means
 
 Scorer = Callable[[Sequence[str], Sequence[str], str], Mapping[str, float | None]]
@@ -42,14 +42,14 @@ def check_scorer(settings: Train, scorer: Scorer | None) -> None:
         )
 
 
-def validate_translations(built: Built, params: Any, scorer: Scorer) -> dict[str, Any]:
+def validate_translations(setup: TrainingSetup, params: Any, scorer: Scorer) -> dict[str, Any]:
     """Translate the first validation pairs of each task by greedy search, and score them.
 
     The text is that of the cache: decoded pieces, without what normalisation removed. Several
     processes translate a share each, on their own devices, and score the translations of all.
 
     Args:
-        built: configuration, data and mesh of the run.
+        setup: configuration, data and mesh of the run.
         params: parameters that are evaluated.
         scorer: scores the translations of a task.
 
@@ -58,11 +58,11 @@ def validate_translations(built: Built, params: Any, scorer: Scorer) -> dict[str
     """
     tasks = {
         name: task
-        for name in built.tasks.supervised + built.tasks.zero_shot
-        if (task := built.cache.tasks[name]).source_lang != task.target_lang
+        for name in setup.tasks.supervised + setup.tasks.zero_shot
+        if (task := setup.cache.tasks[name]).source_lang != task.target_lang
     }
-    text = {name: _first_lines(built, name) for name in tasks}
-    translator = _local_translator(built, params)
+    text = {name: _first_lines(setup, name) for name in tasks}
+    translator = _local_translator(setup, params)
     share = slice(jax.process_index(), None, jax.process_count())
     translated = {
         name: translator.translate(
@@ -76,21 +76,21 @@ def validate_translations(built: Built, params: Any, scorer: Scorer) -> dict[str
         name: dict(scorer(hypotheses[name], text[name][1], task.target_lang))
         for name, task in tasks.items()
     }
-    return {**group_means(per_task, built.tasks), "tasks": per_task}
+    return {**group_means(per_task, setup.tasks), "tasks": per_task}
 
 
 def interleave(shares: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of which share i of n has every n-th, from line i on."""
+    """Merge shares of lines, of which share i of n has every n-th line, from line i on."""
     lines = [""] * sum(map(len, shares))
     for number, share in enumerate(shares):
         lines[number :: len(shares)] = share
     return lines
 
 
-def _local_translator(built: Built, params: Any) -> Translator:
+def _local_translator(setup: TrainingSetup, params: Any) -> Translator:
     """Return a translator on the devices of this process, to which parameters are gathered."""
-    config = built.config
-    mesh: jax.sharding.Mesh | None = built.mesh
+    config = setup.config
+    mesh: jax.sharding.Mesh | None = setup.mesh
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -99,13 +99,13 @@ def _local_translator(built: Built, params: Any) -> Translator:
         params = place_params(params, mesh, param_axes(config.model))
     decode = dataclasses.replace(greedy_settings(config.decode), weights="stored")
     config = dataclasses.replace(config, decode=decode)
-    return Translator(config, built.cache.vocabulary, params, mesh=mesh)
+    return Translator(config, setup.cache.vocabulary, params, mesh=mesh)
 
 
-def _first_lines(built: Built, task: str) -> tuple[list[str], list[str]]:
+def _first_lines(setup: TrainingSetup, task: str) -> tuple[list[str], list[str]]:
     """Return sources and references of the first validation pairs of a task."""
-    cache = built.cache
-    count = min(built.config.train.translate_pairs, cache.split(task, VALIDATION).examples)
+    cache = setup.cache
+    count = min(setup.config.train.translate_pairs, cache.split(task, VALIDATION).examples)
     pairs = [cache.pair(task, VALIDATION, index) for index in range(count)]
     sources, references = (
         [cache.vocabulary.decode(pair[side].tolist()) for pair in pairs] for side in (0, 1)

@@ -62,8 +62,8 @@ def test_states_are_those_of_layers_that_are_given_biased_ones(method, biased):
         context = plain.apply({"params": params}, static, True, method="_context")
         bound = plain.bind({"params": params})
         stage = dataclasses.replace(bound.plan.static()[0].stage, layers=1)
-        reader = bound._reader(stage, {}, context.segment_ids)
-        within = dataclasses.replace(context, reader=reader)
+        attention = bound._attention(stage, {}, context.segment_ids)
+        within = dataclasses.replace(context, attention=attention)
         return bound.layer[number]({"source": states}, within)[0]["source"]
 
     run = jax.jit(one_layer, static_argnums=2)

@@ -16,15 +16,15 @@ from mnmt_jax.config.sections import Mesh
 from mnmt_jax.cost.collectives import find_collectives
 from mnmt_jax.decoding.generate import search_batch
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Request, Sample, sentence_rngs
-from mnmt_jax.distributed.per_device import look_up_rows
+from mnmt_jax.distributed.per_device import sharded_embedding_lookup
 from mnmt_jax.distributed.sharding import (
     batch_sharding,
     compile_on,
+    constrain_row_sharding,
     gather_params,
+    gather_table_width,
     make_mesh,
     replicated,
-    split_rows,
-    whole_width,
 )
 from mnmt_jax.model.key_values import reorder
 from mnmt_jax.training import gradients
@@ -247,13 +247,17 @@ def test_looking_up_a_split_table_moves_vectors_not_the_table(mesh_config, vocab
     weights = jax.random.normal(jax.random.key(2), (ROWS, 5, 32))
 
     def gradient(table, tokens, weights):
-        return jax.grad(lambda table: (look_up_rows(table, tokens) * weights).sum())(table)
+        return jax.grad(lambda table: (sharded_embedding_lookup(table, tokens) * weights).sum())(
+            table
+        )
 
     split = NamedSharding(mesh, PartitionSpec("tensor", "fsdp"))
     rows = batch_sharding(mesh)
     arguments = tuple(map(jax.device_put, (table, tokens, weights), (split, rows, rows)))
     with jax.set_mesh(mesh):
-        np.testing.assert_array_equal(jax.jit(look_up_rows)(*arguments[:2]), table[tokens])
+        np.testing.assert_array_equal(
+            jax.jit(sharded_embedding_lookup)(*arguments[:2]), table[tokens]
+        )
         compiled = jax.jit(gradient, out_shardings=split).lower(*arguments).compile()
     expected = jnp.zeros_like(table).at[tokens].add(weights)
     np.testing.assert_allclose(compiled(*arguments), expected, rtol=1e-5, atol=1e-5)
@@ -285,11 +289,11 @@ def test_the_gradient_of_a_gathered_parameter_is_scattered():
 
 def test_constraints_are_the_identity_without_a_mesh():
     states = jax.numpy.ones((3, 4))
-    assert split_rows(states) is states and whole_width(states) is states
+    assert constrain_row_sharding(states) is states and gather_table_width(states) is states
 
 
 def test_compile_on_sets_the_mesh_for_the_call_alone():
     mesh = make_mesh(Mesh(fsdp=4))
-    rows = compile_on(mesh, split_rows)(jax.numpy.ones((8, 4)))
+    rows = compile_on(mesh, constrain_row_sharding)(jax.numpy.ones((8, 4)))
     assert rows.sharding.is_equivalent_to(batch_sharding(mesh), 2)
     assert jax.sharding.get_abstract_mesh().empty

@@ -19,9 +19,9 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
-from mnmt_jax.runs.parameters import restore_params
+from mnmt_jax.runs.parameters import load_params, place_params
 from mnmt_jax.training import gradients
-from mnmt_jax.training.build import compile_programs
+from mnmt_jax.training.build import jit_programs
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import chunked_token_loss, token_loss
@@ -282,10 +282,10 @@ def test_checkpoint_is_restored_onto_another_mesh(updates, tmp_path):
     ):
         np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
         assert found.sharding.is_equivalent_to(like.sharding, found.ndim)
-    # The parameters' axes follow from the run's model.
     (tmp_path / "config.gin").write_text("Model.layout = 'register'\n", encoding="utf-8")
     for mesh in (None, mesh_of("2x2x2")):
-        params, step = restore_params(tmp_path, mesh=mesh)
+        loaded, step = load_params(tmp_path)
+        params = place_params(loaded, mesh=mesh)
         assert step == 1
         np.testing.assert_array_equal(
             np.asarray(params["embedding"]), np.asarray(state.params["embedding"])
@@ -307,7 +307,7 @@ def test_other_optimizers_and_averages_are_sharded_alike(optimizer, tmp_path):
         state, step, batch, init = start(learner, mesh)
         for _ in range(2):
             state, _ = step(state, batch)
-        programs = compile_programs(learner, mesh, abstract_state(init, mesh))
+        programs = jit_programs(learner, mesh, abstract_state(init, mesh))
         evaluated = programs.averaged_params(state) if programs.averaged_params else state.params
         results[name] = state, evaluated
     (state, evaluated), (expected, expected_evaluated) = results["2x2x2"], results["1x1x1"]

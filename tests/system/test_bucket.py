@@ -24,7 +24,7 @@ from mnmt_jax.files.local_copies import FOLDER_VARIABLE
 from mnmt_jax.files.storage_errors import is_machine_error, storage_error_reason
 from mnmt_jax.runs.average import average_checkpoints
 from mnmt_jax.runs.new_run import write_run
-from mnmt_jax.runs.parameters import restore_params
+from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import build
 from mnmt_jax.training.checkpoints import Checkpoints
@@ -107,8 +107,8 @@ def test_it_translates_and_gives_its_average(trained, straight):
     for _ in range(2):  # the second time in the place of the first
         average_checkpoints(RUN, [4, 8])
     average_checkpoints(straight[1], [4, 8])
-    found, step = restore_params(RUN, "average")
-    wanted, _ = restore_params(straight[1], "average")
+    found, step = load_params(RUN, "average")
+    wanted, _ = load_params(straight[1], "average")
     assert step == 8 and (found["embedding"] == wanted["embedding"]).all()
 
 
@@ -147,12 +147,12 @@ def test_a_checkpoint_without_its_mark_is_not_taken_for_half_of_one(bucket, stra
 
 def test_a_run_made_of_parameters_can_be_copied(bucket, straight, tmp_path):
     config, run = straight
-    params, _ = restore_params(run)
+    params, _ = load_params(run)
     lazy = jax.tree.map(lambda a: LazyArray.of(np.asarray(a)), params)
     vocabulary = Vocabulary.load(run / "vocabulary")
     write_run(tmp_path / "made", config, vocabulary, lazy, origin=("a test", "made"))
     copy_files(tmp_path / "made", bucket / "runs" / "made")
-    found, step = restore_params("gs://bucket/runs/made")
+    found, step = load_params("gs://bucket/runs/made")
     assert step == 0 and (found["embedding"] == params["embedding"]).all()
 
 

@@ -28,7 +28,7 @@ from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.training.checkpoints import Checkpoints
-from mnmt_jax.training.state import TrainState, Window
+from mnmt_jax.training.state import LogWindow, TrainState
 from tests.full_disk import files_up_to
 from tests.unit.made_text import sentence, vocabulary
 
@@ -54,7 +54,7 @@ def run(tmp_path_factory) -> Path:
     params = jax.jit(network.init)(jax.random.key(0), batch)["params"]
     RunDirectory(folder).prepare(config, vocab, has_checkpoint=False)
     checkpoints = Checkpoints(folder / "checkpoints")
-    checkpoints.save(TrainState(np.int32(7), params, {}, Window.empty(roles)), {})
+    checkpoints.save(TrainState(np.int32(7), params, {}, LogWindow.empty(roles)), {})
     checkpoints.close()
     return folder
 

@@ -28,7 +28,7 @@ from mnmt_jax.methods.mrasp2 import MRASP2
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.training.learner import Learner
-from mnmt_jax.training.state import TrainState, Window, roles_of
+from mnmt_jax.training.state import LogWindow, TrainState, roles_of
 from mnmt_jax.training.train_step import train_step
 from tests.random_params import random_params
 from tests.t5x.made import as_t5x, dataset, make_batch, make_config
@@ -97,7 +97,7 @@ def our_step(config, params, batch):
         jnp.zeros((), jnp.int32),
         params,
         learner.optimizer.init(learner.trainable.split(params)[0]),
-        Window.empty(roles_of(batch), learner.sums),
+        LogWindow.empty(roles_of(batch), learner.sums),
     )
     after, metrics = jax.jit(lambda s, b: train_step(learner, s, b))(state, shaped)
     return after.params, metrics

@@ -14,14 +14,14 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.training.checkpoints import Checkpoints
-from mnmt_jax.training.state import TrainState, Window
+from mnmt_jax.training.state import LogWindow, TrainState
 
 
 def make_state(step: int, width: int = 4) -> TrainState:
     table = jnp.arange(60 * width, dtype=jnp.float32).reshape(60, width) + step
     params = {"embedding": table, "stage_0_norm": {"scale": jnp.ones(width) * step}}
     moments = jax.tree.map(lambda p: p / 7, params)
-    return TrainState(jnp.asarray(step, jnp.int32), params, moments, Window.empty(("source",)))
+    return TrainState(jnp.asarray(step, jnp.int32), params, moments, LogWindow.empty(("source",)))
 
 
 def shapes_of(state: TrainState) -> TrainState:
@@ -91,7 +91,7 @@ def test_damaged_files_are_set_aside(damage_kind, folder):
 def test_all_reads_finish_when_one_fails(tmp_path, monkeypatch, caplog):
     """Closing the event loop earlier gives tracebacks from tensorstore's threads."""
     many = {f"array_{n:02}": jnp.full((4,), n, jnp.float32) for n in range(40)}
-    state = TrainState(jnp.asarray(1, jnp.int32), many, many, Window.empty(("source",)))
+    state = TrainState(jnp.asarray(1, jnp.int32), many, many, LogWindow.empty(("source",)))
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.save(state, {})
     checkpoints.close()

@@ -11,7 +11,7 @@ import pytest
 from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.sections import Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.design.fields import Named, Range, field_types
+from mnmt_jax.design.fields import NamedValues, Range, field_types
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.design.method_registry import all_methods, get_method
 from mnmt_jax.errors import UserError
@@ -209,7 +209,7 @@ def test_every_number_has_a_range():
         for name, kind in field_types(section).items():
             part = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
             allowed = next(iter(getattr(part, "__metadata__", ())), None)
-            for each in allowed.kinds.values() if isinstance(allowed, Named) else [part]:
+            for each in allowed.kinds.values() if isinstance(allowed, NamedValues) else [part]:
                 assert each not in (int, float), f"{section.__name__}.{name}"
                 numbers += isinstance(next(iter(getattr(each, "__metadata__", ())), None), Range)
     assert numbers > 40

@@ -334,10 +334,10 @@ def test_training_records_the_contexts_of_its_cache(folder):
     cache = _cache(folder, *flags, "--context=30")
     trained = "mine_en_de", "mine_context30_de_en"
     config = Config(Data(), Model(), Optimizer(), Train(), Decode(), Mesh())
-    built = SimpleNamespace(
+    setup = SimpleNamespace(
         config=config, cache=cache, pipeline=SimpleNamespace(task_names=trained)
     )
     run = RunDirectory(folder / "run")
-    open_run._write_run_files(built, run, False)
+    open_run._write_run_files(setup, run, False)
     assert run.trained_tasks() == {trained[0]: ("en", "de"), trained[1]: ("de", "en")}
     assert run.trained_contexts() == {trained[1]: Context(30)}

@@ -17,7 +17,7 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
-from mnmt_jax.training.state import TrainState, Window
+from mnmt_jax.training.state import LogWindow, TrainState
 from tests.slow_search import contrasted, slow_beam_search
 from tests.unit.made_translator import LINES, assert_alike, forced_log_probs, made_translator
 
@@ -119,7 +119,7 @@ def _save(translator: Translator, folder, *steps: int, **changes) -> None:
         params = translator.inference_model.params
         params = {name: array for name, array in params.items()}
         params["embedding"] = params["embedding"] * step
-        checkpoints.save(TrainState(np.int32(step), params, {}, Window.empty(roles)), {})
+        checkpoints.save(TrainState(np.int32(step), params, {}, LogWindow.empty(roles)), {})
     checkpoints.close()
 
 

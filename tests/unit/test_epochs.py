@@ -106,9 +106,9 @@ def test_a_run_in_epochs_ends_and_continues(cache, tmp_path, capfd, one_device):
 def test_the_schedule_ends_with_the_epochs(cache, one_device):
     config = configure(cache, 2)
     cosine = dataclasses.replace(config.optimizer, schedule="cosine", warmup_steps=1)
-    built = build(dataclasses.replace(config, optimizer=cosine))
-    steps = jnp.int32(built.config.train.steps)
-    assert float(built.learner.schedule(steps)) == 0 < float(built.learner.schedule(steps - 1))
+    setup = build(dataclasses.replace(config, optimizer=cosine))
+    steps = jnp.int32(setup.config.train.steps)
+    assert float(setup.learner.schedule(steps)) == 0 < float(setup.learner.schedule(steps - 1))
 
 
 def test_steps_and_epochs_in_one_place_are_refused(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ from mnmt_jax.decoding.search_limits import (
     memory_errors,
     with_memory_errors,
 )
-from mnmt_jax.design.fields import Checked, Named, field_types
+from mnmt_jax.design.fields import CheckedFields, NamedValues, field_types
 from mnmt_jax.design.method import Method
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.new_language import NewRows
@@ -38,7 +38,7 @@ from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions
 IMPOSSIBLE = (math.nan, math.inf, -math.inf, 1e308, -1e308, 10**400, -(10**400), 2.0**70)
 
 
-def checked_classes() -> list[type[Checked]]:
+def checked_classes() -> list[type[CheckedFields]]:
     for module in pkgutil.iter_modules(mnmt_jax.methods.__path__):
         importlib.import_module(f"mnmt_jax.methods.{module.name}")
 
@@ -56,11 +56,11 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.startswith("mnmt_jax.") and getattr(module, kind.__name__, None) is kind
 
 
-def numeric_fields(kind: type[Checked]) -> Iterator[tuple[str, Any]]:
+def numeric_fields(kind: type[CheckedFields]) -> Iterator[tuple[str, Any]]:
     """Yield the fields that hold numbers, and how a number is written in them."""
     for name, annotation in field_types(kind).items():
         metadata = getattr(annotation, "__metadata__", ())
-        if any(isinstance(one, Named) for one in metadata):
+        if any(isinstance(one, NamedValues) for one in metadata):
             for word, inner in metadata[0].kinds.items():
                 if base_of(inner) in (int, float):
                     yield name, lambda value, word=word: (word, value)

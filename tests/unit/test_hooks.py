@@ -27,7 +27,7 @@ def fake_session(steps: int, calls: list, history: ValidationHistory) -> Session
     """A session whose updates only count."""
     settings = types.SimpleNamespace(train=types.SimpleNamespace(steps=steps))
     session = Session(
-        built=types.SimpleNamespace(config=settings),
+        setup=types.SimpleNamespace(config=settings),
         history=history,
         step=0,
         **dict.fromkeys(("run", "lock", "checkpoints", "batches", "reporter", "state")),
@@ -111,10 +111,10 @@ def test_the_history_keeps_the_best_loss_and_the_latest():
 def test_building_writes_nothing(cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = sorted(cache.rglob("*"))
-    built = build(make_config(cache))
+    setup = build(make_config(cache))
     assert not list(tmp_path.iterdir()) and sorted(cache.rglob("*")) == files
-    assert len(built.config.data.tasks) == 4  # filled in
-    assert built.positions == {"source": 8 * 16, "target": 8 * 16}
+    assert len(setup.config.data.tasks) == 4  # filled in
+    assert setup.positions == {"source": 8 * 16, "target": 8 * 16}
 
 
 @pytest.mark.parametrize(

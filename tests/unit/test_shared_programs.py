@@ -1,4 +1,4 @@
-"""Programs that several processes need at once are compiled by one of them."""
+"""JittedFunctions that several processes need at once are compiled by one of them."""
 
 import threading
 import time

@@ -203,8 +203,8 @@ def test_an_update_that_a_signal_interrupts_is_read_again():
             return {}
 
     optimizer = types.SimpleNamespace(accumulate=2)
-    built = types.SimpleNamespace(config=types.SimpleNamespace(optimizer=optimizer))
-    session = types.SimpleNamespace(batches=Batches(), built=built)
+    setup = types.SimpleNamespace(config=types.SimpleNamespace(optimizer=optimizer))
+    session = types.SimpleNamespace(batches=Batches(), setup=setup)
     with StopRequests() as stop:
         session.waiting = stop.waiting
         with pytest.raises(InterruptedWaitError):

@@ -303,7 +303,7 @@ def test_a_session_tells_trackers_how_it_ended(step, error, status):
     session = Session(
         **dict.fromkeys(("lock", "state", "saved_step")),
         batches=resource,
-        built=types.SimpleNamespace(config=configured("tensorboard", steps=10)),
+        setup=types.SimpleNamespace(config=configured("tensorboard", steps=10)),
         run=resource,
         checkpoints=resource,
         reporter=types.SimpleNamespace(close=ends.append),

@@ -22,7 +22,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.runs.average import average_checkpoints, newest_steps
-from mnmt_jax.runs.parameters import best_steps, restore_params
+from mnmt_jax.runs.parameters import best_steps, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training import hooks
 from mnmt_jax.training.build import build
@@ -270,13 +270,13 @@ def test_the_logged_contrastive_term_equals_that_of_the_batches(cache, tmp_path)
     """Anchors are compared within micro-batches; the sum is divided by all target tokens."""
     changes = INSTRUCTION_CONTRAST | {"model": {"dropout": 0.0}}
     config = make_config(cache, **changes)
-    built = build(config)
+    setup = build(config)
     assert not (tmp_path / "run").exists()
-    with open_session(built, RunDirectory(tmp_path / "run")) as session:
-        learner = built.learner
+    with open_session(setup, RunDirectory(tmp_path / "run")) as session:
+        learner = setup.learner
         params = jax.tree.map(jnp.array, session.state.params)  # training gives the buffers away
         pipeline = Pipeline(
-            built.cache,
+            setup.cache,
             learner.model.layout,
             config.data,
             extras=BatchExtras(views=(View("identity"),)),
@@ -311,7 +311,7 @@ def test_too_long_pairs_are_reported_once(cache, tmp_path, capfd, caplog):
 
 
 def test_data_of_only_too_long_pairs_is_refused_before_compiling(cache, tmp_path, monkeypatch):
-    monkeypatch.setattr("mnmt_jax.training.build.compile_programs", None)  # not reached
+    monkeypatch.setattr("mnmt_jax.training.build.jit_programs", None)  # not reached
     config = make_config(cache, data={"target_length": 1})
     message = r"all \d+ training pairs are longer than a row \(Data.source_length=.*; raise these"
     with pytest.raises(UserError, match=message):
@@ -459,28 +459,28 @@ def test_a_non_finite_loss_stops_the_run(save_every, cache, tmp_path, monkeypatc
 
 
 def test_parameters_of_a_step_or_the_best_are_restored(undisturbed_run):
-    newest, step = restore_params(undisturbed_run)
+    newest, step = load_params(undisturbed_run)
     assert step == 8 and newest["embedding"].dtype == jnp.float32
-    older, step = restore_params(undisturbed_run, 4)
+    older, step = load_params(undisturbed_run, 4)
     assert step == 4 and not np.array_equal(older["embedding"], newest["embedding"])
     losses = {
         line["step"]: line["validation"]["supervised"]["loss"]
         for line in records(undisturbed_run)[1::2]
     }
-    best, step = restore_params(undisturbed_run, "best")
+    best, step = load_params(undisturbed_run, "best")
     assert step == min(losses, key=losses.get)
     with pytest.raises(UserError, match="no checkpoint 5; there are \\[4, 8\\]"):
-        restore_params(undisturbed_run, 5)
+        load_params(undisturbed_run, 5)
 
 
 def test_average(undisturbed_run):
     with pytest.raises(UserError, match="mnmt average"):
-        restore_params(undisturbed_run, "average")
+        load_params(undisturbed_run, "average")
     assert newest_steps(undisturbed_run, 5) == [4, 8] and len(best_steps(undisturbed_run, 1)) == 1
     average_checkpoints(undisturbed_run, [8, 4])
-    mean, step = restore_params(undisturbed_run, "average")
+    mean, step = load_params(undisturbed_run, "average")
     assert step == 8
-    (first, _), (second, _) = restore_params(undisturbed_run, 4), restore_params(undisturbed_run, 8)
+    (first, _), (second, _) = load_params(undisturbed_run, 4), load_params(undisturbed_run, 8)
     jax.tree.map(lambda m, a, b: np.testing.assert_array_equal(m, (a + b) / 2), mean, first, second)
     with pytest.raises(UserError, match="no checkpoint 7"):
         average_checkpoints(undisturbed_run, [7, 8])
@@ -488,7 +488,7 @@ def test_average(undisturbed_run):
 
 def test_a_folder_without_a_run_has_no_parameters(tmp_path):
     with pytest.raises(UserError, match="no complete checkpoint"):
-        restore_params(tmp_path)
+        load_params(tmp_path)
 
 
 def test_config_file_round_trip(cache, tmp_path):

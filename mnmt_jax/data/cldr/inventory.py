@@ -195,5 +195,4 @@ _INVENTORIES: dict[str, Callable[[Inventory], Inventory]] = {
     "small": _small,
     "large": lambda shared: shared,
 }
-INVENTORY_NAMES: tuple[str, ...] = tuple(_INVENTORIES)
 """Names that `load_inventory` accepts."""

@@ -18,7 +18,7 @@ Spans = Mapping[str, Array]
 Dropout = Callable[[], DropoutMask]  # called for each softmax: a new mask
 
 
-class Readable(NamedTuple):
+class StepKeyValues(NamedTuple):
     """The keys and values that the hypotheses of one decoding step may attend to.
 
     Attributes:
@@ -34,7 +34,7 @@ class Readable(NamedTuple):
 
 
 def keys_axis(beam: int) -> int:
-    """Return the axis of positions in `Readable.keys`.
+    """Return the axis of positions in `StepKeyValues.keys`.
 
     Axis 3 needs no transpose when several queries are multiplied by the keys. For a single query,
     axis 2 (the layout of the values) is faster.
@@ -80,7 +80,7 @@ def attend(
     return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
 
 
-def by_role(
+def attend_by_role(
     stage: Stage, attend_role: Callable[..., Array], queries: Spans, keys: Spans, values: Spans
 ) -> dict[str, Array]:
     """Attend from each role in turn and collect the outputs.
@@ -119,7 +119,7 @@ def pair_mask(
 
 
 def attend_beams(
-    queries: Float[Array, "batch beam heads head_dim"], read: Sequence[Readable]
+    queries: Float[Array, "batch beam heads head_dim"], read: Sequence[StepKeyValues]
 ) -> Float[Array, "batch beam heads head_dim"]:
     """Attend from every hypothesis of one decoding step, with one softmax over all its keys.
 

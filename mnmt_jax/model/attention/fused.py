@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from mnmt_jax.design.layout import Stage
-from mnmt_jax.distributed.dropout_mask import DropoutMask, hashed_words
-from mnmt_jax.distributed.per_device import by_rows_and_heads, splits_rows_and_heads
+from mnmt_jax.distributed.dropout_mask import DropoutMask, hash_key_words
+from mnmt_jax.distributed.per_device import can_shard_rows_and_heads, shard_map_rows_and_heads
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.model.attention import split
-from mnmt_jax.model.attention.core import Dropout, Spans, by_role
+from mnmt_jax.model.attention.core import Dropout, Spans, attend_by_role
 from mnmt_jax.model.attention.kernel_parts import KernelSettings
 
 # Metadata of a TPU kernel call for `mnmt_jax.cost`: cycles without waiting for memory, and bytes
@@ -86,7 +86,7 @@ def attend(
         ids = masks.segment_ids[role], tuple(masks.segment_ids[key] for key in roles)
         return _by_kernel(kernel, sees, dropout_mask, (role_queries, *map(tuple, keys_values)), ids)
 
-    return by_role(stage, attend_one, queries, keys, values)
+    return attend_by_role(stage, attend_one, queries, keys, values)
 
 
 def _kernel(queries: Array, keys: Sequence[Array], dropout_mask: DropoutMask) -> Any:
@@ -94,7 +94,7 @@ def _kernel(queries: Array, keys: Sequence[Array], dropout_mask: DropoutMask) ->
     name = _KERNELS.get(platform())
     if name is None or queries.dtype != _TYPE or dropout_mask.by_device:
         return None
-    if not splits_rows_and_heads(queries):
+    if not can_shard_rows_and_heads(queries):
         return None
     # Imported here because it imports Pallas.
     module = importlib.import_module(f"mnmt_jax.model.attention.{name}")
@@ -116,7 +116,7 @@ def _by_kernel(
     """
     settings = KernelSettings(sees, states[0].shape[2], 1 - dropout_mask.rate)
     words = (
-        hashed_words(dropout_mask.rng)
+        hash_key_words(dropout_mask.rng)
         if dropout_mask.rng is not None
         else [jnp.zeros((), jnp.uint32)] * 2
     )
@@ -125,5 +125,5 @@ def _by_kernel(
     def local(key: Array, offsets: Array, states: Any, ids: Any) -> Array:
         return kernel.attend(settings, jnp.concatenate([key, offsets]), states, ids)
 
-    run: Callable[..., Array] = by_rows_and_heads(local, states[0])
+    run: Callable[..., Array] = shard_map_rows_and_heads(local, states[0])
     return run(key, states, ids)

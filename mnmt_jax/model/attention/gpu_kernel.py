@@ -19,7 +19,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
-from mnmt_jax.model.attention.kernel_parts import HIDDEN, KernelSettings, dropped, kept, product
+from mnmt_jax.model.attention.kernel_parts import (
+    HIDDEN,
+    KernelSettings,
+    apply_keep_mask,
+    dropout_keep_mask,
+    matmul,
+)
 
 _WIDTHS = (16, 32, 64, 128)  # head widths that Triton can multiply
 _AMPERE = "8.0"  # first compute capability with bfloat16 products
@@ -88,7 +94,7 @@ def attend(
 
     Args:
         settings: visibility and dropout.
-        numbers: int32 [4], as `kernel_parts.kept` takes them.
+        numbers: int32 [4], as `kernel_parts.dropout_keep_mask` takes them.
         states: queries, scaled, then the keys and the values of each visible role: [batch, length,
             heads, head_dim].
         ids: segments of the queries and of the keys, [batch, length]; 0 is padding. Every query
@@ -205,8 +211,8 @@ def _attention(
                 jnp.exp(logits - new_largest[:, None]),
                 jnp.exp(largest - new_largest),
             )
-            kept_weights = dropped(weights, draw_mask(query_block, key_block, role.first))
-            output = output * rescale[:, None] + product(
+            kept_weights = apply_keep_mask(weights, draw_mask(query_block, key_block, role.first))
+            output = output * rescale[:, None] + matmul(
                 kept_weights.astype(queries.dtype), key_block.states[1], (1, 0)
             )
             return new_largest, weight_sum * rescale + jnp.sum(weights, 1), output
@@ -233,7 +239,7 @@ def _query_gradients(
             _, logit_gradients = _gradients(
                 settings, role.letter, query_block, key_block, residuals, keep
             )
-            return query_gradient + product(
+            return query_gradient + matmul(
                 logit_gradients.astype(queries.dtype), key_block.states[0], (1, 0)
             )
 
@@ -260,7 +266,9 @@ def _key_gradients(
         weights, logit_gradients = _gradients(
             settings, role.letter, query_block, key_block, residuals, keep
         )
-        dropped_weights = (dropped(weights, keep) / settings.keep_prob).astype(queries.dtype)
+        dropped_weights = (apply_keep_mask(weights, keep) / settings.keep_prob).astype(
+            queries.dtype
+        )
         logit_gradients = logit_gradients.astype(queries.dtype)
         terms = zip(
             sums,
@@ -268,7 +276,7 @@ def _key_gradients(
             (query_block.states[0], residuals.output_gradient),
             strict=True,
         )
-        return tuple(total + product(scores, states, (0, 0)) for total, scores, states in terms)
+        return tuple(total + matmul(scores, states, (0, 0)) for total, scores, states in terms)
 
     zeros = jnp.zeros(key_block.states[0].shape, jnp.float32)
     bounds = _blocks_that_see(key_block, role.letter, query_ids, tiles.queries)
@@ -377,7 +385,7 @@ def _logits(letter: str, query_block: _SpanBlock, key_block: _SpanBlock) -> Floa
     visible = (query_ids == key_block.ids[None]) & (query_ids != 0)
     if letter == "c":
         visible &= query_block.position[:, None] >= key_block.position[None]
-    logits = product(query_block.states[0], key_block.states[0], (1, 1))
+    logits = matmul(query_block.states[0], key_block.states[0], (1, 1))
     # Hidden keys are alike for a padding query. With logit 0 the log of their sum is not rounded.
     logits = jnp.where(visible, logits, jnp.where(query_ids == 0, 0.0, HIDDEN))
     return jnp.where(key_block.ids[None] == _OUTSIDE, -jnp.inf, logits)
@@ -394,7 +402,7 @@ def _gradients(
     """Return the weights and the gradients of the logits."""
     weights = jnp.exp(_logits(letter, query_block, key_block) - residuals.logs[:, None])
     weight_gradients = (
-        dropped(product(residuals.output_gradient, key_block.states[1], (1, 1)), keep)
+        apply_keep_mask(matmul(residuals.output_gradient, key_block.states[1], (1, 1)), keep)
         / settings.keep_prob
     )
     logit_gradients = weights * (weight_gradients - residuals.products[:, None])
@@ -410,7 +418,7 @@ def _mask_drawer(
     program = pl.program_id(2), pl.program_id(1), queries.shape[0]
 
     def draw_mask(query_block: _SpanBlock, key_block: _SpanBlock, first: int) -> Array | None:
-        return kept(
+        return dropout_keep_mask(
             settings,
             words_and_offsets,
             program,

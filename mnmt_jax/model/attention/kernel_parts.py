@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from mnmt_jax.distributed.dropout_mask import kept_at
+from mnmt_jax.distributed.dropout_mask import keep_at_indices
 
 HIDDEN = float(np.finfo(np.float32).min)  # logit of a hidden key, as in `core.masked_softmax`
 
@@ -30,7 +30,7 @@ class KernelSettings:
     keep_prob: float
 
 
-def kept(
+def dropout_keep_mask(
     settings: KernelSettings, numbers: Any, offset: tuple[Any, Any, int], query: Array, key: Array
 ) -> Bool[Array, "_ _"] | None:
     """Return which weights dropout keeps, as `keep_by_hash` draws them; None keeps all.
@@ -48,15 +48,15 @@ def kept(
     word_0, word_1, row, head = (numbers[i].astype(jnp.uint32) for i in range(4))
     row, head = row + offset[0].astype(jnp.uint32), head + offset[1].astype(jnp.uint32)
     query = (row * settings.heads + head) * offset[2] + query.astype(jnp.uint32)
-    return kept_at((word_0, word_1), query, key.astype(jnp.uint32), settings.keep_prob)
+    return keep_at_indices((word_0, word_1), query, key.astype(jnp.uint32), settings.keep_prob)
 
 
-def dropped(states: Array, left: Array | None) -> Array:
+def apply_keep_mask(states: Array, keep: Array | None) -> Array:
     """Return the states with the dropped elements set to 0."""
-    return states if left is None else jnp.where(left, states, 0.0)
+    return states if keep is None else jnp.where(keep, states, 0.0)
 
 
-def product(left: Array, right: Array, axes: tuple[int, int]) -> Float[Array, "_ _"]:
+def matmul(left: Array, right: Array, axes: tuple[int, int]) -> Float[Array, "_ _"]:
     """Multiply two matrices over one axis of each, in float32."""
     dimensions = ((axes[0],), (axes[1],)), ((), ())
     return jax.lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from mnmt_jax.design.layout import Stage
-from mnmt_jax.model.attention.core import Dropout, Spans, by_role, pair_mask
+from mnmt_jax.model.attention.core import Dropout, Spans, attend_by_role, pair_mask
 from mnmt_jax.model.attention.core import attend as attend_masked
 
 
@@ -46,7 +46,7 @@ def attend(
     def attend_one(role: str, *keys_values: Any) -> Array:
         return attend_role(masks[role], *keys_values, dropout=dropout)
 
-    return by_role(stage, attend_one, queries, keys, values)
+    return attend_by_role(stage, attend_one, queries, keys, values)
 
 
 def attend_role(

@@ -21,7 +21,13 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.model.attention.fused import KERNEL_METADATA
-from mnmt_jax.model.attention.kernel_parts import HIDDEN, KernelSettings, dropped, kept, product
+from mnmt_jax.model.attention.kernel_parts import (
+    HIDDEN,
+    KernelSettings,
+    apply_keep_mask,
+    dropout_keep_mask,
+    matmul,
+)
 
 LANES = 128
 # Queries, and half of the keys, that are known to fit into the core's memory.
@@ -53,7 +59,7 @@ def attend(
 
     Args:
         settings: visibility and dropout.
-        numbers: as `kernel_parts.kept` takes them.
+        numbers: as `kernel_parts.dropout_keep_mask` takes them.
         states: queries, scaled, and tuples of keys and of values of each visible role, [batch,
             length, heads, head_dim].
         ids: segments of the queries and a tuple of those of the keys, [batch, length]; 0 is
@@ -197,7 +203,9 @@ def _forward(
             weights, sums = _softmax(transposed_keys[head], head_queries, visible)
             keep = _keep_masks(settings, numbers, head, queries.shape, block, weights)
             output = _sum(
-                product(head_values[0, head], dropped(w, mask).astype(head_values.dtype), (1, 0))
+                matmul(
+                    head_values[0, head], apply_keep_mask(w, mask).astype(head_values.dtype), (1, 0)
+                )
                 for head_values, w, mask in zip(values, weights, keep, strict=True)
             )
             outputs[0, head, :, slice(*block)] = (output / (sums * settings.keep_prob)).astype(
@@ -226,7 +234,7 @@ def _backward(
             # A padding query has no gradient except for the values that it averages.
             query_scale = jnp.where(query_ids[0, :, slice(*block)] != 0, scale, 0.0)
             weight_gradients = [
-                dropped(product(head_values, head_gradient, (1, 0)) * query_scale, mask)
+                apply_keep_mask(matmul(head_values, head_gradient, (1, 0)) * query_scale, mask)
                 for head_values, mask in zip(transposed_values, keep, strict=True)
             ]
             terms = zip(weights, weight_gradients, strict=True)
@@ -238,15 +246,15 @@ def _backward(
                 logit_gradients = (role_weights * (weight_gradients[role] - mean_gradient)).astype(
                     head_queries.dtype
                 )
-                kept_weights = (dropped(role_weights, keep[role]) * scale).astype(
+                kept_weights = (apply_keep_mask(role_weights, keep[role]) * scale).astype(
                     head_queries.dtype
                 )
-                sums[role] = _add(sums[role], product(head_queries, logit_gradients, (1, 1)))
+                sums[role] = _add(sums[role], matmul(head_queries, logit_gradients, (1, 1)))
                 sums[roles + role] = _add(
-                    sums[roles + role], product(head_gradient, kept_weights, (1, 1))
+                    sums[roles + role], matmul(head_gradient, kept_weights, (1, 1))
                 )
                 queries_sum = _add(
-                    queries_sum, product(keys[role][0, head], logit_gradients, (1, 0))
+                    queries_sum, matmul(keys[role][0, head], logit_gradients, (1, 0))
                 )
             query_gradient[0, head, :, slice(*block)] = queries_sum.astype(query_gradient.dtype)
         for ref, gradient in zip(key_value_gradients, sums, strict=True):
@@ -273,7 +281,7 @@ def _softmax(
 ) -> tuple[list[Float[Array, "k q"]], Float[Array, "1 q"]]:
     """Return a head's unnormalised weights and their sums."""
     logits = [
-        jnp.where(mask, product(role_keys, queries, (1, 0)), HIDDEN)
+        jnp.where(mask, matmul(role_keys, queries, (1, 0)), HIDDEN)
         for role_keys, mask in zip(keys, visible, strict=True)
     ]
     largest = functools.reduce(
@@ -295,7 +303,7 @@ def _keep_masks(
 
     Args:
         settings: static parameters of the call.
-        numbers: as `kernel_parts.kept` takes them.
+        numbers: as `kernel_parts.dropout_keep_mask` takes them.
         head: index among the heads of the program.
         shape: of the queries of the program.
         block: start and end of the block of queries.
@@ -306,7 +314,7 @@ def _keep_masks(
     column = 0
     for role_weights in weights:
         key = column + jax.lax.broadcasted_iota(jnp.int32, (role_weights.shape[0], 1), 0)
-        yield kept(settings, numbers, program, query, key)
+        yield dropout_keep_mask(settings, numbers, program, query, key)
         column += role_weights.shape[0]
 
 
