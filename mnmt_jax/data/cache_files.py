@@ -23,6 +23,7 @@ from mnmt_jax.files.bucket import is_bucket
 from mnmt_jax.files.bucket_reader import BucketReader
 from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.local_copies import FOLDER_VARIABLE, GIB, LIMIT_VARIABLE, local_copies
+from mnmt_jax.runtime.user_cache import user_cache_folder
 
 CACHE_JSON = "cache.json"
 VOCABULARY = "vocabulary"
@@ -113,7 +114,7 @@ class BucketFiles:
             UserError: if the bucket cannot be read.
         """
         self._reader = BucketReader(url)
-        self._copies = local_copies()
+        self._copies = local_copies(user_cache_folder())
         self._sizes = self._reader.sizes()
         self._folder = ""
         self._digests: dict[str, FileDigest] = {}

@@ -19,6 +19,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import metric_worker
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
+from mnmt_jax.runtime.user_cache import user_cache_folder
 
 VARIABLE = "MNMT_JAX_METRICS"
 REQUIREMENTS = (
@@ -37,9 +38,9 @@ Row = dict[str, str]
 
 
 def default_environment() -> Path:
-    """Return the folder that `$MNMT_JAX_METRICS` names, or `~/.cache/mnmt_jax/metrics`."""
+    """Return the folder that `$MNMT_JAX_METRICS` names, or one in the user's cache."""
     folder = os.environ.get(VARIABLE)
-    return Path(folder) if folder else Path.home() / ".cache" / "mnmt_jax" / "metrics"
+    return Path(folder) if folder else user_cache_folder() / "metrics"
 
 
 def create_environment(

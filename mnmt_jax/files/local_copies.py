@@ -29,14 +29,16 @@ _USED = ".used"  # bytes, at least those in use; missing until the files have be
 _PAUSE_SECONDS = 0.2
 
 
-def local_copies() -> LocalCopies:
+def local_copies(default: Path) -> LocalCopies:
     """Return the copies in the folder and with the limit that the environment names.
+
+    Args:
+        default: folder if the environment names none.
 
     Raises:
         UserError: if the limit is not a positive number, or the folder cannot be made.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    base = os.environ.get(FOLDER_VARIABLE) or Path(home) / "mnmt_jax"
+    base = os.environ.get(FOLDER_VARIABLE) or default
     text = os.environ.get(LIMIT_VARIABLE) or str(_DEFAULT_GIB)
     try:
         limit = float(text)

@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from mnmt_jax.runtime.user_cache import user_cache_folder
+
 LIMIT = 2 * 2**30
 """Maximum size in bytes; the least recently used programs are removed first."""
 _LOOKED = "looked-at"
@@ -75,8 +77,7 @@ def cache_folder() -> Path:
     Programs for a CPU may use instructions that another CPU lacks, and both may share a home
     folder.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "mnmt_jax" / f"compiled-{_machine()}"
+    return user_cache_folder() / f"compiled-{_machine()}"
 
 
 def remove_broken(folder: Path) -> None:

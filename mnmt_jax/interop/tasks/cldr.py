@@ -34,6 +34,7 @@ from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, get_corpus
 from mnmt_jax.files.atomic_write import partial_path
 from mnmt_jax.interop.seqio.tasks import add_corpus, add_mixture
 from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
+from mnmt_jax.runtime.user_cache import user_cache_folder
 from mnmt_jax.vocabulary.languages import (
     MITRE_LANGUAGES,
     english_centric_directions,
@@ -53,7 +54,7 @@ def load_vocabulary() -> Vocabulary:
     override = os.environ.get(VOCABULARY_VARIABLE)
     if override:
         return Vocabulary.load(override)
-    directory = cached_directory(Path.home() / ".cache" / "mnmt_jax")
+    directory = cached_directory(user_cache_folder())
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial = partial_path(directory)  # removes leftovers of killed processes
