@@ -5,6 +5,7 @@
 
 import dataclasses
 import sys
+from unittest import mock
 
 import pytest
 
@@ -199,12 +200,13 @@ def test_selected_metrics_are_scored_and_recorded(models, environment):
         metrics_environment=environment,
     )
     settings = dict.fromkeys(("comet", "kiwi"), f"comet:2.2.7|{identify_model(path)}")
-    assert OptionalMetrics(selection).settings == {**settings, "bert_score": str(models)}
+    german = OptionalMetrics(selection).settings(["de"])
+    assert german == {**settings, "bert_score": {"to de": mock.ANY}}
+    assert "model:bert-base-multilingual-cased|files:" in german["bert_score"]["to de"]
     (models / "xlm-roberta-large").mkdir()
     chosen = dataclasses.replace(selection, bert_score_english="xlm-roberta-large")
     metrics = OptionalMetrics(chosen)
-    recorded = f"{models}, xlm-roberta-large for English"
-    assert metrics.settings == {**settings, "bert_score": recorded}
+    expected = metrics.settings(["en"])
     results = {item.direction: item for item in made_result("a", ("de", "en"), seed=0).directions}
     standard = ScoredDirection(results["de", "en"], None, (), {})
     scored = metrics.add(standard, TEXTS, HYPOTHESES)
@@ -214,7 +216,7 @@ def test_selected_metrics_are_scored_and_recorded(models, environment):
     assert loaded_bert_models(environment) == [[str(models / "xlm-roberta-large"), "17", "cpu"]]
     assert metrics.signatures["kiwi"] == settings["kiwi"]
     assert "xlm-roberta-large" in metrics.signatures["bert_score"]["to en"]
-    assert set(metrics.signatures) == {"comet", "kiwi", "bert_score"}
+    assert metrics.signatures == expected and set(expected) == {"comet", "kiwi", "bert_score"}
 
 
 def test_missing_folders_are_reported(tmp_path, worker):
