@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import split_list
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
-from mnmt_jax.commands.direction_flags import check_direction_items, parse_directions
+from mnmt_jax.commands.direction_flags import (
+    check_direction_items,
+    parse_directions,
+    to_corpus_codes,
+)
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code, match_code
@@ -139,6 +143,7 @@ def forced_sentences(
     else:
         benchmark = benchmark_of(flags, translator.languages, split)
         trained = RunDirectory.open(translator.run).trained_directions()
+        trained = with_codes_of(benchmark, trained, translator.languages)
         candidates = []
         for pair in directions_of(flags.directions, benchmark, trained):
             texts = benchmark.texts(pair)
@@ -252,6 +257,26 @@ def _common_languages(text: str, codes: Sequence[str]) -> list[str]:
     return languages
 
 
+def with_codes_of(
+    benchmark: Benchmark, trained: frozenset[Direction] | None, languages: Sequence[str]
+) -> frozenset[Direction] | None:
+    """Return training directions in the codes of a benchmark; None if they are unknown.
+
+    Args:
+        benchmark: the benchmark.
+        trained: directions that a model was trained on.
+        languages: codes of the model.
+    """
+    if trained is None:
+        return None
+    return frozenset(to_corpus_codes(trained, codes_of(benchmark), languages))
+
+
+def codes_of(benchmark: Benchmark) -> tuple[str, ...]:
+    """Return the languages of a benchmark's directions."""
+    return tuple(dict.fromkeys(code for pair in benchmark.directions for code in pair))
+
+
 def directions_of(
     text: str | None, benchmark: Benchmark, trained: frozenset[Direction] | None
 ) -> tuple[Direction, ...]:
@@ -264,8 +289,7 @@ def directions_of(
 
     if text is None or text in WHICH:
         return choose_directions(benchmark.directions, text or "all", trained)
-    languages = dict.fromkeys(code for pair in benchmark.directions for code in pair)
-    directions = parse_directions(text, languages, _other_words(WHICH))
+    directions = parse_directions(text, codes_of(benchmark), _other_words(WHICH))
     if missing := [pair for pair in directions if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {benchmark.split} sentences "
