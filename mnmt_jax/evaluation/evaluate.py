@@ -362,6 +362,9 @@ def _run_result(
         decoding_overrides=model.decoding_overrides,
         notes=notes,
         version=__version__,
+        trained_languages=None
+        if model.supervised is None
+        else tuple(sorted({code for pair in model.supervised for code in pair})),
     )
 
 

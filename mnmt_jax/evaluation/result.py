@@ -217,6 +217,8 @@ class RunResult:
         notes: remarks for readers: what was left out and why.
         note: text of the user for the top of pages.
         version: version of mnmt-jax that scored; empty if unknown.
+        trained_languages: languages of all directions that the model was trained on, also of those
+            that were not evaluated; None if unknown.
     """
 
     name: str
@@ -236,6 +238,7 @@ class RunResult:
     decoding_overrides: Mapping[str, Any] | None = None
     note: str = ""
     version: str = ""
+    trained_languages: tuple[str, ...] | None = None
 
     @property
     def supervised(self) -> frozenset[Direction] | None:
@@ -353,7 +356,7 @@ def _from_json(document: dict[str, Any]) -> RunResult:
         name: tuple((step, value) for step, value in points)
         for name, points in document["curves"].items()
     }
-    for settings in ("config", "decoding", "decoding_overrides"):
+    for settings in ("config", "decoding", "decoding_overrides", "trained_languages"):
         document[settings] = _tuples(document.get(settings))
     return RunResult(**{**document, "notes": tuple(document["notes"])})
 

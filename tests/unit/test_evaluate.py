@@ -146,6 +146,7 @@ def test_written_files_are_read_back(benchmark, tmp_path):
     back = read_result(tmp_path / "out")
     assert back.directions == result.directions and back.samples == result.samples
     assert back.curves == result.curves and back.averages == result.averages
+    assert back.trained_languages == tuple(sorted(LANGUAGES)) == result.trained_languages
     table = (tmp_path / "out/table.md").read_text()
     assert "| de → cs" in table and "100.0" in table
     report = (tmp_path / "out/report.html").read_text()
