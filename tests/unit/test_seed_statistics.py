@@ -138,6 +138,34 @@ def test_seeds_may_have_a_cache_each():
         group_by_seed(twice)
 
 
+def test_a_digit_of_a_path_that_is_a_seed_separates_nothing():
+    """The 1 of `v1` is the seed of the first run alone."""
+    runs = [with_cache(seed_result(f"one_{n}", n), f"runs/v1/d/seed{n}/cache") for n in (1, 2, 3)]
+    assert {name: len(group) for name, group in group_by_seed(runs).items()} == {"one": 3}
+    other = with_cache(seed_result("one_4", 4), "runs/v4/d/seed4/cache")
+    assert len(group_by_seed([*runs[1:], other])) == 2
+
+
+def with_checkpoint(result, checkpoint):
+    decoding = {**result.decoding, "checkpoint": checkpoint}
+    return dataclasses.replace(result, decoding=decoding)
+
+
+def test_choices_of_a_checkpoint_are_not_mixed():
+    best, average = (
+        [with_checkpoint(seed_result(f"base_{n}", n), f"{choice}, step {n}000") for n in (1, 2)]
+        for choice in ("best", "average")
+    )
+    groups = group_by_seed([*best, *average])
+    assert groups == {"base": best, "base (average)": average}
+    apart = group_by_seed([best[0], average[1]])
+    assert seed_notes(apart) == [
+        "base_1, base_2 are not seeds of one system: they differ in checkpoint."
+    ]
+    steps = [with_checkpoint(seed_result(f"base_{n}", n), f"step {n}000") for n in (1, 2)]
+    assert len(group_by_seed(steps)) == 1
+
+
 def test_translations_of_other_systems_stand_beside_seeds():
     """They have neither a configuration nor known training directions."""
     seeds = [seed_result(f"base_{seed}", seed) for seed in (1, 2, 3)]
