@@ -319,7 +319,8 @@ def _sentence_analysis(
     inference_model = to_float32(translator.inference_model)
     if flags.kind == "attribution":
         branch_layers(inference_model.model)
-    facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
+    model = translator_facts(flags.label, translator, flags.step)
+    facts = analysis_facts(flags, translator.config, model)
     sentences = forced_sentences(flags, translator)
     read_facts = sentence_facts(flags, {"input" if flags.input else TEST: sentences})
     longest = max(translator.config.decode.buckets)
@@ -346,7 +347,8 @@ def _scales(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
     inference_model = translator.inference_model
-    facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
+    model = translator_facts(flags.label, translator, flags.step)
+    facts = analysis_facts(flags, translator.config, model)
     return {**facts, **branch_scales(inference_model.model, inference_model.params)}
 
 

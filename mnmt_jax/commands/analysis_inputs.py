@@ -67,16 +67,27 @@ def model_facts(
     }
 
 
-def translator_facts(label: str, translator: Translator) -> dict[str, Any]:
+def translator_facts(
+    label: str, translator: Translator, checkpoint: int | str | None
+) -> dict[str, Any]:
     """Return the facts that identify a translator's model.
+
+    Args:
+        label: name of the run, from `label_runs`.
+        translator: the translator.
+        checkpoint: its checkpoint as `Translator.load` takes it. The best one is known by its
+            step; an average is not the checkpoint of its step.
 
     Raises:
         UserError: if it is an ensemble.
     """
+    from mnmt_jax.runs.parameters import AVERAGE
+
     if translator.config.decode.ensemble:
         raise UserError("Decode.ensemble: one model at a time is analysed; leave it out")
-    checkpoint = f"step {translator.step}"
-    return model_facts(label, checkpoint, translator.identity, translator.parameters)
+    prefix = f"{AVERAGE}, " if checkpoint == AVERAGE else ""
+    name = f"{prefix}step {translator.step}"
+    return model_facts(label, name, translator.identity, translator.parameters)
 
 
 def analysis_facts(
