@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from mnmt_jax.errors import join_names, pluralize
 from mnmt_jax.evaluation.averages import Average
-from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult
+from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult, is_silent
 from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
 _STATUS_ORDER = (SUPERVISED, ZERO_SHOT)
 _MAX_GROUPS = 6  # maximal number of groups shown separately
-_OFF_TARGET = ("off_target_nearest", "off_target_lid")
 
 Items = Mapping[Direction, DirectionResult]
 
@@ -74,8 +73,7 @@ class DirectionGroup:
 
         There are none for the off-target ratio of an evaluation without any detected language.
         """
-        items = self.items[number].values()
-        if key in _OFF_TARGET and not any(item.has_language for item in items):
+        if is_silent(key, self.items[number].values()):
             return []
         return [pair for pair in self.items[number] if self._is_known(pair, number, key)]
 

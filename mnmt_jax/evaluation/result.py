@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ STANDARD_METRICS = METRICS[:5]
 OPTIONAL_METRICS = (*METRICS[6:], METRICS[5])
 """The others, in the order of tables: neural metrics, then spBLEU."""
 _LID = METRICS[4]
+_OFF_TARGET = ("off_target_nearest", "off_target_lid", "off_target_second", "off_target_both")
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,18 @@ class RunResult:
     def averages(self) -> Mapping[str, Averages]:
         """Averages over direction groups, per metric."""
         keys = [*(metric.key for metric in METRICS), "off_target_lid_reference"]
-        return {key: average_groups(self.values(key), self.supervised) for key in keys}
+        return {
+            key: average_groups(self.values(key), self.supervised, self.silent_directions(key))
+            for key in keys
+        }
+
+    def silent_directions(self, key: str) -> frozenset[Direction]:
+        """Return the directions whose mean of a metric says nothing, as `is_silent`.
+
+        Args:
+            key: `Metric.key`.
+        """
+        return frozenset(item.direction for item in self.directions if is_silent(key, [item]))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -291,6 +303,18 @@ class RunResult:
         """The main off-target metric: by nearest rendering if that was computed."""
         present = any(item.off_target_nearest is not None for item in self.directions)
         return METRICS[3] if present else titled_metrics([self])[4]
+
+
+def is_silent(key: str, items: Iterable[DirectionResult]) -> bool:
+    """Return whether a metric is an off-target ratio of outputs without any language.
+
+    Such outputs are not off-target, but the mean of 0 would look like a perfect score.
+
+    Args:
+        key: field of `DirectionResult`.
+        items: the directions of a mean.
+    """
+    return key in _OFF_TARGET and not any(item.has_language for item in items)
 
 
 def titled_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
