@@ -13,7 +13,6 @@ from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, l
 from mnmt_jax.evaluation.evaluate import evaluate, report, score, translate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.markdown_tables import comparison_table
-from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import SAMPLES
@@ -24,9 +23,7 @@ from mnmt_jax.vocabulary.language_detectors import find_detector
 from mnmt_jax.vocabulary.languages import (
     many_to_many_directions,
 )
-from tests.made_foreign import spm_model
 from tests.unit.made_benchmark import LANGUAGES, SENTENCES, SUPERVISED, make_corpus
-from tests.unit.made_metrics import made_environment
 
 
 @pytest.fixture(scope="module")
@@ -401,35 +398,6 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
             check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=settings)
     same = {"spbleu": "f", "comet": "model:a", "paper_compatible": "mitre", "bert_score": "b"}
     check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=same)
-
-
-@pytest.mark.parametrize("changed", ["spBLEU", "BERTScore"])
-def test_scores_of_another_model_are_not_replaced(corpus, tmp_path, changed):
-    """Of BERTScore also when the files of one target language's model are others."""
-    models, flores = tmp_path / "models", tmp_path / "flores.model"
-    for name in ("roberta-large", "bert-base-multilingual-cased"):
-        (models / name).mkdir(parents=True)
-        (models / name / "weights").write_text("first")
-    flores.write_bytes(spm_model())
-    selection = MetricSelection(
-        flores200_model=flores,
-        bert_score=models,
-        metrics_environment=made_environment(tmp_path / "environment"),
-    )
-    few = Benchmark("phrases", corpus, languages=("de", "en"), limit=3)
-    subject = _subject(lambda lines, _: [TranslatedSentence(line) for line in lines])
-    output, settings = tmp_path / "out", {"optional_metrics": OptionalMetrics(selection)}
-    result = evaluate(subject, few, output, **settings)
-    assert evaluate(subject, few, output, **settings) == result
-    if changed == "spBLEU":
-        flores.write_bytes(flores.read_bytes() + b"\xa0\x06\x01")  # an unknown field
-    else:
-        (models / "roberta-large" / "weights").write_text("second")
-    settings = {"optional_metrics": OptionalMetrics(selection)}
-    with pytest.raises(UserError, match=rf"\(model of {changed}\); choose"):
-        evaluate(subject, few, output, **settings)
-    replaced = evaluate(subject, few, output, overwrite=True, **settings)
-    assert replaced.signatures != result.signatures
 
 
 def test_an_interrupted_overwriting_evaluation_is_continued(benchmark, tmp_path):
