@@ -20,9 +20,7 @@ from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslationStore
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.language_detectors import find_detector
-from mnmt_jax.vocabulary.languages import (
-    many_to_many_directions,
-)
+from mnmt_jax.vocabulary.languages import many_to_many_directions
 from tests.unit.made_benchmark import LANGUAGES, SENTENCES, SUPERVISED, make_corpus
 
 
