@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from mnmt_jax.commands.analysis_inputs import (
     analysis_facts,
     benchmark_of,
     check_directions,
+    codes_of,
     directions_of,
     forced_sentences,
     label_runs,
@@ -23,6 +25,7 @@ from mnmt_jax.commands.analysis_inputs import (
     sentence_facts,
     translator_facts,
     uses_model_output,
+    with_codes_of,
 )
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -36,7 +39,7 @@ from mnmt_jax.commands.common_flags import (
     seed_value,
 )
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, check_limit, refuse_flags
-from mnmt_jax.commands.direction_flags import parse_directions
+from mnmt_jax.commands.direction_flags import parse_directions, to_corpus_codes
 from mnmt_jax.errors import UserError, docs_page
 
 # Kind of analysis -> default number of sentences per direction (0: all). Flag -> kinds of analysis
@@ -316,7 +319,8 @@ def _sentence_analysis(
     inference_model = to_float32(translator.inference_model)
     if flags.kind == "attribution":
         branch_layers(inference_model.model)
-    facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
+    model = translator_facts(flags.label, translator, flags.step)
+    facts = analysis_facts(flags, translator.config, model)
     sentences = forced_sentences(flags, translator)
     read_facts = sentence_facts(flags, {"input" if flags.input else TEST: sentences})
     longest = max(translator.config.decode.buckets)
@@ -343,7 +347,8 @@ def _scales(
         flags.run, flags.step, gin_files=gin_files, bindings=bindings, mesh=None
     )
     inference_model = translator.inference_model
-    facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
+    model = translator_facts(flags.label, translator, flags.step)
+    facts = analysis_facts(flags, translator.config, model)
     return {**facts, **branch_scales(inference_model.model, inference_model.params)}
 
 
@@ -373,21 +378,22 @@ def _ablation(
         )
         for switch in (BRANCHES_ON, BRANCHES_OFF)
     )
-    ablated = AblationPair(on, off, languages)
     model = model_facts(flags.label, on.decoding["checkpoint"], on.identity, on.parameters)
     assert on.config is not None  # it is a run
     facts = analysis_facts(flags, on.config, model)
-    benchmark = benchmark_of(flags, ablated.languages)
-    directions = directions_of(flags.directions, benchmark, ablated.with_branches.supervised)
+    benchmark = benchmark_of(flags, languages)
+    trained = with_codes_of(benchmark, on.supervised, languages)
+    ablated = AblationPair(
+        dataclasses.replace(on, supervised=trained),
+        dataclasses.replace(off, supervised=trained),
+        languages,
+    )
+    directions = directions_of(flags.directions, benchmark, trained)
+    targets = supervised_targets_by_source(benchmark.directions, trained)
     if flags.supervised_targets:
-        pairs = parse_directions(
-            flags.supervised_targets, ablated.languages, flag="--supervised_targets"
-        )
+        pairs = parse_directions(flags.supervised_targets, languages, flag="--supervised_targets")
+        pairs = to_corpus_codes(pairs, codes_of(benchmark), languages)
         targets = supervised_targets_by_source(pairs, pairs)
-    else:
-        targets = supervised_targets_by_source(
-            benchmark.directions, ablated.with_branches.supervised
-        )
     results = run_ablation(
         ablated,
         benchmark,

@@ -47,7 +47,8 @@ def analyse_heads(
         most = len(every_head) // 3
         remedy = f"choose {most} at most" if most else "heads need a model with three or more"
         raise UserError(f"--top={top}: the model has {len(every_head)} heads; {remedy}")
-    facts = analysis_facts(flags, translator.config, translator_facts(flags.label, translator))
+    model = translator_facts(flags.label, translator, flags.step)
+    facts = analysis_facts(flags, translator.config, model)
     sentences = forced_sentences(flags, translator)
     facts |= sentence_facts(flags, {TEST: sentences})
     longest, means = max(translator.config.decode.buckets), heads.HeadMeans()

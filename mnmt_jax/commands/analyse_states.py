@@ -95,7 +95,7 @@ def _models(
 
     def load(run: str, step: int | str | None) -> tuple[Translator, dict[str, Any]]:
         translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings, mesh=None)
-        return translator, translator_facts(labels[run], translator)
+        return translator, translator_facts(labels[run], translator, step)
 
     # Load once for the facts alone: not all fit into memory together.
     other_facts = (

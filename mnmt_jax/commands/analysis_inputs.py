@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.common_flags import split_list
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
-from mnmt_jax.commands.direction_flags import check_direction_items, parse_directions
+from mnmt_jax.commands.direction_flags import (
+    check_direction_items,
+    parse_directions,
+    to_corpus_codes,
+)
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code, match_code
@@ -63,16 +67,27 @@ def model_facts(
     }
 
 
-def translator_facts(label: str, translator: Translator) -> dict[str, Any]:
+def translator_facts(
+    label: str, translator: Translator, checkpoint: int | str | None
+) -> dict[str, Any]:
     """Return the facts that identify a translator's model.
+
+    Args:
+        label: name of the run, from `label_runs`.
+        translator: the translator.
+        checkpoint: its checkpoint as `Translator.load` takes it. The best one is known by its
+            step; an average is not the checkpoint of its step.
 
     Raises:
         UserError: if it is an ensemble.
     """
+    from mnmt_jax.runs.parameters import AVERAGE
+
     if translator.config.decode.ensemble:
         raise UserError("Decode.ensemble: one model at a time is analysed; leave it out")
-    checkpoint = f"step {translator.step}"
-    return model_facts(label, checkpoint, translator.identity, translator.parameters)
+    prefix = f"{AVERAGE}, " if checkpoint == AVERAGE else ""
+    name = f"{prefix}step {translator.step}"
+    return model_facts(label, name, translator.identity, translator.parameters)
 
 
 def analysis_facts(
@@ -139,6 +154,7 @@ def forced_sentences(
     else:
         benchmark = benchmark_of(flags, translator.languages, split)
         trained = RunDirectory.open(translator.run).trained_directions()
+        trained = with_codes_of(benchmark, trained, translator.languages)
         candidates = []
         for pair in directions_of(flags.directions, benchmark, trained):
             texts = benchmark.texts(pair)
@@ -252,6 +268,26 @@ def _common_languages(text: str, codes: Sequence[str]) -> list[str]:
     return languages
 
 
+def with_codes_of(
+    benchmark: Benchmark, trained: frozenset[Direction] | None, languages: Sequence[str]
+) -> frozenset[Direction] | None:
+    """Return training directions in the codes of a benchmark; None if they are unknown.
+
+    Args:
+        benchmark: the benchmark.
+        trained: directions that a model was trained on.
+        languages: codes of the model.
+    """
+    if trained is None:
+        return None
+    return frozenset(to_corpus_codes(trained, codes_of(benchmark), languages))
+
+
+def codes_of(benchmark: Benchmark) -> tuple[str, ...]:
+    """Return the languages of a benchmark's directions."""
+    return tuple(dict.fromkeys(code for pair in benchmark.directions for code in pair))
+
+
 def directions_of(
     text: str | None, benchmark: Benchmark, trained: frozenset[Direction] | None
 ) -> tuple[Direction, ...]:
@@ -264,8 +300,7 @@ def directions_of(
 
     if text is None or text in WHICH:
         return choose_directions(benchmark.directions, text or "all", trained)
-    languages = dict.fromkeys(code for pair in benchmark.directions for code in pair)
-    directions = parse_directions(text, languages, _other_words(WHICH))
+    directions = parse_directions(text, codes_of(benchmark), _other_words(WHICH))
     if missing := [pair for pair in directions if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {benchmark.split} sentences "

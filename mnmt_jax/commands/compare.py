@@ -27,8 +27,8 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--metrics",
         metavar="LIST",
-        help="metrics of the tables, in their order, e.g. spbleu,comet; default: bleu, chrf, "
-        "exact_match, the optional ones that all evaluations have, and off-target",
+        help="metrics of the tables, in their order, e.g. spbleu,comet; default: the optional ones "
+        "that all evaluations have, bleu, chrf, exact_match, and off-target",
     )
     parser.add_argument(
         "--by_seed",
@@ -59,6 +59,7 @@ def main() -> None:
     """Read the results, print the table and the samples, and write the page."""
     flags = make_parser().parse_args()
 
+    from mnmt_jax.evaluation.comparison import common_directions
     from mnmt_jax.evaluation.language_normalization import normalized_table
     from mnmt_jax.evaluation.markdown_tables import (
         comparison_table,
@@ -90,9 +91,9 @@ def main() -> None:
         )
     groups = group_by_seed(results) if flags.by_seed else {}
     compared = single_seed_evaluations(results, groups)
-    results = _with_folders(disambiguate_names(results), flags.results)
-    metrics = split_list(flags.metrics)
     folders = [path if path.is_dir() else path.parent for path in map(Path, flags.results)]
+    results = _with_folders(disambiguate_names(results), folders)
+    metrics = split_list(flags.metrics)
     significance = SentenceSignificance.read(results, folders, flags.resamples)
     write_report(
         flags.output,
@@ -112,15 +113,16 @@ def main() -> None:
         print(f"\nMeans across languages:\n\n{normalized}")
     print(f"\nQuality flags:\n\n{quality_table(results)}")
     if flags.paired_bootstrap:
-        baseline, *other_folders = flags.results
-        for folder, result in zip(other_folders, results[1:], strict=True):
-            scores = paired_scores(Path(baseline), Path(folder), flags.paired_bootstrap)
+        for folder, result in zip(folders[1:], results[1:], strict=True):
+            directions = common_directions([results[0], result])
+            samples = flags.paired_bootstrap
+            scores = paired_scores(folders[0], folder, directions, samples=samples)
             table = paired_table(scores, (results[0].name, result.name))
             print(f"\nAgainst {results[0].name}:\n\n{table}")
     print(f"\n{sample_lines(results, flags.samples)}")
 
 
-def _with_folders(results: Sequence[RunResult], folders: Sequence[str]) -> list[RunResult]:
+def _with_folders(results: Sequence[RunResult], folders: Sequence[Path]) -> list[RunResult]:
     """Add the folder of an evaluation to names that are not unique.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,33 @@ def read_directions(
     if not directions:
         raise UserError(f"{flag}={text}: has no direction; write one per line, such as de-fr")
     return tuple(directions)
+
+
+def to_corpus_codes(
+    directions: Iterable[Direction], corpus_codes: Collection[str], languages: Collection[str]
+) -> tuple[Direction, ...]:
+    """Return directions of a model in the codes of a corpus, each once.
+
+    Args:
+        directions: directions that a model was trained on.
+        corpus_codes: languages of the corpus.
+        languages: languages of the model, in its own codes, e.g. `deu` for the corpus's `de`.
+
+    Returns:
+        The directions; a language that the corpus lacks keeps its code, one that the corpus has in
+        several varieties stands for all of them.
+    """
+    varieties: dict[str, list[str]] = {}
+    for code in corpus_codes:
+        varieties.setdefault(find_code(code, languages) or code, []).append(code)
+
+    def find(code: str) -> list[str]:
+        if code in corpus_codes:
+            return [code]
+        return varieties.get(find_code(code, languages) or code, [code])
+
+    pairs = (pair for source, target in directions for pair in product(find(source), find(target)))
+    return tuple(dict.fromkeys(pairs))
 
 
 def restrict(benchmark: Benchmark, text: str, also_allowed: str = "") -> Benchmark:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from mnmt_jax.commands.corpus_flags import (
     check_limit,
     refuse_flags,
 )
-from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict
+from mnmt_jax.commands.direction_flags import FORMS, read_directions, restrict, to_corpus_codes
 from mnmt_jax.commands.metrics import add_metrics_environment
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, say, warn
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
     from mnmt_jax.evaluation.result import RunResult
     from mnmt_jax.vocabulary.language_detectors import LanguageDetector
+    from mnmt_jax.vocabulary.languages import Direction
 
 
 def make_parser() -> CommandParser:
@@ -178,7 +179,7 @@ def main() -> None:
     detector = find_detector(flags.lid)
     corpus, available = benchmark_corpus(flags)
     subject, languages = _open_system(flags, gin_files, bindings, available)
-    subject = _with_training(subject, flags.trained_on, languages)
+    subject = _with_training(subject, flags.trained_on, languages, available)
     if missing := [code for code in available if find_code(code, languages) is None]:
         warn(f"skipped languages that the model does not have: {' '.join(missing)}")
     benchmark = Benchmark(
@@ -289,21 +290,33 @@ def _open_system(
 
 
 def _with_training(
-    subject: EvaluatedModel, trained_on: str | None, languages: Sequence[str]
+    subject: EvaluatedModel,
+    trained_on: str | None,
+    languages: Sequence[str],
+    available: Sequence[str],
 ) -> EvaluatedModel:
-    """Return a model with the training directions of `--trained_on`.
+    """Return a model with its training directions, or those of `--trained_on`, in corpus codes.
+
+    Args:
+        subject: the model.
+        trained_on: value of `--trained_on`.
+        languages: codes of the model.
+        available: codes of the corpus.
 
     Raises:
-        UserError: if the run records its training directions.
+        UserError: if the run records its training directions, and the flag names others.
     """
-    if trained_on is None:
-        return subject
-    if subject.supervised is not None:
+    if trained_on is not None and subject.supervised is not None:
         raise UserError(
             f"--trained_on: {subject.name} records its training directions; leave the flag out"
         )
-    directions = read_directions("--trained_on", trained_on, languages)
-    return dataclasses.replace(subject, supervised=frozenset(directions))
+    directions: Collection[Direction] | None = subject.supervised
+    if trained_on is not None:
+        directions = read_directions("--trained_on", trained_on, languages)
+    if directions is None:
+        return subject
+    trained = frozenset(to_corpus_codes(directions, available, languages))
+    return dataclasses.replace(subject, supervised=trained)
 
 
 def _listed(benchmark: Benchmark, subset: str) -> tuple[Benchmark, str]:

@@ -18,7 +18,6 @@ from mnmt_jax.papers.score_models import SCORE_MODELS
 if TYPE_CHECKING:
     from mnmt_jax.papers.reproduction import Reproduction
     from mnmt_jax.papers.table_plan import TablePlan
-    from mnmt_jax.papers.tables import Table
 
 
 def make_parser() -> PassThroughParser:
@@ -71,7 +70,7 @@ def make_parser() -> PassThroughParser:
             f"--{model.flag}",
             type=Path,
             metavar=model.kind,
-            help=f"fill the columns of {model.title} with this model",
+            help=f"compute {model.title} with this model, and fill its columns",
         )
     parser.add_pass_through("snakemake")
     return parser
@@ -84,6 +83,7 @@ def main() -> None:
     from mnmt_jax.papers.engine import finished_steps, run_steps
     from mnmt_jax.papers.pages import write_pages
     from mnmt_jax.papers.scales import SCALES
+    from mnmt_jax.papers.shared_scores import check_scores
     from mnmt_jax.papers.table_plan import plan_table
     from mnmt_jax.papers.tables import find_table
 
@@ -95,7 +95,7 @@ def main() -> None:
         seeds=flags.seeds,
         data=flags.data,
         hypotheses=flags.hypotheses,
-        metrics=_metric_flags(flags, table),
+        metrics=_metric_flags(flags),
     )
     output = flags.output or Path("runs/papers_tiny" if scale.miniature else "runs/papers")
     if flags.dry_run:
@@ -105,6 +105,7 @@ def main() -> None:
         if done := finished_steps(plan.workflow.steps, output):
             print(f"{len(done)} of {len(plan.workflow.steps)} steps are done in {output}.")
         return
+    check_scores(plan, output)
     run_steps(
         plan.workflow.steps,
         plan.targets,
@@ -136,18 +137,20 @@ def _read_results(plan: TablePlan, output: Path) -> Reproduction:
     return with_counts(plan.paper, reproduction, output) if plan.counts else reproduction
 
 
-def _metric_flags(flags: argparse.Namespace, table: Table) -> dict[str, tuple[str, str]]:
-    """Return the flags of `mnmt evaluate` for the columns of a table, by metric.
+def _metric_flags(flags: argparse.Namespace) -> dict[str, tuple[str, str]]:
+    """Return the flags of `mnmt evaluate` for scores that need a model, by metric.
+
+    Those without a column in the table are among them: another table that shares the evaluations
+    may have filled its columns.
 
     Raises:
         UserError: if a model is not there.
     """
-    columns = {column.metric for column in table.columns}
     chosen = {}
     for metric, model in SCORE_MODELS.items():
         path = getattr(flags, model.flag)
         if path is not None and not path.exists():
             raise UserError(f"--{model.flag}={path}: no such file or folder")
-        if path is not None and metric in columns:
+        if path is not None:
             chosen[metric] = (f"--{model.flag}", str(path.resolve()))
     return chosen

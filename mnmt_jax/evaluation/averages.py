@@ -61,13 +61,16 @@ class Averages:
 
 
 def average_groups(
-    values: Mapping[Direction, float | None], supervised: Collection[Direction] | None
+    values: Mapping[Direction, float | None],
+    supervised: Collection[Direction] | None,
+    silent: Collection[Direction] = (),
 ) -> Averages:
     """Average one metric over all groups of directions.
 
     Args:
         values: the metric by direction. None (left out) does not enter the means; zero does.
         supervised: directions that the model was trained on; None if unknown.
+        silent: directions without a mean of their own; a group of no other directions has none.
 
     Source: registers §7.7 for the family groups (English is a separate family). The authors'
     scripts drop directions whose value is exactly zero; these means do not.
@@ -78,12 +81,17 @@ def average_groups(
     from_families = _unique(_family(code) for code in sources)
     to_families = _unique(_family(code) for code in targets)
 
+    def mean_over(pairs: Iterable[Direction]) -> Average:
+        chosen = list(pairs)
+        is_silent = all(pair in silent for pair in chosen)
+        return Average(None, 0) if is_silent else _mean(values[pair] for pair in chosen)
+
     def mean(
         source: str = "", target: str = "", from_family: str = "", to_family: str = ""
     ) -> Average:
-        return _mean(
-            value
-            for (value_source, value_target), value in values.items()
+        return mean_over(
+            (value_source, value_target)
+            for value_source, value_target in values
             if source in ("", value_source)
             and target in ("", value_target)
             and from_family in ("", _family(value_source))
@@ -91,16 +99,16 @@ def average_groups(
         )
 
     def between(sources: Collection[str], targets: Collection[str]) -> Average:
-        return _mean(value for (s, t), value in values.items() if s in sources and t in targets)
+        return mean_over((s, t) for s, t in values if s in sources and t in targets)
 
     return Averages(
         all=mean(),
         supervised=None
         if supervised is None
-        else _mean(value for pair, value in values.items() if pair in supervised),
+        else mean_over(pair for pair in values if pair in supervised),
         zero_shot=None
         if supervised is None
-        else _mean(value for pair, value in values.items() if pair not in supervised),
+        else mean_over(pair for pair in values if pair not in supervised),
         from_english=mean(source=english),
         to_english=mean(target=english),
         by_source={code: mean(source=code) for code in sources},

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.errors import join_names, pluralize
 from mnmt_jax.evaluation.averages import Average
-from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult
+from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult, is_silent
 from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
 _STATUS_ORDER = (SUPERVISED, ZERO_SHOT)
 _MAX_GROUPS = 6  # maximal number of groups shown separately
-_OFF_TARGET = ("off_target_nearest", "off_target_lid")
 
 Items = Mapping[Direction, DirectionResult]
 
@@ -74,8 +73,7 @@ class DirectionGroup:
 
         There are none for the off-target ratio of an evaluation without any detected language.
         """
-        items = self.items[number].values()
-        if key in _OFF_TARGET and not any(item.has_language for item in items):
+        if is_silent(key, self.items[number].values()):
             return []
         return [pair for pair in self.items[number] if self._is_known(pair, number, key)]
 
@@ -258,18 +256,25 @@ def _statuses(results: Sequence[RunResult], direction: Direction) -> tuple[str, 
 
 def _status(result: RunResult, results: Sequence[RunResult], direction: Direction) -> str:
     """Return the status of a direction; "all" if the training of all models is unknown."""
-    training_sets = [other.supervised for other in results]
-    known = [pairs for pairs in (result.supervised, *training_sets) if pairs is not None]
+    known = [other for other in (result, *results) if other.supervised is not None]
     if not known:
         return ALL
-    supervised = known[0]
-    if direction in supervised:
+    if direction in (known[0].supervised or ()):
         return SUPERVISED
+    languages = known[0].trained_languages
+    if languages is None:
+        return ZERO_SHOT
     # Languages that only other models were trained on.
-    languages = {code for pair in supervised for code in pair}
-    all_languages = {code for pairs in training_sets for pair in pairs or () for code in pair}
-    unseen = [code for code in direction if supervised and code in all_languages - languages]
+    others = {code for other in known for code in _languages_known_as_trained(other)}
+    unseen = [code for code in direction if code in others.difference(languages)]
     return f"unseen language {' '.join(sorted(unseen))}" if unseen else ZERO_SHOT
+
+
+def _languages_known_as_trained(result: RunResult) -> Collection[str]:
+    """Return the trained languages; of results without a record those of evaluated directions."""
+    if result.trained_languages is not None:
+        return result.trained_languages
+    return {code for pair in result.supervised or () for code in pair}
 
 
 def _summarize_statuses(statuses: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,11 +176,13 @@ def translate(
             these names that are not of an evaluation, or if it holds an evaluation that only
             `overwrite` may replace.
     """
-    settings = optional_metrics.settings if optional_metrics else {}
-    if benchmark.second_detector:
-        settings["off_target_second"] = benchmark.second_detector.name
     directions, store = _prepare(
-        model, benchmark, output, subset=subset, overwrite=overwrite, optional=settings
+        model,
+        benchmark,
+        output,
+        subset=subset,
+        overwrite=overwrite,
+        optional_metrics=optional_metrics,
     )
     pivot = model.decoding.get("pivot")
     if direct_count := sum(pivot in direction for direction in directions):
@@ -199,7 +201,6 @@ def translate(
         progress = (
             f"process {work_shard.process} of {work_shard.processes} has finished its directions"
         )
-        "directions"
         say(
             f"{progress}, other processes have {len(missing)} left; the last one to finish scores "
             "all"
@@ -310,7 +311,7 @@ def _prepare(
     *,
     subset: str,
     overwrite: bool,
-    optional: Mapping[str, str],
+    optional_metrics: OptionalMetrics | None,
 ) -> tuple[tuple[Direction, ...], TranslationStore]:
     """Check the output folder; return the directions and the store of their translations."""
     check_folder(output)
@@ -321,7 +322,11 @@ def _prepare(
     folder = Path(output)
     made_by = model.provenance
     if not overwrite:
-        check_overwrite(folder, made_by, benchmark, directions=directions, optional=optional)
+        targets = dict.fromkeys(target for _, target in directions)
+        settings = optional_metrics.settings(targets) if optional_metrics else {}
+        if benchmark.second_detector:
+            settings["off_target_second"] = benchmark.second_detector.name
+        check_overwrite(folder, made_by, benchmark, directions=directions, optional=settings)
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
         say(f"{folder}: translations by another model or search are replaced")
@@ -357,6 +362,9 @@ def _run_result(
         decoding_overrides=model.decoding_overrides,
         notes=notes,
         version=__version__,
+        trained_languages=None
+        if model.supervised is None
+        else tuple(sorted({code for pair in model.supervised for code in pair})),
     )
 
 

@@ -14,7 +14,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import join_names, warn
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark
-from mnmt_jax.evaluation.translations import TranslatedSentence, TranslateFn
+from mnmt_jax.evaluation.translations import BY_DIRECTION, TranslatedSentence, TranslateFn
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -213,6 +213,9 @@ def with_documents(model: EvaluatedModel, benchmark: Benchmark) -> EvaluatedMode
         outputs = model.translate(spaced, direction)
         return [output for line, output in zip(spaced, outputs, strict=True) if line]
 
-    digest = hashlib.sha256(repr(sorted(sizes.items())).encode()).hexdigest()[:16]
-    identity = {**model.identity, "documents": digest}
+    digests = {
+        "-".join(pair): hashlib.sha256(repr(counts).encode()).hexdigest()[:16]
+        for pair, counts in sizes.items()
+    }
+    identity = {**model.identity, BY_DIRECTION: digests}
     return dataclasses.replace(model, translate=translate, identity=identity)

@@ -212,19 +212,26 @@ class BertScore:
     def signature(self, target_language: str) -> str:
         """Return the signature of the scores of a target language."""
         name = self.model(target_language)
-        model = f"model:{name}|files:{_hash_files(self._folder / name)}"
+        model = name_model(self._folder / name, name)
         return f"bert_score:{self._version}|{model}|layer:{BERT_SCORE_LAYERS[name]}|no-idf"
 
 
 def identify_model(path: Path) -> str:
     """Return `model:NAME|files:HASH` of a model's file or folder, wherever it is stored.
 
-    NAME is that on the Hugging Face Hub where its cache has the model, else the folder's. HASH
-    depends on the names, sizes, beginnings and ends of the files.
+    NAME is that on the Hugging Face Hub where its cache has the model, else the folder's.
     """
     cached = [part for part in path.parts if part.startswith(_HUB_PREFIX)]
     folder = path.parent.parent if path.parent.name == "checkpoints" else path
     name = cached[-1].removeprefix(_HUB_PREFIX).replace("--", "/") if cached else folder.name
+    return name_model(path, name)
+
+
+def name_model(path: Path, name: str) -> str:
+    """Return `model:NAME|files:HASH` of a model's file or folder.
+
+    HASH depends on the names, sizes, beginnings and ends of the files.
+    """
     return f"model:{name}|files:{_hash_files(path)}"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +91,21 @@ class OptionalMetrics:
         self._neural = _neural_metrics(selection, language_specific_models=own_models)
         self.signatures: dict[str, Any] = {}
 
-    @property
-    def settings(self) -> dict[str, str]:
-        """Model or procedure of each optional metric that is computed, by flag."""
-        settings = {}
+    def settings(self, targets: Iterable[str]) -> dict[str, Any]:
+        """Return the model or procedure of each optional metric that is computed, by flag.
+
+        Args:
+            targets: target languages of the scores.
+
+        Returns:
+            The ends of the signatures of the scores; as in `signatures` one by target language
+            where they differ.
+        """
+        settings: dict[str, Any] = {}
         if self._selection.spbleu and self._tokenizer is not None:
-            settings["spbleu"] = self._tokenizer.fingerprint
-        settings |= {metric.name: metric.setting for metric in self._neural}
+            settings["spbleu"] = f"model:{self._tokenizer.fingerprint}"
+        for metric, target in itertools.product(self._neural, targets):
+            _record_signature(settings, metric, target)
         if self._paper is not None:
             settings["paper_compatible"] = self._paper.procedure.name
         return settings
@@ -172,12 +181,7 @@ class OptionalMetrics:
                 notes.append(note)
                 continue
             scores[metric.name] = metric.score(texts, hypotheses, target)
-            signature = metric.signature(target)
-            if signature == metric.setting:
-                self.signatures[metric.name] = signature
-            else:
-                signatures = self.signatures.setdefault(metric.name, {})
-                signatures[f"to {target}"] = signature
+            _record_signature(self.signatures, metric, target)
         return scores, "; ".join(notes)
 
     def _published_scores(
@@ -197,6 +201,15 @@ class OptionalMetrics:
         if result.off_target_lid is not None:
             scores["off_target"] = round_as_published(result.off_target_lid)
         return scores, self._paper.note(result.direction)
+
+
+def _record_signature(signatures: dict[str, Any], metric: NeuralMetric, target: str) -> None:
+    """Add the signature of a metric, by target language unless one model has all languages."""
+    signature = metric.signature(target)
+    if signature == metric.setting:
+        signatures[metric.name] = signature
+    else:
+        signatures.setdefault(metric.name, {})[f"to {target}"] = signature
 
 
 def _neural_metrics(

@@ -9,7 +9,6 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
-from mnmt_jax.evaluation.neural_metrics import COMET_MODELS
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
@@ -25,7 +24,7 @@ def check_overwrite(
     benchmark: Benchmark,
     *,
     directions: Sequence[Direction],
-    optional: Mapping[str, str],
+    optional: Mapping[str, Any],
 ) -> None:
     """Refuse to replace an evaluation with other settings or more results.
 
@@ -67,7 +66,7 @@ def _changes(
     finished: Mapping[str, Any],
     benchmark: Benchmark,
     directions: Sequence[Direction],
-    optional: Mapping[str, str],
+    optional: Mapping[str, Any],
 ) -> list[str]:
     """Return the settings in which a finished evaluation differs, as text for an error."""
     if finished.get("task") != benchmark.task:
@@ -110,7 +109,7 @@ def _changed_detector(finished: Mapping[str, Any], benchmark: Benchmark) -> list
 
 
 def _lost_scores(
-    finished: Mapping[str, Any], items: Sequence[Mapping[str, Any]], optional: Mapping[str, str]
+    finished: Mapping[str, Any], items: Sequence[Mapping[str, Any]], optional: Mapping[str, Any]
 ) -> list[str]:
     """Return the optional scores that would be lost or would be computed differently."""
     changes = [
@@ -124,11 +123,27 @@ def _lost_scores(
         changes.append("the ratio of --lid_model would be lost")
     elif second and optional["off_target_second"] != detector_name(second):
         changes.append(f"--lid_model: {detector_name(second)}, now {optional['off_target_second']}")
-    for name in (*COMET_MODELS, "metricx"):
-        model = signatures.get(name) if isinstance(signatures, dict) else None
-        if model and optional.get(name, model) != model:
-            changes.append(f"model of {_OPTIONAL[name]}")
+    recorded = signatures if isinstance(signatures, dict) else {}
+    changes += [
+        f"model of {title}"
+        for name, title in _OPTIONAL.items()
+        if _is_other_model(recorded.get(name), optional.get(name))
+    ]
     procedure = paper.get("procedure") if isinstance(paper, dict) else None
     if procedure and optional.get("paper_compatible") != procedure:
         changes.append(f"--paper_compatible={procedure} would be lost")
     return changes
+
+
+def _is_other_model(recorded: object, current: object) -> bool:
+    """Return whether scores have another model than the recorded signature, where both are known.
+
+    Args:
+        recorded: a signature, or signatures by target language.
+        current: value of `OptionalMetrics.settings`.
+    """
+    if isinstance(recorded, dict) and isinstance(current, dict):
+        return any(_is_other_model(recorded[name], current.get(name)) for name in recorded)
+    if isinstance(recorded, str) and isinstance(current, str):
+        return not recorded.endswith(current)
+    return False

@@ -11,7 +11,7 @@ Maxwell 2005, "On some pitfalls in automatic evaluation and significance testing
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from sacrebleu.metrics import BLEU, CHRF
@@ -22,7 +22,7 @@ from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statistics
 from mnmt_jax.evaluation.significance import SEED, direction_difference, limits_of_p
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.vocabulary.languages import get_language
+from mnmt_jax.vocabulary.languages import Direction, get_language
 
 _SIGNIFICANCE_LEVEL = 0.05
 
@@ -52,30 +52,35 @@ class PairedScore:
     samples: int
 
 
-def paired_scores(first: Path, second: Path, samples: int) -> list[PairedScore]:
+def paired_scores(
+    first: Path, second: Path, directions: Collection[Direction], *, samples: int
+) -> list[PairedScore]:
     """Compare two evaluations in their common directions.
 
     Args:
         first: folder of the baseline's evaluation.
         second: folder of the other evaluation.
+        directions: directions that both evaluated on the same sentences, as `common_directions`
+            returns them.
         samples: number of bootstrap resamples and of random exchanges.
 
     Raises:
-        UserError: if they have no direction in common, or if the sentences of one differ.
+        UserError: if there is no direction, or if the sentences of one differ.
     """
-    names = [_directions(folder) for folder in (first, second)]
-    common = [name for name in names[0] if name in names[1]]
-    if not common:
-        raise UserError(f"{first} and {second}: no direction in common; evaluate both on one task")
+    if not directions:
+        raise UserError(
+            f"{first} and {second}: no direction in common on the same sentences; evaluate both on "
+            "one task with the same --limit"
+        )
     scores: list[PairedScore] = []
-    for name in common:
-        systems = [_read(folder, name) for folder in (first, second)]
+    for direction in sorted(directions):
+        systems = [_read(folder, direction) for folder in (first, second)]
         if systems[0][1] != systems[1][1]:
             raise UserError(
-                f"{second}: the sentences of {name} are not those of {first}; evaluate both with "
-                "the same --limit"
+                f"{second}: the sentences of {'-'.join(direction)} are not those of {first}; "
+                "evaluate both with the same --limit"
             )
-        scores += _compare(name, [system[0] for system in systems], systems[0][1], samples)
+        scores += _compare(direction, [system[0] for system in systems], systems[0][1], samples)
     return scores
 
 
@@ -117,17 +122,15 @@ def _is_significant(score: PairedScore) -> bool:
     return score.p_randomization < _SIGNIFICANCE_LEVEL
 
 
-def _directions(folder: Path) -> list[str]:
-    return sorted(path.stem for path in (folder / "translations").glob("*.jsonl"))
-
-
-def _read(folder: Path, direction: str) -> tuple[list[str], list[str]]:
+def _read(folder: Path, direction: Direction) -> tuple[list[str], list[str]]:
     """Return the hypotheses and references of a direction.
 
     Raises:
-        UserError: if a line is not a record of an evaluation.
+        UserError: if the file is missing, or a line is not a record of an evaluation.
     """
-    path = folder / "translations" / f"{direction}.jsonl"
+    path = folder / "translations" / f"{'-'.join(direction)}.jsonl"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; evaluate again")
     hypotheses, references = [], []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
@@ -140,9 +143,9 @@ def _read(folder: Path, direction: str) -> tuple[list[str], list[str]]:
 
 
 def _compare(
-    direction: str, hypotheses: Sequence[list[str]], references: list[str], samples: int
+    direction: Direction, hypotheses: Sequence[list[str]], references: list[str], samples: int
 ) -> Iterator[PairedScore]:
-    tokenizer = get_language(direction.split("-")[-1]).sacrebleu_tokenizer
+    name, tokenizer = "-".join(direction), get_language(direction[1]).sacrebleu_tokenizer
     metrics: dict[str, tuple[str, Metric]] = {"chrF++": ("chrf", CHRF(word_order=2))}
     if not missing_tokenizer_note(tokenizer):
         # `force` only silences a warning about tokenized input.
@@ -154,4 +157,4 @@ def _compare(
         difference = direction_difference(key, one, other, samples)
         p_values = difference.p_bootstrap, difference.p_randomization
         signature = str(metric.get_signature())
-        yield PairedScore(direction, title, first, second, *p_values, signature, samples)
+        yield PairedScore(name, title, first, second, *p_values, signature, samples)

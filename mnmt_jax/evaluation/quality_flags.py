@@ -12,7 +12,7 @@ from mnmt_jax.evaluation.comparison import DirectionGroup, direction_groups
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import format_score, markdown_table, model_label
-from mnmt_jax.evaluation.result import DirectionResult, RunResult
+from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_silent
 from mnmt_jax.vocabulary.language_detectors import detector_name
 
 _EXPLANATION = (
@@ -51,8 +51,8 @@ def _table(results: Sequence[RunResult]) -> tuple[list[str], list[list[str]]]:
     return header, [[*row[:2], *(row[n + 2] for n in kept)] for row in rows]
 
 
-Column = Callable[[DirectionResult], float | None]
-"""Value of a direction in percent, or a count; None if unknown."""
+Column = str | Callable[[DirectionResult], float | None]
+"""Field of `DirectionResult`, or its value in percent; None if unknown."""
 
 
 def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
@@ -66,19 +66,19 @@ def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
         )
     )
     return [
-        ("off-target", lambda item: item.off_target_nearest),
-        (f"off-target ({first})", lambda item: item.off_target_lid),
-        ("on references", lambda item: item.off_target_lid_reference),
-        (f"off-target ({second})", lambda item: item.off_target_second),
-        ("on references", lambda item: item.off_target_second_reference),
-        ("by both", lambda item: item.off_target_both),
-        ("on references", lambda item: item.off_target_both_reference),
+        ("off-target", "off_target_nearest"),
+        (f"off-target ({first})", "off_target_lid"),
+        ("on references", "off_target_lid_reference"),
+        (f"off-target ({second})", "off_target_second"),
+        ("on references", "off_target_second_reference"),
+        ("by both", "off_target_both"),
+        ("on references", "off_target_both_reference"),
         ("empty", lambda item: 100 * item.empty / item.sentences),
         ("copied", lambda item: _percent(item.copied, item)),
         ("looping", lambda item: _percent(item.repeated, item)),
-        ("length", lambda item: item.length_ratio),
+        ("length", "length_ratio"),
         ("without context", lambda item: _percent(item.without_context, item)),
-        ("unknown", lambda item: item.unknown_characters),
+        ("unknown", "unknown_characters"),
     ]
 
 
@@ -88,7 +88,11 @@ def _percent(count: int | None, item: DirectionResult) -> float | None:
 
 def _cell(group: DirectionGroup, number: int, column: Column) -> str:
     """Format the mean over the directions of a group; of counts, the sum."""
-    values = [column(item) for item in group.items[number].values()]
+    items = group.items[number].values()
+    if isinstance(column, str):
+        values = [] if is_silent(column, items) else [getattr(item, column) for item in items]
+    else:
+        values = [column(item) for item in items]
     known = [value for value in values if value is not None]
     if not known:
         return "–"

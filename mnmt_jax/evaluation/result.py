@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,7 @@ STANDARD_METRICS = METRICS[:5]
 OPTIONAL_METRICS = (*METRICS[6:], METRICS[5])
 """The others, in the order of tables: neural metrics, then spBLEU."""
 _LID = METRICS[4]
+_OFF_TARGET = ("off_target_nearest", "off_target_lid", "off_target_second", "off_target_both")
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,8 @@ class RunResult:
         notes: remarks for readers: what was left out and why.
         note: text of the user for the top of pages.
         version: version of mnmt-jax that scored; empty if unknown.
+        trained_languages: languages of all directions that the model was trained on, also of those
+            that were not evaluated; None if unknown.
     """
 
     name: str
@@ -236,6 +239,7 @@ class RunResult:
     decoding_overrides: Mapping[str, Any] | None = None
     note: str = ""
     version: str = ""
+    trained_languages: tuple[str, ...] | None = None
 
     @property
     def supervised(self) -> frozenset[Direction] | None:
@@ -256,7 +260,18 @@ class RunResult:
     def averages(self) -> Mapping[str, Averages]:
         """Averages over direction groups, per metric."""
         keys = [*(metric.key for metric in METRICS), "off_target_lid_reference"]
-        return {key: average_groups(self.values(key), self.supervised) for key in keys}
+        return {
+            key: average_groups(self.values(key), self.supervised, self.silent_directions(key))
+            for key in keys
+        }
+
+    def silent_directions(self, key: str) -> frozenset[Direction]:
+        """Return the directions whose mean of a metric says nothing, as `is_silent`.
+
+        Args:
+            key: `Metric.key`.
+        """
+        return frozenset(item.direction for item in self.directions if is_silent(key, [item]))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -288,6 +303,18 @@ class RunResult:
         """The main off-target metric: by nearest rendering if that was computed."""
         present = any(item.off_target_nearest is not None for item in self.directions)
         return METRICS[3] if present else titled_metrics([self])[4]
+
+
+def is_silent(key: str, items: Iterable[DirectionResult]) -> bool:
+    """Return whether a metric is an off-target ratio of outputs without any language.
+
+    Such outputs are not off-target, but the mean of 0 would look like a perfect score.
+
+    Args:
+        key: field of `DirectionResult`.
+        items: the directions of a mean.
+    """
+    return key in _OFF_TARGET and not any(item.has_language for item in items)
 
 
 def titled_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
@@ -353,7 +380,7 @@ def _from_json(document: dict[str, Any]) -> RunResult:
         name: tuple((step, value) for step, value in points)
         for name, points in document["curves"].items()
     }
-    for settings in ("config", "decoding", "decoding_overrides"):
+    for settings in ("config", "decoding", "decoding_overrides", "trained_languages"):
         document[settings] = _tuples(document.get(settings))
     return RunResult(**{**document, "notes": tuple(document["notes"])})
 

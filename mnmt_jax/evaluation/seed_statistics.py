@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import os.path
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
@@ -31,6 +30,7 @@ _EXPLANATION = (
     "exact permutation test over seeds"
 )
 _MAX_PERMUTATIONS = 200_000
+_ROUNDING = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +95,8 @@ def compare_means(first: Sequence[float], second: Sequence[float]) -> MeanDiffer
     Returns:
         The difference of the means, Welch's interval (unequal variances), and p of the permutation
         test: the share of all divisions of the scores into groups of these sizes whose means differ
-        at least as much. Its minimum is 2 / (n + m choose n): 0.1 with three seeds per system,
-        0.008 with five.
+        at least as much, in either direction. Its minimum is 1 / (n + m choose n), twice that with
+        equal numbers of seeds: 0.1 with three seeds per system, 0.008 with five.
 
     Raises:
         UserError: if a system has no score.
@@ -112,28 +112,30 @@ def _welch_interval(
     """Return Welch's 95 % interval of the difference of two means."""
     if min(len(first), len(second)) < 2:
         return None, None
-    if len({*first}) == len({*second}) == 1:  # no variance
-        return first[0] - second[0], first[0] - second[0]
+    difference = statistics.fmean(first) - statistics.fmean(second)
+    squares = [statistics.variance(scores) / len(scores) for scores in (first, second)]
+    if not any(squares):
+        return difference, difference
     from scipy import stats
 
-    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
-    return float(interval.low), float(interval.high)
+    terms = (s**2 / (len(x) - 1) for s, x in zip(squares, (first, second), strict=True))
+    degrees_of_freedom = sum(squares) ** 2 / sum(terms)
+    half = float(stats.t.ppf(0.975, degrees_of_freedom)) * math.sqrt(sum(squares))
+    return difference - half, difference + half
 
 
 def _permutation_p(first: Sequence[float], second: Sequence[float]) -> float | None:
-    if math.comb(len(first) + len(second), len(first)) > _MAX_PERMUTATIONS:
+    count = math.comb(len(first) + len(second), len(first))
+    if count > _MAX_PERMUTATIONS or min(len(first), len(second)) < 2:
         return None
-    if min(len(first), len(second)) < 2:
-        return None
-    from scipy import stats
-
-    def mean_difference(left: Sequence[float], right: Sequence[float]) -> float:
-        return statistics.fmean(left) - statistics.fmean(right)
-
-    test = stats.permutation_test(
-        (first, second), mean_difference, n_resamples=math.inf, vectorized=False
-    )
-    return float(test.pvalue)
+    # The means of a division differ in proportion to its first sum minus that sum's expectation.
+    pooled, size = (*first, *second), len(first)
+    expected = math.fsum(pooled) * size / len(pooled)
+    observed = abs(math.fsum(first) - expected)
+    tolerance = _ROUNDING * max(map(abs, pooled))
+    divisions = itertools.combinations(pooled, size)
+    extreme = sum(abs(math.fsum(d) - expected) >= observed - tolerance for d in divisions)
+    return extreme / count
 
 
 def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
@@ -145,18 +147,23 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
     Returns:
         The evaluations of each system, sorted by seed; systems are in order of their first
         evaluation. Paths of a configuration are also equal if they differ in the seed's number
-        alone, such as `distilled/seed1/cache`. The name of a system is the common prefix of its
-        runs' names. An evaluation without a training configuration, such as that of translations of
-        another system, is a system of its own.
+        alone, such as `distilled/seed1/cache`. The best checkpoints, averages and other checkpoints
+        of runs are different systems. The name of a system is the common prefix of its runs' names,
+        with the choice of the checkpoint if another system has it. An evaluation without a training
+        configuration, such as that of translations of another system, is a system of its own.
 
     Raises:
         UserError: if a system has two evaluations with the same seed.
     """
-    groups: dict[str, list[RunResult]] = {}
-    for key, result in zip(_system_keys(results), results, strict=True):
-        groups.setdefault(key, []).append(result)
+    groups: list[list[RunResult]] = []
+    for result in results:
+        matching = (group for group in groups if _is_same_system(group[0], result))
+        if (group := next(matching, None)) is None:
+            groups.append([result])
+        else:
+            group.append(result)
     by_system: dict[str, list[RunResult]] = {}
-    for group in groups.values():
+    for group in groups:
         seeds = Counter(_seed(result) for result in group)
         if len(seeds) < len(group):
             names = [result.name for result in group if seeds[_seed(result)] > 1]
@@ -164,11 +171,18 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
                 f"{join_names(names)}: evaluations of one configuration and seed; name each run "
                 "once"
             )
-        name = _name_stem(os.path.commonprefix([result.name for result in group]))
-        name = name if name and len(group) > 1 else group[0].name
-        name = name if name not in by_system else f"{name} ({len(by_system) + 1})"
+        name = _system_name(group, by_system)
         by_system[name] = sorted(group, key=lambda result: _seed(result) or 0)
     return by_system
+
+
+def _system_name(group: Sequence[RunResult], taken: Collection[str]) -> str:
+    """Return a name of a system that is not taken."""
+    name = _name_stem(os.path.commonprefix([result.name for result in group]))
+    name = name if name and len(group) > 1 else group[0].name
+    choice = _checkpoint_choice(group[0])
+    names = [name, *([f"{name} ({choice})"] if choice else []), f"{name} ({len(taken) + 1})"]
+    return next(text for text in names if text not in taken)
 
 
 def single_seed_evaluations(
@@ -195,7 +209,11 @@ def explain_seeds(groups: Mapping[str, Sequence[RunResult]]) -> str:
         groups: evaluations of each system, one per seed; the first system is the baseline.
     """
     first, *others = map(len, groups.values())
-    limits = [2 / math.comb(first + count, first) for count in others if min(first, count) > 1]
+    limits = [
+        (2 if first == count else 1) / math.comb(first + count, first)
+        for count in others
+        if min(first, count) > 1
+    ]
     smallest = f" and at least {min(limits):.2g} with these numbers of seeds" if limits else ""
     return f"{_EXPLANATION}{smallest}."
 
@@ -221,7 +239,11 @@ def seed_notes(groups: Mapping[str, Sequence[RunResult]]) -> list[str]:
 def _differing_settings(results: Sequence[RunResult]) -> list[str]:
     """Return the names of settings, other than the seed, in which evaluations differ."""
     first, *others = (
-        {**r.settings, **{f"decode.{n}": v for n, v in (r.decoding_overrides or {}).items()}}
+        {
+            **r.settings,
+            **{f"decode.{n}": v for n, v in (r.decoding_overrides or {}).items()},
+            "checkpoint": _checkpoint_choice(r),
+        }
         for r in results
     )
     names = dict.fromkeys(name for other in others for name in differing_keys(first, other))
@@ -239,38 +261,52 @@ def _seed(result: RunResult) -> int | None:
     return None if seed is None else int(seed)
 
 
-def _system_keys(results: Sequence[RunResult]) -> list[str]:
-    """Return keys that are equal for evaluations that differ only in the seed."""
-    keys = [_key(result) for result in results]
-    counts = Counter(keys)
-    for number, result in enumerate(results):
-        if _seed(result) is None:
-            keys[number] = f"evaluation {number}"
-        elif counts[keys[number]] == 1:
-            keys[number] = _key(result, without_seed=True)
-    return keys
+def _is_same_system(first: RunResult, second: RunResult) -> bool:
+    """Return whether two evaluations differ in the seed alone, also in its number in paths."""
+    seeds = _seed(first), _seed(second)
+    settings = [
+        (
+            {**result.config, "train": {**result.config.get("train", {}), "seed": None}},
+            result.decoding_overrides,
+            _checkpoint_choice(result),
+        )
+        for result in (first, second)
+    ]
+    return None not in seeds and _are_equal(settings[0], settings[1], seeds)
 
 
-def _key(result: RunResult, *, without_seed: bool = False) -> str:
-    """Return the configuration without `Train.seed`, or also without its number in paths."""
-    seed = _seed(result)
-    config = {**result.config, "train": {**result.config.get("train", {}), "seed": 0}}
-    settings: Any = [config, result.decoding_overrides]
-    if without_seed:
-        number = re.compile(rf"(?<!\d){seed}(?!\d)")
-        settings = _replace_in_paths(settings, number)
-    return json.dumps(settings, sort_keys=True, default=str)
+def _checkpoint_choice(result: RunResult) -> str:
+    """Return how the checkpoint was chosen: "best", "average", or "" for a step."""
+    choice, separator, _ = str(result.decoding.get("checkpoint", "")).partition(", ")
+    return choice if separator else ""
 
 
-def _replace_in_paths(value: Any, number: re.Pattern[str]) -> Any:
-    """Replace a number in all paths of nested settings."""
-    if isinstance(value, str):
-        return number.sub("SEED", value) if "/" in value else value
-    if isinstance(value, Mapping):
-        return {name: _replace_in_paths(item, number) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replace_in_paths(item, number) for item in value]
-    return value
+def _are_equal(first: Any, second: Any, seeds: tuple[int | None, int | None]) -> bool:
+    """Return whether nested settings of runs with these seeds are equal."""
+    if isinstance(first, str) and isinstance(second, str):
+        return first == second or _are_equal_paths(first, second, seeds)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(
+            _are_equal(value, second[name], seeds) for name, value in first.items()
+        )
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(
+            _are_equal(one, other, seeds) for one, other in zip(first, second, strict=True)
+        )
+    return bool(first == second)
+
+
+def _are_equal_paths(first: str, second: str, seeds: tuple[int | None, int | None]) -> bool:
+    """Return whether texts are paths that differ only in numbers that are the runs' seeds."""
+    parts = [re.split(r"(\d+)", path) for path in (first, second)]
+    seed_numbers = tuple(map(str, seeds))
+    return (
+        "/" in first
+        and len(parts[0]) == len(parts[1])
+        and all(
+            one == other or (one, other) == seed_numbers for one, other in zip(*parts, strict=True)
+        )
+    )
 
 
 def seed_table(groups: Mapping[str, Sequence[RunResult]], names: Sequence[str] = ()) -> str:

@@ -18,6 +18,8 @@ from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
 from mnmt_jax.files.json_objects import differing_keys, is_object_with, parse_json
 from mnmt_jax.vocabulary.languages import Direction
 
+BY_DIRECTION = "documents"
+"""Key of a provenance whose value has an item for each direction, such as `de-fr`."""
 _PROVENANCE_FILE = "made_by.json"
 
 
@@ -91,7 +93,7 @@ def changed_provenance(folder: Path, provenance: Mapping[str, Any]) -> list[str]
         or not any(folder.glob("*.jsonl"))
     ):
         return []
-    return differing_keys(parse_json(provenance_file.read_bytes(), finite=False), provenance)
+    return _differences(parse_json(provenance_file.read_bytes(), finite=False), provenance)
 
 
 def describe_changed_sentences(folder: Path, direction: Direction, texts: TestSet) -> str:
@@ -119,6 +121,7 @@ class TranslationStore:
         folder: folder of the files.
         made_by: provenance: what the translations depend on besides their sources, i.e.
             parameters, vocabulary, instruction, search. Files of another provenance are removed.
+            The values of `BY_DIRECTION` are compared for the directions that both name.
 
     Attributes:
         reused: directions whose files were complete.
@@ -127,17 +130,19 @@ class TranslationStore:
 
     def __init__(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         self.reused: list[Direction] = []
-        self._folder, self._provenance_file = folder, folder / _PROVENANCE_FILE
-        self._provenance = _provenance_text(provenance)
+        self._folder, self._provenance = folder, provenance
+        provenance_file = folder / _PROVENANCE_FILE
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):  # the first of several processes removes stale files
-            self.stale = self._provenance_file.is_file() and not _has_provenance(
-                folder, self._provenance
-            )
-            if self.stale or not self._provenance_file.is_file():
+            is_same = _has_provenance(folder, provenance)
+            self.stale = provenance_file.is_file() and not is_same
+            if not is_same:
                 for stale_file in folder.glob("*.jsonl"):
                     stale_file.unlink()
-                write_text(self._provenance_file, self._provenance)
+            stored = _read_provenance(folder) if is_same else None
+            text = _provenance_text(_with_directions_of(stored or {}, provenance))
+            if not is_same or text != provenance_file.read_text(encoding="utf-8"):
+                write_text(provenance_file, text)
 
     def holds(self, direction: Direction, texts: TestSet) -> bool:
         """Return whether a direction has a complete file of these sentences."""
@@ -193,7 +198,7 @@ def read_translations(
     outputs = None
     if folder.is_dir():
         with locked(folder):  # no other command replaces the files between check and reading
-            _check_provenance(folder, _provenance_text(provenance))
+            _check_provenance(folder, provenance)
             outputs = _read_outputs(folder, direction, texts)
     if outputs is None:
         raise UserError(
@@ -246,13 +251,43 @@ def _provenance_text(provenance: Mapping[str, Any]) -> str:
     return json.dumps(provenance, indent=1, sort_keys=True) + "\n"
 
 
-def _has_provenance(folder: Path, provenance: str) -> bool:
-    """Return whether `made_by.json` has this text."""
+def _read_provenance(folder: Path) -> dict[str, Any] | None:
+    """Read `made_by.json`; None if it is missing or damaged."""
     path = folder / _PROVENANCE_FILE
-    return path.is_file() and path.read_text(encoding="utf-8") == provenance
+    try:
+        value = parse_json(path.read_bytes(), finite=False) if path.is_file() else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
-def _check_provenance(folder: Path, provenance: str) -> None:
+def _differences(stored: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[str]:
+    """Return the keys that differ; of values by direction those of common ones are compared."""
+    values = stored.get(BY_DIRECTION), provenance.get(BY_DIRECTION)
+    if all(isinstance(value, Mapping) for value in values):
+        merged = _with_directions_of(stored, provenance)
+        stored = _with_directions_of(provenance, stored)
+        provenance = merged
+    return differing_keys(stored, provenance)
+
+
+def _with_directions_of(
+    stored: Mapping[str, Any], provenance: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return a provenance with the values of further directions of the stored one."""
+    further = stored.get(BY_DIRECTION)
+    if not isinstance(further, Mapping) or BY_DIRECTION not in provenance:
+        return provenance
+    return {**provenance, BY_DIRECTION: {**further, **provenance[BY_DIRECTION]}}
+
+
+def _has_provenance(folder: Path, provenance: Mapping[str, Any]) -> bool:
+    """Return whether `made_by.json` has this provenance."""
+    stored = _read_provenance(folder)
+    return stored is not None and not _differences(stored, provenance)
+
+
+def _check_provenance(folder: Path, provenance: Mapping[str, Any]) -> None:
     """Check that the translations of a folder are still those of this command.
 
     Raises:

@@ -151,7 +151,8 @@ def group_score(result: RunResult, column: Column) -> float | None:
     field = FIELDS.get(column.metric)
     if field is None:
         return None
-    return group_mean(result.values(field), column.group, result.supervised)
+    silent = result.silent_directions(field)
+    return group_mean(result.values(field), column.group, result.supervised, silent)
 
 
 def _update_seconds(result: RunResult) -> float | None:

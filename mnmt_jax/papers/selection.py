@@ -19,7 +19,7 @@ def parse_hypotheses(table: Table, texts: Sequence[str]) -> dict[str, Path]:
         texts: values of `--hypotheses`.
 
     Raises:
-        UserError: if a text has another form, or the table has no such row.
+        UserError: if a text has another form, or the table has no such row, or one is named twice.
     """
     folders: dict[str, Path] = {}
     for text in texts:
@@ -36,6 +36,8 @@ def parse_hypotheses(table: Table, texts: Sequence[str]) -> dict[str, Path]:
                 f"{table.full_name}' lists the rows"
             )
         name = max(names, key=len)
+        if name in folders:
+            raise UserError(f"--hypotheses: '{name}' is named twice; name one folder")
         folders[name] = Path(text.removeprefix(f"{name}="))
     return folders
 
@@ -52,7 +54,8 @@ def select_rows(
         filled: names of rows whose translations are files.
 
     Raises:
-        UserError: if a number is not of a row, a listed row cannot be run, or no row can be.
+        UserError: if a number is not of a row, a listed row cannot be run, no row can be, or a
+            filled row is not listed.
     """
 
     def is_runnable(row: Row) -> bool:
@@ -74,6 +77,12 @@ def select_rows(
     for row in rows:
         if not is_runnable(row):
             raise UserError(f"--rows: '{row.name}' cannot be run: {row.unavailable or 'no model'}")
+    for number, row in enumerate(table.rows, start=1):
+        if row.name in filled and row.name not in chosen:
+            raise UserError(
+                f"--hypotheses: '{row.name}' is row {number}, which --rows={numbers} leaves out; "
+                "add it, or leave the flag out"
+            )
     return rows
 
 

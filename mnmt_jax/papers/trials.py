@@ -60,7 +60,7 @@ def trials(
         seeds: number of seeds; None for the paper's.
         data: folder of the corpora, where released vocabularies are looked for; None for nowhere.
         hypotheses: name of a row -> folder with the translations of an outside system; such a row,
-            and one that is timed, has one seed.
+            one that is timed and one of an imported model have one seed.
     """
     chosen: list[Trial] = []
     for row in rows:
@@ -87,8 +87,8 @@ def stated_seeds(table: Table, experiment: Experiment) -> tuple[int, ...]:
 
 
 def _varies(experiment: Experiment) -> bool:
-    """Return whether an experiment has a result for each seed."""
-    return not experiment.hypotheses and not experiment.benchmark
+    """Return whether an experiment has a result for each seed: whether it trains."""
+    return not (experiment.hypotheses or experiment.benchmark or experiment.pretrained)
 
 
 def _choose_seeds(stated: Sequence[int], count: int | None) -> tuple[int, ...]:

@@ -19,6 +19,8 @@ Folders below the output folder, shared by all tables that are written there:
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +54,7 @@ class Workflow:
         paper: the paper.
         scale: size of the reproduction.
         data: folder of the corpora, as in `trials`, and of released models; None for `data`.
-        metrics: flags of `mnmt evaluate` for scores that need a model, by name of the metric.
+        metrics: flag and value of `mnmt evaluate` for scores that need a model, by metric.
 
     Attributes:
         metrics: the metrics and their flags.
@@ -64,7 +66,7 @@ class Workflow:
         paper: Paper,
         scale: Scale,
         data: Path | None = None,
-        metrics: Mapping[str, Sequence[str]] | None = None,
+        metrics: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
         self._paper, self._scale, self._folder = paper, scale, data
         self.metrics = dict(metrics or {})
@@ -335,11 +337,14 @@ class Workflow:
         return self._step(name, [*command, "--output", folder], inputs)
 
     def _add_metrics(self, evaluated: str) -> str:
-        """Add scores to a finished evaluation, whose translations are reused."""
+        """Add scores to a finished evaluation, whose translations are reused.
+
+        The step's name has a digest of the flags: other models are another step.
+        """
         flags = [word for words in self.metrics.values() for word in words]
-        subject = evaluated.partition("/")[2]
-        command = (*self._steps[evaluated].command, *flags)
-        return self._step(f"metrics/{'+'.join(self.metrics)}/{subject}", command, (evaluated,))
+        digest = hashlib.sha256(json.dumps(flags).encode()).hexdigest()[:8]
+        name = f"metrics/{'+'.join(self.metrics)}-{digest}/{evaluated.partition('/')[2]}"
+        return self._step(name, (*self._steps[evaluated].command, *flags), (evaluated,))
 
 
 def _gin_flags(bindings: Iterable[str]) -> list[str]:

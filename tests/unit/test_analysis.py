@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from lxml import html
 
-from mnmt_jax.analysis import attention_maps, teacher_forcing
+from mnmt_jax.analysis import ablation, attention_maps, teacher_forcing
 from mnmt_jax.analysis.ablation import AblationPair, run_ablation, supervised_targets_by_source
 from mnmt_jax.analysis.analysis_files import (
     check_analysis_folder,
@@ -191,8 +191,13 @@ def test_a_page_shows_its_file_and_overwrites_no_foreign_files(tmp_path):
 def runs(tmp_path_factory):
     """Make runs of zeros with language layers and without."""
     folder = tmp_path_factory.mktemp("runs")
-    vocab = vocabulary()
-    for name, config in (("layers", model()), ("plain", dataclasses.replace(model(), methods=()))):
+    usual = vocabulary()
+    three_letters = dataclasses.replace(usual, languages=("eng", "deu", "fra"))
+    for name, config, vocab in (
+        ("layers", model(), usual),
+        ("plain", dataclasses.replace(model(), methods=()), usual),
+        ("three_letters", model(), three_letters),
+    ):
         shapes = parameter_shapes(config, vocab.size)
         zeros = jax.tree.map(lambda one: LazyArray.of(np.zeros(one.shape, one.dtype)), shapes)
         whole = Config(Data(), config, Optimizer(), Train(), Decode(), Mesh())
@@ -274,6 +279,20 @@ def test_invalid_arguments_are_one_error_line(kind, flags, message, runs, tmp_pa
     with pytest.raises(UserError, match=message) as caught:
         command("analyse", kind, "--run", runs / "layers", "--output", tmp_path, *flags)
     assert "\n" not in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_targets_of_an_ablation_have_the_codes_of_the_corpus(runs, tmp_path, monkeypatch):
+    class Called(Exception):
+        pass
+
+    def called(*_, targets, **__):
+        raise Called(targets)
+
+    monkeypatch.setattr(ablation, "run_ablation", called)
+    flags = ["--output", tmp_path / "out", TASK, "--supervised_targets=eng-deu,de-en"]
+    with pytest.raises(Called) as caught:
+        command("analyse", "ablation", "--run", runs / "three_letters", *flags)
+    assert caught.value.args == ({"en": ("de",), "de": ("en",)},)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from mnmt_jax.commands import compare
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.evaluation.sentence_statistics import write_statistics
 from tests.unit.made_results import made_result
-from tests.unit.test_paired_bootstrap import damaged
+from tests.unit.test_paired_bootstrap import damaged, write
 from tests.unit.test_significance import PAIRS, REFERENCES, made
 
 
@@ -78,6 +79,34 @@ def test_seeds_are_a_section_of_the_page(tmp_path, monkeypatch, capsys, flags):
     assert (smallest in printed) == (smallest in page) == bool(flags)
     assert (page.count('class="best"') > 0) == (not flags)
     assert "No intervals and tests of prefix_0" in printed
+
+
+def test_paired_tests_are_of_the_evaluated_directions(tmp_path, monkeypatch, capsys):
+    """Stale files of other directions stay in the folders; `scores.json` may be named."""
+    folders = [evaluated(tmp_path, f"system_{seed}", seed, "prefix", 0.3) for seed in (1, 2)]
+    for seed, folder in enumerate(folders):
+        for number, (source, target) in enumerate((*PAIRS, ("nl", "de"))):
+            hypotheses = damaged(REFERENCES, 0.3, 10 * seed + number)
+            write(folder, f"{source}-{target}", hypotheses, REFERENCES)
+    printed = []
+    for names in (folders, [folder / "scores.json" for folder in folders]):
+        run_compare(monkeypatch, tmp_path, names, "--paired_bootstrap", "20")
+        printed.append(capsys.readouterr().out.partition("\nAgainst ")[2])
+    assert printed[0] == printed[1] and "nl-de" not in printed[0]
+    assert f"BLEU: better in 0 of {len(PAIRS)} directions" in printed[0]
+
+
+def test_a_folder_and_its_scores_are_one_evaluation(tmp_path, monkeypatch):
+    folder = evaluated(tmp_path, "system", 1, "prefix", 0.3)
+    with pytest.raises(UserError, match="a folder is named twice"):
+        run_compare(monkeypatch, tmp_path, [folder, folder / "scores.json"])
+
+
+def test_the_help_has_the_default_order_of_metrics():
+    text = " ".join(compare.make_parser().format_help().split())
+    names = ("the optional ones", "bleu, chrf, exact_match,", "and off-")
+    places = [text.index(name, text.index("metrics of the tables")) for name in names]
+    assert places == sorted(places)
 
 
 def test_seeds_of_a_system_are_not_tested_against_each_other(tmp_path, monkeypatch, capsys):

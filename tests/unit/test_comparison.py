@@ -41,7 +41,8 @@ def grown():
     def without_dutch(item):
         return dataclasses.replace(item, supervised=item.supervised and "nl" not in item.direction)
 
-    return [changed(before, without_dutch), after]
+    before = dataclasses.replace(changed(before, without_dutch), trained_languages=FIVE[:-1])
+    return [before, dataclasses.replace(after, trained_languages=FIVE)]
 
 
 def test_directions_untrained_in_one_model_form_a_separate_group(grown):
@@ -62,6 +63,18 @@ def test_directions_untrained_in_one_model_form_a_separate_group(grown):
     page = report_page(grown)
     assert "unseen language nl or supervised, 2 directions, 400 sentences" in page
     assert '<th scope="row">supervised</th>' not in page  # of 6 directions, and of 8
+
+
+def test_a_language_is_unseen_only_if_no_direction_was_trained(grown):
+    """Not if its trained directions were not evaluated, nor if the training is not recorded."""
+    before, after = grown
+    trained = dataclasses.replace(before, trained_languages=FIVE)
+    unrecorded = dataclasses.replace(before, trained_languages=None)
+    for result in (trained, unrecorded):
+        groups = direction_groups([result, after])
+        assert [group.statuses[0] for group in groups] == ["supervised", "zero-shot", "zero-shot"]
+    groups = direction_groups([before, dataclasses.replace(after, trained_languages=None)])
+    assert groups[-1].statuses == ("unseen language nl", "zero-shot")
 
 
 def test_dependent_sentences_of_document_context_are_noted(grown):

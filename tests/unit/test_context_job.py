@@ -19,9 +19,11 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import MnmtWarning, UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
+from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel, with_documents
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.languages import Direction
 from tests.run_commands import command
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
@@ -232,15 +234,20 @@ def test_document_ids_of_an_evaluation_need_context():
         command("evaluate", *flags)
 
 
-def test_an_evaluation_translates_its_documents(tmp_path):
+def documents_corpus(folder):
+    """Write files of documents, with the ids of each pair; return the corpus."""
     flat = [(f"{n}", line) for n, document in enumerate(DOCUMENTS) for line in document]
     for code in ("en", "de"):
-        (tmp_path / f"test.{code}").write_text("".join(f"{line}\n" for _, line in flat))
-    (tmp_path / "test.ids").write_text("".join(f"{name}\n" for name, _ in flat))
-    corpus = ParallelFiles(
-        "mine", f"{tmp_path}/{{split}}.{{language}}", ("en", "de"), splits={"test": "test"}
-    )
-    corpus.document_ids = DocumentIds.of_splits(f"{tmp_path}/{{split}}.ids", {"test": "test"})
+        (folder / f"test.{code}").write_text("".join(f"{line}\n" for _, line in flat))
+    (folder / "test.ids").write_text("".join(f"{name}\n" for name, _ in flat))
+    splits = {"test": "test"}
+    corpus = ParallelFiles("mine", f"{folder}/{{split}}.{{language}}", ("en", "de"), splits=splits)
+    corpus.document_ids = DocumentIds.of_splits(f"{folder}/{{split}}.ids", splits)
+    return corpus
+
+
+def test_an_evaluation_translates_its_documents(tmp_path):
+    corpus = documents_corpus(tmp_path)
     read: list[list[str]] = []
 
     def lines_in_capitals(lines, direction):
@@ -261,3 +268,31 @@ def test_an_evaluation_translates_its_documents(tmp_path):
         for limit in (0, 6)
     }
     assert sizes[0] != sizes[6]
+
+
+def test_an_evaluation_with_context_gains_directions(tmp_path):
+    benchmark = Benchmark("mine", documents_corpus(tmp_path))
+    called: list[Direction] = []
+
+    def copies(lines, direction):
+        called.append(direction)
+        return [TranslatedSentence(line) for line in lines]
+
+    model, output = EvaluatedModel("made", copies, None, {"context": 64}), tmp_path / "out"
+    pairs = [("en", "de"), ("de", "en")]
+    for directions in (pairs[:1], pairs, pairs):
+        selected = benchmark.only(directions)
+        evaluate(with_documents(model, selected), selected, output)
+    assert called == pairs
+    ids = tmp_path / "test.ids"
+    ids.write_text("one\n" * len(ids.read_text().splitlines()))  # other documents
+    changed = with_documents(model, benchmark)
+    for _ in ("finished", "unfinished"):
+        with pytest.raises(UserError, match=r"with other settings \(documents\)"):
+            evaluate(changed, benchmark, output)
+        (output / "scores.json").unlink(missing_ok=True)
+    selected = benchmark.only(pairs[:1])
+    evaluate(with_documents(model, selected), selected, output, overwrite=True)
+    assert called == [*pairs, pairs[0]]
+    stored = [path.name for path in (output / "translations").glob("*.jsonl")]
+    assert stored == ["en-de.jsonl"]

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mnmt_jax.commands.analysis_inputs import with_codes_of
 from mnmt_jax.commands.direction_flags import read_directions
 from mnmt_jax.commands.evaluate import _listed, _with_training
 from mnmt_jax.config.loading import load_config
+from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
@@ -64,12 +66,29 @@ def test_training_directions_of_an_imported_model_can_be_named():
     pairs = (("en", "de"), ("de", "fr"), ("de", "en"))
     with pytest.raises(UserError, match="name them with --trained_on"):
         choose_directions(pairs, "supervised", _model().supervised)
-    named = _with_training(_model(), "en-de,de-en", CODES)
+    named = _with_training(_model(), "en-de,de-en", CODES, CODES)
     assert choose_directions(pairs, "supervised", named.supervised) == (pairs[0], pairs[2])
     assert choose_directions(pairs, "zero_shot", named.supervised) == (pairs[1],)
-    assert _with_training(_model(), None, CODES).supervised is None
+    assert _with_training(_model(), None, CODES, CODES).supervised is None
     with pytest.raises(UserError, match="--trained_on: imported records its training directions"):
-        _with_training(_model(frozenset(pairs)), "en-de", CODES)
+        _with_training(_model(frozenset(pairs)), "en-de", CODES, CODES)
+
+
+def test_training_directions_have_the_codes_of_the_corpus(tmp_path):
+    """Also those that the run records; a language that the corpus lacks keeps its code."""
+    languages = ("eng", "deu", "por", "ita")
+    named = _with_training(_model(), "eng-deu,deu-eng", languages, CODES)
+    assert named.supervised == {("en", "de"), ("de", "en")}
+    recorded = frozenset({("en", "deu"), ("eng", "por"), ("ita", "eng")})
+    available = ("en", "de", "pt", "pt_BR")
+    subject = _with_training(_model(recorded), None, languages, available)
+    assert subject.supervised == {("en", "de"), ("en", "pt"), ("en", "pt_BR"), ("ita", "en")}
+    for code in ("en", "de"):
+        (tmp_path / f"test.{code}").write_text(f"text {code}\n", encoding="utf-8")
+    corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("en", "de"))
+    benchmark = Benchmark("mine", corpus)
+    assert with_codes_of(benchmark, recorded, languages) >= {("en", "de")}
+    assert with_codes_of(benchmark, None, languages) is None
 
 
 @pytest.mark.parametrize("count", [5, 25, 100])

@@ -20,9 +20,7 @@ from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslationStore
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.language_detectors import find_detector
-from mnmt_jax.vocabulary.languages import (
-    many_to_many_directions,
-)
+from mnmt_jax.vocabulary.languages import many_to_many_directions
 from tests.unit.made_benchmark import LANGUAGES, SENTENCES, SUPERVISED, make_corpus
 
 
@@ -143,6 +141,7 @@ def test_written_files_are_read_back(benchmark, tmp_path):
     back = read_result(tmp_path / "out")
     assert back.directions == result.directions and back.samples == result.samples
     assert back.curves == result.curves and back.averages == result.averages
+    assert back.trained_languages == tuple(sorted(LANGUAGES)) == result.trained_languages
     table = (tmp_path / "out/table.md").read_text()
     assert "| de → cs" in table and "100.0" in table
     report = (tmp_path / "out/report.html").read_text()

@@ -5,12 +5,15 @@
 
 import dataclasses
 import sys
+from unittest import mock
 
 import pytest
 
 from mnmt_jax.commands import metrics as metrics_command
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import benchmark, metrics_environment
+from mnmt_jax.evaluation.evaluate import evaluate
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.metrics_environment import (
     REQUIREMENTS,
     MetricWorker,
@@ -26,6 +29,9 @@ from mnmt_jax.evaluation.neural_metrics import (
 )
 from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
 from mnmt_jax.evaluation.scoring import ScoredDirection
+from mnmt_jax.evaluation.translations import TranslatedSentence
+from tests.made_foreign import spm_model
+from tests.unit.made_benchmark import make_corpus
 from tests.unit.made_metrics import loaded_bert_models, made_environment, without_package
 from tests.unit.made_results import made_result
 
@@ -199,12 +205,13 @@ def test_selected_metrics_are_scored_and_recorded(models, environment):
         metrics_environment=environment,
     )
     settings = dict.fromkeys(("comet", "kiwi"), f"comet:2.2.7|{identify_model(path)}")
-    assert OptionalMetrics(selection).settings == {**settings, "bert_score": str(models)}
+    german = OptionalMetrics(selection).settings(["de"])
+    assert german == {**settings, "bert_score": {"to de": mock.ANY}}
+    assert "model:bert-base-multilingual-cased|files:" in german["bert_score"]["to de"]
     (models / "xlm-roberta-large").mkdir()
     chosen = dataclasses.replace(selection, bert_score_english="xlm-roberta-large")
     metrics = OptionalMetrics(chosen)
-    recorded = f"{models}, xlm-roberta-large for English"
-    assert metrics.settings == {**settings, "bert_score": recorded}
+    expected = metrics.settings(["en"])
     results = {item.direction: item for item in made_result("a", ("de", "en"), seed=0).directions}
     standard = ScoredDirection(results["de", "en"], None, (), {})
     scored = metrics.add(standard, TEXTS, HYPOTHESES)
@@ -214,7 +221,36 @@ def test_selected_metrics_are_scored_and_recorded(models, environment):
     assert loaded_bert_models(environment) == [[str(models / "xlm-roberta-large"), "17", "cpu"]]
     assert metrics.signatures["kiwi"] == settings["kiwi"]
     assert "xlm-roberta-large" in metrics.signatures["bert_score"]["to en"]
-    assert set(metrics.signatures) == {"comet", "kiwi", "bert_score"}
+    assert metrics.signatures == expected and set(expected) == {"comet", "kiwi", "bert_score"}
+
+
+@pytest.mark.parametrize("changed", ["spBLEU", "BERTScore"])
+def test_scores_of_another_model_are_not_replaced(tmp_path, environment, changed):
+    """Of BERTScore also when the files of one target language's model are others."""
+    models, flores = tmp_path / "models", tmp_path / "flores.model"
+    for name in ("roberta-large", "bert-base-multilingual-cased"):
+        (models / name).mkdir(parents=True)
+        (models / name / "weights").write_text("first")
+    flores.write_bytes(spm_model())
+    selection = MetricSelection(
+        flores200_model=flores,
+        bert_score=models,
+        metrics_environment=environment,
+    )
+    few = benchmark.Benchmark("phrases", make_corpus(), languages=("de", "en"), limit=3)
+    subject = EvaluatedModel("made", lambda lines, _: [*map(TranslatedSentence, lines)], None, {})
+    output, settings = tmp_path / "out", {"optional_metrics": OptionalMetrics(selection)}
+    result = evaluate(subject, few, output, **settings)
+    assert evaluate(subject, few, output, **settings) == result
+    if changed == "spBLEU":
+        flores.write_bytes(flores.read_bytes() + b"\xa0\x06\x01")  # an unknown field
+    else:
+        (models / "roberta-large" / "weights").write_text("second")
+    settings = {"optional_metrics": OptionalMetrics(selection)}
+    with pytest.raises(UserError, match=rf"\(model of {changed}\); choose"):
+        evaluate(subject, few, output, **settings)
+    replaced = evaluate(subject, few, output, overwrite=True, **settings)
+    assert replaced.signatures != result.signatures
 
 
 def test_missing_folders_are_reported(tmp_path, worker):

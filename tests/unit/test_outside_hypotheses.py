@@ -292,3 +292,15 @@ def test_an_outside_system_has_one_seed_whatever_the_table_names(folder):
     (trial,) = trials(paper, seeded, rows, None, None, {GPT: folder})
     assert stated_seeds(seeded, trial.experiment) == (7,)
     assert trial.seed == 7
+
+
+def test_hypotheses_of_a_row_that_is_not_run_are_refused():
+    table = find_table("registers/table3")
+    filled = parse_hypotheses(table, [f"{GPT}=gpt"])
+    paper = load_papers()["registers"]
+    assert [row.name for row in select_rows(paper, table, "1,8", filled)][1] == GPT
+    message = f"--hypotheses: '{GPT}' is row 8, which --rows=1 leaves out; add it, or leave"
+    with pytest.raises(UserError, match=message):
+        select_rows(paper, table, "1", filled)
+    with pytest.raises(UserError, match=f"--hypotheses: '{GPT}' is named twice"):
+        parse_hypotheses(table, [f"{GPT}=a", f"{GPT}=b"])

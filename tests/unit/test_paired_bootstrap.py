@@ -11,6 +11,7 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.paired_bootstrap import PairedScore, paired_scores, paired_table
 
+COMMON = [("en", "de"), ("fr", "de")]
 WORDS = "der die das Hund Katze läuft schläft schnell langsam Haus Garten und oder heute".split()
 
 
@@ -44,7 +45,7 @@ def folders(tmp_path):
 
 
 def test_a_clear_difference_is_significant(folders):
-    scores = {(s.direction, s.metric): s for s in paired_scores(*folders, samples=200)}
+    scores = {(s.direction, s.metric): s for s in paired_scores(*folders, COMMON, samples=200)}
     assert set(scores) == {(d, m) for d in ("en-de", "fr-de") for m in ("BLEU", "chrF++")}
     for metric in ("BLEU", "chrF++"):
         clear, chance = scores["en-de", metric], scores["fr-de", metric]
@@ -68,11 +69,12 @@ def test_few_sentences_are_no_evidence(folders, tmp_path, differing, p):
                   (folders[0] / "translations" / "cs-de.jsonl").open()]  # fmt: skip
     worse = ["x"] * differing + references[differing:]
     write(tmp_path / "worse", "cs-de", worse, references)
-    for score in paired_scores(folders[0], tmp_path / "worse", samples=1000):
+    for score in paired_scores(folders[0], tmp_path / "worse", [("cs", "de")], samples=1000):
         assert score.second < score.first
         assert score.p_randomization == pytest.approx(p, abs=0.03)
     page = paired_table(
-        paired_scores(folders[0], tmp_path / "worse", samples=1000), ("base", "worse")
+        paired_scores(folders[0], tmp_path / "worse", [("cs", "de")], samples=1000),
+        ("base", "worse"),
     )
     assert "BLEU: better in 0 of 1 directions, worse in 0, undecided in 1" in page
 
@@ -85,7 +87,8 @@ def test_the_verdict_is_by_the_two_sided_p():
 
 
 def test_equal_systems_are_undecided(folders):
-    scores = paired_scores(folders[0], folders[0], samples=20)
+    directions = [*COMMON, ("cs", "de")]
+    scores = paired_scores(folders[0], folders[0], directions, samples=20)
     assert {(s.p, s.p_randomization) for s in scores} == {(1.0, 1.0)}
     assert "BLEU: better in 0 of 3 directions, worse in 0" in paired_table(scores, ("base", "same"))
 
@@ -93,7 +96,8 @@ def test_equal_systems_are_undecided(folders):
 def test_other_sentences_and_directions_are_refused(folders, tmp_path):
     write(tmp_path / "third", "en-de", ["a"], ["b"])
     with pytest.raises(UserError, match="the sentences of en-de are not those of"):
-        paired_scores(folders[0], tmp_path / "third", samples=10)
-    write(tmp_path / "fourth", "en-nl", ["a"], ["b"])
-    with pytest.raises(UserError, match="no direction in common"):
-        paired_scores(folders[0], tmp_path / "fourth", samples=10)
+        paired_scores(folders[0], tmp_path / "third", [("en", "de")], samples=10)
+    with pytest.raises(UserError, match="no direction in common on the same sentences; evaluate"):
+        paired_scores(*folders, [], samples=10)
+    with pytest.raises(UserError, match=r"third/translations/fr-de\.jsonl: no such file"):
+        paired_scores(folders[0], tmp_path / "third", [("fr", "de")], samples=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from decimal import Decimal
 
 import pytest
@@ -11,16 +12,20 @@ import pytest
 from mnmt_jax.commands import reproduce
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation.neural_metrics import identify_model, name_model
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.evaluation.seed_statistics import summarize_scores
-from mnmt_jax.papers import cells
+from mnmt_jax.evaluation.spbleu import FloresTokenizer
+from mnmt_jax.papers import cells, engine, shared_scores
 from mnmt_jax.papers.cell_texts import difference_text, ours_text, published_text
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL
-from mnmt_jax.papers.score_models import missing_models
+from mnmt_jax.papers.score_models import SCORE_MODELS, missing_models
+from mnmt_jax.papers.table_plan import plan_table
 from mnmt_jax.papers.tables import Column, find_table, load_papers
 from mnmt_jax.papers.trials import trials
 from mnmt_jax.papers.workflow import Workflow
+from tests.made_foreign import spm_model
 from tests.unit.made_results import made_result
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
@@ -107,7 +112,10 @@ def test_models_of_scores_are_a_step_after_the_evaluation():
     (trial,) = trials(load_papers()["two_stage"], table, table.rows[:1], 1)[:1]
     flags = {"comet": ("--comet", "/models/comet.ckpt"), "bert_score": ("--bert_score", "/models")}
     plan = Workflow(load_papers()["two_stage"], FULL, metrics=flags)
-    assert plan.add(trial) == "metrics/comet+bert_score/encoder_decoder_ted19-ted19/seed0"
+    step = plan.add(trial)
+    assert re.fullmatch(
+        r"metrics/comet\+bert_score-[0-9a-f]{8}/encoder_decoder_ted19-ted19/seed0", step
+    )
     *_, evaluate, metrics = plan.steps
     assert metrics.inputs == (evaluate.name,)
     assert metrics.command == (
@@ -123,19 +131,111 @@ def test_timed_rows_have_no_step_of_scores():
     assert plan.add(trial).startswith("benchmark/") and plan.steps[-1].kind == "benchmark"
 
 
-@pytest.mark.parametrize(
-    "table, metrics",
-    [("two_stage/table1", "comet"), ("registers/table1", "spbleu"), ("language_layers/table7", "")],
-)
-def test_models_are_for_the_columns_of_a_table(tmp_path, monkeypatch, capsys, table, metrics):
+@pytest.mark.parametrize("table", ["two_stage/table1", "language_layers/table7"])
+def test_all_models_of_scores_are_used(tmp_path, monkeypatch, capsys, table):
+    """Also those without a column: tables share evaluations, whose scores must not be lost."""
     model = tmp_path / "model"
     model.touch()
     command = ["mnmt reproduce", table, "--rows=1", "--dry-run", f"--comet={model}"]
     monkeypatch.setattr("sys.argv", [*command, f"--flores200_model={model}"])
     reproduce.main()
     last = capsys.readouterr().out.splitlines()[-1]
-    flags = {"comet": f"--comet {model}", "spbleu": f"--flores200_model {model}", "": "/seed1"}
-    assert last.endswith(flags[metrics])
+    assert last.endswith(f"--comet {model} --flores200_model {model}")
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """Plan a row of a table; its evaluation, shared with another table, has COMET by `a.ckpt`."""
+    paths = {name: tmp_path / name for name in ("a.ckpt", "b.ckpt", "flores.model", "bert")}
+    for name in ("a.ckpt", "b.ckpt"):
+        paths[name].write_text(name)
+    paths["flores.model"].write_bytes(spm_model())
+    (paths["bert"] / "dbmdz" / "bert-base-turkish-cased").mkdir(parents=True)
+    monkeypatch.setattr(shared_scores, "cached_model_path", lambda: tmp_path / "none")
+
+    def plan(name, **flags):
+        metrics = {
+            metric: (f"--{SCORE_MODELS[metric].flag}", str(paths[file]))
+            for metric, file in flags.items()
+        }
+        options = {"rows": "4", "seeds": None, "data": tmp_path, "hypotheses": []}
+        return plan_table(find_table(name), FULL, metrics=metrics, **options)
+
+    before, after = (
+        plan(name, comet="a.ckpt") for name in ("registers/table13", "registers/table3")
+    )
+    folders = [tmp_path / item.trials[0].evaluation for item in (before, after)]
+    assert folders[0] == folders[1] and before.targets == after.targets
+    folders[0].mkdir(parents=True)
+    items = [dataclasses.replace(item, spbleu=None, comet=80.0) for item in RESULT.directions]
+    signatures = {"comet": f"comet:2.2.7|{identify_model(paths['a.ckpt'])}"}
+    result = dataclasses.replace(RESULT, directions=tuple(items), signatures=signatures)
+    write_result(result, folders[0] / "scores.json")
+    return plan, folders[0], result, paths
+
+
+def test_scores_of_shared_evaluations_keep_their_flags(shared, tmp_path, monkeypatch):
+    plan, folder, result, paths = shared
+    alone = plan("registers/table3", spbleu="flores.model")
+    message = "seed42: has COMET, which would be lost with new scores; add --comet FILE$"
+    with pytest.raises(UserError, match=message):
+        shared_scores.check_scores(alone, tmp_path)
+    command = ["mnmt reproduce", "registers/table3", "--rows=4", f"--output={tmp_path}"]
+    flag = f"--flores200_model={paths['flores.model']}"
+    monkeypatch.setattr("sys.argv", [*command, flag])
+    monkeypatch.setattr(engine, "run_steps", lambda *_, **__: pytest.fail("was started"))
+    with pytest.raises(UserError, match=message):
+        reproduce.main()
+    both = plan("registers/table3", comet="a.ckpt", spbleu="flores.model")
+    assert both.workflow.steps[-1].command[-4::2] == ("--comet", "--flores200_model")
+    shared_scores.check_scores(both, tmp_path)
+    shared_scores.check_scores(plan("registers/table3"), tmp_path)  # adds no scores
+    fingerprint = FloresTokenizer(paths["flores.model"]).fingerprint
+    signatures = {**result.signatures, "spbleu": f"nrefs:1|model:{fingerprint}"}
+    items = [dataclasses.replace(item, spbleu=20.0) for item in result.directions]
+    complete = dataclasses.replace(result, directions=tuple(items), signatures=signatures)
+    write_result(complete, folder / "scores.json")
+    comet = plan("registers/table3", comet="a.ckpt")
+    shared_scores.check_scores(both, tmp_path)
+    with pytest.raises(UserError, match=r"has spBLEU, .*; add --flores200_model FILE$"):
+        shared_scores.check_scores(comet, tmp_path)
+    done = tmp_path / "done" / comet.targets[0]
+    done.parent.mkdir(parents=True)
+    done.touch()  # was run before the other score was added
+    shared_scores.check_scores(comet, tmp_path)
+    done.unlink()
+    monkeypatch.setattr(shared_scores, "cached_model_path", lambda: paths["flores.model"])
+    items = [dataclasses.replace(item, off_target_nearest=None) for item in complete.directions]
+    write_result(dataclasses.replace(complete, directions=tuple(items)), folder / "scores.json")
+    shared_scores.check_scores(comet, tmp_path)  # computes spBLEU without the flag
+
+
+def test_scores_that_no_flag_computes_need_another_folder(shared, tmp_path):
+    plan, folder, result, _ = shared
+    items = [dataclasses.replace(item, kiwi=70.0) for item in result.directions]
+    write_result(dataclasses.replace(result, directions=tuple(items)), folder / "scores.json")
+    with pytest.raises(UserError, match=r"has COMET, CometKiwi, .*; choose another --output$"):
+        shared_scores.check_scores(plan("registers/table3", spbleu="flores.model"), tmp_path)
+
+
+def test_another_model_of_a_score_is_another_step_and_refused(shared, tmp_path):
+    plan, folder, result, paths = shared
+    first, other = (plan("registers/table13", comet=file) for file in ("a.ckpt", "b.ckpt"))
+    assert first.targets != other.targets
+    shared_scores.check_scores(first, tmp_path)
+    with pytest.raises(UserError, match=r"--comet=\S+b\.ckpt: .* has COMET by another model"):
+        shared_scores.check_scores(other, tmp_path)
+    name = "dbmdz/bert-base-turkish-cased"
+    signature = f"bert_score:1|{name_model(paths['bert'] / name, name)}|layer:10|no-idf"
+    signatures = {**result.signatures, "bert_score": {"to tr": signature}}
+    items = [dataclasses.replace(item, bert_score=90.0) for item in result.directions]
+    scored = dataclasses.replace(result, directions=tuple(items), signatures=signatures)
+    write_result(scored, folder / "scores.json")
+    both = plan("registers/table13", comet="a.ckpt", bert_score="bert")
+    shared_scores.check_scores(both, tmp_path)
+    (paths["bert"] / name / "weights").touch()
+    with pytest.raises(UserError, match=r"--bert_score=\S+bert: .* has BERTScore by another"):
+        shared_scores.check_scores(both, tmp_path)
 
 
 def test_plans_count_finished_steps(tmp_path, monkeypatch, capsys):

@@ -178,6 +178,7 @@ def test_imported_models_have_no_planned_training(tmp_path):
     row = next(row for row in table.rows if "pretrained" in row.facts)
     experiment = next(iter(experiments(paper, table, row).values()))
     expected = len(stated_seeds(table, experiment))
+    assert expected == len(trials(paper, table, [row], 3)) == 1  # copies are no seeds
     made = conditions_of(
         row.name, [Evaluation(RESULT, tmp_path)], experiment, tmp_path, count_parameters, expected
     )

@@ -420,16 +420,25 @@ def test_one_checkpoint_twice_is_refused(monkeypatch):
     """Also by two names: `best` may be a given step."""
 
     def load(run, step, **given):
-        step = 8 if step == "best" else step
+        step = 8 if step in ("best", "average") else step
         identity = {"parameters": "p"}
         config = argparse.Namespace(decode=Decode())
         return argparse.Namespace(identity=identity, parameters=1, step=step, config=config)
 
     monkeypatch.setattr(Translator, "load", load)
-    for steps in ("8,8", "best,4,8"):
+    for steps, name in (
+        ("8,8", "step 8"),
+        ("best,4,8", "step 8"),
+        ("average,8,average", "average, step 8"),
+    ):
         flags = argparse.Namespace(kind="probe", step=steps, runs=["a/r"])
-        with pytest.raises(UserError, match=f"^--step={steps}: names step 8 of r twice"):
+        with pytest.raises(UserError, match=f"^--step={steps}: names {name} of r twice"):
             next(analyse_states._models(flags, (), ()))
+    flags = argparse.Namespace(kind="probe", step="average,8", runs=["a/r"])
+    monkeypatch.setattr(analyse_states, "analysis_facts", lambda *given: given[-2:])
+    _, (first, others) = next(analyse_states._models(flags, (), ()))
+    names = [facts["checkpoint"] for facts in (first, *others)]
+    assert names == ["average, step 8", "step 8"]
 
 
 def test_a_finished_analysis_of_another_kind_is_kept(tmp_path):

@@ -16,6 +16,8 @@ from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.scoring import score_direction
 from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.papers.cells import group_score
+from mnmt_jax.papers.tables import Column
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, find_detector
 from tests.unit.made_results import made_result
 
@@ -156,3 +158,31 @@ def test_lines_without_context_are_a_flag_of_evaluations_with_context(tmp_path):
     header, _, row = quality_table([result]).splitlines()
     cells = dict(zip(*([*map(str.strip, line.split("|"))] for line in (header, row)), strict=True))
     assert cells["without context"] == "15.0"
+
+
+def test_outputs_without_a_language_have_no_mean_off_target_ratio():
+    """Neither has a group of them alone; beside others they count as 0."""
+    result = made_result("made", ("en", "de", "fr"), seed=1)
+    zeros = {"off_target_nearest": 0.0, "off_target_lid": 0.0, "off_target_second": 0.0}
+    silent = tuple(
+        dataclasses.replace(item, detected={"": item.sentences}, **zeros)
+        for item in result.directions
+    )
+    result = dataclasses.replace(result, signatures={"off_target_second": "langdetect"})
+    nothing = dataclasses.replace(result, directions=silent)
+    values = nothing.averages["off_target_lid"]
+    means = [values.all, values.supervised, *values.by_source.values(), *values.by_target.values()]
+    assert {(average.mean, average.directions) for average in means} == {(None, 0)}
+    assert nothing.averages["bleu"].all.directions == nothing.averages["chrf"].all.directions == 6
+    header, _, *rows = quality_table([nothing]).splitlines()
+    assert "off-target" not in header and len(rows) == 2  # columns without a number
+    column = Column("all.off_target", "")
+    assert group_score(nothing, column) is None
+    mixed = dataclasses.replace(result, directions=(*silent[:3], *result.directions[3:]))
+    ratios = [item.off_target_lid for item in mixed.directions]
+    mean = mixed.averages["off_target_lid"].all
+    assert (mean.mean, mean.directions) == (pytest.approx(sum(ratios) / 6), 6)
+    assert group_score(mixed, column) == pytest.approx(sum(ratios) / 6)
+    first = mixed.directions[0]
+    assert group_score(mixed, Column(f"{first.source}-{first.target}.off_target", "")) is None
+    assert "off-target" in quality_table([mixed]).splitlines()[0]

@@ -12,6 +12,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.markdown_tables import group_mean
 from mnmt_jax.evaluation.seed_statistics import (
     compare_means,
+    explain_seeds,
     group_by_seed,
     seed_notes,
     seed_table,
@@ -53,6 +54,35 @@ def test_p_counts_all_divisions_of_the_scores():
     assert compare_means([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]).p == pytest.approx(0.1)
     assert compare_means([1.0, 2.0], [1.0, 2.0]).p == 1.0
     assert compare_means(list(range(30)), list(range(30))).p is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_constant_scores_have_an_interval_of_the_others_spread():
+    """With one constant system the degrees of freedom are those of the other: 4, 2.776."""
+    actual = compare_means([57.3] * 3, FIRST)
+    half = 2.776 * np.sqrt(np.var(FIRST, ddof=1) / 5)
+    assert actual.high - actual.mean == pytest.approx(half, rel=1e-3)
+    assert actual.mean - actual.low == pytest.approx(half, rel=1e-3)
+    equal = compare_means([57.3] * 3, [57.3] * 3)
+    assert (equal.mean, equal.low, equal.high, equal.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_p_of_unequal_numbers_of_seeds_is_of_the_absolute_difference():
+    """Of the 56 divisions of 3 and 5 scores; the smaller tail doubled would be another number."""
+    first, second = FIRST[:3], SECOND
+    pooled, extreme = [*first, *second], 0
+    for numbers in itertools.combinations(range(8), 3):
+        others = [pooled[n] for n in range(8) if n not in numbers]
+        gap = np.mean([pooled[n] for n in numbers]) - np.mean(others)
+        extreme += abs(gap) >= abs(np.mean(first) - np.mean(second)) - 1e-9
+    assert compare_means(first, second).p == pytest.approx(extreme / 56)
+    assert compare_means(second, first).p == pytest.approx(extreme / 56)
+    assert compare_means([10.0, 10.1, 10.2], [0, 1, 1, 1, 1]).p == pytest.approx(1 / 56)
+
+    groups = {"base": ["base"] * 3, "cut": ["cut"] * 5}
+    assert "at least 0.018 with" in explain_seeds(groups)
+    groups["cut"] = ["cut"] * 3
+    assert "at least 0.1 with" in explain_seeds(groups)
 
 
 def test_one_seed_has_no_interval():
@@ -106,6 +136,34 @@ def test_seeds_may_have_a_cache_each():
     twice[-1] = with_cache(twice[-1], "runs/v1/cache")
     with pytest.raises(UserError, match="^base_2, base_9: evaluations of one configuration"):
         group_by_seed(twice)
+
+
+def test_a_digit_of_a_path_that_is_a_seed_separates_nothing():
+    """The 1 of `v1` is the seed of the first run alone."""
+    runs = [with_cache(seed_result(f"one_{n}", n), f"runs/v1/d/seed{n}/cache") for n in (1, 2, 3)]
+    assert {name: len(group) for name, group in group_by_seed(runs).items()} == {"one": 3}
+    other = with_cache(seed_result("one_4", 4), "runs/v4/d/seed4/cache")
+    assert len(group_by_seed([*runs[1:], other])) == 2
+
+
+def with_checkpoint(result, checkpoint):
+    decoding = {**result.decoding, "checkpoint": checkpoint}
+    return dataclasses.replace(result, decoding=decoding)
+
+
+def test_choices_of_a_checkpoint_are_not_mixed():
+    best, average = (
+        [with_checkpoint(seed_result(f"base_{n}", n), f"{choice}, step {n}000") for n in (1, 2)]
+        for choice in ("best", "average")
+    )
+    groups = group_by_seed([*best, *average])
+    assert groups == {"base": best, "base (average)": average}
+    apart = group_by_seed([best[0], average[1]])
+    assert seed_notes(apart) == [
+        "base_1, base_2 are not seeds of one system: they differ in checkpoint."
+    ]
+    steps = [with_checkpoint(seed_result(f"base_{n}", n), f"step {n}000") for n in (1, 2)]
+    assert len(group_by_seed(steps)) == 1
 
 
 def test_translations_of_other_systems_stand_beside_seeds():
