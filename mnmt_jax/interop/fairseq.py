@@ -1,7 +1,4 @@
-"""fairseq checkpoints: MITRE, PhasedDecoder, AdapNonCenter, Graformer and the plain transformer.
-
-The array functions at the top serve tests and tools that hold a state dictionary in memory.
-"""
+"""fairseq checkpoints: MITRE, PhasedDecoder, AdapNonCenter, Graformer and the plain transformer."""
 
 from __future__ import annotations
 
@@ -13,11 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mnmt_jax.config.sections import Config, Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction
-from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import REGISTER, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
@@ -36,10 +30,8 @@ from mnmt_jax.interop.language_models import (
     language_model_settings,
     layers_setting,
 )
-from mnmt_jax.interop.names import FAIRSEQ, entries, read_params, written_tensors
+from mnmt_jax.interop.names import FAIRSEQ, entries, written_tensors
 from mnmt_jax.interop.token_table import (
-    SPECIALS,
-    plain_rows,
     read_fairseq_table,
     rows_of_vocabulary,
 )
@@ -47,48 +39,6 @@ from mnmt_jax.interop.torch_files import read_torch, write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
-
-State = Mapping[str, np.ndarray]
-_EMBEDDING = ".embed_tokens.weight"
-
-
-def permute_rows(table: np.ndarray) -> np.ndarray:
-    """Reorder embedding rows, [vocab, embed], from fairseq's id order to ours."""
-    return table[plain_rows(len(table))]
-
-
-def unpermute_rows(table: np.ndarray) -> np.ndarray:
-    """Reorder embedding rows, [vocab, embed], from our id order to fairseq's."""
-    return table[np.argsort(plain_rows(len(table)))]
-
-
-def permute_ids(ids: np.ndarray) -> np.ndarray:
-    """Convert token ids from fairseq's order to ours."""
-    to_ours = np.argsort(SPECIALS)
-    return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
-
-
-def read_parameters(state: State, config: Model, layout: Layout) -> dict:
-    """Build our parameter tree from a fairseq state dictionary.
-
-    Args:
-        state: name -> array, in PyTorch's layout.
-        config: sizes.
-        layout: structure, with layer counts.
-
-    Raises:
-        UserError: if tensors are missing, unexpected or have another shape; lists all of them.
-    """
-    size = next((len(array) for name, array in state.items() if name.endswith(_EMBEDDING)), 0)
-    tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
-    params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
-    return _read_tree(params)
-
-
-def write_parameters(params: Mapping, config: Model, layout: Layout) -> dict[str, np.ndarray]:
-    """Return the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
-    table = entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
-    return {name: tensor.read() for name, tensor in written_tensors(params, table)}
 
 
 def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
@@ -159,12 +109,6 @@ def export_fairseq(
     codes = "".join(f"{code}\n" for code in vocabulary.languages)
     (directory / "languages.txt").write_text(codes, encoding="utf-8")
     (directory / "sentencepiece.model").write_bytes(vocabulary.model)
-
-
-def _read_tree(params: Any) -> Any:
-    if isinstance(params, LazyArray):
-        return params.read()
-    return {key: _read_tree(value) for key, value in params.items()}
 
 
 def _languages(fields: TypedFields) -> tuple[str, ...] | None:
