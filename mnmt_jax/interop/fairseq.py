@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mnmt_jax.config.sections import Config, Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction
 from mnmt_jax.design.layouts import REGISTER, get_layout
@@ -17,8 +19,10 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields, prefix_errors
 from mnmt_jax.interop.foreign import (
+    NORMALIZATION_SETTING,
     Foreign,
     check_supported,
+    normalization_of,
     positions_mismatch,
     refuse_mismatches,
     width_mismatch,
@@ -38,7 +42,24 @@ from mnmt_jax.interop.token_table import (
 from mnmt_jax.interop.torch_files import read_torch, write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.modules import ACTIVATIONS
+from mnmt_jax.vocabulary.normalization import NONE
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+# fairseq drops the final norm of a side whose version is missing or below 3.
+_VERSION = np.array([3], np.float32)
+# Entries that fairseq reads from every checkpoint: a training that has not begun.
+_NO_TRAINING: dict[str, Any] = {
+    "optimizer_history": [
+        {
+            "criterion_name": "LabelSmoothedCrossEntropyCriterion",
+            "optimizer_name": "FairseqAdam",
+            "lr_scheduler_state": {},
+            "num_updates": 0,
+        }
+    ],
+    "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    "last_optimizer_state": None,
+}
 
 
 def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
@@ -61,6 +82,7 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
         language_model = language_model_settings(path, fields, tensors)
         model = language_model or _model(path, fields)
         branches = branches_of(fields, tensors, model.stage_layers[0])
+        normalization = normalization_of(fields)
     fit = None
     if branches:
         model = dataclasses.replace(model, methods=branches)
@@ -72,7 +94,9 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     else:
         instruction = _instruction(path, fields.values)
         decode = Decode(beam_size=5 if "register_factor" in fields.values else 4)
-    return Foreign(path, model, instruction, tensors, FAIRSEQ, table, decode, fit)
+    return Foreign(
+        path, model, instruction, tensors, FAIRSEQ, table, decode, fit, normalization=normalization
+    )
 
 
 def export_fairseq(
@@ -101,8 +125,12 @@ def export_fairseq(
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, tensor in written_tensors(params, table):
         state[name] = dataclasses.replace(tensor, storage=tensor.storage or name)
+    sides = dict.fromkeys(name.partition(".")[0] for name in state)
+    state |= {f"{side}.version": LazyArray.of(_VERSION) for side in sides}
     arguments["langs"] = ",".join(vocabulary.languages)
-    data = {"args": argparse.Namespace(**arguments), "model": state}
+    if vocabulary.normalization != NONE:
+        arguments[NORMALIZATION_SETTING] = vocabulary.normalization
+    data = {"args": argparse.Namespace(**arguments), "model": state, **_NO_TRAINING}
     write_torch(directory / "checkpoint.pt", data)
     lines = "".join(f"{piece} 1\n" for piece in vocabulary.named_pieces[1:])
     (directory / "dict.txt").write_text(lines, encoding="utf-8")

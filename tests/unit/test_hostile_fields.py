@@ -43,6 +43,10 @@ HOSTILE: list[Any] = [
     *("", "x", "\0", "-" * 300, [], {}, [-1], [None], {"x": {}}, [[]]),
     *TEXTS,
 ]
+UNSET = [
+    *("langs", "activation_fn", "adaption_flag", "no_encoder_attn_layers"),
+    "mnmt_jax_text_normalization",
+]  # settings of fairseq's checkpoints that the made ones lack
 
 
 def paths_of(value: Any, prefix: tuple = ()) -> Iterator[tuple]:
@@ -193,7 +197,7 @@ def test_settings_of_fairseq(tmp_path, kind, monkeypatch):
     opened: dict[str, Any] = {}
     monkeypatch.setattr("mnmt_jax.interop.fairseq.read_torch", lambda path: opened)
     refused = 0
-    for name in [*settings, "langs", "activation_fn", "adaption_flag", "no_encoder_attn_layers"]:
+    for name in [*settings, *UNSET]:
         for new in hostile:
             changed_value = argparse.Namespace(**{**settings, name: new})
             opened = data | {"cfg": {"model": changed_value}}
