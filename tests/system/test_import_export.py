@@ -264,20 +264,23 @@ def test_a_vocabulary_trained_here_round_trips(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["fairseq", "huggingface"])
-def test_the_normalization_of_text_round_trips(tmp_path, kind):
+def test_the_normalization_and_regional_languages_round_trip(tmp_path, kind):
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "encoder_decoder")
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "plain")
     run = RunDirectory(tmp_path / "plain")
     data = Data(instruction="5" if kind == "huggingface" else "1")
     config = dataclasses.replace(run.config(), data=data)
-    vocabulary = dataclasses.replace(Vocabulary.load(run.vocabulary), normalization="nfc")
+    vocabulary = dataclasses.replace(
+        Vocabulary.load(run.vocabulary), normalization="nfc", languages=("en", "de", "es_419")
+    )
     params = zeros_of(config.model, vocabulary.size)
     write_run(tmp_path / "nfc", config, vocabulary, params, origin=("plain", "made"))
     export_checkpoint(kind, tmp_path / "nfc", tmp_path / "out")
     path = tmp_path / "out" / "checkpoint.pt" if kind == "fairseq" else tmp_path / "out"
     import_checkpoint(kind, path, tmp_path / "again")
     again = Vocabulary.load(tmp_path / "again" / "vocabulary")
-    assert again.fingerprint == vocabulary.fingerprint and again.normalization == "nfc"
+    assert again.languages == ("en", "de", "es_419") and again.normalization == "nfc"
+    assert again.fingerprint == vocabulary.fingerprint
 
 
 @pytest.mark.parametrize(
