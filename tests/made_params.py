@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.document_context import Context
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import FAIRSEQ, entries, read_params
@@ -43,8 +42,7 @@ def write_zero_run(run: Path) -> Path:
     config = make_config(Path("nowhere"), model={"lora_rank": 2})
     vocabulary = made_text.vocabulary()
     params = zeros_of(config.model, vocabulary.size)
-    record = {"tasks": {"made_en_de": ("en", "de")}, "contexts": {"made_en_de": Context(64)}}
-    write_run(run, config, vocabulary, params, origin=("nobody", "zeros"), **record)
+    write_run(run, config, vocabulary, params, origin=("nobody", "zeros"))
     return run
 
 
