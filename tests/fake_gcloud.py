@@ -1,8 +1,8 @@
 """gcloud's commands for TPUs, for tests: flags are checked, the state is kept in a folder.
 
 The folder in `FAKE` holds `state` of the slice or the request, `calls`, and `statuses`: those with
-which trainings still to come end; 255 is a preemption. Hosts run the training's command in
-`FAKE/host`; other commands of hosts are only parsed.
+which trainings still to come end; 255 is a preemption. Hosts run the commands of setup
+and training in `FAKE/host`; their other commands are only parsed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,25 @@ _READY = ("READY", "ACTIVE")
 
 
 def write_command(folder: Path) -> None:
-    """Write `gcloud` into a folder for `PATH`, and a host with an interpreter that only writes."""
+    """Write `gcloud` and `tar` into a folder for `PATH`, and a host that has the checkout.
+
+    The host's environment has an interpreter that only writes what it trains.
+    """
     command = folder / "gcloud"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} "$@"\n')
     python = folder / "host" / "mnmt-jax" / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\nprintf "%s\\n" "$LIBTPU_INIT_ARGS" "$@" >> "$FAKE/trainings"\n')
-    for file in (command, python):
+    tar = folder / "tar"
+    tar.write_text("#!/bin/sh\n")
+    python.write_text(
+        '#!/bin/sh\n[ "$1" != -m ] || exit 0\n'
+        'printf "%s\\n" "$LIBTPU_INIT_ARGS" "$@" >> "$FAKE/trainings"\n'
+    )
+    for file in (command, python, tar):
         file.chmod(0o755)
     root = Path(__file__).resolve().parents[1]
-    (folder / "host" / "mnmt-jax" / "scripts").symlink_to(root / "scripts")
+    for name in ("scripts", "setup.cfg"):
+        (folder / "host" / "mnmt-jax" / name).symlink_to(root / name)
 
 
 def main(arguments: list[str]) -> int:
@@ -103,10 +112,12 @@ def scp(kind: str, names: list[str], flags: dict[str, str]) -> int:
 
 
 def ssh(kind: str, names: list[str], flags: dict[str, str]) -> int:
-    """Run a training's command, and parse others."""
+    """Run the command of a setup or a training, and parse others."""
     if not is_ready(flags):
         return 255
     subprocess.run(["bash", "-n", "-c", flags["command"]], check=True)
+    if "prepare_environment" in flags["command"]:
+        return subprocess.run(["bash", "-c", flags["command"]], cwd=FAKE / "host").returncode
     if "scripts/train.py --distributed" not in flags["command"]:
         return 0
     subprocess.run(["bash", "-c", flags["command"]], cwd=FAKE / "host", check=True)

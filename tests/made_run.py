@@ -19,7 +19,7 @@ import pytest
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.training.build import TrainingSetup, build
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.gradients import sum_gradients
@@ -197,7 +197,7 @@ def assert_same_gradients_on_a_mesh(
             return sum_gradients(learner, update, update.trainable.split(params), batch, rng)
 
         placed = place_batch(stacked, devices, leading=1)
-        actual.append(jax.device_get(compile_on(devices, gradients)(params, placed)))
+        actual.append(jax.device_get(jit_with_mesh(devices, gradients)(params, placed)))
     assert actual[0][1][term] > 0
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4), *actual)
 

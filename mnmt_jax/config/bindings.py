@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mnmt_jax.config.legacy_configs import was_legacy
+from mnmt_jax.config.legacy_configs import legacy_field_error
 from mnmt_jax.errors import UserError
 
 
@@ -93,7 +93,7 @@ class Bindings:
         if field is None:
             return
         if field not in field_names:
-            raise UserError(f"{location}{self.no_such_field(title, field)}")
+            raise UserError(f"{location}{self.unknown_field_error(title, field)}")
         if field == "methods":
             self._named |= {entry for entry in _leaves(statement.value) if isinstance(entry, str)}
         section_fields = self._fields.setdefault(title, {})
@@ -183,12 +183,12 @@ class Bindings:
             self._known[title] = _field_names(section)
         return self._known[title]
 
-    def no_such_field(self, title: str, field: str) -> str:
+    def unknown_field_error(self, title: str, field: str) -> str:
         """Return the message about an unknown field; empty if the section is unknown too."""
         field_names = self._field_names(title)
         if field_names is None:
             return ""
-        if legacy := was_legacy(f"{title}.{field}"):
+        if legacy := legacy_field_error(f"{title}.{field}"):
             return legacy
         if fields := self._fields_named(field):
             if fields[0].partition(".")[0] not in self._core:  # a method may be meant, or a typo

@@ -51,7 +51,7 @@ _SWITCHES = ("Model.adaption_mlp", "Train.contrastive_layer")
 _ALWAYS = {"activation": "relu", "embedding_scale": True}
 
 
-def was_legacy(field: str) -> str:
+def legacy_field_error(field: str) -> str:
     """Return an error message about a field of an earlier version; empty if it is not one.
 
     Args:

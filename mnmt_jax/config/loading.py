@@ -124,14 +124,14 @@ def _selected_methods(title: str, names: Any) -> list[type[Method]]:
     return [get_method(name, f"{title}.methods") for name in names]
 
 
-def no_such_field(title: str, field: str) -> str:
+def unknown_field_error(title: str, field: str) -> str:
     """Return the message about an unknown field; empty if the section is unknown too.
 
     Args:
         title: name of the section, such as `Model`.
         field: name of the field.
     """
-    return _bindings().no_such_field(title, field)
+    return _bindings().unknown_field_error(title, field)
 
 
 def _bindings() -> Bindings:

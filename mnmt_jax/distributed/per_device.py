@@ -29,7 +29,7 @@ def row_shards(rows: Array) -> int:
         rows: [rows, ...].
 
     Returns:
-        1 unless `compile_on` set a mesh whose `data` and `fsdp` divide the rows.
+        1 unless `jit_with_mesh` set a mesh whose `data` and `fsdp` divide the rows.
     """
     shards = _axis_shards("batch")
     return 1 if rows.shape[0] % shards else shards
@@ -258,7 +258,7 @@ def _per_device(
 def can_shard_rows_and_heads(states: Array) -> bool:
     """Return whether `shard_map_rows_and_heads` accepts an array [rows, length, heads, head_dim].
 
-    True without a mesh set by `compile_on`, or if the mesh divides rows and heads.
+    True without a mesh set by `jit_with_mesh`, or if the mesh divides rows and heads.
     """
     rows, heads = states.shape[0], states.shape[2]
     return not rows % _axis_shards("batch") and not heads % _axis_shards("heads")

@@ -298,7 +298,7 @@ class Agreement:
         """
         import jax
 
-        from mnmt_jax.distributed.sharding import compile_on
+        from mnmt_jax.distributed.sharding import jit_with_mesh
 
         self._local_signal, self._agreed = received_signal, 0
         self._is_distributed = jax.process_count() > 1
@@ -307,7 +307,7 @@ class Agreement:
             mesh, jax.sharding.PartitionSpec(mesh.axis_names)
         )
         replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        self._maximum = compile_on(mesh, lambda numbers: numbers.max(), out_shardings=replicated)
+        self._maximum = jit_with_mesh(mesh, lambda numbers: numbers.max(), out_shardings=replicated)
 
     def __enter__(self) -> Agreement:
         return self

@@ -190,7 +190,7 @@ def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) ->
 
 
 def tree_specs(tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
-    """Return the partition spec of every leaf on the mesh that `compile_on` set.
+    """Return the partition spec of every leaf on the mesh that `jit_with_mesh` set.
 
     Args:
         tree: as for `tree_sharding`.
@@ -205,7 +205,7 @@ def gather_params(params: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
 
     By default the compiler gathers a parameter again for each product. A gradient is split like its
     parameter again, so that every device receives the sum of its part alone. Without a mesh set by
-    `compile_on` the parameters are returned unchanged.
+    `jit_with_mesh` the parameters are returned unchanged.
 
     Args:
         params: nested mappings with the paths of parameters. Other axes stay split, and leaves that
@@ -328,7 +328,7 @@ def constrain_row_sharding(
     the whole batch and a shard of the parameter.
 
     Args:
-        states: [rows, ...]; returned unchanged unless `compile_on` set a mesh.
+        states: [rows, ...]; returned unchanged unless `jit_with_mesh` set a mesh.
         bias: path of the parameter last added to them. Their last axes are split like it, and the
             axes between rows and those are unsplit. Without it, all axes but the rows are unsplit.
         extra_axes: as for `param_axes_of`.
@@ -347,7 +347,7 @@ def gather_table_width(table: Array) -> Array:
 
     Args:
         table: [vocab, embed]; its first axis stays split as it is. Returned unchanged unless
-            `compile_on` set a mesh.
+            `jit_with_mesh` set a mesh.
     """
     if not has_mesh():
         return table
@@ -379,7 +379,7 @@ def _device() -> Any:
 
 
 def has_mesh() -> bool:
-    """Return whether `compile_on` set a mesh of this module, over which arrays are split.
+    """Return whether `jit_with_mesh` set a mesh of this module, over which arrays are split.
 
     False where each device computes separately
     (`mnmt_jax.distributed.per_device.sum_over_devices`).
@@ -405,8 +405,8 @@ def _is_per_device() -> bool:
     return set(MESH_AXES) <= set(jax.sharding.get_abstract_mesh().manual_axes)
 
 
-def compile_on(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:
-    """Return `jax.jit(function, **options)`, called and traced with the mesh set.
+def jit_with_mesh(mesh: jax.sharding.Mesh, function: Callable, **options: Any) -> Callable:
+    """Return `jax.jit(function)` that is called and traced with the mesh set.
 
     Each call ends with `wait_on_cpu`.
 

@@ -6,6 +6,7 @@ An adapter is a folder: `adapter.safetensors` holds the LoRA parameters under th
     lora_rank, lora      as `Model.lora_rank` and `Model.lora`
     model                the other values of `Model` that the meaning of a parameter depends on
     instruction, tasks   where the model expects language tags, and the training tasks of LoRA
+    contexts             document contexts of these tasks; older adapters lack them
     base                 fingerprint and origin of the frozen parameters
     fingerprint, step    of the LoRA parameters
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from flax import traverse_util
 
 from mnmt_jax.config.legacy_configs import migrate_facts
 from mnmt_jax.config.sections import Config, Model
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError
@@ -90,6 +92,9 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
         "model": _structure(config.model),
         "instruction": config.data.instruction,
         "tasks": run.trained_tasks(),
+        "contexts": {
+            name: dataclasses.asdict(context) for name, context in run.trained_contexts().items()
+        },
         "base": {"fingerprint": tree_fingerprint(base), "origin": _base_origin(run)},
         "fingerprint": tree_fingerprint(lora_params),
         "step": restored_step,
@@ -138,7 +143,15 @@ def load_adapter(
         {name: LazyArray.of(array) for name, array in flat.items()}, sep="/"
     )
     origin = str(run.location), f"step {restored_step} with the LoRA of {directory}"
-    write_run(output, config, vocabulary, params, origin=origin, tasks=facts["tasks"])
+    write_run(
+        output,
+        config,
+        vocabulary,
+        params,
+        origin=origin,
+        tasks=facts["tasks"],
+        contexts=facts["contexts"],
+    )
 
 
 def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None) -> None:
@@ -212,7 +225,24 @@ def _read_facts(directory: Path) -> dict[str, Any]:
         directions = {name: tasks.texts(name) for name in tasks.values}
         if invalid := [name for name, languages in directions.items() if len(languages) != 2]:
             raise UserError(f"tasks: {short_repr(invalid[0])} must be two languages; {_REMEDY}")
-    return dict(fields.values)
+        contexts = _read_contexts(fields.object("contexts", {}), directions)
+    return {**fields.values, "contexts": contexts}
+
+
+def _read_contexts(contexts: TypedFields, tasks: Collection[str]) -> dict[str, Context]:
+    """Return the document contexts by task.
+
+    Raises:
+        UserError: if one is invalid, or its task is unknown.
+    """
+    if unknown := contexts.values.keys() - tasks:
+        name = short_repr(min(unknown))
+        raise UserError(f"contexts: {name} is not one of the tasks; {_REMEDY}")
+    facts = {name: contexts.object(name) for name in contexts.values}
+    return {
+        name: Context(context.integer("pieces", low=1), context.text("separator"))
+        for name, context in facts.items()
+    }
 
 
 def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]) -> None:

@@ -28,7 +28,8 @@ from mnmt_jax.interop.token_table import rows_of_vocabulary, tokens_for_export
 from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_POSITIONS = 1024  # as in M2M-100; CTranslate2 refuses longer input
+_POSITIONS = 1024  # of M2M-100, the fewest that are written
+_PREFIX = 3  # positions of a target besides its tokens: trigger, forced tag and eos
 _SPM_FILE = "sentencepiece.bpe.model"
 _NAMES = Dialect("", ("shared.weight",), ("shared.weight",))
 _ATTENTIONS = (("self_attention", "self_attn"), ("attention", "encoder_attn"))
@@ -40,7 +41,8 @@ def export_ctranslate2(
     """Write a float32 directory for `ctranslate2.Translator`, which can quantize it on loading.
 
     Args:
-        config: configuration of the run.
+        config: configuration of the run; sources as long as its largest bucket and translations
+            of its `Decode.max_length` have positions.
         params: our parameters, lazy or not.
         vocabulary: vocabulary of the run; its SentencePiece model is written beside the weights.
         directory: existing folder to write to.
@@ -53,19 +55,20 @@ def export_ctranslate2(
         raise UserError(
             f"CTranslate2 has no model like '{model.layout}', only {CTRANSLATE2_LAYOUT}"
         )
-    positions = model.positions if model.positions[:1] == ("sinusoidal",) else "sinusoidal"
+    supported = model.positions if model.positions[:1] == ("sinusoidal",) else "sinusoidal"
     check_supported(
         Path("this run"),
         [
             ("Model.methods", tuple(method.name for method in model.methods), ()),
-            ("Model.positions", model.positions, positions),
+            ("Model.positions", model.positions, supported),
         ],
     )
     converter, specs = _import_ctranslate2()
     rows = rows_of_vocabulary(vocabulary, tags_last=False)
     tokens = tokens_for_export(vocabulary, tag_tokens(vocabulary.languages), rows)
     table = entries(model, get_layout(model.layout, model.stage_layers), _NAMES, rows)
-    spec = _build_spec(specs, model, dict(written_tensors(params, table)))
+    positions = max(_POSITIONS, *config.decode.buckets, config.decode.max_length + _PREFIX)
+    spec = _build_spec(specs, model, dict(written_tensors(params, table)), positions)
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
     starts_with_eos = get_instruction(config.data.instruction).trigger == "eos"
@@ -88,8 +91,8 @@ def _import_ctranslate2() -> tuple[Any, Any]:
     return Converter, specs
 
 
-def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> Any:
-    """Return the model as a CTranslate2 spec."""
+def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray], positions: int) -> Any:
+    """Return the model as a CTranslate2 spec for sources and targets of at most `positions`."""
     activation = {"relu": "RELU", "gelu": "GELU"}[model.activation]
     spec = specs.TransformerSpec.from_config(
         model.stage_layers,
@@ -98,7 +101,7 @@ def _build_spec(specs: Any, model: Model, tensors: Mapping[str, LazyArray]) -> A
         activation=getattr(specs.Activation, activation),
     )
     embedding = tensors[_NAMES.export_names[0]].read()
-    encodings = np.asarray(sinusoid(jnp.arange(_POSITIONS), model.embed, model.positions[1]))
+    encodings = np.asarray(sinusoid(jnp.arange(positions), model.embed, model.positions[1]))
     spec.encoder.embeddings[0].weight = embedding
     spec.decoder.embeddings.weight = spec.decoder.projection.weight = embedding
     for side, name in ((spec.encoder, _NAMES.encoder), (spec.decoder, _NAMES.decoder)):

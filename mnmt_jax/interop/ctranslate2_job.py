@@ -70,7 +70,8 @@ class CTranslate2Job(SentenceJob):
             UserError: if CTranslate2 has no such model or search, or is not installed.
         """
         _check_decode(job)
-        config, vocabulary = job.pretrained.config, job.pretrained.vocabulary
+        vocabulary = job.pretrained.vocabulary
+        config = dataclasses.replace(job.pretrained.config, decode=job.decode)
         params = merge_lora(job.pretrained.inference_model.params)
         with tempfile.TemporaryDirectory() as folder:
             export_ctranslate2(config, params, vocabulary, Path(folder))
@@ -121,6 +122,7 @@ class CTranslate2Job(SentenceJob):
             "beam_size": decode.beam_size,
             "num_hypotheses": decode.beam_size,
             "length_penalty": decode.length_penalty,
+            "max_input_length": 0,  # sources are cut to the largest bucket before
             "max_decoding_length": limit + 1 + forced,
             "min_decoding_length": 1 + forced,  # no empty translation, as in our search
             "disable_unk": not decode.allow_unk,

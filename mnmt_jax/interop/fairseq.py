@@ -1,7 +1,4 @@
-"""fairseq checkpoints: MITRE, PhasedDecoder, AdapNonCenter, Graformer and the plain transformer.
-
-The array functions at the top serve tests and tools that hold a state dictionary in memory.
-"""
+"""fairseq checkpoints: MITRE, PhasedDecoder, AdapNonCenter, Graformer and the plain transformer."""
 
 from __future__ import annotations
 
@@ -17,14 +14,15 @@ import numpy as np
 
 from mnmt_jax.config.sections import Config, Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction
-from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import REGISTER, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields, prefix_errors
 from mnmt_jax.interop.foreign import (
+    NORMALIZATION_SETTING,
     Foreign,
     check_supported,
+    normalization_of,
     positions_mismatch,
     refuse_mismatches,
     width_mismatch,
@@ -36,59 +34,32 @@ from mnmt_jax.interop.language_models import (
     language_model_settings,
     layers_setting,
 )
-from mnmt_jax.interop.names import FAIRSEQ, entries, read_params, written_tensors
+from mnmt_jax.interop.names import FAIRSEQ, entries, written_tensors
 from mnmt_jax.interop.token_table import (
-    SPECIALS,
-    plain_rows,
     read_fairseq_table,
     rows_of_vocabulary,
 )
 from mnmt_jax.interop.torch_files import read_torch, write_torch
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.modules import ACTIVATIONS
+from mnmt_jax.vocabulary.normalization import NONE
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-State = Mapping[str, np.ndarray]
-_EMBEDDING = ".embed_tokens.weight"
-
-
-def permute_rows(table: np.ndarray) -> np.ndarray:
-    """Reorder embedding rows, [vocab, embed], from fairseq's id order to ours."""
-    return table[plain_rows(len(table))]
-
-
-def unpermute_rows(table: np.ndarray) -> np.ndarray:
-    """Reorder embedding rows, [vocab, embed], from our id order to fairseq's."""
-    return table[np.argsort(plain_rows(len(table)))]
-
-
-def permute_ids(ids: np.ndarray) -> np.ndarray:
-    """Convert token ids from fairseq's order to ours."""
-    to_ours = np.argsort(SPECIALS)
-    return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
-
-
-def read_parameters(state: State, config: Model, layout: Layout) -> dict:
-    """Build our parameter tree from a fairseq state dictionary.
-
-    Args:
-        state: name -> array, in PyTorch's layout.
-        config: sizes.
-        layout: structure, with layer counts.
-
-    Raises:
-        UserError: if tensors are missing, unexpected or have another shape; lists all of them.
-    """
-    size = next((len(array) for name, array in state.items() if name.endswith(_EMBEDDING)), 0)
-    tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
-    params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
-    return _read_tree(params)
-
-
-def write_parameters(params: Mapping, config: Model, layout: Layout) -> dict[str, np.ndarray]:
-    """Return the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
-    table = entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
-    return {name: tensor.read() for name, tensor in written_tensors(params, table)}
+# fairseq drops the final norm of a side whose version is missing or below 3.
+_VERSION = np.array([3], np.float32)
+# Entries that fairseq reads from every checkpoint: a training that has not begun.
+_NO_TRAINING: dict[str, Any] = {
+    "optimizer_history": [
+        {
+            "criterion_name": "LabelSmoothedCrossEntropyCriterion",
+            "optimizer_name": "FairseqAdam",
+            "lr_scheduler_state": {},
+            "num_updates": 0,
+        }
+    ],
+    "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
+    "last_optimizer_state": None,
+}
 
 
 def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
@@ -111,6 +82,7 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
         language_model = language_model_settings(path, fields, tensors)
         model = language_model or _model(path, fields)
         branches = branches_of(fields, tensors, model.stage_layers[0])
+        normalization = normalization_of(fields)
     fit = None
     if branches:
         model = dataclasses.replace(model, methods=branches)
@@ -122,7 +94,9 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     else:
         instruction = _instruction(path, fields.values)
         decode = Decode(beam_size=5 if "register_factor" in fields.values else 4)
-    return Foreign(path, model, instruction, tensors, FAIRSEQ, table, decode, fit)
+    return Foreign(
+        path, model, instruction, tensors, FAIRSEQ, table, decode, fit, normalization=normalization
+    )
 
 
 def export_fairseq(
@@ -151,20 +125,18 @@ def export_fairseq(
     state: collections.OrderedDict[str, LazyArray] = collections.OrderedDict()
     for name, tensor in written_tensors(params, table):
         state[name] = dataclasses.replace(tensor, storage=tensor.storage or name)
+    sides = dict.fromkeys(name.partition(".")[0] for name in state)
+    state |= {f"{side}.version": LazyArray.of(_VERSION) for side in sides}
     arguments["langs"] = ",".join(vocabulary.languages)
-    data = {"args": argparse.Namespace(**arguments), "model": state}
+    if vocabulary.normalization != NONE:
+        arguments[NORMALIZATION_SETTING] = vocabulary.normalization
+    data = {"args": argparse.Namespace(**arguments), "model": state, **_NO_TRAINING}
     write_torch(directory / "checkpoint.pt", data)
     lines = "".join(f"{piece} 1\n" for piece in vocabulary.named_pieces[1:])
     (directory / "dict.txt").write_text(lines, encoding="utf-8")
     codes = "".join(f"{code}\n" for code in vocabulary.languages)
     (directory / "languages.txt").write_text(codes, encoding="utf-8")
     (directory / "sentencepiece.model").write_bytes(vocabulary.model)
-
-
-def _read_tree(params: Any) -> Any:
-    if isinstance(params, LazyArray):
-        return params.read()
-    return {key: _read_tree(value) for key, value in params.items()}
 
 
 def _languages(fields: TypedFields) -> tuple[str, ...] | None:

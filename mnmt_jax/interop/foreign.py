@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.typed_fields import short_repr
+from mnmt_jax.files.typed_fields import TypedFields, short_repr
 from mnmt_jax.interop.names import Dialect, Tensors
 from mnmt_jax.interop.token_table import TokenTable
-from mnmt_jax.vocabulary.normalization import NONE
+from mnmt_jax.vocabulary.normalization import NONE, check_normalization
 
 CTRANSLATE2_LAYOUT = "encoder_decoder"
 """The only layout that CTranslate2 supports."""
+
+NORMALIZATION_SETTING = "mnmt_jax_text_normalization"
+"""Setting in exported files that holds the vocabulary's normalization; absent for `none`."""
 
 # Types of settings that are compared by value.
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
@@ -46,6 +49,17 @@ class Foreign:
     decode: Decode = Decode()
     build_model: Callable[[tuple[str, ...]], Model] | None = None
     normalization: str = NONE
+
+
+def normalization_of(settings: TypedFields) -> str:
+    """Return the normalization of text that exported settings name.
+
+    Raises:
+        UserError: if it is unknown.
+    """
+    normalization = settings.text(NORMALIZATION_SETTING, NONE)
+    check_normalization(normalization)
+    return normalization
 
 
 class Mismatch(NamedTuple):

@@ -16,9 +16,11 @@ from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields, prefix_errors, short_repr
 from mnmt_jax.interop.foreign import (
+    NORMALIZATION_SETTING,
     Foreign,
     Mismatch,
     check_supported,
+    normalization_of,
     positions_mismatch,
     refuse_mismatches,
     width_mismatch,
@@ -38,13 +40,12 @@ from mnmt_jax.interop.token_table import (
 )
 from mnmt_jax.interop.torch_files import read_torch
 from mnmt_jax.model.modules import ACTIVATIONS
-from mnmt_jax.vocabulary.normalization import NONE, check_normalization
+from mnmt_jax.vocabulary.normalization import NONE
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 Values = Mapping[str, Any]
 _PAD, _EOS = 1, 2
-# Keys of config.json that only this project uses.
-_INSTRUCTION, _NORMALIZATION = "mnmt_jax_instruction", "mnmt_jax_text_normalization"
+_INSTRUCTION = "mnmt_jax_instruction"  # key of config.json that only this project uses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +129,7 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
         model = _model(fields, kind)
         instruction = fields.text(_INSTRUCTION, kind.instruction)
         get_instruction(instruction)
-        normalization = fields.text(_NORMALIZATION, NONE)
-        check_normalization(normalization)
+        normalization = normalization_of(fields)
     tensors = _tensors(folder)
     size = _vocabulary_size(fields, kind.dialect, tensors)
     tokenizer_folder = vocabulary or folder
@@ -174,7 +174,7 @@ def export_huggingface(
     write_safetensors(directory, written_tensors(params, table), shard_bytes=shard_bytes)
     values = _values(config, kind) | {"vocab_size": vocabulary.size}
     if vocabulary.normalization != NONE:
-        values[_NORMALIZATION] = vocabulary.normalization
+        values[NORMALIZATION_SETTING] = vocabulary.normalization
     _write(directory / "config.json", values)
     search = {
         name: kind.defaults[name]

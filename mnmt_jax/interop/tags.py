@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from mnmt_jax.vocabulary.language_codes import canonical_code, is_code
 from mnmt_jax.vocabulary.languages import LANGUAGES
 
 M2M100_LANGUAGES: tuple[str, ...] = tuple(
@@ -46,20 +48,43 @@ _FLORES_200 = {"tgl_Latn": "tl", "zho_Hans": "zh", "nob_Latn": "nb"}
 _CODE_OF_FLORES: Mapping[str, str] = MappingProxyType(
     {facts.flores: code for code, facts in LANGUAGES.items() if facts.flores} | _FLORES_200
 )
-_UNDERSCORED = re.compile(r"__([A-Za-z_]+)__")
+_UNDERSCORED = re.compile(r"__([A-Za-z][A-Za-z0-9_@-]*)__")
+_PLAIN_CODE = re.compile(r"[A-Za-z_]+")
+_SEPARATORS = re.compile(r"[-@]")  # of published codes, which become underscores here
 _FLORES = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 
 
 def code_of_tag(token: str) -> str | None:
     """Return our code of a tag such as `__de__` or `deu_Latn`; None if it is not a tag.
 
-    If the project has no code for the language, return the tag's own code, e.g. `ace_Arab`.
+    If the project has no code for the language, return the tag's own code, e.g. `ace_Arab`. A token
+    with digits or hyphens is a tag if it holds a language code: `__pt-br__` is `pt_BR`.
     """
     if match := _UNDERSCORED.fullmatch(token):
-        return _CODE_OF_FLORES.get(match[1], match[1])
+        code = match[1]
+        if not _PLAIN_CODE.fullmatch(code) and not is_code(code):
+            return None
+        code = canonical_code(code) if _SEPARATORS.search(code) else code
+        return _CODE_OF_FLORES.get(code, code)
     if _FLORES.fullmatch(token):
         return _CODE_OF_FLORES.get(token, token)
     return None
+
+
+def codes_of_tags(tokens: Iterable[str]) -> dict[str, str]:
+    """Return our code of each token that is a tag.
+
+    Tags such as `__zh__` and `__zh-cn__`, which denote one language here, keep different codes:
+    `zh` and `zh_cn`.
+    """
+    codes = {token: code for token in tokens if (code := code_of_tag(token)) is not None}
+    counts = collections.Counter(codes.values())
+    return {
+        token: _SEPARATORS.sub("_", token.strip("_"))
+        if counts[code] > 1 and _SEPARATORS.search(token)
+        else code
+        for token, code in codes.items()
+    }
 
 
 NLLB_LANGUAGES: tuple[str, ...] = tuple(_CODE_OF_FLORES.get(tag, tag) for tag in NLLB_TAGS)

@@ -13,7 +13,7 @@ import numpy as np
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.files.typed_fields import TypedFields, short_repr
-from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag
+from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag, codes_of_tags
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -50,8 +50,8 @@ class TokenTable:
         if len(specials) != 3:
             raise UserError(f"{self.model.parent}: ids 0 to 3 are not {', '.join(_NAMES)}")
         text = set(Vocabulary.from_sentencepiece(self.model, ()).model_pieces)
-        codes = {i: code_of_tag(t) for i, t in enumerate(self.tokens) if t not in text}
-        tags = {i: code for i, code in codes.items() if code is not None}
+        codes = codes_of_tags(token for token in self.tokens if token not in text)
+        tags = {i: codes[token] for i, token in enumerate(self.tokens) if token in codes}
         pieces = [i for i in range(len(self.tokens)) if i not in tags and i not in specials]
         if not tags:
             raise UserError(f"{self.model.parent}: no language tags found; add a languages.txt")
@@ -134,7 +134,7 @@ def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTa
         languages: languages in tag order, if the checkpoint lists them.
 
     Raises:
-        UserError: if a file is missing or several match.
+        UserError: if a file is missing or several match, or a language is no language code.
     """
     # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
     lines = _single_file(folder, "*dict*.txt").read_text(encoding="utf-8").split("\n")
@@ -143,6 +143,11 @@ def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTa
         text = _single_file(folder, "*languages*.txt").read_text(encoding="utf-8")
         languages = text.replace(",", " ").split()
     tags = [f"__{code}__" for code in languages]
+    if invalid := [tag[2:-2] for tag in tags if code_of_tag(tag) is None]:
+        raise UserError(
+            f"{folder}: {join_names([repr(code) for code in invalid])} in the list of languages "
+            "cannot be a language code; write codes such as de, pt-br or zh_Hant, in the same order"
+        )
     return TokenTable((*_NAMES, *words, *tags), _single_file(folder, "*.model"))
 
 

@@ -21,7 +21,7 @@ from mnmt_jax.design.layouts import check_tasks, get_layout
 from mnmt_jax.distributed.processes import check_same_on_all
 from mnmt_jax.distributed.sharding import (
     batch_shards,
-    compile_on,
+    jit_with_mesh,
     local_batch_shards,
     make_mesh,
     replicated,
@@ -157,13 +157,13 @@ def jit_programs(
     all_replicated, plain = replicated(mesh), learner.plain()
     roles = tuple(abstract.window.present)
     return JittedFunctions(
-        train_step=compile_on(
+        train_step=jit_with_mesh(
             mesh,
             functools.partial(train_step, learner),
             donate_argnums=0,
             out_shardings=(shardings_of(abstract), all_replicated),
         ),
-        loss=compile_on(
+        loss=jit_with_mesh(
             mesh,
             lambda params, batch: batch_loss(plain, params, batch)[1],
             out_shardings=all_replicated,
@@ -184,7 +184,7 @@ def _averaged_params(
     if not has_average(abstract.opt_state):
         return None
     average = functools.partial(optimizer_average, learner)
-    return compile_on(mesh, average, out_shardings=shardings_of(abstract).params)
+    return jit_with_mesh(mesh, average, out_shardings=shardings_of(abstract).params)
 
 
 def model_arrays(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

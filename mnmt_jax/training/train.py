@@ -101,6 +101,6 @@ def _announce(session: Session) -> None:
     next_logged = (session.step // settings.log_every + 1) * settings.log_every
     first_logged = min(next_logged, settings.steps)
     session.reporter.say(f"compiling; the first metrics are logged at step {first_logged}")
-    reason = fused.without_kernel(model.dtype)
+    reason = fused.kernel_unsupported_reason(model.dtype)
     if model.attention == "fused" and reason:
         session.reporter.say(f"Model.attention='fused' computes as 'split': {reason}")

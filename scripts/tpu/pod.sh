@@ -9,13 +9,18 @@
 #   scripts/tpu/pod.sh loop  ...            # arguments of train: create, set up and train until complete
 #   scripts/tpu/pod.sh delete
 #
+# `setup` needs Python 3.11 to 3.13 on the hosts. SETUP is a command that runs there before, e.g.
+# SETUP='sudo apt-get update && sudo apt-get install -y python3.11 python3.11-venv'. PYTHON is the
+# path of the interpreter on the hosts, if it is not found by its name.
+#
 # SLICES=N requests a queued resource of N slices instead, which waits for free chips; `loop` waits
 # with it. Several slices train one model: the batch is split over them, the rest within each.
 #
 # `train` stops processes of an earlier training and starts the same command on every host. SIGTERM to
 # the process on one host stops all hosts after a checkpoint. `loop` retries after a preemption (it
 # creates the slice again) and after a lost process, at most TRIES (20) times. It ends when the run is
-# complete or when the command has an error. Use the mount for reading only; write runs to gs://.
+# complete, when the command has an error or when the hosts have no Python. Use the mount for reading
+# only; write runs to gs://.
 # Written from the manuals of the tools and tested with fake commands, not on a slice.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -64,12 +69,13 @@ create() {
 setup() {
     local archive
     archive=$(mktemp --suffix=.tar.gz)
-    git archive --format=tar.gz --output="$archive" HEAD &&
-        gcloud compute tpus "$KIND" scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" \
-            "${HOSTS[@]}" || return
+    git archive --format=tar.gz --output="$archive" HEAD || return 2
+    gcloud compute tpus "$KIND" scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" \
+        "${HOSTS[@]}" || return
     rm "$archive"
     on_all_hosts "mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
-        . scripts/environment.sh && prepare_environment '[tpu,gcs]'" || return
+        ${SETUP:+($SETUP) &&} . scripts/environment.sh &&
+        ${PYTHON:+PYTHON=$(printf %q "$PYTHON")} prepare_environment '[tpu,gcs]'" || return
     if [ -n "${BUCKET:-}" ]; then
         on_all_hosts "sudo mkdir -p /mnt/bucket && sudo chmod 777 /mnt/bucket &&
             (mountpoint -q /mnt/bucket || gcsfuse --implicit-dirs $BUCKET /mnt/bucket)"
@@ -92,7 +98,7 @@ delete() {
 }
 
 # Statuses after which the command is retried: 75 lost process, 137 killed, 143 SIGTERM, 255 ssh lost
-# the host.
+# the host. Setup is retried unless its status is 2: no checkout here, or no Python on the hosts.
 loop() {
     local status ready='' tries=0
     while [ "$tries" -lt "${TRIES:-20}" ]; do
@@ -108,8 +114,13 @@ loop() {
             *) sleep "$WAIT"; continue ;;
         esac
         tries=$((tries + 1))
-        [ -n "$ready" ] || { setup && ready=yes; } || { sleep "$WAIT"; continue; }
         status=0
+        [ -n "$ready" ] || setup || status=$?
+        case $status in
+            0) ready=yes ;;
+            2) return 2 ;;
+            *) echo "setup: status $status: trying again in $WAIT s" >&2; sleep "$WAIT"; continue ;;
+        esac
         train "$@" || status=$?
         case $status in
             0) return 0 ;;

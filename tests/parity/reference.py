@@ -3,14 +3,18 @@
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.interop.fairseq import permute_ids, read_parameters
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.interop.names import FAIRSEQ, entries, read_params, written_tensors
+from mnmt_jax.interop.token_table import SPECIALS, plain_rows
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.graformer import Graformer
@@ -22,6 +26,52 @@ from tests.sample_batches import pack
 
 SHIPPED = Path(__file__).parent.parent / "golden"
 FOLDER = Path(os.environ.get("MNMT_GOLDEN_DIR", SHIPPED))
+
+
+def permute_rows(table: np.ndarray) -> np.ndarray:
+    """Reorder embedding rows, [vocab, embed], from fairseq's id order to ours."""
+    return table[plain_rows(len(table))]
+
+
+def unpermute_rows(table: np.ndarray) -> np.ndarray:
+    """Reorder embedding rows, [vocab, embed], from our id order to fairseq's."""
+    return table[np.argsort(plain_rows(len(table)))]
+
+
+def permute_ids(ids: np.ndarray) -> np.ndarray:
+    """Convert token ids from fairseq's order to ours."""
+    to_ours = np.argsort(SPECIALS)
+    return np.where(ids < len(to_ours), to_ours[np.minimum(ids, len(to_ours) - 1)], ids)
+
+
+def read_parameters(state: Mapping[str, np.ndarray], config: Model, layout: Layout) -> dict:
+    """Build our parameter tree from a fairseq state dictionary.
+
+    Args:
+        state: name -> array, in PyTorch's layout.
+        config: sizes.
+        layout: structure, with layer counts.
+
+    Raises:
+        UserError: if tensors are missing, unexpected or have another shape; lists all of them.
+    """
+    ending = ".embed_tokens.weight"
+    size = next((len(array) for name, array in state.items() if name.endswith(ending)), 0)
+    tensors = {name: LazyArray.of(np.asarray(array)) for name, array in state.items()}
+    params = read_params(tensors, entries(config, layout, FAIRSEQ, plain_rows(size)))
+    return _read_tree(params)
+
+
+def write_parameters(params: Mapping, config: Model, layout: Layout) -> dict[str, np.ndarray]:
+    """Return the fairseq state dictionary of our parameters; the inverse of `read_parameters`."""
+    table = entries(config, layout, FAIRSEQ, plain_rows(len(params["embedding"])))
+    return {name: tensor.read() for name, tensor in written_tensors(params, table)}
+
+
+def _read_tree(params: Any) -> Any:
+    if isinstance(params, LazyArray):
+        return params.read()
+    return {key: _read_tree(value) for key, value in params.items()}
 
 
 @dataclasses.dataclass(frozen=True)

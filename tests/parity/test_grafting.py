@@ -13,7 +13,6 @@ import pytest
 
 from mnmt_jax.config.sections import Model, Optimizer
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.interop.fairseq import permute_rows, read_parameters, write_parameters
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
@@ -21,7 +20,15 @@ from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.training.param_mapping import mapped_param_sources
 from tests.made_params import flat
-from tests.parity.reference import FOLDER, graft_model, rows_of, spans_of
+from tests.parity.reference import (
+    FOLDER,
+    graft_model,
+    permute_rows,
+    read_parameters,
+    rows_of,
+    spans_of,
+    write_parameters,
+)
 
 LOGITS_ATOL = 2e-5
 

@@ -13,7 +13,6 @@ from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.decoding.scoring import score_labels
 from mnmt_jax.decoding.search import log_normalizer
 from mnmt_jax.design.layouts import SOURCE, get_layout
-from mnmt_jax.interop.fairseq import permute_ids
 from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.names import entries, read_params
 from mnmt_jax.interop.token_table import plain_rows
@@ -21,7 +20,7 @@ from mnmt_jax.model.network import build_model
 from mnmt_jax.training.losses import token_loss
 from tests.made_params import read_all
 from tests.parity.hugging_face_search import slow_hugging_face_search
-from tests.parity.reference import FOLDER
+from tests.parity.reference import FOLDER, permute_ids
 from tests.sample_batches import pack
 from tests.unit.made_text import vocabulary as made_vocabulary
 

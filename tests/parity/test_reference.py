@@ -11,14 +11,22 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
-from mnmt_jax.interop.fairseq import permute_ids, unpermute_rows, write_parameters
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.network import build_model
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import token_loss
-from tests.parity.reference import FILES, FOLDER, SHIPPED, load_reference
+from tests.parity.reference import (
+    FILES,
+    FOLDER,
+    SHIPPED,
+    load_reference,
+    permute_ids,
+    permute_rows,
+    unpermute_rows,
+    write_parameters,
+)
 
 LOGITS_ATOL = 2e-5
 LOSS_RTOL = 1e-5
@@ -68,8 +76,6 @@ def test_logits(reference, computed):
 
 def unpermute(logits):
     """Their class order to ours: columns move as embedding rows do."""
-    from mnmt_jax.interop.fairseq import permute_rows
-
     return permute_rows(np.swapaxes(logits, 0, 1)).swapaxes(0, 1)
 
 

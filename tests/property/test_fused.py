@@ -18,7 +18,7 @@ from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.dropout_mask import DropoutMask
 from mnmt_jax.distributed.per_device import sum_over_devices
-from mnmt_jax.distributed.sharding import compile_on, make_mesh
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh
 from mnmt_jax.model.attention import fused, gpu_kernel, split, tpu_kernel
 from tests.property.test_model import make, random_pairs, small_config, unpacked
 
@@ -182,7 +182,7 @@ def test_a_mesh_changes_nothing(calls, any_type, kind):
     mesh = make_mesh(Mesh(fsdp=2, tensor=2))
     states, segments = drawn_spans(REGISTER, rows=4)
     run = functools.partial(values_and_gradients_traced, REGISTER)
-    found = compile_on(mesh, run)(segments, states, jax.random.key(7))
+    found = jit_with_mesh(mesh, run)(segments, states, jax.random.key(7))
     assert sorted(calls) == sorted(both_ways(kind, REGISTER))
     compare(jax.device_get(jax.jit(run)(segments, states, jax.random.key(7))), found)
     expected = values_and_gradients(split, REGISTER, segments, states, 0.3)[0]
@@ -203,7 +203,7 @@ def test_devices_by_themselves_change_nothing(calls, any_type):
 
     rows = jax.tree.map(lambda x: x[None], (states, segments, weights.astype(jnp.float32)))
     rng = jax.random.key(7)
-    found = compile_on(mesh, functools.partial(sum_over_devices, total))(rng, rows)
+    found = jit_with_mesh(mesh, functools.partial(sum_over_devices, total))(rng, rows)
     np.testing.assert_allclose(jax.device_get(found), jax.jit(total)(rng, rows), rtol=1e-5)
     assert len(calls) == 2
 

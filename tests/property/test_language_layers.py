@@ -16,7 +16,7 @@ from mnmt_jax.decoding.generate import generate
 from mnmt_jax.decoding.search import BeamSearch, Request
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.design.plan import Layer
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch, tree_sharding
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers, LanguageMLP
 from mnmt_jax.model.context import Context, PositionInfo
@@ -161,7 +161,9 @@ def test_a_mesh_changes_nothing(mesh):
 
     devices = make_mesh(mesh, jax.devices()[:8])
     placed = jax.device_put(params, tree_sharding(devices, params, LanguageMLP.axes))
-    found = compile_on(devices, both)(placed, place_batch(jax.tree.map(np.asarray, batch), devices))
+    found = jit_with_mesh(devices, both)(
+        placed, place_batch(jax.tree.map(np.asarray, batch), devices)
+    )
     expected = jax.jit(both)(params, batch)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=1e-4, rtol=1e-4)

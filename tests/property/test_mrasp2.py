@@ -13,7 +13,7 @@ from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.converter import Converter, required_views, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.design.objective import States
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.mrasp2 import MRASP2, sentence_contrast, sentence_means
 from mnmt_jax.model.forward_passes import ForwardPasses
@@ -110,7 +110,7 @@ def test_packed_and_alone_on_one_device_and_on_many(name, tmp_path):
     assert expected > 1
     assert float(jax.jit(term)(params, packed)) == pytest.approx(expected, rel=1e-4)
     mesh = make_mesh(Mesh(fsdp=2, tensor=2), jax.devices()[:8])
-    on_mesh = compile_on(mesh, term)(params, place_batch(jax.tree.map(np.asarray, alone), mesh))
+    on_mesh = jit_with_mesh(mesh, term)(params, place_batch(jax.tree.map(np.asarray, alone), mesh))
     assert float(on_mesh) == pytest.approx(expected, rel=1e-4)
 
 

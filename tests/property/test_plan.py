@@ -14,7 +14,7 @@ from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.data.converter import Example
 from mnmt_jax.design.layouts import LANGUAGES, LAYOUTS
 from mnmt_jax.design.plan import Kind, Layer, Sublayer
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.model import layer_stack
 from mnmt_jax.model.key_values import reorder
@@ -106,7 +106,7 @@ def test_a_mesh_changes_nothing_of_it():
     batch = make_batch(model.layout, [[pair] for pair in pairs(8)])
     params = random_told(model)
     mesh = make_mesh(Mesh(fsdp=4), jax.devices()[:8])
-    run = compile_on(mesh, lambda p, b: model.apply({"params": p}, b))
+    run = jit_with_mesh(mesh, lambda p, b: model.apply({"params": p}, b))
     found = run(params, place_batch(jax.tree.map(np.asarray, batch), mesh))
     np.testing.assert_allclose(np.asarray(found), apply(model, params, batch), atol=ATOL)
 

@@ -19,10 +19,10 @@ from mnmt_jax.decoding.search import BeamSearch, Greedy, Request, Sample, senten
 from mnmt_jax.distributed.per_device import sharded_embedding_lookup
 from mnmt_jax.distributed.sharding import (
     batch_sharding,
-    compile_on,
     constrain_row_sharding,
     gather_params,
     gather_table_width,
+    jit_with_mesh,
     make_mesh,
     replicated,
 )
@@ -292,8 +292,8 @@ def test_constraints_are_the_identity_without_a_mesh():
     assert constrain_row_sharding(states) is states and gather_table_width(states) is states
 
 
-def test_compile_on_sets_the_mesh_for_the_call_alone():
+def test_jit_with_mesh_sets_the_mesh_for_the_call_alone():
     mesh = make_mesh(Mesh(fsdp=4))
-    rows = compile_on(mesh, constrain_row_sharding)(jax.numpy.ones((8, 4)))
+    rows = jit_with_mesh(mesh, constrain_row_sharding)(jax.numpy.ones((8, 4)))
     assert rows.sharding.is_equivalent_to(batch_sharding(mesh), 2)
     assert jax.sharding.get_abstract_mesh().empty

@@ -13,7 +13,7 @@ from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_rows
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.design.views import View
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch, tree_sharding
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.training.learner import Learner, batch_loss
 from tests.made_run import make_config
@@ -75,7 +75,7 @@ def compiled(tmp_path_factory):
         params = random_params(learner.model)
         placed = jax.device_put(params, tree_sharding(mesh, params))
         arguments = placed, place_batch(batch, mesh), jax.random.key(5)
-        step = compile_on(mesh, differentiated(learner))
+        step = jit_with_mesh(mesh, differentiated(learner))
         with jax.set_mesh(mesh):
             program = step.__wrapped__.lower(*arguments).compile().as_text()
         (_, term), gradients = step(*arguments)

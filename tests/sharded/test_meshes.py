@@ -16,7 +16,7 @@ from mnmt_jax.decoding.contrastive_decoding import Contrast
 from mnmt_jax.decoding.generate import generate, make_search
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.design.layouts import LAYOUTS
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch, tree_sharding
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch, tree_sharding
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params, place_params
@@ -80,7 +80,7 @@ def start(learner: Learner, mesh):
     batch = make_batch(learner)
     one = {key: array[0] for key, array in batch.items()}
     init = make_init(learner, one, 3)
-    step = compile_on(
+    step = jit_with_mesh(
         mesh,
         functools.partial(train_step, learner),
         out_shardings=(shardings_of(abstract_state(init, mesh)), None),
@@ -215,7 +215,7 @@ def test_loss_over_a_split_vocabulary(name, vocab):
 
     split = jax.device_put(table, tree_sharding(mesh, {"embedding": table})["embedding"])
     rows = place_batch({"f": features, "la": labels, "v": valid}, mesh)
-    found, gradients = compile_on(mesh, jax.value_and_grad(chunked, (0, 1)))(
+    found, gradients = jit_with_mesh(mesh, jax.value_and_grad(chunked, (0, 1)))(
         rows["f"], split, rows["la"], rows["v"]
     )
     expected, expected_gradients = jax.jit(jax.value_and_grad(plain, (0, 1)))(

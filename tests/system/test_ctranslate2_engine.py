@@ -88,6 +88,19 @@ def test_greedy_translations_are_those_of_jax(instruction):
     assert {result.limited for result in actual} == {True, False}
 
 
+def test_sources_and_translations_may_be_long():
+    """Longer than M2M-100's 1,024 positions, which are also CTranslate2's default limit."""
+    job = make_job(beam_size=1, buckets=(14, 1100), max_length=1100)
+    text = "one two three " * 350
+    source = job.pretrained.vocabulary.encode(text)
+    assert 1024 < len(source) < 1098
+    lines = made_lines(text, text[:-10] + "nine nine")
+    first, second = completed(CTranslate2Job.of(job), lines)
+    assert not first.truncated and not second.truncated
+    assert first.hypotheses[0].score != second.hypotheses[0].score
+    assert first.limited and len(first.hypotheses[0].tokens) == 1101
+
+
 def test_lines_that_are_done_are_left_out():
     job = CTranslate2Job.of(make_job(beam_size=1))
     results = TranslationJob.as_completed(job, made_lines(*LINES[:3]), done={1})

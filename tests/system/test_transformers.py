@@ -145,6 +145,8 @@ def test_torch_reads_written_files(tmp_path):
     with torch.serialization.safe_globals([argparse.Namespace]):
         actual = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
     assert actual["args"].register_factor == 1.5
+    versions = {f"{side}.version": np.float32([3]) for side in ("encoder", "decoder")}
+    tensors |= versions
     assert actual["model"].keys() == tensors.keys()
     for name, tensor in actual["model"].items():
         np.testing.assert_array_equal(tensor.numpy(), tensors[name])

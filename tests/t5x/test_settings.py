@@ -77,6 +77,12 @@ def test_patience_is_refused_under_t5x(parse):
         t5x_settings.eval_every()
 
 
+def test_translations_at_validations_are_refused_under_t5x(parse):
+    parse("Train.translate_pairs = 50", "Train.best_by = 'supervised/bleu'")
+    with pytest.raises(UserError, match="Train.translate_pairs=50: t5x translates at no valid"):
+        t5x_settings.eval_every()
+
+
 @pytest.mark.parametrize("binding", ["weights = (('*-en', 0.5),)", "noise = (('typos', 0.1),)"])
 def test_weights_and_noise_are_refused_under_t5x(parse, binding):
     parse(f"Data.{binding}")

@@ -105,6 +105,17 @@ def test_an_adapter_loaded_onto_its_base_equals_the_run(runs, tmp_path):
     assert again.config() == RunDirectory(folder / "tuned").config()
     assert "with the LoRA of" in again.origin_file.read_text()
     assert again.trained_tasks() == TASKS and not (folder / "base" / "tasks.json").exists()
+    assert again.trained_contexts() == CONTEXTS
+
+
+def test_an_adapter_of_earlier_versions_has_no_contexts(runs, tmp_path):
+    folder, _, tuned = runs
+    shutil.copytree(folder / "adapter", tmp_path / "adapter")
+    without("contexts")(tmp_path / "adapter" / "adapter.json", None)
+    load_adapter(folder / "base", tmp_path / "adapter", tmp_path / "again")
+    assert_same(load_params(tmp_path / "again")[0], tuned)
+    again = RunDirectory(tmp_path / "again")
+    assert again.trained_tasks() == TASKS and again.trained_contexts() == {}
 
 
 def test_the_adapter_sets_the_instruction(runs, tmp_path):
@@ -216,8 +227,12 @@ def flip(_, tensors):
     tensors.write_bytes(content)
 
 
-def rank_4(facts, _):
-    facts.write_text(facts.read_text().replace('"lora_rank": 3', '"lora_rank": 4'))
+def replaced(text, new):
+    def change(facts, _):
+        assert facts.read_text().count(text) == 1
+        facts.write_text(facts.read_text().replace(text, new))
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -227,7 +242,18 @@ def rank_4(facts, _):
         (lambda facts, _: facts.write_text("{"), "adapter.json: cannot be read"),
         (lambda facts, _: facts.write_text("{}"), "adapter.json: cannot be read"),
         (without("instruction"), "adapter.json: lacks instruction"),
-        (rank_4, r"out/lora_a' is \(2, 8, 3\), the model's is \(2, 8, 4\)"),
+        (
+            replaced('"pieces": 64', '"pieces": 0'),
+            "adapter.json: contexts: made_en_de: pieces=0 must be an",
+        ),
+        (
+            replaced('"made_en_de": {', '"other": {'),
+            "adapter.json: contexts: 'other' is not one of the tasks; save the adapter again",
+        ),
+        (
+            replaced('"lora_rank": 3', '"lora_rank": 4'),
+            r"out/lora_a' is \(2, 8, 3\), the model's is \(2, 8, 4\)",
+        ),
         (flip, "adapter.safetensors: differs from what was saved"),
         (lambda _, tensors: tensors.unlink(), "adapter.safetensors: no such file"),
     ],

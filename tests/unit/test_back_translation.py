@@ -15,7 +15,7 @@ from mnmt_jax.data.converter import Converter, Example, Lengths, segments_from_r
 from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding.generate import generate
 from mnmt_jax.decoding.search import Greedy, Request
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation, draw
 from mnmt_jax.training.generated_batches import generate_batch
@@ -253,7 +253,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
             return generated, *sum_gradients(learner, turn, split, batch, rng)
 
         placed = place_batch(stacked, devices, leading=1)
-        actual.append(jax.device_get(compile_on(devices, update)(params, placed)))
+        actual.append(jax.device_get(jit_with_mesh(devices, update)(params, placed)))
     (left, *expected), (right, *rest) = actual
     jax.tree.map(np.testing.assert_array_equal, left, right)
     jax.tree.map(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.typed_fields import TypedFields, short_repr
@@ -24,6 +25,7 @@ from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.interop.safetensors import read_safetensors
 from mnmt_jax.interop.torch_files import read_torch, write_torch
+from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_foreign import (
     FAIRSEQ_MODELS,
@@ -43,6 +45,10 @@ HOSTILE: list[Any] = [
     *("", "x", "\0", "-" * 300, [], {}, [-1], [None], {"x": {}}, [[]]),
     *TEXTS,
 ]
+UNSET = [
+    *("langs", "activation_fn", "adaption_flag", "no_encoder_attn_layers"),
+    "mnmt_jax_text_normalization",
+]  # settings of fairseq's checkpoints that the made ones lack
 
 
 def paths_of(value: Any, prefix: tuple = ()) -> Iterator[tuple]:
@@ -193,7 +199,7 @@ def test_settings_of_fairseq(tmp_path, kind, monkeypatch):
     opened: dict[str, Any] = {}
     monkeypatch.setattr("mnmt_jax.interop.fairseq.read_torch", lambda path: opened)
     refused = 0
-    for name in [*settings, "langs", "activation_fn", "adaption_flag", "no_encoder_attn_layers"]:
+    for name in [*settings, *UNSET]:
         for new in hostile:
             changed_value = argparse.Namespace(**{**settings, name: new})
             opened = data | {"cfg": {"model": changed_value}}
@@ -225,6 +231,8 @@ def test_hostile_numbers_in_a_pickle_of_fairseq(tmp_path):
 def test_facts_of_an_adapter(tmp_path, monkeypatch):
     """Parameters, which do not depend on the facts that are accepted, are written once."""
     write_zero_run(tmp_path / "run")
+    tasks, contexts = {"made_en_de": ("en", "de")}, {"made_en_de": Context(64)}
+    RunDirectory(tmp_path / "run").write_tasks(tasks, contexts)
     merge_adapter(tmp_path / "run", tmp_path / "base")
     save_adapter(tmp_path / "run", tmp_path / "adapter")
 

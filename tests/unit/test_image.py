@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +19,11 @@ DOCKERFILE = ROOT / "scripts" / "kubernetes" / "Dockerfile"
 # The interpreter of an environment: writes down what pip installs, and trains as in PYTHON.
 INTERPRETER = PYTHON.replace(
     "fake =",
-    """if sys.argv[1:3] == ["-m", "pip"]:
+    """if sys.argv[1:] == ["-m", "pip", "--version"]:
+    sys.exit()
+if sys.argv[1:3] == ["-m", "pip"] and pathlib.Path("offline").exists():
+    sys.exit(1)
+if sys.argv[1:3] == ["-m", "pip"]:
     call = {"arguments": sys.argv[3:], "cache": os.environ.get("PIP_NO_CACHE_DIR")}
     sys.exit(pathlib.Path("installed").write_text(json.dumps(call)) and 0)
 fake =""",
@@ -66,6 +71,12 @@ def test_pods_train_in_the_built_image(checkout, tmp_path):
     jobs = printed("--workdir=gs://b/r", **GPU, FOLDER=str(folder))
     assert jobs.run({"FAKE": str(tmp_path)}, tmp_path / "attempt") == ("Completed", 1)
     assert [call["argv"][0] for call in calls(tmp_path).values()] == ["scripts/train.py"] * 2
+
+
+def test_a_failed_installation_is_no_image(checkout, tmp_path):
+    (checkout / "offline").touch()
+    with pytest.raises(subprocess.CalledProcessError, match="prepare_environment"):
+        built(checkout, tmp_path)
 
 
 def test_arguments_choose_the_base_and_the_extras(checkout, tmp_path):

@@ -26,6 +26,7 @@ from mnmt_jax.interop.tags import (
     NLLB_LANGUAGES,
     NLLB_TAGS,
     code_of_tag,
+    codes_of_tags,
     tag_tokens,
 )
 from mnmt_jax.interop.token_table import (
@@ -149,7 +150,14 @@ def test_tags():
     assert code_of_tag("__de__") == code_of_tag("deu_Latn") == "de"
     assert code_of_tag("__fil__") == "fil" and code_of_tag("tgl_Latn") == "tl"
     assert code_of_tag("zho_Hans") == "zh" and code_of_tag("zho_Hant") == "zho_Hant"
-    for word in ("de", "▁de", "__", "____", "deu_latn", "<s>", "a_Latn"):
+    regional = {"pt-br": "pt_BR", "zh-cn": "zh", "fr-ca": "fr_CA", "sr@latin": "sr_Latn"}
+    for code, ours in (regional | {"es_419": "es_419", "pt_BR": "pt_BR"}).items():
+        assert code_of_tag(f"__{code}__") == ours
+    assert codes_of_tags(["__zh__", "a", "__zh-cn__", "__zh-tw__", "__fr-ca__"]) == {
+        **{"__zh__": "zh", "__zh-cn__": "zh_cn", "__zh-tw__": "zh_Hant", "__fr-ca__": "fr_CA"},
+    }
+    words = ("__word1__", "__e-mail__", "__2__", "_____", "__-__", "__ a-b__")
+    for word in ("de", "▁de", "__", "____", "deu_latn", "<s>", "a_Latn", *words):
         assert code_of_tag(word) is None
     assert len(M2M100_LANGUAGES) == 100 and len(set(NLLB_LANGUAGES)) == len(NLLB_TAGS) == 202
     known = {facts.flores for facts in KNOWN.values()} | {"tgl_Latn", "zho_Hans"}
@@ -342,6 +350,24 @@ def test_fairseq_settings(tmp_path, kind):
     vocabulary, rows = foreign.tokens.vocabulary()
     assert vocabulary.languages == LANGUAGES and vocabulary.pieces is None
     np.testing.assert_array_equal(rows, plain_rows(vocabulary.size))
+
+
+@pytest.mark.parametrize(
+    ("listed", "codes"),
+    [("en,de,pt-br", ("en", "de", "pt_BR")), ("zh,zh-cn,zh-tw", ("zh", "zh_cn", "zh_Hant"))],
+)
+def test_languages_of_fairseq_with_hyphens_are_tags(tmp_path, listed, codes):
+    """TED's codes, for example."""
+    made_foreign.fairseq_checkpoint(tmp_path / "x", "encoder_decoder")
+    (tmp_path / "x" / "languages.txt").write_text(listed)
+    table = open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x").tokens
+    vocabulary, rows = table.vocabulary()
+    assert vocabulary.languages == codes
+    tags = tuple(f"__{code}__" for code in listed.split(","))
+    assert tuple(table.tokens[row] for row in rows[-3:]) == tags
+    (tmp_path / "x" / "languages.txt").write_text("en,de-,word1")
+    with pytest.raises(UserError, match="'de-', 'word1' in the list of languages cannot be"):
+        open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,47 @@ def test_a_loop_ends_on_an_error_of_the_command(fake):
     assert kinds(fake) == ["state", "setup", "train"]
 
 
+def without_python(fake: Path) -> None:
+    """Take the environment and every supported Python from the host."""
+    (fake / "host" / "mnmt-jax" / ".venv").rename(fake / "taken")
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        (fake / name).write_text("#!/bin/sh\nexit 1\n")
+        (fake / name).chmod(0o755)
+
+
+def test_a_loop_ends_if_the_hosts_have_no_python(fake):
+    (fake / "state").write_text("READY")
+    without_python(fake)
+    done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x", PYTHON="/usr/lib/none")
+    assert done.returncode == 2 and "install one or set PYTHON=" in done.stderr
+    assert kinds(fake) == ["state", "setup"]
+
+
+def test_setup_installs_a_python_and_is_told_its_path(fake):
+    """SETUP runs in the checkout on each host; PYTHON is a path there, with a space."""
+    (fake / "state").write_text("READY")
+    without_python(fake)
+    python = fake / "my python"
+    python.write_text(
+        '#!/bin/sh\n[ "$1" = -m ] || exit 0\necho "$@" >> "$FAKE/made"\n'
+        'mkdir -p .venv/bin && cp "$FAKE/taken/bin/python" .venv/bin/python\n'
+    )
+    setup = f"test -e setup.cfg && chmod +x '{python}'"
+    done = run(fake, "scripts/tpu/pod.sh", "setup", SETUP=setup, PYTHON=str(python))
+    assert done.returncode == 0, done.stderr
+    assert (fake / "made").read_text() == "-m venv .venv\n"
+    assert list((fake / "host" / "mnmt-jax" / ".venv").glob("installed[[]tpu,gcs[]]-*"))
+
+
+def test_a_loop_tries_a_failed_setup_again(fake):
+    (fake / "state").write_text("READY")
+    (fake / "statuses").write_text("0\n")
+    setup = 'test -e "$FAKE/installed" || { touch "$FAKE/installed"; exit 100; }'
+    done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x", SETUP=setup)
+    assert done.returncode == 0 and "setup: status 100: trying again" in done.stderr
+    assert kinds(fake) == ["state", "setup", "state", "setup", "train"]
+
+
 def test_a_loop_stops_after_repeated_failures(fake):
     (fake / "statuses").write_text("75\n" * 5)
     done = run(fake, "scripts/tpu/pod.sh", "loop", "--workdir=/x", TRIES="3")

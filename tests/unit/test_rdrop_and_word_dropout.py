@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, place_batch
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation
 from mnmt_jax.methods.instructcl import InstruCL
@@ -153,7 +153,7 @@ def test_a_mesh_computes_the_gradients_of_one_device(name):
             update = learner.player_updates[-1]
             return sum_gradients(learner, update, (params, {}), batch, jax.random.key(2))
 
-        results.append(jax.device_get(compile_on(mesh, gradients)(params, placed)))
+        results.append(jax.device_get(jit_with_mesh(mesh, gradients)(params, placed)))
     (expected, expected_sums), (actual, sums) = results
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3), *((actual, expected))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.distributed.sharding import compile_on, make_mesh, param_axes_of, tree_sharding
+from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, param_axes_of, tree_sharding
 from mnmt_jax.methods.language_layers import LanguageMLP
 from mnmt_jax.model.language_routing import ROUTINGS, Branches, choose_routing, route
 
@@ -114,7 +114,7 @@ def test_a_mesh_changes_nothing(count):
     is_split = [sharding.spec[0] for sharding in shardings]
     assert is_split == ["fsdp" if count == 4 else None] * 4
     placed = Branches(*map(jax.device_put, branches, shardings))
-    actual = compile_on(mesh, both)(jnp.asarray(states), placed, jnp.asarray(slots))
+    actual = jit_with_mesh(mesh, both)(jnp.asarray(states), placed, jnp.asarray(slots))
     expected = jax.jit(both)(jnp.asarray(states), branches, jnp.asarray(slots))
     for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(np.asarray(one), np.asarray(other), atol=ATOL)

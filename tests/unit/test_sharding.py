@@ -16,8 +16,8 @@ from mnmt_jax.distributed.sharding import (
     PARAMETER_AXES,
     RULES,
     batch_sharding,
-    compile_on,
     gather_params,
+    jit_with_mesh,
     make_mesh,
     param_axes_of,
     partition_spec,
@@ -84,7 +84,7 @@ def test_parameters_are_gathered_over_their_width_only():
     mesh = make_mesh(Mesh(fsdp=4, tensor=2))
     kernel, other = jnp.ones((8, 2, 4)), jnp.ones(())
     params = {"query": {"kernel": kernel}, "other": (other,)}
-    actual = compile_on(mesh, gather_params)(params)
+    actual = jit_with_mesh(mesh, gather_params)(params)
     expected = NamedSharding(mesh, PartitionSpec(None, "tensor"))
     assert actual["query"]["kernel"].sharding.is_equivalent_to(expected, 3)
     assert gather_params(params) is params

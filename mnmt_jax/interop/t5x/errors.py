@@ -10,7 +10,7 @@ import re
 import sys
 from types import TracebackType
 
-from mnmt_jax.config.loading import no_such_field
+from mnmt_jax.config.loading import unknown_field_error
 from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
 
@@ -27,7 +27,7 @@ def end(kind: type[BaseException], error: BaseException, trace: TracebackType | 
         raise UserError(str(error).splitlines()[0])
 
     unknown = _UNKNOWN_PARAMETER.match(str(error))
-    if unknown and (message := no_such_field(*unknown.groups())):
+    if unknown and (message := unknown_field_error(*unknown.groups())):
         error = UserError(message)
     if isinstance(error, UserError):
         run_command(fail)

@@ -125,9 +125,16 @@ def eval_every() -> int:
     """Return the number of updates between validations.
 
     Raises:
-        UserError: if early stopping is configured, which t5x does not support.
+        UserError: if early stopping or translations at validations are configured, which t5x does
+            not support.
     """
     train = parsed_config().train
+    if train.translate_pairs:
+        raise UserError(
+            f"Train.translate_pairs={train.translate_pairs}: t5x translates at no validation; set "
+            "Train.translate_pairs=0 and Train.best_by='supervised', and score checkpoints with "
+            "t5x.eval"
+        )
     if train.patience:
         raise UserError(
             f"Train.patience={train.patience}: t5x trains to Train.steps; set Train.patience=0"

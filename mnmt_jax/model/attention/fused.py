@@ -44,7 +44,7 @@ class Masks(NamedTuple):
     segment_ids: Spans
 
 
-def without_kernel(dtype: str) -> str:
+def kernel_unsupported_reason(dtype: str) -> str:
     """Return why no role can be computed by a kernel here; empty if some may be.
 
     Args:
