@@ -6,8 +6,10 @@ import collections
 import dataclasses
 import hashlib
 import multiprocessing
+import os
 import random
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -281,6 +283,71 @@ def test_another_preparation_does_not_continue_it(corpus, vocabulary, tmp_path):
     assert not output.exists()
     run(corpus, vocabulary, output, overwrite=True)
     assert output.exists() and not Path(f"{output}.unfinished").exists()
+
+
+class StoppedError(Exception):
+    """A removal that is killed."""
+
+
+def break_removal_after(monkeypatch, work: Path, count: int) -> None:
+    """Make the removal of a work folder stop after some of its entries."""
+    entries = iter(range(count))
+
+    def counted(remove):
+        def remove_or_stop(path, *args, **options):
+            is_entry = path == work or path.parent == work and path.name[0] != "."
+            if is_entry and next(entries, None) is None:
+                for file in sorted(path.rglob("*.*"))[::2]:  # half of a folder
+                    os.remove(file) if file.is_file() else None
+                raise StoppedError
+            remove(path, *args, **options)
+
+        return remove_or_stop
+
+    for owner, name in ((shutil, "rmtree"), (Path, "unlink")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+
+
+def stop_after_the_filters(function, job, units):
+    if function is passes.write_output:
+        raise StoppedError
+    LocalRunner(1)(function, job, units)
+
+
+@pytest.mark.parametrize("entries", range(3))
+def test_old_units_are_not_used_after_an_interrupted_removal(
+    corpus, vocabulary, tmp_path, monkeypatch, entries
+):
+    run(corpus, vocabulary, tmp_path / "straight")
+    output, tasks = tmp_path / "cache", plan_tasks(corpus, DIRECTIONS)
+    options = {"form": CacheOutput(vocabulary, SHARD_EXAMPLES), "output": output, **SIZES}
+    with pytest.raises(StoppedError):
+        prepare(corpus, tasks, made_recipe(()), runner=stop_after_the_filters, **options)
+    with monkeypatch.context() as patch, pytest.raises(StoppedError):
+        break_removal_after(patch, Path(f"{output}.unfinished"), entries)
+        run(corpus, vocabulary, output, overwrite=True)
+    assert not output.exists()
+    run(corpus, vocabulary, output, overwrite=True)
+    assert content(output) == content(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("entries", [1, 3, 5])  # one at the start
+def test_a_result_is_complete_before_its_work_folder_is_removed(
+    corpus, vocabulary, tmp_path, monkeypatch, entries
+):
+    def add_files(folder, counts):
+        (folder / "preparation.json").write_text(f"{len(counts)}\n")
+
+    options = {"form": TextOutput(), "add_files": add_files}
+    run(corpus, vocabulary, tmp_path / "straight", (), **options)
+    with monkeypatch.context() as patch, pytest.raises(StoppedError):
+        break_removal_after(patch, tmp_path / "text.unfinished", entries)
+        run(corpus, vocabulary, tmp_path / "text", (), **options)
+    expected = content(tmp_path / "straight")
+    assert content(tmp_path / "text") == expected and "preparation.json" in expected
+    run(corpus, vocabulary, tmp_path / "text", (), overwrite=True, **options)
+    assert content(tmp_path / "text") == expected
+    assert not (tmp_path / "text.unfinished").exists()
 
 
 def test_a_changed_file_is_named(vocabulary, tmp_path):

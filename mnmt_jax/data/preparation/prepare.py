@@ -32,6 +32,7 @@ from mnmt_jax.data.preparation.steps import PairBatch, PieceRule
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.atomic_write import lock, new_folder, write_text
 from mnmt_jax.files.json_objects import differing_keys
+from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CHUNK_PAIRS = 50_000
@@ -52,6 +53,7 @@ def prepare(
     chunk_pairs: int = CHUNK_PAIRS,
     partition_keys: int = PARTITION_KEYS,
     report: Callable[[str], None] = lambda line: None,
+    add_files: Callable[[Path, list[GroupCounts]], object] = lambda folder, counts: None,
 ) -> list[GroupCounts]:
     """Write the pairs that a recipe keeps.
 
@@ -67,6 +69,7 @@ def prepare(
         chunk_pairs: pairs of a chunk of text.
         partition_keys: keys of a partition in a deduplication.
         report: called with a line at the start and the end of each pass.
+        add_files: writes further files of the result, such as a report, into its folder.
 
     Returns:
         What each step dropped.
@@ -88,6 +91,8 @@ def prepare(
         runs.run("write", passes.write_output, form.units(tasks, [c.group for c in counts]))
         with new_folder(output, overwrite=overwrite) as partial:
             form.assemble(job, tasks, partial)
+            add_files(partial, counts)
+        clear_work_folder(work / _PLAN)
     shutil.rmtree(work)
     return counts
 
@@ -177,23 +182,23 @@ def _locked_work(
     """Create or continue the work folder, in one process at a time.
 
     Raises:
-        UserError: if it is of another preparation and `overwrite` is not set, or another process
-            works in it.
+        UserError: if it is of another preparation and `overwrite` is not set, another process
+            works in it, or it is not a work folder.
     """
-    work.mkdir(parents=True, exist_ok=True)
-    with open(work / "lock", "a", encoding="utf-8") as file:
+    with open_work_folder(work) as file:
         if not lock(file):
             raise UserError(f"{work}: another process prepares this text; wait for its end")
         plan = work / _PLAN
-        changes = _changes(read_facts(plan), identity) if plan.is_file() else []
+        has_plan = plan.is_file()
+        changes = _changes(read_facts(plan), identity) if has_plan else []
         if changes and not overwrite:
             raise UserError(
                 f"{work}: is of another preparation (changed: {join_names(changes)}); remove the "
                 "folder, pass --overwrite, or choose another --output"
             )
-        if changes:
-            _clear(work)
-        elif plan.is_file():
+        if changes or not has_plan:
+            clear_work_folder(plan)
+        else:
             report(f"continues what is done in {work}")
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
         try:
@@ -210,15 +215,6 @@ def _changes(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str
         return changes
     old, new = before["files"], identity["files"]
     return [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)][:1]
-
-
-def _clear(work: Path) -> None:
-    """Remove everything from a work folder but its lock."""
-    for path in work.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != "lock":
-            path.unlink()
 
 
 class _PassRunner:
