@@ -110,7 +110,7 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
         refuse_flags(arguments, flags, "--keep_pieces, which trains no pieces")
         return None
     from mnmt_jax.commands.corpus_flags import corpus_and_directions
-    from mnmt_jax.data.mixtures import check_training_text, language_text
+    from mnmt_jax.data.mixtures import check_training_text, language_lines
     from mnmt_jax.vocabulary.sentencepiece_training import train_model
 
     language = arguments.language
@@ -132,7 +132,7 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
         )
     check_training_text(corpus, language_directions)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)
-    text = {language: language_text(corpus, language_directions, options.sentences)[corpus_code]}
+    text = {language: language_lines(corpus, language_directions)[corpus_code]}
     options = dataclasses.replace(
         options,
         vocab_size=options.vocab_size

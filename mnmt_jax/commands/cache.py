@@ -149,7 +149,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     from mnmt_jax.data.mixtures import (
         cache_task_sources,
         check_training_text,
-        language_text,
+        language_lines,
         validate_lines,
     )
     from mnmt_jax.data.subsample import SubsampledCorpus
@@ -175,7 +175,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         if not arguments.mixture:
             validate_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
-        text = language_text(corpus, directions, options.sentences)
+        text = language_lines(corpus, directions)
         vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
         corpus = SubsampledCorpus(corpus, share)
