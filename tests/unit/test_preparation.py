@@ -20,17 +20,20 @@ import pytest
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
-from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
+from mnmt_jax.data.preparation.pair_rules import Score
 from mnmt_jax.data.preparation.passes import Group
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, sum_groups
 from mnmt_jax.data.preparation.runners import LocalRunner
+from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import Counts, make_stages
 from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PairBatch, PieceRule, Transform
+from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock
 from tests.unit import made_text
@@ -363,6 +366,47 @@ def test_a_changed_file_is_named(vocabulary, tmp_path):
     (tmp_path / "train.en").write_text("new\n" * 20, encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(f"(changed: {tmp_path / 'train.en'})")):
         prepare(files, tasks, made_recipe((Nothing(),)), **options)
+
+
+def test_files_of_a_joined_corpus_are_named_counted_and_scored(vocabulary, tmp_path):
+    """Training text of one corpus and validation text of another, as that of NLLB and Flores+."""
+    lines = {code: made_text.sentences(code, 20) for code in ("de", "en")}
+    parts = {}
+    for split in ("train", "validation"):
+        folder = tmp_path / split
+        folder.mkdir()
+        for code, text in lines.items():
+            bad = [""] if code == "de" else ["one"]
+            (folder / f"{split}.{code}").write_text("\n".join([*bad, *text]), encoding="utf-8")
+        parts[split] = ParallelFiles(
+            "made",
+            str(folder / f"{split}.{{language}}"),
+            ("de", "en"),
+            splits={split: split},
+            cleaning=Cleaning(on_bad_line="drop"),
+        )
+    scores = tmp_path / "train.de-en.laser"
+    scores.write_text("".join(f"{n}\n" for n in range(21)), encoding="utf-8")
+    joined = JoinedCorpus("made", ("de", "en"), parts)
+    missing = (str(tmp_path / "train" / "train.fr"),)
+    assert joined.missing_files("train", ("de", "fr")) == missing
+    options = {
+        "form": TextOutput(),
+        "output": tmp_path / "text",
+        "runner": LocalRunner(1),
+        "scores": [ScoreFiles("laser", str(tmp_path / "train.{pair}.laser"))],
+    }
+    tasks = plan_tasks(joined, (("de", "en"),))
+    with pytest.raises(UserError, match="keeps none of 20 pairs"):
+        prepare(joined, tasks, made_recipe((Score("laser", minimum=50),)), **options)
+    (tmp_path / "validation" / "validation.en").write_text("new\n" * 21, encoding="utf-8")
+    with pytest.raises(UserError, match=r"\(changed: .*/validation/validation.en\)"):
+        prepare(joined, tasks, made_recipe((Score("laser", minimum=50),)), **options)
+    counts = prepare(
+        joined, tasks, made_recipe((Score("laser", minimum=15),)), overwrite=True, **options
+    )
+    facts = [(item.unclean, item.read, item.kept) for item in counts]
+    assert facts == [({"blank": 1}, 20, 6), ({"blank": 1}, 20, 20)]
 
 
 def test_changed_files_of_a_recipe_are_noticed(corpus, vocabulary, tmp_path, monkeypatch):

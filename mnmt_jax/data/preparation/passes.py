@@ -143,11 +143,12 @@ def _scored_pairs(job: Job, group: Group, report: DropReport) -> Iterator[Scored
     is_sorted = group.languages in job.corpus.directions(group.split)
     direction = group.languages if is_sorted else group.languages[::-1]
     pairs: Iterator[ScoredPair]
-    if isinstance(job.corpus, FileCorpus):
+    corpus = job.corpus.part(group.split)
+    if isinstance(corpus, FileCorpus):
         files = _score_files(job, group)
-        pairs = scored_pairs(job.corpus, group.split, direction, files, report)
+        pairs = scored_pairs(corpus, group.split, direction, files, report)
     else:
-        pairs = ((pair, ()) for pair in job.corpus.pairs(group.split, direction))
+        pairs = ((pair, ()) for pair in corpus.pairs(group.split, direction))
     for (source, target), scores in pairs:
         yield (source, target) if is_sorted else (target, source), scores
 

@@ -138,7 +138,7 @@ def _check_scores(
         raise UserError(f"the recipe needs the score '{name}'; add --scores {name}=PATTERN")
     if unused := sorted(set(named) - needed):
         raise UserError(f"--scores={unused[0]}: no step of the recipe reads it; leave it out")
-    if scores and not isinstance(corpus, FileCorpus):
+    if scores and not isinstance(corpus.part("train"), FileCorpus):
         raise UserError(f"--scores: corpus '{corpus.name}' is not in files; leave it out")
     _score_paths(tasks, scores)
 
