@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import json
 import multiprocessing
 import os
 import random
@@ -551,3 +552,26 @@ def test_a_preparation_of_text_does_not_continue_as_one_of_a_cache(corpus, vocab
     (other / "file").write_text("text")
     with pytest.raises(UserError, match="exists and is not prepared text; choose another"):
         run(corpus, vocabulary, other, (), form=TextOutput())
+
+
+def test_a_sentence_with_line_breaks_stays_one_line(vocabulary, tmp_path):
+    """A column of JSON lines may hold line breaks."""
+    rows = [
+        {"de": made_text.sentence(n, "de"), "en": made_text.sentence(n, "en")} for n in range(1, 9)
+    ]
+    rows[2]["en"] = rows[2]["en"].replace(" ", "\n\n", 1)
+    rows[4]["de"] = "\r\n" + rows[4]["de"].replace(" ", "\r\n") + "\n"
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    corpus = ParallelFiles("made", f"{tmp_path}/{{split}}.jsonl#{{language}}", ("de", "en"))
+    tasks, directions = plan_tasks(corpus, (("de", "en"),)), (("de", "en"),)
+    options = {"runner": LocalRunner(1), "form": TextOutput()}
+    prepare(corpus, tasks, made_recipe(()), output=tmp_path / "text", **options)
+    for code in ("de", "en"):
+        text = (tmp_path / "text" / f"train.de-en.{code}").read_text(encoding="utf-8")
+        assert text == "".join(f"{made_text.sentence(n, code)}\n" for n in range(1, 9))
+    encoder = made_text.vocabulary()
+    for name, source in (("pairs", corpus), ("lines", text_of(tmp_path / "text"))):
+        sources = cache_task_sources(source, directions, encoder)
+        write_cache(tmp_path / name, sources, vocabulary=encoder)
+    assert content(tmp_path / "pairs") == content(tmp_path / "lines")
