@@ -28,7 +28,8 @@ from mnmt_jax.vocabulary.language_codes import check_new_code, find_code
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", *DIRECTION_FLAGS, *FILE_FLAGS)
+_TEXT_FLAGS = ("mixture", "parallel", "tsv", "bitext", "text")
+_CORPUS_FLAGS = (*_TEXT_FLAGS, "monolingual", "name", *DIRECTION_FLAGS, *FILE_FLAGS)
 
 
 def make_parser() -> CommandParser:
@@ -114,9 +115,9 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
     from mnmt_jax.vocabulary.sentencepiece_training import train_model
 
     language = arguments.language
-    if not any(getattr(arguments, flag) for flag in ("mixture", "parallel", "tsv", "bitext")):
+    if not any(getattr(arguments, flag) for flag in _TEXT_FLAGS):
         raise UserError(
-            f"no text in '{language}': give --parallel, --tsv, --bitext or --mixture, or "
+            f"no text in '{language}': give --text, --parallel, --tsv, --bitext or --mixture, or "
             "--keep_pieces to encode it with the existing pieces"
         )
     inherited = ("byte_fallback", "text_normalization")

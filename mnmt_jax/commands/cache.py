@@ -251,7 +251,7 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
 
         get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
     written_here = *_TRAINING_FLAGS, *_SHARE_FLAGS, *_CONTEXT_FLAGS
-    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *written_here)
+    fixed = ("name", "monolingual", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *written_here)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module sets it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
     from mnmt_jax.interop.seqio import tasks as seqio_tasks

@@ -193,7 +193,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
 
     inapplicable = [flag for flag in FILE_FLAGS if flag != "languages"]
     training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
-    flags = ("name", *DIRECTION_FLAGS, *inapplicable, *training)
+    flags = ("name", "monolingual", *DIRECTION_FLAGS, *inapplicable, *training)
     refuse_flags(arguments, flags, "--sentencepiece")
     languages = canonical_codes(split_list(arguments.languages), "--languages")
     if not languages:
