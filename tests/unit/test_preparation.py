@@ -468,6 +468,22 @@ def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
     assert seen == [finished]
 
 
+def test_at_most_two_passes_have_text_at_a_time(corpus, vocabulary, tmp_path):
+    """The rest of the disk is free: only the facts of earlier passes stay."""
+    work, tasks, seen = tmp_path / "text.unfinished", plan_tasks(corpus, DIRECTIONS), []
+
+    def look_after(function, job, units):
+        LocalRunner(1)(function, job, units)
+        files = [*work.glob("*/train.*/*.text"), *work.glob("*/train.*/*.keys.npy")]
+        seen.append(sorted({path.relative_to(work).parts[0] for path in files}))
+
+    options = {"form": TextOutput(vocabulary), "output": tmp_path / "text", **SIZES}
+    prepare(corpus, tasks, made_recipe(STEPS), runner=look_after, **options)
+    first, second, third, last = "text", "stage_0", "stage_1", "stage_2"
+    assert seen[:3] == [[first], [second, first], [second]]  # read, filter, find repeats
+    assert seen[3:5] == [[second, third], [third]] and seen[5:] == [[third, last], [last]]
+
+
 def test_keys_repeat_in_their_column_alone_and_the_first_pair_stays():
     table = np.array([(7, 0, 0), (7, 1, 1), (7, 3, 0), (7, 2, 0), (8, 2, 0), (8, 2, 1)], KEY)
     assert repeated(table).tolist() == [2, 3]

@@ -271,6 +271,8 @@ def _run_stage(
         for number in range(len(passes.chunk_sizes(job, group)))
     ]
     runs.run(f"filter, stage {stage + 1}", passes.filter_chunk, units)
+    for group in present:
+        passes.remove_input(job, group, stage)
     if job.stages[stage].repeats is not None:
         units = [
             (group, stage, partition)
