@@ -118,8 +118,8 @@ def stage_folder(job: Job, group: Group, stage: int) -> Path:
     return job.work / f"stage_{stage}" / group.name
 
 
-def read_text(job: Job, group: Group) -> None:
-    """Write the clean text of a group in chunks, and how many there are.
+def write_clean_text(job: Job, group: Group) -> None:
+    """Write the clean text of a group in chunks, and the sizes of the chunks.
 
     Raises:
         UserError: as `Corpus.pairs`.

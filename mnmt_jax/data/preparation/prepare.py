@@ -17,7 +17,7 @@ from typing import Any
 
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
-from mnmt_jax.data.mixtures import PlannedTask, no_text
+from mnmt_jax.data.mixtures import PlannedTask, no_text_error
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -236,10 +236,10 @@ def _run_passes(
 ) -> list[GroupCounts]:
     """Run all passes before the last; return what was dropped of each group, in order."""
     groups = _groups_of(tasks)
-    runs.run("read", passes.read_text, [(group,) for group in groups])
+    runs.run("read", passes.write_clean_text, [(group,) for group in groups])
     for group in groups:
         if not passes.chunk_sizes(job, group) and group.split == "train":
-            raise no_text(job.corpus, group.split, group.languages)
+            raise no_text_error(job.corpus, group.split, group.languages)
     for stage in range(len(job.stages)):
         _run_stage(job, groups, stage, partition_keys, runs)
     counts = [sum_chunks(job, group) for group in groups]
