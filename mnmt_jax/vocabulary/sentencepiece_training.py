@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -193,7 +193,8 @@ def sample_sentences(
     ]
 
 
-class _LanguageSample(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _LanguageSample:
     """The sentences of a language with the lowest random keys, in their order.
 
     Attributes:
@@ -209,13 +210,14 @@ class _LanguageSample(NamedTuple):
     def lowest(self, size: int) -> _LanguageSample:
         """Return the sentences with the lowest keys; of equal keys the first."""
         rows = np.sort(np.argsort(self.keys, kind="stable")[:size])
-        return self._replace(keys=self.keys[rows], sentences=[self.sentences[i] for i in rows])
+        sentences = [self.sentences[i] for i in rows]
+        return _LanguageSample(self.count, self.keys[rows], sentences)
 
 
 def _sample_language(
     sentences: Iterable[str], language: str, options: SentencePieceOptions
 ) -> _LanguageSample:
-    """Return at least the `options.sentences` with the lowest keys, or all if there are fewer."""
+    """Return the `options.sentences` with the lowest keys, or all if there are fewer."""
     size, language_hash, stream = options.sentences, text_hash64(language), iter(sentences)
     sample, highest = _LanguageSample(0, np.empty(0, np.uint64), []), None
     while block := list(itertools.islice(stream, _BLOCK)):
@@ -225,12 +227,11 @@ def _sample_language(
             rows = np.flatnonzero(keys < highest)
             keys, block = keys[rows], [block[i] for i in rows]
         sample.sentences.extend(block)
-        keys = np.concatenate((sample.keys, keys))
-        sample = sample._replace(count=count, keys=keys)
-        if len(keys) > size + max(size // 4, _BLOCK):
+        sample = _LanguageSample(count, np.concatenate((sample.keys, keys)), sample.sentences)
+        if len(sample.keys) > size + max(size // 4, _BLOCK):
             sample = sample.lowest(size)
             highest = sample.keys.max()
-    return sample
+    return sample.lowest(size) if len(sample.keys) > size else sample
 
 
 def _quotas(counts: Sequence[int], budget: int, temperature: float) -> list[int]:
