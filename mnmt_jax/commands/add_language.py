@@ -28,7 +28,8 @@ from mnmt_jax.vocabulary.language_codes import check_new_code, find_code
 if TYPE_CHECKING:
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
-_CORPUS_FLAGS = ("mixture", "parallel", "tsv", "bitext", "name", *DIRECTION_FLAGS, *FILE_FLAGS)
+_TEXT_FLAGS = ("mixture", "parallel", "tsv", "bitext", "text")
+_CORPUS_FLAGS = (*_TEXT_FLAGS, "monolingual", "name", *DIRECTION_FLAGS, *FILE_FLAGS)
 
 
 def make_parser() -> CommandParser:
@@ -110,13 +111,13 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
         refuse_flags(arguments, flags, "--keep_pieces, which trains no pieces")
         return None
     from mnmt_jax.commands.corpus_flags import corpus_and_directions
-    from mnmt_jax.data.mixtures import check_training_text, language_text
+    from mnmt_jax.data.mixtures import check_training_text, language_lines
     from mnmt_jax.vocabulary.sentencepiece_training import train_model
 
     language = arguments.language
-    if not any(getattr(arguments, flag) for flag in ("mixture", "parallel", "tsv", "bitext")):
+    if not any(getattr(arguments, flag) for flag in _TEXT_FLAGS):
         raise UserError(
-            f"no text in '{language}': give --parallel, --tsv, --bitext or --mixture, or "
+            f"no text in '{language}': give --text, --parallel, --tsv, --bitext or --mixture, or "
             "--keep_pieces to encode it with the existing pieces"
         )
     inherited = ("byte_fallback", "text_normalization")
@@ -132,7 +133,7 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
         )
     check_training_text(corpus, language_directions)
     print(f"training {options.vocab_size} pieces on '{language}'", file=sys.stderr)
-    text = {language: language_text(corpus, language_directions, options.sentences)[corpus_code]}
+    text = {language: language_lines(corpus, language_directions)[corpus_code]}
     options = dataclasses.replace(
         options,
         vocab_size=options.vocab_size

@@ -30,6 +30,7 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import lock, new_file, write_text
 from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
+from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
 from mnmt_jax.vocabulary.language_detectors import LID176
 
 _MADE_BY = "made_by.json"
@@ -172,8 +173,7 @@ class BeamOutput:
         self._output, self._window, self._runner = output, window, runner
         self._names: list[str] = []
         self._complete = False
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.path / "lock", "a", encoding="utf-8")
+        self._lock = open_work_folder(self.path)
         if not lock(self._lock):
             raise UserError(f"--output={output}: another process is writing it; wait for its end")
         file = self.path / _MADE_BY
@@ -184,6 +184,8 @@ class BeamOutput:
                 f"({join_names(differing)}); use the same settings, or remove the folder to "
                 "translate again"
             )
+        if recorded is None:
+            clear_work_folder(file)
         self._work = WindowWork(self.path.absolute(), model, json.dumps(made_by))
         write_text(file, self._work.made_by + "\n")
 
@@ -225,6 +227,7 @@ class BeamOutput:
 
     def remove(self) -> None:
         """Remove the windows, after the output has been written."""
+        clear_work_folder(self.path / _MADE_BY)
         shutil.rmtree(self.path)
         self._complete = True
 
@@ -252,5 +255,10 @@ def _records_path(folder: Path, name: str) -> Path:
 
 
 def _line_from_json(text: str) -> Line:
+    """Return the line that was written; it has no terms, as `--glossary` is refused here."""
     facts = parse_json(text.encode())
-    return Line(**{**facts, "contrast_sources": tuple(facts["contrast_sources"])})
+    del facts["terms"]
+    auxiliary = facts["auxiliary"] and tuple(facts["auxiliary"])
+    return Line(
+        **{**facts, "contrast_sources": tuple(facts["contrast_sources"]), "auxiliary": auxiliary}
+    )

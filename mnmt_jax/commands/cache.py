@@ -149,7 +149,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
     from mnmt_jax.data.mixtures import (
         cache_task_sources,
         check_training_text,
-        language_text,
+        language_lines,
         validate_lines,
     )
     from mnmt_jax.data.subsample import SubsampledCorpus
@@ -175,7 +175,7 @@ def _corpus_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource]
         if not arguments.mixture:
             validate_lines(corpus, directions)
         print(f"training a vocabulary of {options.vocab_size} pieces", file=sys.stderr)
-        text = language_text(corpus, directions, options.sentences)
+        text = language_lines(corpus, directions)
         vocabulary = train_sentencepiece(text, None, options=options)  # saved with the cache
     if share is not None:
         corpus = SubsampledCorpus(corpus, share)
@@ -251,7 +251,7 @@ def _seqio_sources(arguments: argparse.Namespace) -> tuple[Iterator[TaskSource],
 
         get_mixture(arguments.mixture)  # raises an error that lists the built-in ones
     written_here = *_TRAINING_FLAGS, *_SHARE_FLAGS, *_CONTEXT_FLAGS
-    fixed = ("name", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *written_here)
+    fixed = ("name", "monolingual", *DIRECTION_FLAGS, *FILE_FLAGS, "vocabulary", *written_here)
     refuse_flags(arguments, fixed, "a seqio mixture, whose module sets it")
     import_modules([*arguments.module_import, "mnmt_jax.interop.seqio.tasks"])
     from mnmt_jax.interop.seqio import tasks as seqio_tasks

@@ -14,6 +14,8 @@ from mnmt_jax.errors import UserError, docs_page, suggest
 from mnmt_jax.files.bucket import is_bucket
 
 _PREFIX = "--gin."
+_OUTPUT_FLAGS = ("output", "text_output", "evaluation_text", "page")
+"""Flags of files and folders that a command writes on this machine."""
 
 
 class DefaultsHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
@@ -61,11 +63,12 @@ class CommandParser(argparse.ArgumentParser):
             UserError: for a mistake, or an output in a bucket, which commands do not support.
         """
         parsed = super().parse_args(args, namespace)
-        output = getattr(parsed, "output", None)
-        if output and is_bucket(output):
-            raise UserError(
-                f"--output={output}: must be on this machine; copy it to the bucket afterwards"
-            )
+        for flag in _OUTPUT_FLAGS:
+            output = getattr(parsed, flag, None)
+            if output and is_bucket(output):
+                raise UserError(
+                    f"--{flag}={output}: must be on this machine; copy it to the bucket afterwards"
+                )
         return parsed
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

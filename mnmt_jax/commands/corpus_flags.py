@@ -55,6 +55,7 @@ def add_corpus_flags(
     group.add_argument(
         "--monolingual",
         action="store_true",
+        default=None,  # for `refuse_flags`
         help="use a parallel corpus as monolingual text, each sentence once: for language models, "
         "or for a vocabulary that counts each sentence once",
     )

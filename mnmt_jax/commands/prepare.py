@@ -97,7 +97,7 @@ def main() -> None:
     from mnmt_jax.data.preparation.prepare import prepare
     from mnmt_jax.data.preparation.recipes import read_recipe
     from mnmt_jax.data.preparation.score_files import ScoreFiles
-    from mnmt_jax.evaluation.preparation_page import steps_table, write_page
+    from mnmt_jax.evaluation.preparation_page import PAGE, steps_table, write_page
 
     recipe = read_recipe(flags.recipe)
     form, output = _output(flags)
@@ -119,14 +119,14 @@ def main() -> None:
             scores=[ScoreFiles.parse(text) for text in flags.scores],
             overwrite=flags.overwrite,
             report=lambda line: print(line, file=sys.stderr),
+            add_files=lambda folder, counts: write_page(folder, recipe, counts),
         )
-    page = write_page(output, recipe, counts)
     print(steps_table(recipe, counts))
     if not flags.output:
         print(f"Text: {output}, {pluralize(2 * len(counts), 'file')}", file=sys.stderr)
     else:
         print(f"Cache: {output}, {pluralize(len(tasks), 'task')}", file=sys.stderr)
-    print(f"Report: {page}", file=sys.stderr)
+    print(f"Report: {output / PAGE}", file=sys.stderr)
 
 
 def _output(flags: argparse.Namespace) -> tuple[CacheOutput | TextOutput, Path]:

@@ -176,7 +176,7 @@ def open_output(path: str | None) -> Iterator[IO[str]]:
             yield sys.stdout
         flush_output()
     elif is_stream(path):
-        with name_os_errors(path), open_text(Path(path), path) as file:
+        with name_os_errors(path), open_text(Path(path), path, append=True) as file:
             yield file
     else:
         if os.path.exists(path) and os.path.getsize(path):

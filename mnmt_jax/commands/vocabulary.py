@@ -193,7 +193,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
 
     inapplicable = [flag for flag in FILE_FLAGS if flag != "languages"]
     training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
-    flags = ("name", *DIRECTION_FLAGS, *inapplicable, *training)
+    flags = ("name", "monolingual", *DIRECTION_FLAGS, *inapplicable, *training)
     refuse_flags(arguments, flags, "--sentencepiece")
     languages = canonical_codes(split_list(arguments.languages), "--languages")
     if not languages:
@@ -210,7 +210,7 @@ def _train(arguments: argparse.Namespace) -> Made:
     """Train a model on a corpus."""
     from mnmt_jax.commands.corpus_flags import corpus_and_directions
     from mnmt_jax.data.document_context import Context
-    from mnmt_jax.data.mixtures import language_text
+    from mnmt_jax.data.mixtures import language_lines
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
     _check_output(arguments)
@@ -222,9 +222,8 @@ def _train(arguments: argparse.Namespace) -> Made:
         raise UserError("--english_from chooses pairs; omit it with text of single languages")
     corpus, directions = corpus_and_directions(arguments)
     english_from = canonical_codes(split_list(arguments.english_from), "--english_from")
-    print(f"reading {corpus.name}", file=sys.stderr)
-    text = language_text(corpus, directions, options.sentences, english_from)
-    print(f"training {options.vocab_size} pieces", file=sys.stderr)
+    text = language_lines(corpus, directions, english_from)
+    print(f"reading {corpus.name} to train {options.vocab_size} pieces", file=sys.stderr)
     vocabulary = train_sentencepiece(text, None, options=options)
     _save(arguments, vocabulary)
     return vocabulary, {}

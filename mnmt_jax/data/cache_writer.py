@@ -251,9 +251,10 @@ def check_output_directory(
         kind: name of the kind in messages.
 
     Raises:
-        UserError: if the directory cannot be written, has other content, or exists and `overwrite`
-            is not set.
+        UserError: if the directory cannot be written or is in a bucket, has other content, or
+            exists and `overwrite` is not set.
     """
+    refuse_bucket(directory)
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         check_writable(directory)
         return

@@ -10,6 +10,7 @@ from pathlib import Path
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import locked, new_file
+from mnmt_jax.files.bucket import refuse_bucket
 
 FORMATS: tuple[str, ...] = ("parallel", "tsv")
 """File formats: SPLIT.LANGUAGE, or SPLIT.tsv with a header of language codes."""
@@ -38,8 +39,10 @@ def export_cldr(
         Number of sentence lines by file name.
 
     Raises:
-        UserError: if the format is unknown, a size is negative, or a file exists already.
+        UserError: if the format is unknown, a size is negative, a file exists already, or the
+            directory is in a bucket.
     """
+    refuse_bucket(directory)
     if file_format not in FORMATS:
         raise UserError(f"format {file_format!r}: must be one of {' '.join(FORMATS)}")
     names = {

@@ -136,6 +136,10 @@ class Corpus(abc.ABC):
     def directions(self, split: str) -> tuple[Direction, ...]:
         """Return the directions of a split."""
 
+    def part(self, split: str) -> Corpus:
+        """Return the corpus that a split is read from: this one, or one of those it joins."""
+        return self
+
     def present(self) -> set[str]:
         """Return the languages that are known to have text."""
         directions = (pair for split in self.splits() for pair in self.directions(split))

@@ -25,6 +25,7 @@ from typing import Any
 
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, TokenPair
+from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.errors import UserError
 
 PREFIX = "distilled_"
@@ -75,11 +76,12 @@ class DistilledPairs:
         return {"tasks": content, "keep": self.keep, "cache": self.cache.vocabulary.fingerprint}
 
     def sentences(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (text, source language, target language) of each source."""
+        """Yield (text, source language, target language) of each source, without its prompt."""
+        vocabulary = self.cache.vocabulary
         for name in self.names:
             direction = self.direction(name)
             for source, _ in self.cache.pairs(name, _TRAIN):
-                yield self.cache.vocabulary.decode(source), *direction
+                yield vocabulary.decode(split_auxiliary(vocabulary, source)[0]), *direction
 
     def sources(self, translations: Iterable[str]) -> Iterator[ReusedTask | TaskSource]:
         """Yield all tasks of the new cache.

@@ -14,14 +14,16 @@ from mnmt_jax.errors import UserError
 WIDE = ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE")
 """Encodings in which at least a fifth of the bytes of typical text are NULs."""
 
-_BLOCK = 1 << 18  # bytes read at a time
-_MARKS = {  # UTF-32 first: its mark starts with that of UTF-16
+BYTE_ORDER_MARKS = {  # UTF-32 first: its mark starts with that of UTF-16
     codecs.BOM_UTF32_LE: "UTF-32LE",
     codecs.BOM_UTF32_BE: "UTF-32BE",
     codecs.BOM_UTF8: "",
     codecs.BOM_UTF16_LE: "UTF-16LE",
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }
+"""Encoding of each byte order mark; "" for UTF-8."""
+
+_BLOCK = 1 << 18  # bytes read at a time
 _MARKED_SUFFIX = " with a byte order mark"
 _REPLACE_HANDLER = "mnmt_jax.half_character"  # name of an error handler
 _MAX_BAD_SHARE = 0.05
@@ -43,13 +45,13 @@ def read_utf8_blocks(file: BinaryIO) -> tuple[str, Iterator[bytes]]:
     """
     read = getattr(file, "read1", file.read)
     head = read(_BLOCK)
-    while head and any(mark.startswith(head) and mark != head for mark in _MARKS):
+    while head and any(mark.startswith(head) and mark != head for mark in BYTE_ORDER_MARKS):
         more = read(_BLOCK)
         if not more:
             break
         head += more
     remaining = iter(lambda: read(_BLOCK), b"")
-    for mark, encoding in _MARKS.items():
+    for mark, encoding in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             blocks = itertools.chain([head[len(mark) :]], remaining)
             return (
@@ -76,8 +78,8 @@ def _replace_undecodable(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_REPLACE_HANDLER, _replace_undecodable)
 
 
-def conversion(encoding: str) -> str:
-    """Return the remedy for a file in a likely encoding other than UTF-8; "" for unknown."""
+def conversion_hint(encoding: str) -> str:
+    """Return the hint to convert a file to UTF-8, with the command if the encoding is known."""
     command = f" (if it is {encoding}: iconv -f {encoding} -t UTF-8 FILE > NEW)" if encoding else ""
     return f"convert the file to UTF-8{command}"
 
@@ -171,5 +173,5 @@ class EncodingCheck:
         likely = next((name for name, _ in self._encodings.most_common() if name), "")
         raise UserError(
             f"{self.location}: the first of {self._bad} lines among {lines} that are not UTF-8; "
-            f"{conversion(likely)}"
+            f"{conversion_hint(likely)}"
         )

@@ -17,6 +17,7 @@ from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LINE_BREAKS = re.compile("[\r\n]+")
 _JSON_FACTOR = 4  # room for other fields and escapes of six bytes
 _JSON_EXTRA = 1 << 14
 
@@ -95,7 +96,7 @@ def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
 
 
 def _field(row: Any, column: str, location: str) -> str | Flaw:
-    """Return the text of a possibly nested field, or its flaw.
+    """Return the text of a possibly nested field as one line, or its flaw.
 
     Raises:
         UserError: if the field is missing or not text.
@@ -110,4 +111,4 @@ def _field(row: Any, column: str, location: str) -> str | Flaw:
         return Flaw(
             "bad_utf8", f"half a character (a surrogate, {escape}) at {surrogate.start() + 1}"
         )
-    return value
+    return _LINE_BREAKS.sub(" ", value)

@@ -20,6 +20,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -108,3 +110,14 @@ def join_auxiliary(
         auxiliary: pieces of the translation.
     """
     return [*source, vocabulary.tag_id(language), *auxiliary]
+
+
+def split_auxiliary(vocabulary: Vocabulary, source: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pieces of a sentence, and the tag and the pieces that `join_auxiliary` added.
+
+    Args:
+        vocabulary: vocabulary of the pieces.
+        source: pieces of a source, int `[n]`; without a tag the second part is empty.
+    """
+    end = int(np.argmax(np.append(source, vocabulary.first_tag) >= vocabulary.first_tag))
+    return source[:end], source[end:]

@@ -107,7 +107,7 @@ def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
             # Opposite directions have the same lines.
             is_duplicate = direction[::-1] in present and direction > direction[::-1]
             if not is_duplicate and not corpus.size(split, direction):
-                raise no_text(corpus, split, direction)
+                raise no_text_error(corpus, split, direction)
 
 
 class PlannedTask(NamedTuple):
@@ -297,12 +297,12 @@ def _encoded(
     pairs = encode_pairs(vocabulary, corpus.pairs(*split_direction), split_direction[1])
     first_pair = list(itertools.islice(pairs, 1))
     if not first_pair and split_direction[0] == "train":
-        raise no_text(corpus, *split_direction)
+        raise no_text_error(corpus, *split_direction)
     yield from first_pair
     yield from pairs
 
 
-def no_text(corpus: Corpus, split: str, direction: Direction) -> UserError:
+def no_text_error(corpus: Corpus, split: str, direction: Direction) -> UserError:
     """Return the error of files without a sentence."""
     files = join_names(corpus.files(split, direction)) or f"{split} {'-'.join(direction)}"
     unit = "sentence" if direction[0] == direction[1] else "sentence pair"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mnmt_jax.data.converter import Segments
+from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.data.noise import Noise
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -23,6 +24,8 @@ def add_noise(
 ) -> Segments:
     """Return segments with noise; a pair that needs more pieces than planned stays as it is.
 
+    The second translation of a prompted source (`mnmt_jax.data.parallel_prompts`) has no noise.
+
     Args:
         segments: sentence pairs.
         noise: noise of the run.
@@ -36,7 +39,10 @@ def add_noise(
         return segments
     source = np.split(segments.source, np.cumsum(segments.source_counts)[:-1])
     target = np.split(segments.target, np.cumsum(segments.target_counts)[:-1])
-    sides = [[side[pair] for pair in chosen] for side in (source, target)]
+    sources, prompts = zip(
+        *(split_auxiliary(vocabulary, source[pair]) for pair in chosen), strict=True
+    )
+    sides = [sources, [target[pair] for pair in chosen]]
     texts = [[vocabulary.decode(pieces) for pieces in side] for side in sides]
     numbers = segments.per_segment[:2, chosen].tolist()
     languages = [[vocabulary.languages[number] for number in side] for side in numbers]
@@ -50,9 +56,10 @@ def add_noise(
         _encode_changed(vocabulary, *columns)
         for columns in zip(sides, texts, zip(*noisy_texts, strict=True), languages, strict=True)
     ]
-    for pair, *noisy in zip(chosen, *noisy_sides, strict=True):
-        if all(0 < len(ids) <= most for ids, most in zip(noisy, planned[pair], strict=True)):
-            source[pair], target[pair] = noisy
+    for pair, prompt, *noisy in zip(chosen, prompts, *noisy_sides, strict=True):
+        room = planned[pair] - (len(prompt), 0)
+        if all(0 < len(ids) <= most for ids, most in zip(noisy, room, strict=True)):
+            source[pair], target[pair] = np.concatenate((noisy[0], prompt)), noisy[1]
     return dataclasses.replace(
         segments,
         source=np.concatenate(source),

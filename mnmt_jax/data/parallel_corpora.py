@@ -342,6 +342,19 @@ class JoinedCorpus(Corpus):
             else ()
         )
 
+    def part(self, split: str) -> Corpus:
+        """Return the corpus of a split; itself for a split that none has."""
+        return self._by_split.get(split, self)
+
+    def missing_files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Return the missing files of a split and direction."""
+        corpus = self._by_split.get(split)
+        return corpus.missing_files(split, direction) if corpus else ()
+
+    def files(self, split: str, direction: Direction) -> tuple[str, ...]:
+        """Return the files of a split and direction."""
+        return self._by_split[split].files(split, direction)
+
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yield (source, target) sentences; see the base class."""
         self._check(split, direction)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from io import FileIO
 from typing import BinaryIO, Literal, cast
 
-from mnmt_jax.data.encodings import WIDE, conversion, guess_narrow_encoding, read_utf8_blocks
+from mnmt_jax.data.encodings import WIDE, conversion_hint, guess_narrow_encoding, read_utf8_blocks
 from mnmt_jax.errors import UserError
 
 MAX_LINE_BYTES = 1 << 20
@@ -69,7 +69,7 @@ class Flaw:
     @property
     def remedy(self) -> str:
         """How to correct the line, other than dropping it."""
-        return conversion(self.encoding) if self.reason == "bad_utf8" else "fix it"
+        return conversion_hint(self.encoding) if self.reason == "bad_utf8" else "fix it"
 
 
 BLANK = Flaw("blank", "blank line")

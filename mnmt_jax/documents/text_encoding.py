@@ -5,18 +5,14 @@ from __future__ import annotations
 import codecs
 import dataclasses
 
-from mnmt_jax.data.encodings import conversion, guess_narrow_encoding, guess_wide_encoding
+from mnmt_jax.data.encodings import (
+    BYTE_ORDER_MARKS,
+    conversion_hint,
+    guess_narrow_encoding,
+    guess_wide_encoding,
+)
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
-
-_MARKS = {  # UTF-32 first: its mark starts with that of UTF-16
-    codecs.BOM_UTF32_LE: "utf-32-le",
-    codecs.BOM_UTF32_BE: "utf-32-be",
-    codecs.BOM_UTF8: "utf-8",
-    codecs.BOM_UTF16_LE: "utf-16-le",
-    codecs.BOM_UTF16_BE: "utf-16-be",
-}
-
 
 _OF_LANGUAGES = {
     "Windows-1250": "bs cs hr hu pl ro sk sl sq",
@@ -65,8 +61,9 @@ def decode_text(data: bytes, name: str, language: str | None = None) -> tuple[st
     Raises:
         UserError: if it is in another encoding.
     """
-    for mark, encoding in _MARKS.items():
+    for mark, marked_encoding in BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
+            encoding = codecs.lookup(marked_encoding or "utf-8").name
             return _decode(data[len(mark) :], name, encoding, language), TextEncoding(
                 encoding, mark
             )
@@ -96,8 +93,8 @@ def _decode(data: bytes, name: str, encoding: str, language: str | None) -> str:
             raise UserError(f"{name}: is not valid {encoding.upper()}; export it again") from None
         line = data[: error.start].count(b"\n")
         likely = _likely_encoding(data.splitlines(keepends=True)[line], language)
-        raise UserError(f"{name}:{line + 1}: is not UTF-8; {conversion(likely)}") from None
-    raise UserError(f"{name}: is not UTF-8; {conversion(likely)}")
+        raise UserError(f"{name}:{line + 1}: is not UTF-8; {conversion_hint(likely)}") from None
+    raise UserError(f"{name}: is not UTF-8; {conversion_hint(likely)}")
 
 
 def _likely_encoding(line: bytes, language: str | None) -> str:

@@ -31,12 +31,8 @@ _MAX_EXAMPLE = 300  # characters
 _GENERATOR = generator_mark("mnmt prepare")
 
 
-def write_page(folder: Path, recipe: Recipe, counts: Sequence[GroupCounts]) -> Path:
-    """Write the page, and the same as JSON, into the folder of a cache.
-
-    Returns:
-        The page.
-    """
+def write_page(folder: Path, recipe: Recipe, counts: Sequence[GroupCounts]) -> None:
+    """Write the page, and the same as JSON, into the folder of a cache."""
     facts = {
         "recipe": recipe.name,
         "version": __version__,
@@ -44,9 +40,7 @@ def write_page(folder: Path, recipe: Recipe, counts: Sequence[GroupCounts]) -> P
         "text": [_group_facts(item) for item in counts],
     }
     write_text(folder / JSON, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
-    path = folder / PAGE
-    write_text(path, preparation_page(recipe, counts))
-    return path
+    write_text(folder / PAGE, preparation_page(recipe, counts))
 
 
 def _group_facts(item: GroupCounts) -> dict[str, Any]:

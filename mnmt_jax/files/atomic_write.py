@@ -26,12 +26,16 @@ def partial_path(final: Path) -> Path:
         final: the final name of the file or folder; its parent may not exist yet.
 
     Temporary names contain host name and process id; only leftovers of ended processes on this
-    machine are removed.
+    machine are removed. A restarted container often has the process id of the killed process, so
+    what has this process's id is removed too, except a folder in use.
     """
     prefix = f".{final.name}.partial-{socket.gethostname()}-"
     for leftover in final.parent.glob(f"{glob.escape(prefix)}*"):
         process = leftover.name.removeprefix(prefix).removesuffix(".replaced")
-        if process.isdigit() and not _is_alive(int(process)):
+        if not process.isdigit():
+            continue
+        is_ours = int(process) == os.getpid()
+        if not (_is_locked(leftover) if is_ours else _is_alive(int(process))):
             _remove(leftover)
     return final.with_name(f"{prefix}{os.getpid()}")
 
@@ -146,10 +150,11 @@ def new_file(path: Path) -> Iterator[IO[str]]:
         yield file
 
 
-def open_text(path: Path, name: str) -> IO[str]:
-    """Open a file to append UTF-8 text with line feeds; gzip if `name` ends in `.gz`."""
+def open_text(path: Path, name: str, *, append: bool = False) -> IO[str]:
+    """Open a file to write UTF-8 text with line feeds; gzip if `name` ends in `.gz`."""
     opener = gzip.open if name.endswith(".gz") else open
-    return cast(IO[str], opener(path, "at", encoding="utf-8", newline="\n"))
+    mode = "at" if append else "wt"
+    return cast(IO[str], opener(path, mode, encoding="utf-8", newline="\n"))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -234,7 +239,7 @@ def _make_locked(partial: Path, directory: Path, flag: str) -> int:
     with locked(partial.parent):
         pattern = f".{glob.escape(directory.name)}.partial-*"
         for candidate in partial.parent.glob(pattern):
-            if candidate.is_dir() and _is_locked(candidate):
+            if _is_locked(candidate):
                 raise _is_written(directory, flag)
         partial.mkdir()
         descriptor = os.open(partial, os.O_RDONLY)
@@ -243,6 +248,8 @@ def _make_locked(partial: Path, directory: Path, flag: str) -> int:
 
 
 def _is_locked(folder: Path) -> bool:
+    if not folder.is_dir():
+        return False
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:

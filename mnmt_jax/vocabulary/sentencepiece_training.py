@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from mnmt_jax.vocabulary.normalization import NFC, check_normalization, normaliz
 from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
 from mnmt_jax.vocabulary.special_ids import EOS_ID, PAD_ID, UNK_ID
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
+
+_BLOCK = 1 << 16  # sentences whose random keys are computed together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +78,7 @@ _DEFAULTS = SentencePieceOptions()
 
 
 def train_sentencepiece(
-    sentences_by_language: Mapping[str, Sequence[str]],
+    sentences_by_language: Mapping[str, Iterable[str]],
     directory: str | Path | None,
     *,
     options: SentencePieceOptions = _DEFAULTS,
@@ -83,7 +86,8 @@ def train_sentencepiece(
     """Train a SentencePiece model on text of several languages and save the vocabulary.
 
     Args:
-        sentences_by_language: text of each language; the key order becomes the tag order.
+        sentences_by_language: text of each language, read once; the key order becomes the tag
+            order.
         directory: where `Vocabulary.save` writes; None writes nothing.
         options: size, type and sampling.
 
@@ -102,7 +106,7 @@ def train_sentencepiece(
 
 
 def train_model(
-    sentences_by_language: Mapping[str, Sequence[str]],
+    sentences_by_language: Mapping[str, Iterable[str]],
     options: SentencePieceOptions,
     *,
     space_first: bool = True,
@@ -110,7 +114,7 @@ def train_model(
     """Train a SentencePiece model on text of several languages.
 
     Args:
-        sentences_by_language: text of each language.
+        sentences_by_language: text of each language, read once.
         options: size, type and sampling.
         space_first: put the space mark before the first word of a text too.
 
@@ -169,21 +173,65 @@ def _remedy(reason: str, options: SentencePieceOptions) -> str:
 
 
 def sample_sentences(
-    sentences_by_language: Mapping[str, Sequence[str]], options: SentencePieceOptions
+    sentences_by_language: Mapping[str, Iterable[str]], options: SentencePieceOptions
 ) -> list[str]:
     """Sample sentences without replacement, language by language.
 
     A language's quota is its share by temperature. What a small language cannot fill goes to the
-    others by the same shares. Sentences keep their order.
+    others by the same shares. Sentences keep their order. All text is read; up to
+    `options.sentences` of each language are in memory, and a quarter more while it is read.
     """
-    counts = [len(sentences) for sentences in sentences_by_language.values()]
-    quotas = _quotas(counts, options.sentences, options.temperature)
-    sample: list[str] = []
-    for (language, sentences), quota in zip(sentences_by_language.items(), quotas, strict=True):
-        keys = hash64(options.seed, text_hash64(language), np.arange(len(sentences)))
-        chosen = np.sort(np.argsort(keys, kind="stable")[:quota])
-        sample.extend(sentences[i] for i in chosen)
-    return sample
+    samples = [
+        _sample_language(sentences, language, options)
+        for language, sentences in sentences_by_language.items()
+    ]
+    quotas = _quotas([item.count for item in samples], options.sentences, options.temperature)
+    return [
+        sentence
+        for item, quota in zip(samples, quotas, strict=True)
+        for sentence in item.lowest(quota).sentences
+    ]
+
+
+@dataclasses.dataclass(frozen=True)
+class _LanguageSample:
+    """The sentences of a language with the lowest random keys, in their order.
+
+    Attributes:
+        count: number of all sentences of the language.
+        keys: uint64 `[n]`.
+        sentences: n sentences.
+    """
+
+    count: int
+    keys: np.ndarray
+    sentences: list[str]
+
+    def lowest(self, size: int) -> _LanguageSample:
+        """Return the sentences with the lowest keys; of equal keys the first."""
+        rows = np.sort(np.argsort(self.keys, kind="stable")[:size])
+        sentences = [self.sentences[i] for i in rows]
+        return _LanguageSample(self.count, self.keys[rows], sentences)
+
+
+def _sample_language(
+    sentences: Iterable[str], language: str, options: SentencePieceOptions
+) -> _LanguageSample:
+    """Return the `options.sentences` with the lowest keys, or all if there are fewer."""
+    size, language_hash, stream = options.sentences, text_hash64(language), iter(sentences)
+    sample, highest = _LanguageSample(0, np.empty(0, np.uint64), []), None
+    while block := list(itertools.islice(stream, _BLOCK)):
+        count = sample.count + len(block)
+        keys = hash64(options.seed, language_hash, np.arange(sample.count, count))
+        if highest is not None:
+            rows = np.flatnonzero(keys < highest)
+            keys, block = keys[rows], [block[i] for i in rows]
+        sample.sentences.extend(block)
+        sample = _LanguageSample(count, np.concatenate((sample.keys, keys)), sample.sentences)
+        if len(sample.keys) > size + max(size // 4, _BLOCK):
+            sample = sample.lowest(size)
+            highest = sample.keys.max()
+    return sample.lowest(size) if len(sample.keys) > size else sample
 
 
 def _quotas(counts: Sequence[int], budget: int, temperature: float) -> list[int]:

@@ -297,6 +297,11 @@ def test_other_commands_use_or_refuse_the_flag(data, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["mnmt vocabulary", *adopted])
     with pytest.raises(UserError, match="^--bridge does not apply to --sentencepiece"):
         make_vocabulary()
+    monkeypatch.setattr(
+        "sys.argv", ["mnmt vocabulary", *adopted[:2], "--monolingual", "--output=v"]
+    )
+    with pytest.raises(UserError, match="^--monolingual does not apply to --sentencepiece"):
+        make_vocabulary()
     kept = ["--run=r", "--language=nl", "--output=n", "--keep_pieces", "--bridge=mitre"]
     with pytest.raises(UserError, match="^--bridge does not apply to --keep_pieces"):
         add_language._model(add_language.make_parser().parse_args(kept), made_text.vocabulary())

@@ -20,7 +20,10 @@ from mnmt_jax.data.back_translation import BackTranslatedPairs, BackTranslationD
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_files import run_in_threads
 from mnmt_jax.data.cache_writer import TaskSource, encode_pairs, write_cache
+from mnmt_jax.data.cldr import CldrCorpus
+from mnmt_jax.data.cldr_export import export_cldr
 from mnmt_jax.data.input_pipeline import Pipeline
+from mnmt_jax.data.preparation.outputs import TextOutput
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import OutageError, UserError
 from mnmt_jax.files import bucket_reader
@@ -256,6 +259,15 @@ def test_a_shard_with_other_padding_is_refused(server):
     server.write(SHARD, content[:-150] + b"0" + content[-149:], None)
     with pytest.raises(UserError, match=f"{SHARD}: is damaged .other bytes were sent than were"):
         batches(cache)
+
+
+def test_text_is_not_written_to_a_bucket(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="gs://bucket/new: must be a folder"):
+        TextOutput().check(Path("gs://bucket/new"), overwrite=False)
+    with pytest.raises(UserError, match="gs://bucket/new: must be a folder"):
+        export_cldr(CldrCorpus(("en", "de")), "gs://bucket/new", file_format="tsv", sizes={})
+    assert not list(tmp_path.iterdir())
 
 
 def _flip(path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from mnmt_jax.commands import mnmt
+from mnmt_jax.commands import count, mnmt, prepare
 from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_gin_flags,
@@ -48,6 +48,18 @@ def test_an_incomplete_binding_is_one_error_line(argv: list[str]):
 def test_a_wrong_flag_is_one_error_line(argv: list[str]):
     with pytest.raises(UserError, match="see x --help"):
         parse_command_line(_parser(), argv)
+
+
+def test_all_outputs_of_commands_are_checked():
+    for command, flags in (
+        (prepare, ["--recipe=plain", "--mixture=multi30k", "--text_output=gs://bucket/report"]),
+        (prepare, ["--recipe=plain", "--mixture=multi30k", "--evaluation_text=gs://bucket/a"]),
+        (count, ["--mixture=multi30k", "--page=gs://bucket/report.html"]),
+    ):
+        with pytest.raises(
+            UserError, match=f"{flags[-1].partition('=')[0]}=gs:.*: must be on this"
+        ):
+            command.make_parser().parse_args(flags)
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/report", "s3://bucket/report"])

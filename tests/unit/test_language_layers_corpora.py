@@ -161,3 +161,17 @@ def test_a_vocabulary_of_monolingual_text_has_each_english_sentence_once(
     assert paired == {"en": 64, "it": 20, "ro": 20, "nl": 24}
     once = drawn_for_vocabulary("--mixture=iwslt17", "--monolingual")
     assert once == {"en": 24, "it": 20, "ro": 20, "nl": 24}
+
+
+def test_a_vocabulary_samples_all_text_of_large_languages(tmp_path, drawn_for_vocabulary):
+    """Of 1,100 sentences 100: in proportion, or raised; from the whole text."""
+    for code, count in (("en", 1000), ("de", 100)):
+        text = "".join(f"{code}-{10 * i // count} sentence\n" for i in range(count))
+        (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
+    files = (f"--text={tmp_path}/{{split}}.{{language}}", "--languages=en,de", "--sentences=100")
+    shares = {}
+    for temperature in ("1", "5"):
+        drawn = drawn_for_vocabulary(*files, f"--temperature={temperature}")
+        assert {f"en-{tenth}" for tenth in range(10)} <= drawn.keys()
+        shares[temperature] = sum(count for word, count in drawn.items() if word < "en")
+    assert 8 <= shares["1"] <= 9 and 37 <= shares["5"] <= 39

@@ -316,15 +316,37 @@ def test_a_second_language_can_be_added(folder, tmp_path):
     assert vocabulary.encode(TEXT[0], "it") != vocabulary.encode(TEXT[0], "nl")
 
 
+@pytest.mark.parametrize("is_text", [True, False])
+def test_monolingual_text_trains_the_pieces(folder, tmp_path, monkeypatch, is_text):
+    """`--text` reads one file, `--monolingual` a side of parallel ones."""
+    texts = []
+
+    def train(text, options, *, space_first):
+        texts.append({code: list(lines) for code, lines in text.items()})
+        raise UserError("trained")
+
+    monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", train)
+    files = ("--text", f"{folder / 'dutch'}/{{split}}.{{language}}", "--languages", "nl")
+    if not is_text:
+        files = ("--parallel", folder / "dutch", "--languages", "en,nl", "--monolingual")
+    flags = ("--run", folder / "run", "--language", "nl", "--output", tmp_path / "new")
+    with pytest.raises(UserError, match="trained"):
+        command("add_language", *flags, *files)
+    lines = list(TEXT if is_text else dict.fromkeys(TEXT))
+    assert texts == [{"nl": lines}]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--language=de", "--keep_pieces"], "language 'de' is in the vocabulary already"),
         (["--language=deu_Latn", "--keep_pieces"], "language 'de' is in the vocabulary already"),
-        (["--language=nl"], "no text in 'nl': give --parallel, .* or --keep_pieces"),
+        (["--language=nl"], "no text in 'nl': give --text, --parallel, .* or --keep_pieces"),
         (["--language=n l", "--keep_pieces"], "--language=n l: unknown language"),
         (["--language=nl", "--keep_pieces", "--vocab_size=9"], "--vocab_size does not apply"),
         (["--language=nl", "--keep_pieces", "--mixture=x"], "--mixture does not apply"),
+        (["--language=nl", "--keep_pieces", "--text=x"], "--text does not apply"),
+        (["--language=nl", "--keep_pieces", "--monolingual"], "--monolingual does not apply"),
         (
             ["--language=nl", "--mixture=cldr_quickstart"],
             "no training text in this language; it has en de",

@@ -12,8 +12,11 @@ import pytest
 from mnmt_jax.config.sections import Data
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
+from mnmt_jax.data.converter import Segments
 from mnmt_jax.data.input_pipeline import Pipeline
+from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.data.noise import NOISE_TYPES, Noise, lower, tags, title, typos, upper
+from mnmt_jax.data.noisy_segments import add_noise
 from mnmt_jax.design.fields import NoiseKind
 from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.errors import UserError
@@ -159,6 +162,37 @@ def test_batches_hold_the_text_with_its_noise(cache, kind):
             assert target == old_target and abs(len(source) - len(old_source)) <= 4
         else:
             assert (source.lower(), target.lower()) == (old_source.lower(), old_target.lower())
+
+
+def test_the_second_translation_of_a_prompted_source_stays(cache):
+    """`S [tag] A` becomes `noise(S) [tag] A`; every other source is plain."""
+    vocabulary, noise = cache.vocabulary, Noise((("upper", 1.0),))
+    pairs = [cache.pair("made_de_en", "train", number) for number in range(20)]
+    plain = [source.tolist() for source, _ in pairs]
+    others = [target.tolist() for _, target in pairs]
+    sources = [
+        join_auxiliary(vocabulary, source, "en", others[-1 - number]) if number % 2 else source
+        for number, source in enumerate(plain)
+    ]
+    segments = Segments(
+        row=np.arange(20),
+        source=np.array(sum(sources, []), np.int32),
+        source_counts=np.array([*map(len, sources)]),
+        target=np.array(sum(others, []), np.int32),
+        target_counts=np.array([*map(len, others)]),
+        per_segment=np.zeros((3, 20), np.int32),
+        keys=np.zeros(20, np.uint64),
+    )
+    kinds, keys = np.zeros(20, np.int64), np.arange(20, dtype=np.uint64)
+    planned = np.full((20, 2), 500)
+    planned[7, 0] = len(sources[7]) - 1  # no room
+    noisy = add_noise(segments, noise, vocabulary, kinds=kinds, keys=keys, planned=planned)
+    changed = np.split(noisy.source, np.cumsum(noisy.source_counts)[:-1])
+    for number, (before, ids) in enumerate(zip(sources, changed, strict=True)):
+        capitals = vocabulary.encode(vocabulary.decode(plain[number]).upper())
+        expected = capitals + before[len(plain[number]) :]
+        assert ids.tolist() == (before if number == 7 else expected) != []
+    assert noisy.source.dtype == np.int32 and changed[6].tolist() != sources[6]
 
 
 def test_each_epoch_has_other_noise(cache):

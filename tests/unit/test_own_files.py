@@ -212,6 +212,12 @@ def test_invalid_directions_of_monolingual_tasks_are_refused(data, directions, m
         command("cache_tasks", *flags, "--monolingual", f"--output={data / 'cache'}")
 
 
+def test_a_seqio_mixture_is_not_monolingual(data):
+    flags = "--mixture=other", "--module_import=math", "--monolingual"
+    with pytest.raises(UserError, match="^--monolingual does not apply to a seqio mixture"):
+        command("cache_tasks", *flags, f"--output={data / 'cache'}")
+
+
 def test_two_tasks_of_equal_name_are_refused(data):
     _cache_text(data, "--name=mine")
     flags = f"--also={data / 'cache'}", f"--vocabulary={data / 'vocabulary'}", "--name=mine"

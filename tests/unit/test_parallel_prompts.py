@@ -10,6 +10,7 @@ import pytest
 from mnmt_jax.commands.cache import main
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, encode_pairs, write_cache
+from mnmt_jax.data.distillation import DistilledPairs
 from mnmt_jax.data.parallel_prompts import PromptedPairs
 from mnmt_jax.decoding import translation_job as job_module
 from mnmt_jax.decoding.encoded_lines import Line, encode_lines
@@ -72,6 +73,18 @@ def test_plain_tasks_stay_and_prompted_ones_are_not_validated(cache, tmp_path):
         assert pairs_of(written, name) == pairs_of(cache, name)
         assert [*written.tasks[name].splits] == ["train", "validation"]
         assert [*written.tasks[f"prompted_{name}"].splits] == ["train"]
+
+
+def test_the_sentences_to_distill_have_no_prompts(cache, tmp_path):
+    """The source with its prompt stays in the new cache."""
+    written, name = prompted(cache, tmp_path, {"de": "fr"}), "prompted_made_en_de"
+    pairs = DistilledPairs(written, (name,))
+    assert [*pairs.sentences()] == [(sentence(n, "en"), "en", "de") for n in SHARED]
+    (task, *_) = pairs.sources(sentence(n, "de") for n in range(7, 10))
+    sources = [source for source, _ in pairs_of(written, name)]
+    assert [*task.splits["train"]()] == [
+        (source, pieces(n, "de")) for source, n in zip(sources, range(7, 10), strict=True)
+    ]
 
 
 def test_text_of_single_languages_gets_no_prompts(tmp_path):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import json
 import multiprocessing
+import os
 import random
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -18,17 +21,20 @@ import pytest
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
-from mnmt_jax.data.parallel_corpora import ParallelFiles
+from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
+from mnmt_jax.data.preparation.pair_rules import Score
 from mnmt_jax.data.preparation.passes import Group
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, sum_groups
 from mnmt_jax.data.preparation.runners import LocalRunner
+from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import Counts, make_stages
 from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PairBatch, PieceRule, Transform
+from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock
 from tests.unit import made_text
@@ -283,6 +289,71 @@ def test_another_preparation_does_not_continue_it(corpus, vocabulary, tmp_path):
     assert output.exists() and not Path(f"{output}.unfinished").exists()
 
 
+class StoppedError(Exception):
+    """A removal that is killed."""
+
+
+def break_removal_after(monkeypatch, work: Path, count: int) -> None:
+    """Make the removal of a work folder stop after some of its entries."""
+    entries = iter(range(count))
+
+    def counted(remove):
+        def remove_or_stop(path, *args, **options):
+            is_entry = path == work or path.parent == work and path.name[0] != "."
+            if is_entry and next(entries, None) is None:
+                for file in sorted(path.rglob("*.*"))[::2]:  # half of a folder
+                    os.remove(file) if file.is_file() else None
+                raise StoppedError
+            remove(path, *args, **options)
+
+        return remove_or_stop
+
+    for owner, name in ((shutil, "rmtree"), (Path, "unlink")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+
+
+def stop_after_the_filters(function, job, units):
+    if function is passes.write_output:
+        raise StoppedError
+    LocalRunner(1)(function, job, units)
+
+
+@pytest.mark.parametrize("entries", range(3))
+def test_old_units_are_not_used_after_an_interrupted_removal(
+    corpus, vocabulary, tmp_path, monkeypatch, entries
+):
+    run(corpus, vocabulary, tmp_path / "straight")
+    output, tasks = tmp_path / "cache", plan_tasks(corpus, DIRECTIONS)
+    options = {"form": CacheOutput(vocabulary, SHARD_EXAMPLES), "output": output, **SIZES}
+    with pytest.raises(StoppedError):
+        prepare(corpus, tasks, made_recipe(()), runner=stop_after_the_filters, **options)
+    with monkeypatch.context() as patch, pytest.raises(StoppedError):
+        break_removal_after(patch, Path(f"{output}.unfinished"), entries)
+        run(corpus, vocabulary, output, overwrite=True)
+    assert not output.exists()
+    run(corpus, vocabulary, output, overwrite=True)
+    assert content(output) == content(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("entries", [1, 3, 5])  # one at the start
+def test_a_result_is_complete_before_its_work_folder_is_removed(
+    corpus, vocabulary, tmp_path, monkeypatch, entries
+):
+    def add_files(folder, counts):
+        (folder / "preparation.json").write_text(f"{len(counts)}\n")
+
+    options = {"form": TextOutput(), "add_files": add_files}
+    run(corpus, vocabulary, tmp_path / "straight", (), **options)
+    with monkeypatch.context() as patch, pytest.raises(StoppedError):
+        break_removal_after(patch, tmp_path / "text.unfinished", entries)
+        run(corpus, vocabulary, tmp_path / "text", (), **options)
+    expected = content(tmp_path / "straight")
+    assert content(tmp_path / "text") == expected and "preparation.json" in expected
+    run(corpus, vocabulary, tmp_path / "text", (), overwrite=True, **options)
+    assert content(tmp_path / "text") == expected
+    assert not (tmp_path / "text.unfinished").exists()
+
+
 def test_a_changed_file_is_named(vocabulary, tmp_path):
     for code in ("de", "en"):
         text = "\n".join(made_text.sentences(code, 20))
@@ -296,6 +367,47 @@ def test_a_changed_file_is_named(vocabulary, tmp_path):
     (tmp_path / "train.en").write_text("new\n" * 20, encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(f"(changed: {tmp_path / 'train.en'})")):
         prepare(files, tasks, made_recipe((Nothing(),)), **options)
+
+
+def test_files_of_a_joined_corpus_are_named_counted_and_scored(vocabulary, tmp_path):
+    """Training text of one corpus and validation text of another, as that of NLLB and Flores+."""
+    lines = {code: made_text.sentences(code, 20) for code in ("de", "en")}
+    parts = {}
+    for split in ("train", "validation"):
+        folder = tmp_path / split
+        folder.mkdir()
+        for code, text in lines.items():
+            bad = [""] if code == "de" else ["one"]
+            (folder / f"{split}.{code}").write_text("\n".join([*bad, *text]), encoding="utf-8")
+        parts[split] = ParallelFiles(
+            "made",
+            str(folder / f"{split}.{{language}}"),
+            ("de", "en"),
+            splits={split: split},
+            cleaning=Cleaning(on_bad_line="drop"),
+        )
+    scores = tmp_path / "train.de-en.laser"
+    scores.write_text("".join(f"{n}\n" for n in range(21)), encoding="utf-8")
+    joined = JoinedCorpus("made", ("de", "en"), parts)
+    missing = (str(tmp_path / "train" / "train.fr"),)
+    assert joined.missing_files("train", ("de", "fr")) == missing
+    options = {
+        "form": TextOutput(),
+        "output": tmp_path / "text",
+        "runner": LocalRunner(1),
+        "scores": [ScoreFiles("laser", str(tmp_path / "train.{pair}.laser"))],
+    }
+    tasks = plan_tasks(joined, (("de", "en"),))
+    with pytest.raises(UserError, match="keeps none of 20 pairs"):
+        prepare(joined, tasks, made_recipe((Score("laser", minimum=50),)), **options)
+    (tmp_path / "validation" / "validation.en").write_text("new\n" * 21, encoding="utf-8")
+    with pytest.raises(UserError, match=r"\(changed: .*/validation/validation.en\)"):
+        prepare(joined, tasks, made_recipe((Score("laser", minimum=50),)), **options)
+    counts = prepare(
+        joined, tasks, made_recipe((Score("laser", minimum=15),)), overwrite=True, **options
+    )
+    facts = [(item.unclean, item.read, item.kept) for item in counts]
+    assert facts == [({"blank": 1}, 20, 6), ({"blank": 1}, 20, 20)]
 
 
 def test_changed_files_of_a_recipe_are_noticed(corpus, vocabulary, tmp_path, monkeypatch):
@@ -354,6 +466,22 @@ def test_finished_units_are_not_repeated(corpus, vocabulary, tmp_path):
 
     prepare(corpus, tasks, made_recipe(STEPS), runner=look_before_writing, **options)
     assert seen == [finished]
+
+
+def test_at_most_two_passes_have_text_at_a_time(corpus, vocabulary, tmp_path):
+    """The rest of the disk is free: only the facts of earlier passes stay."""
+    work, tasks, seen = tmp_path / "text.unfinished", plan_tasks(corpus, DIRECTIONS), []
+
+    def look_after(function, job, units):
+        LocalRunner(1)(function, job, units)
+        files = [*work.glob("*/train.*/*.text"), *work.glob("*/train.*/*.keys.npy")]
+        seen.append(sorted({path.relative_to(work).parts[0] for path in files}))
+
+    options = {"form": TextOutput(vocabulary), "output": tmp_path / "text", **SIZES}
+    prepare(corpus, tasks, made_recipe(STEPS), runner=look_after, **options)
+    first, second, third, last = "text", "stage_0", "stage_1", "stage_2"
+    assert seen[:3] == [[first], [second, first], [second]]  # read, filter, find repeats
+    assert seen[3:5] == [[second, third], [third]] and seen[5:] == [[third, last], [last]]
 
 
 def test_keys_repeat_in_their_column_alone_and_the_first_pair_stays():
@@ -440,3 +568,26 @@ def test_a_preparation_of_text_does_not_continue_as_one_of_a_cache(corpus, vocab
     (other / "file").write_text("text")
     with pytest.raises(UserError, match="exists and is not prepared text; choose another"):
         run(corpus, vocabulary, other, (), form=TextOutput())
+
+
+def test_a_sentence_with_line_breaks_stays_one_line(vocabulary, tmp_path):
+    """A column of JSON lines may hold line breaks."""
+    rows = [
+        {"de": made_text.sentence(n, "de"), "en": made_text.sentence(n, "en")} for n in range(1, 9)
+    ]
+    rows[2]["en"] = rows[2]["en"].replace(" ", "\n\n", 1)
+    rows[4]["de"] = "\r\n" + rows[4]["de"].replace(" ", "\r\n") + "\n"
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    corpus = ParallelFiles("made", f"{tmp_path}/{{split}}.jsonl#{{language}}", ("de", "en"))
+    tasks, directions = plan_tasks(corpus, (("de", "en"),)), (("de", "en"),)
+    options = {"runner": LocalRunner(1), "form": TextOutput()}
+    prepare(corpus, tasks, made_recipe(()), output=tmp_path / "text", **options)
+    for code in ("de", "en"):
+        text = (tmp_path / "text" / f"train.de-en.{code}").read_text(encoding="utf-8")
+        assert text == "".join(f"{made_text.sentence(n, code)}\n" for n in range(1, 9))
+    encoder = made_text.vocabulary()
+    for name, source in (("pairs", corpus), ("lines", text_of(tmp_path / "text"))):
+        sources = cache_task_sources(source, directions, encoder)
+        write_cache(tmp_path / name, sources, vocabulary=encoder)
+    assert content(tmp_path / "pairs") == content(tmp_path / "lines")

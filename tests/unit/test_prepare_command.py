@@ -120,6 +120,31 @@ def test_wrong_scores_are_refused(scored, monkeypatch, text, message):
         prepare.main()
 
 
+@pytest.mark.parametrize(
+    ("laser", "quality", "message"),
+    [
+        (36, 37, "laser: 36 lines, but .*quality has more; write a score for each line of the"),
+        (37, 36, "quality: 36 lines, but .*laser has more; write a score for each line of the"),
+        (36, 30, "quality: 30 lines, but .*laser has more; write a score for each line of the"),
+        (30, 30, "laser, .*quality: fewer lines than the text, which has 31 and more; write"),
+        (37, 37, "laser, .*quality: 37 lines, but the text has 36; write a score for each line"),
+    ],
+)
+def test_two_scores_have_the_lines_of_the_text(
+    scored, tmp_path, monkeypatch, laser, quality, message
+):
+    flags, path = scored
+    (tmp_path / "recipe.toml").write_text(
+        SCORED + SCORED.partition("\n")[2].replace("laser", "quality")
+    )
+    path.write_text("1\n" * laser)
+    path.with_suffix(".quality").write_text("1\n" * quality)
+    more = f"--scores=quality={tmp_path}/{{split}}.{{pair}}.quality"
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, more])
+    with pytest.raises(UserError, match=f"^{tmp_path}.*{message}"):
+        prepare.main()
+
+
 def test_scores_of_both_orders_are_refused(scored, monkeypatch):
     flags, path = scored
     path.with_name("train.de-en.laser").touch()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -13,7 +15,7 @@ import pytest
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.cldr_export import export_cldr
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import new_folder
+from mnmt_jax.files.atomic_write import new_file, new_folder
 from mnmt_jax.interop.adapters import save_adapter
 from mnmt_jax.runs.parameters import load_params
 from tests.made_foreign import fairseq_checkpoint
@@ -98,7 +100,7 @@ def test_a_replaced_output_is_complete(tmp_path):
 def test_the_lock_of_a_dead_process_is_released(tmp_path):
     code = (
         "import os, pathlib, signal\n"
-        "from mnmt_jax.files.atomic_write import new_folder\n"
+        "from mnmt_jax.files.atomic_write import new_file, new_folder\n"
         f"with new_folder(pathlib.Path({str(tmp_path / 'new')!r})):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -108,6 +110,25 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
     with new_folder(tmp_path / "new") as partial:
         (partial / "file").write_text("whole")
     assert sorted(os.listdir(tmp_path)) == [".new.partial-elsewhere-1", "new"]
+
+
+def test_leftovers_of_a_process_with_the_same_id_are_replaced(tmp_path):
+    """A container that restarts has the host name and the process ids of before."""
+    name = f".{{}}.partial-{socket.gethostname()}-{os.getpid()}"
+    for text in ("facts.json", "lines.gz"):
+        (tmp_path / name.format(text)).write_bytes(b"left")
+        with new_file(tmp_path / text) as file:
+            file.write("{}\n")
+    assert (tmp_path / "facts.json").read_text() == "{}\n"
+    assert gzip.decompress((tmp_path / "lines.gz").read_bytes()) == b"{}\n"
+    for suffix in ("", ".replaced"):
+        (tmp_path / f"{name.format('new')}{suffix}").mkdir()
+        (tmp_path / f"{name.format('new')}{suffix}" / "left").touch()
+    (tmp_path / "new").mkdir()
+    with new_folder(tmp_path / "new", overwrite=True) as partial:
+        (partial / "file").write_text("whole")
+    assert os.listdir(tmp_path / "new") == ["file"]
+    assert sorted(os.listdir(tmp_path)) == ["facts.json", "lines.gz", "new"]
 
 
 def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):

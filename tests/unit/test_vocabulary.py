@@ -9,6 +9,8 @@ import pytest
 import sentencepiece
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.vocabulary import sentencepiece_training
+from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
 from mnmt_jax.vocabulary.sentencepiece_training import (
     SentencePieceOptions,
     sample_sentences,
@@ -145,6 +147,23 @@ def test_sampling_follows_the_temperature_without_replacement():
     assert shares(5.0, 10_000) == [1000, 100, 10]
     options = SentencePieceOptions(sentences=150)
     assert sample_sentences(text, options) == sample_sentences(text, options)
+
+
+@pytest.mark.parametrize("budget", [1, 20, 150, 1109, 1110, 5000])
+@pytest.mark.parametrize("temperature", [1.0, 5.0])
+def test_the_sample_of_streams_is_that_of_all_sentences(monkeypatch, budget, temperature):
+    """Only the lowest keys are in memory; the reference computes all of them."""
+    monkeypatch.setattr(sentencepiece_training, "_BLOCK", 7)
+    options = SentencePieceOptions(sentences=budget, temperature=temperature, seed=3)
+    counts = {"en": 1000, "de": 100, "fr": 10, "cs": 0}
+    text = {code: [f"{code} {i}" for i in range(count)] for code, count in counts.items()}
+    quotas = sentencepiece_training._quotas([*counts.values()], budget, temperature)
+    expected = []
+    for (code, sentences), quota in zip(text.items(), quotas, strict=True):
+        keys = hash64(3, text_hash64(code), np.arange(len(sentences)))
+        expected += [sentences[i] for i in sorted(np.argsort(keys)[:quota])]
+    assert sample_sentences({code: iter(text[code]) for code in text}, options) == expected
+    assert budget > 1110 or 0 <= budget - len(expected) < 3
 
 
 def test_repeated_languages_are_read_in_linear_time(tmp_path):

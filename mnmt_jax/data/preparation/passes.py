@@ -1,7 +1,8 @@
 """Passes of a preparation: pure functions that read and write files of a work folder.
 
 Each pass is a list of units that depend on the pass before alone, so they may run in any order and
-on any machine that shares the folder. A unit that is done is not repeated.
+on any machine that shares the folder. A unit that is done is not repeated. The text of a pass is
+removed when the filter of the next stage has read it.
 
 read     a split of a pair of languages: clean text in chunks
 filter   a chunk: transforms and rules of a stage, then keys for deduplication or pieces
@@ -117,8 +118,8 @@ def stage_folder(job: Job, group: Group, stage: int) -> Path:
     return job.work / f"stage_{stage}" / group.name
 
 
-def read_text(job: Job, group: Group) -> None:
-    """Write the clean text of a group in chunks, and how many there are.
+def write_clean_text(job: Job, group: Group) -> None:
+    """Write the clean text of a group in chunks, and the sizes of the chunks.
 
     Raises:
         UserError: as `Corpus.pairs`.
@@ -143,11 +144,12 @@ def _scored_pairs(job: Job, group: Group, report: DropReport) -> Iterator[Scored
     is_sorted = group.languages in job.corpus.directions(group.split)
     direction = group.languages if is_sorted else group.languages[::-1]
     pairs: Iterator[ScoredPair]
-    if isinstance(job.corpus, FileCorpus):
+    corpus = job.corpus.part(group.split)
+    if isinstance(corpus, FileCorpus):
         files = _score_files(job, group)
-        pairs = scored_pairs(job.corpus, group.split, direction, files, report)
+        pairs = scored_pairs(corpus, group.split, direction, files, report)
     else:
-        pairs = ((pair, ()) for pair in job.corpus.pairs(group.split, direction))
+        pairs = ((pair, ()) for pair in corpus.pairs(group.split, direction))
     for (source, target), scores in pairs:
         yield (source, target) if is_sorted else (target, source), scores
 
@@ -211,12 +213,25 @@ def filter_chunk(job: Job, group: Group, stage: int, number: int, partitions: in
     write_facts(done, {**facts, **counts.as_facts()})
 
 
+def remove_input(job: Job, group: Group, stage: int) -> None:
+    """Remove the text, scores and keys of the pass before a stage that all chunks have finished.
+
+    The facts of its chunks stay, so the pass still counts as done.
+    """
+    for pattern in ("[0-9]*.text", "[0-9]*.npy"):
+        for path in _input_folder(job, group, stage).glob(pattern):
+            path.unlink()
+
+
+def _input_folder(job: Job, group: Group, stage: int) -> Path:
+    return stage_folder(job, group, stage - 1) if stage else raw_folder(job, group)
+
+
 def _input_of_stage(job: Job, group: Group, stage: int, number: int) -> PairBatch:
+    stem = _chunk_stem(_input_folder(job, group, stage), number)
     if stage:
-        stem = _chunk_stem(stage_folder(job, group, stage - 1), number)
         pairs = read_facts(stem.with_suffix(".json"))["pairs"]
     else:
-        stem = _chunk_stem(raw_folder(job, group), number)
         pairs = chunk_sizes(job, group)[number]
     names = [item.name for item in _score_files(job, group)]
     return read_batch(stem, pairs, group.languages, names)

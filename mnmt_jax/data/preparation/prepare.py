@@ -17,7 +17,7 @@ from typing import Any
 
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
-from mnmt_jax.data.mixtures import PlannedTask, no_text
+from mnmt_jax.data.mixtures import PlannedTask, no_text_error
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -32,6 +32,7 @@ from mnmt_jax.data.preparation.steps import PairBatch, PieceRule
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.atomic_write import lock, new_folder, write_text
 from mnmt_jax.files.json_objects import differing_keys
+from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CHUNK_PAIRS = 50_000
@@ -52,6 +53,7 @@ def prepare(
     chunk_pairs: int = CHUNK_PAIRS,
     partition_keys: int = PARTITION_KEYS,
     report: Callable[[str], None] = lambda line: None,
+    add_files: Callable[[Path, list[GroupCounts]], object] = lambda folder, counts: None,
 ) -> list[GroupCounts]:
     """Write the pairs that a recipe keeps.
 
@@ -67,6 +69,7 @@ def prepare(
         chunk_pairs: pairs of a chunk of text.
         partition_keys: keys of a partition in a deduplication.
         report: called with a line at the start and the end of each pass.
+        add_files: writes further files of the result, such as a report, into its folder.
 
     Returns:
         What each step dropped.
@@ -88,6 +91,8 @@ def prepare(
         runs.run("write", passes.write_output, form.units(tasks, [c.group for c in counts]))
         with new_folder(output, overwrite=overwrite) as partial:
             form.assemble(job, tasks, partial)
+            add_files(partial, counts)
+        clear_work_folder(work / _PLAN)
     shutil.rmtree(work)
     return counts
 
@@ -133,7 +138,7 @@ def _check_scores(
         raise UserError(f"the recipe needs the score '{name}'; add --scores {name}=PATTERN")
     if unused := sorted(set(named) - needed):
         raise UserError(f"--scores={unused[0]}: no step of the recipe reads it; leave it out")
-    if scores and not isinstance(corpus, FileCorpus):
+    if scores and not isinstance(corpus.part("train"), FileCorpus):
         raise UserError(f"--scores: corpus '{corpus.name}' is not in files; leave it out")
     _score_paths(tasks, scores)
 
@@ -177,23 +182,23 @@ def _locked_work(
     """Create or continue the work folder, in one process at a time.
 
     Raises:
-        UserError: if it is of another preparation and `overwrite` is not set, or another process
-            works in it.
+        UserError: if it is of another preparation and `overwrite` is not set, another process
+            works in it, or it is not a work folder.
     """
-    work.mkdir(parents=True, exist_ok=True)
-    with open(work / "lock", "a", encoding="utf-8") as file:
+    with open_work_folder(work) as file:
         if not lock(file):
             raise UserError(f"{work}: another process prepares this text; wait for its end")
         plan = work / _PLAN
-        changes = _changes(read_facts(plan), identity) if plan.is_file() else []
+        has_plan = plan.is_file()
+        changes = _changes(read_facts(plan), identity) if has_plan else []
         if changes and not overwrite:
             raise UserError(
                 f"{work}: is of another preparation (changed: {join_names(changes)}); remove the "
                 "folder, pass --overwrite, or choose another --output"
             )
-        if changes:
-            _clear(work)
-        elif plan.is_file():
+        if changes or not has_plan:
+            clear_work_folder(plan)
+        else:
             report(f"continues what is done in {work}")
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
         try:
@@ -210,15 +215,6 @@ def _changes(before: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str
         return changes
     old, new = before["files"], identity["files"]
     return [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)][:1]
-
-
-def _clear(work: Path) -> None:
-    """Remove everything from a work folder but its lock."""
-    for path in work.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != "lock":
-            path.unlink()
 
 
 class _PassRunner:
@@ -240,10 +236,10 @@ def _run_passes(
 ) -> list[GroupCounts]:
     """Run all passes before the last; return what was dropped of each group, in order."""
     groups = _groups_of(tasks)
-    runs.run("read", passes.read_text, [(group,) for group in groups])
+    runs.run("read", passes.write_clean_text, [(group,) for group in groups])
     for group in groups:
         if not passes.chunk_sizes(job, group) and group.split == "train":
-            raise no_text(job.corpus, group.split, group.languages)
+            raise no_text_error(job.corpus, group.split, group.languages)
     for stage in range(len(job.stages)):
         _run_stage(job, groups, stage, partition_keys, runs)
     counts = [sum_chunks(job, group) for group in groups]
@@ -275,6 +271,8 @@ def _run_stage(
         for number in range(len(passes.chunk_sizes(job, group)))
     ]
     runs.run(f"filter, stage {stage + 1}", passes.filter_chunk, units)
+    for group in present:
+        passes.remove_input(job, group, stage)
     if job.stages[stage].repeats is not None:
         units = [
             (group, stage, partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -95,7 +96,7 @@ def scored_pairs(
     if not files:
         yield from ((pair, ()) for pair in pairs)
         return
-    columns = zip(*(item.read(split, direction) for item in files), strict=False)
+    columns = _read_columns(split, direction, files)
     paths = ", ".join(str(item.path(split, direction)) for item in files)
     number, scores = 0, None
     for pair in pairs:
@@ -112,3 +113,27 @@ def scored_pairs(
         raise UserError(
             f"{paths}: {number} lines, but the text has {report.lines}; write a score for each line"
         )
+
+
+def _read_columns(
+    split: str, direction: Direction, files: Sequence[ScoreFiles]
+) -> Iterator[tuple[float, ...]]:
+    """Yield the scores of each line of the text.
+
+    Raises:
+        UserError: if a file is wrong, or shorter than another.
+    """
+    columns = (item.read(split, direction) for item in files)
+    for number, scores in enumerate(itertools.zip_longest(*columns)):
+        if None in scores:
+            shorter = files[scores.index(None)].path(split, direction)
+            longer = next(
+                item.path(split, direction)
+                for item, score in zip(files, scores, strict=True)
+                if score is not None
+            )
+            raise UserError(
+                f"{shorter}: {number} lines, but {longer} has more; write a score for each line of "
+                "the text"
+            )
+        yield scores
