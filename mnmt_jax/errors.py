@@ -84,6 +84,11 @@ def pluralize(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
+def pip_install(extra: str) -> str:
+    """Return the remedy for a missing package: the command that installs an extra."""
+    return f"pip install 'mnmt-jax[{extra}]'"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that the machine or a device is out of memory."""
     text = str(error)

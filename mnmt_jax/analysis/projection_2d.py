@@ -17,7 +17,7 @@ from jaxtyping import Float
 from mnmt_jax.analysis.layer_states import StateLocations, sentence_states, token_states
 from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, pip_install
 
 DEFAULT_PERPLEXITY = 30.0  # scikit-learn's
 TOKENS_PER_CLASS = 300  # sampled from each class
@@ -211,7 +211,6 @@ def _import_libraries() -> tuple[Any, Any]:
         from sklearn import manifold
     except ImportError as error:
         raise UserError(
-            "analyse states needs scikit-learn, which is not installed; pip install "
-            "'mnmt-jax[analysis]'"
+            f"analyse states needs scikit-learn, which is not installed; {pip_install('analysis')}"
         ) from error
     return manifold, threadpoolctl

@@ -71,3 +71,12 @@ def test_the_script_names_unresolvable_extras_and_continues(tmp_path):
     assert done.returncode == 1 and resolved == ["parquet", "po"]
     assert "no numpy" in done.stderr
     assert "error: mnmt-jax[parquet] cannot be installed" in done.stderr
+
+
+def test_messages_name_extras_that_exist():
+    package = ROOT / "mnmt_jax"
+    code = "\n".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    named = set(re.findall(r"""pip_install\(["']([\w-]+)["']\)""", code))
+    assert len(named) > 10
+    assert named <= {*EXTRAS}
+    assert re.findall(r"pip install '?mnmt-jax", code) == ["pip install 'mnmt-jax"]  # `pip_install`

@@ -324,7 +324,7 @@ def test_missing_packages_are_one_line(monkeypatch):
     for cached in (transforms._jieba, transforms._tokenizer):
         cached.cache_clear()
     for step in (NearDuplicates(), Moses(), Segment()):
-        with pytest.raises(UserError, match=rf'^{step.name} needs .*pip install "mnmt-jax\[prep'):
+        with pytest.raises(UserError, match=rf"^{step.name} needs .*pip install 'mnmt-jax\[prep"):
             step.check_languages(["en", "zh"])
     Segment().check_languages(["en", "de"])
 
