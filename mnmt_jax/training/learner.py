@@ -62,7 +62,9 @@ class PlayerUpdate:
         return cls(
             player.name,
             PlayerParams(patterns=player.param_patterns),
-            make_optimizer(optimizer, config.train.steps, param_axes),
+            make_optimizer(
+                optimizer, config.train.steps, param_axes, steps_per_update=player.steps
+            ),
             player.objectives,
             player.steps,
         )
