@@ -168,10 +168,14 @@ class RunDirectory:
             )
         return file
 
-    def publish(self) -> None:
-        """Copy new files to the bucket, if the run is in one."""
+    def publish(self, *, with_trackers: bool = False) -> None:
+        """Copy new files to the bucket, if the run is in one.
+
+        Args:
+            with_trackers: whether to copy the files of trackers too, which must have ended.
+        """
         if self.mirror:
-            self.mirror.publish()
+            self.mirror.publish(() if with_trackers else (self.trackers.name,))
 
     def close(self) -> None:
         """Remove this process's local copy of the run, if there is one."""

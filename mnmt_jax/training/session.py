@@ -92,7 +92,7 @@ class Session:
             if self.lock:
                 stack.callback(self.lock.close)
             stack.callback(self.run.close)
-            stack.callback(self.publish, raise_errors=error is None)
+            stack.callback(self.publish, raise_errors=error is None, with_trackers=True)
             stack.callback(self.reporter.close, self._status(error))
             stack.callback(self.checkpoints.close, raise_errors=error is None)
             stack.callback(self.batches.close)
@@ -179,18 +179,19 @@ class Session:
             self.batches.position = position
             raise
 
-    def publish(self, *, raise_errors: bool) -> None:
+    def publish(self, *, raise_errors: bool, with_trackers: bool = False) -> None:
         """Copy small files to the bucket, if the run is in one.
 
         Args:
             raise_errors: whether to raise if the bucket refuses; False prints the reason instead.
+            with_trackers: as for `RunDirectory.publish`.
 
         Raises:
             UserError: if the bucket refuses.
         """
         try:
             if is_first():
-                self.run.publish()
+                self.run.publish(with_trackers=with_trackers)
         except UserError as error:
             if raise_errors:
                 raise
