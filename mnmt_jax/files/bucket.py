@@ -145,16 +145,35 @@ class Mirror:
         Raises:
             UserError: if the bucket cannot be written.
         """
-        try:
+        with self._writing():
             present = self._present(skipped)
             for name, stamp in sorted(present.items()):  # a run's config.gin before its other files
                 if self._published.get(name) != stamp:
                     self._publish_file(name)
+        self._published |= present
+
+    def remove(self, file: str, folder: str) -> None:
+        """Remove a file from the copy and the bucket, and a folder of the bucket, if they exist.
+
+        Raises:
+            UserError: if the bucket cannot be written.
+        """
+        (self.folder / file).unlink(missing_ok=True)
+        if self._published.pop(file, None):
+            with self._writing():
+                (self.bucket / file).unlink(missing_ok=True)
+        with self._writing():
+            remove_folder(self.bucket / folder)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the bucket in the errors of its client."""
+        try:
+            yield
         except Exception as error:  # as above
             raise UserError(
                 f"{self.bucket}: cannot be written ({one_line(error)}); run the command again"
             ) from error
-        self._published |= present
 
     def _publish_file(self, name: str) -> None:
         """Copy a file to the bucket, unless it has been removed since it was listed."""

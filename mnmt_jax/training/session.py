@@ -105,7 +105,7 @@ class Session:
     @property
     def is_complete(self) -> bool:
         """Whether the run has all its updates, or has stopped early by `Train.patience`."""
-        return self.step >= self.setup.config.train.steps or bool(self.stalled)
+        return self.step >= self.setup.config.train.steps or bool(self.history.stalled(self.step))
 
     def _status(self, error: BaseException | None) -> Status:
         if error:
@@ -146,7 +146,9 @@ class Session:
     @property
     def stalled(self) -> str:
         """Reason why training stops early, by `Train.patience`; empty while it goes on."""
-        return self.history.stalled(self.step)
+        reason, best = self.history.stalled(self.step), self.history.best
+        is_saved = bool(reason and best and int(best[0]) in self.checkpoints.steps())
+        return f"{reason}, the best (--step=best)" if is_saved else reason
 
     def advance(self) -> None:
         """Dispatch one update; return before the device has finished it."""

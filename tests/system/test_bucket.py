@@ -367,6 +367,15 @@ def test_files_that_vanish_are_not_published(objects, bucket, monkeypatch):
     assert [name for name in objects if name.startswith("runs/vanish")] == ["runs/vanishing/kept"]
 
 
+def test_a_start_at_step_0_removes_origin_and_average(objects, bucket, straight):
+    for name in ("config.gin", "origin.json", "average/params/file"):
+        (bucket / "runs" / "again" / name).write_text("an earlier start")
+    with open_session(build(straight[0]), RunDirectory.open("gs://bucket/runs/again")):
+        pass
+    names = {name.split("/")[2] for name in objects if name.startswith("runs/again/")}
+    assert "tasks.json" in names and not names & {"origin.json", "average"}
+
+
 def test_files_of_trackers_are_published_when_they_have_ended(objects, bucket, straight):
     run = RunDirectory.open("gs://bucket/runs/tracked")
     name = "runs/tracked/trackers/mlflow.db"
