@@ -236,17 +236,25 @@ def test_published_sizes_can_be_copied():
             assert names[f"layer_{layers - 1}"] == f"layer_{2 * layers - 1}"
 
 
+def test_only_the_widths_of_copied_layers_are_compared(tmp_path):
+    """A decoder can be copied whatever the width of its encoder."""
+    source = dataclasses.replace(ENCODER_DECODER, stage_mlp=(8, 24))
+    arrays = write_random_run(tmp_path, source)
+    _, params, _ = start((tmp_path, arrays), Model("two_stage", (2, 2), **SIZES))
+    assert_same(params["layer_3"]["mlp"], arrays["layer_5"]["mlp"])
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (Model(layout="prefix", stage_layers=(3,), **SIZES), "'prefix' has 3.*has 4 with a target"),
         (
             dataclasses.replace(ENCODER_DECODER, mlp=32, norm="post"),
-            "Model.mlp is 24 there, 32 here; Model.norm is 'pre' there, 'post' here",
+            "Model.norm is 'pre' there, 'post' here; make them equal",
         ),
         (
             dataclasses.replace(ENCODER_DECODER, stage_mlp=(24, 32)),
-            r"Model.stage_mlp is \(\) there, \(24, 32\) here",
+            r"'layer_2/mlp/wi/bias' is \(24,\) there, \(32,\) here; make the sizes equal",
         ),
     ],
 )
