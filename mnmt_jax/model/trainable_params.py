@@ -18,7 +18,6 @@ import numpy as np
 from flax import traverse_util
 
 from mnmt_jax.config.sections import Model, Optimizer
-from mnmt_jax.design.method import Method
 from mnmt_jax.design.method_hooks import Rows
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import is_lora
@@ -196,13 +195,13 @@ def find_freezing_setting(name: str, model: Model, optimizer: Optimizer) -> str 
     raise AssertionError(f"{name}: frozen by nothing")
 
 
-def _freezing_fields(method: Method) -> str:
+def _freezing_fields(method: Any) -> str:
     """Return the fields of a method that are 'freeze' or list what is frozen, with their values."""
-    name, values = type(method).__name__, dataclasses.asdict(method)
-    is_freezing = {
-        key: value == "freeze" or (key == "frozen" and value) for key, value in values.items()
-    }
-    fields = [f"{name}.{key}={values[key]!r}" for key, freezes in is_freezing.items() if freezes]
+    fields = [
+        f"{type(method).__name__}.{field.name}={value!r}"
+        for field in dataclasses.fields(method)
+        if (value := getattr(method, field.name)) == "freeze" or (field.name == "frozen" and value)
+    ]
     return " and ".join(fields) or f"method '{method.name}'"
 
 
