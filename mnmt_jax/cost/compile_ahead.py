@@ -160,9 +160,10 @@ class AheadOfTimeCompilation:
         return [dataclasses.asdict(collective) for collective in collectives]
 
     def fits(self) -> bool:
-        """Return whether the training step's rows can be sharded and its memory fits the chips."""
-        if self.config.data.rows % batch_shards(self.mesh):
-            return False
+        """Return whether training accepts the number of rows and its memory fits the chips."""
+        grouped = any(method.row_groups() > 1 for method in self.config.methods)
+        if grouped and self._process_rows.empty_rows(self.config.data.rows):
+            return False  # training refuses it
         return bool(self._describe("train_step")["fits"])
 
     def _model_flops(self) -> float:
@@ -263,9 +264,15 @@ class AheadOfTimeCompilation:
 
     def _batch(self) -> dict[str, Any]:
         """Shapes of an update's micro-batches."""
-        shards = ProcessRows(tuple(range(batch_shards(self.mesh))), batch_shards(self.mesh))
-        batch = self._converter.batch(_NO_PAIRS, shards.count(self.config.data.rows))
+        rows = self._process_rows.count(self.config.data.rows)
+        batch = self._converter.batch(_NO_PAIRS, rows)
         return self._shapes(batch, (self.config.optimizer.accumulate,))
+
+    @property
+    def _process_rows(self) -> ProcessRows:
+        """The rows of a micro-batch, as if one process read all of them."""
+        shards = batch_shards(self.mesh)
+        return ProcessRows(tuple(range(shards)), shards)
 
     def _shapes(self, batch: Batch, leading: tuple[int, ...]) -> dict[str, Any]:
         sharding = batch_sharding(self.mesh, len(leading))

@@ -12,7 +12,7 @@ from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.training.learner import PlayerUpdate
-from mnmt_jax.training.optimizer import make_optimizer
+from mnmt_jax.training.optimizer import has_average, make_optimizer
 
 
 def count_state_bytes(config: Config, vocab_size: int) -> dict[str, int]:
@@ -24,7 +24,7 @@ def count_state_bytes(config: Config, vocab_size: int) -> dict[str, int]:
 
     Returns:
         Bytes of `parameters`, of the `optimizer`, and of the `average` that `Optimizer.ema_decay`
-        keeps.
+        keeps, or that is computed for each validation and checkpoint with `schedule_free`.
     """
     # The state does not depend on the schedule, which may not fit a length in epochs.
     optimizer = dataclasses.replace(config.optimizer, schedule="constant")
@@ -36,12 +36,16 @@ def count_state_bytes(config: Config, vocab_size: int) -> dict[str, int]:
     transformation = make_optimizer(optimizer, config.train.steps, axes)
     trainable = Trainable.from_config(config.model, optimizer)
     states = [(update.trainable, update.optimizer) for update in updates]
-    optimizer_bytes = sum(
-        _bytes(jax.eval_shape(made.init, selected.split(shapes)[0]))
+    optimizer_states = [
+        jax.eval_shape(made.init, selected.split(shapes)[0])
         for selected, made in [*states, (trainable, transformation)]
-    )
-    average = _bytes(shapes) if optimizer.ema_decay else 0
-    return {"parameters": _bytes(shapes), "optimizer": optimizer_bytes, "average": average}
+    ]
+    keeps_average = optimizer.ema_decay or has_average(optimizer_states)
+    return {
+        "parameters": _bytes(shapes),
+        "optimizer": _bytes(optimizer_states),
+        "average": _bytes(shapes) if keeps_average else 0,
+    }
 
 
 def _bytes(tree: Any) -> int:

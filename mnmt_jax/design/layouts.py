@@ -4,10 +4,10 @@ Letters: `f` full, `c` causal (past and present), `.` none. A row reads "this ro
 (each role in order)". No code outside this file compares layout names.
 
 The `trigger` role is a copy of the first target input token, as a static role of length one:
-PhasedDecoder's published runs let the source see it (`--attention-position-bias 1`). Its state
-equals that of target position 0 in every layer, because both see the source and themselves. The
-source thus gets the same information as in the reference, and no static role depends on generated
-tokens.
+PhasedDecoder's published runs let the source see it (`--attention-position-bias 1`). Without
+dropout its state equals that of target position 0 in every layer, because both see the source and
+themselves; roles draw separate dropout masks. The source thus gets the same information as in the
+reference, and no static role depends on generated tokens.
 """
 
 from __future__ import annotations
@@ -118,6 +118,23 @@ def check_translates(layout: Layout) -> None:
         raise UserError(
             f"Model.layout='{layout.name}' is a language model and does not translate; "
             f"{_uses(layout)}, graft it ({docs_page('graft.md')}), or name a run of a translator"
+        )
+
+
+def check_method_translates(name: str, layout: Layout) -> None:
+    """Check that a method of `Train.methods` that needs a translator has one.
+
+    Args:
+        name: name of the method.
+        layout: layout of the model.
+
+    Raises:
+        UserError: if the model is a language model.
+    """
+    if not translates(layout):
+        raise UserError(
+            f"{name}: layout '{layout.name}' does not translate; leave '{name}' out of "
+            "Train.methods"
         )
 
 

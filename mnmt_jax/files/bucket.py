@@ -7,14 +7,16 @@ process works on a local copy, and `Mirror.publish` copies changed files back.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import logging
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from mnmt_jax.errors import UserError, pip_install
@@ -25,6 +27,8 @@ if "tensorflow" not in sys.modules:  # which has its own client, used if it is l
 
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "checkpoints_damaged", "average", "tensorboard")
+# Names of unfinished writes: `mnmt_jax.files.atomic_write`, and SQLite's journals.
+_UNFINISHED = re.compile(r"\.partial-|-(journal|wal|shm)$")
 _URL = re.compile(r"(?P<scheme>\w\w+):/{1,2}(?=[^/])")  # pathlib collapses two slashes into one
 
 
@@ -120,7 +124,7 @@ class Mirror:
         self.folder = Path(tempfile.mkdtemp(prefix="mnmt_jax-"))
         atexit.register(self.close)
         try:
-            copy_files(self.bucket, self.folder, _NOT_COPIED)
+            copy_files(self.bucket, self.folder, _NOT_COPIED, with_unfinished=False)
         except Exception as error:  # the client raises many kinds
             raise UserError(
                 f"{self.bucket}: cannot be read ({one_line(error)}); see to the network and "
@@ -132,36 +136,89 @@ class Mirror:
         """Remove the copy."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def publish(self) -> None:
+    def publish(self, skipped: Collection[str] = ()) -> None:
         """Copy files changed since the last call to the bucket; each file is written atomically.
+
+        Args:
+            skipped: names of folders that another thread is writing.
 
         Raises:
             UserError: if the bucket cannot be written.
         """
-        present = self._present()
-        try:
+        with self._writing():
+            present = self._present(skipped)
             for name, stamp in sorted(present.items()):  # a run's config.gin before its other files
                 if self._published.get(name) != stamp:
-                    (self.bucket / name).write_bytes((self.folder / name).read_bytes())
+                    self._publish_file(name)
+        self._published |= present
+
+    def remove(self, file: str, folder: str) -> None:
+        """Remove a file from the copy and the bucket, and a folder of the bucket, if they exist.
+
+        Raises:
+            UserError: if the bucket cannot be written.
+        """
+        (self.folder / file).unlink(missing_ok=True)
+        if self._published.pop(file, None):
+            with self._writing():
+                (self.bucket / file).unlink(missing_ok=True)
+        with self._writing():
+            remove_folder(self.bucket / folder)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the bucket in the errors of its client."""
+        try:
+            yield
         except Exception as error:  # as above
             raise UserError(
                 f"{self.bucket}: cannot be written ({one_line(error)}); run the command again"
             ) from error
-        self._published = present
 
-    def _present(self) -> dict[str, tuple[int, int]]:
+    def _publish_file(self, name: str) -> None:
+        """Copy a file to the bucket, unless it has been removed since it was listed."""
+        try:
+            content = (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return
+        (self.bucket / name).write_bytes(content)
+
+    def _present(self, skipped: Collection[str] = ()) -> dict[str, tuple[int, int]]:
         """Return (size, modification time) by name, relative to the folder."""
-        files = (path for path in self.folder.rglob("*") if path.is_file())
-        stats = {str(path.relative_to(self.folder)): path.stat() for path in files}
-        return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+        present = {}
+        for path in self.folder.rglob("*"):
+            name = path.relative_to(self.folder)
+            if name.parts[0] in skipped or _is_unfinished(name):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode):
+                    present[str(name)] = status.st_size, status.st_mtime_ns
+        return present
 
 
-def copy_files(source: Path, target: Path, skipped: tuple[str, ...] = ()) -> None:
-    """Copy the `files_below` of a folder to another folder; either may be in a bucket."""
+def _is_unfinished(name: Path) -> bool:
+    """Return whether a file, or a folder above it, is an unfinished write."""
+    return any(_UNFINISHED.search(part) for part in name.parts)
+
+
+def copy_files(
+    source: Path, target: Path, skipped: tuple[str, ...] = (), *, with_unfinished: bool = True
+) -> None:
+    """Copy the `files_below` of a folder to another folder; either may be in a bucket.
+
+    Args:
+        source: the folder.
+        target: the other folder.
+        skipped: as for `files_below`.
+        with_unfinished: whether files of unfinished writes are copied too.
+    """
     for file in files_below(source, skipped):
-        copy = target / file.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(file.read_bytes())
+        name = file.relative_to(source)
+        if with_unfinished or not _is_unfinished(name):
+            copy = target / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
 
 
 def files_below(folder: Path, skipped: tuple[str, ...] = ()) -> Iterator[Path]:

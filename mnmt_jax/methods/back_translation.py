@@ -26,7 +26,14 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
 from mnmt_jax.design.fields import Range
 from mnmt_jax.design.generated_batch import GeneratedBatch, GenerationModel
-from mnmt_jax.design.layouts import LANGUAGES, REGISTER, SOURCE, TARGET, TRIGGER
+from mnmt_jax.design.layouts import (
+    LANGUAGES,
+    REGISTER,
+    SOURCE,
+    TARGET,
+    TRIGGER,
+    check_method_translates,
+)
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Batch
 from mnmt_jax.design.plan import Plan
@@ -61,12 +68,12 @@ class BackTranslation(Method, name="back_translation"):
     code_fields = ("languages", "pool")
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Check that rows hold one pair each, and that there are languages to draw.
+        """Check that the model translates, rows hold one pair each, and languages can be drawn.
 
         Raises:
             UserError: if not.
         """
-        del plan
+        check_method_translates(self.name, plan.layout)
         if config.data.max_segments != 1:
             raise UserError(
                 f"back_translation: Data.max_segments={config.data.max_segments} packs pairs into "

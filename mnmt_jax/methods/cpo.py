@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.fields import Positive, Range, Weight
 from mnmt_jax.design.generated_batch import GenerationModel
-from mnmt_jax.design.layouts import TARGET, translates
+from mnmt_jax.design.layouts import TARGET, check_method_translates
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Batch, Forward, LogProbs, Objective
 from mnmt_jax.design.plan import Plan
@@ -61,11 +61,7 @@ class CPO(Method, name="cpo"):
         Raises:
             UserError: if not.
         """
-        if not translates(plan.layout):
-            raise UserError(
-                f"cpo: layout '{plan.layout.name}' does not translate; leave 'cpo' out of "
-                "Train.methods"
-            )
+        check_method_translates(self.name, plan.layout)
         if config.data.max_segments != 1:
             raise UserError(
                 f"cpo: Data.max_segments={config.data.max_segments} packs pairs into rows, which "

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
 from mnmt_jax.design.fields import Count
-from mnmt_jax.design.layouts import SOURCE
+from mnmt_jax.design.layouts import SOURCE, check_method_translates
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
@@ -54,11 +54,12 @@ class InstruCL(Method, name="instructcl"):
     groups: Count = 1
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Check that the layer and the tags exist and that groups have equal size.
+        """Check that the model translates, layer and tags exist, and groups have equal size.
 
         Raises:
             UserError: if not; the message lists the layers or instructions to choose from.
         """
+        check_method_translates(self.name, plan.layout)
         plan.layout.check_layer("InstruCL.layer", self.layer, SOURCE)
         if get_instruction(config.data.instruction).source_tag != "target":
             fitting = [key for key, row in INSTRUCTIONS.items() if row.source_tag == "target"]

@@ -32,7 +32,7 @@ from mnmt_jax.model.intermediates import BRANCH_INPUT, record
 from mnmt_jax.model.language_routing import Branches, choose_routing, route
 from mnmt_jax.model.modules import ACTIVATIONS, uniform_fan_in
 from mnmt_jax.model.param_patterns import matches
-from mnmt_jax.model.sublayers import FeedForward
+from mnmt_jax.model.sublayers import FeedForward, feed_forward_of
 
 _FIRST_SCALE = 0.1
 _BRANCH = "mlp/branch"  # path of the parameters of branches
@@ -77,6 +77,7 @@ class LanguageLayers(Method, name="language_layers"):
         Raises:
             UserError: if there are no languages or the layers do not exist.
         """
+        del config
         self.known_languages()  # raises an error if there are none
         for field in ("without", "frozen"):
             if unknown := [code for code in getattr(self, field) if code not in self.languages]:
@@ -94,10 +95,9 @@ class LanguageLayers(Method, name="language_layers"):
                 f"LanguageLayers.layers={self.layers}: the model has {layout.layers} layers, not "
                 f"{wrong[0]}"
             )
-        kind = LanguageMLP(config, config.mlp, dropout=config.dropout, settings=self)
         layer_numbers = self.layers or layout.layers_with(layout.generated)
         return plan.with_layers(
-            lambda number, layer: _with_branches(layer, kind) if number in layer_numbers else layer
+            lambda number, layer: _with_branches(layer, self) if number in layer_numbers else layer
         )
 
     def with_language(self, language: str) -> Self:
@@ -278,17 +278,25 @@ class Stacked(nn.Module):
 _stacked_xavier = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform", batch_axis=(0,))
 
 
-def _with_branches(layer: Layer, kind: LanguageMLP) -> Layer:
-    """Return a layer with its feed-forward replaced.
+def _with_branches(layer: Layer, settings: LanguageLayers) -> Layer:
+    """Return a layer with branches beside its feed-forward, which keeps its width and settings.
 
     Raises:
         UserError: if it has no feed-forward.
     """
-    if not any(
-        isinstance(sublayer.kind, FeedForward) and sublayer.name == "mlp" for sublayer in layer
-    ):
+    shared = feed_forward_of(layer)
+    if shared is None:
         names = join_names([sublayer.name for sublayer in layer])
         raise UserError(f"language_layers: a layer of {names} has no 'mlp'")
+    kind = LanguageMLP(
+        shared.config,
+        shared.hidden,
+        shared.component,
+        shared.other,
+        shared.activation,
+        shared.config.dropout if shared.dropout is None else shared.dropout,
+        settings,
+    )
     return tuple(
         dataclasses.replace(sublayer, kind=kind) if sublayer.name == "mlp" else sublayer
         for sublayer in layer

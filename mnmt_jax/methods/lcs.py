@@ -49,9 +49,15 @@ class LCS(Method, name="lcs"):
         """Return the plan with the bias.
 
         Raises:
-            UserError: if there are no languages or the layer does not exist.
+            UserError: if there are no languages, the layer does not exist, or the first stage has
+                no source.
         """
         languages = self.known_languages()
+        if SOURCE not in plan.layout.stages[0].roles:
+            raise UserError(
+                f"lcs: the first stage of layout '{plan.layout.name}' has no source; leave 'lcs' "
+                "out of Model.methods"
+            )
         count = plan.layout.stages[0].layers
         first_layer = self.first or max(count - 1, 1)
         if first_layer > count:

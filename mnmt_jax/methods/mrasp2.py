@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.fields import Count, Positive, Weight
-from mnmt_jax.design.layouts import SOURCE, TARGET
+from mnmt_jax.design.layouts import SOURCE, TARGET, check_method_translates
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, Objective, States
 from mnmt_jax.design.plan import Plan
@@ -43,9 +43,10 @@ class MRASP2(Method, name="mrasp2"):
         ended: whether to include the sublayers at the end of the stage: with pre-norm, the final
             norm. False allows any layer with the source.
         temperature: temperature of the softmax over cosines.
-        weight: weight of the mean over sentences, relative to the cross entropy per token.
-        groups: number of groups of a micro-batch's rows that share no negatives; the authors have
-            one per GPU.
+        weight: weight of the mean over a group's sentences, relative to its cross entropy per
+            token.
+        groups: number of groups of a micro-batch's rows with separate negatives and scale; the
+            authors have one per GPU.
         anchor: `own`, a separate encoder pass with separate dropout as in the authors' code, or
             `shared`, the states of the translation's pass.
     """
@@ -58,11 +59,12 @@ class MRASP2(Method, name="mrasp2"):
     anchor: Literal["own", "shared"] = "own"
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Check that the layer exists and that groups have equal numbers of rows.
+        """Check that the model translates, the layer exists and groups have equal numbers of rows.
 
         Raises:
             UserError: if not.
         """
+        check_method_translates(self.name, plan.layout)
         plan.layout.check_layer("MRASP2.layer", self.layer, SOURCE)
         ends = [
             layer for layer in plan.layout.last_layers if layer in plan.layout.layers_with(SOURCE)
@@ -94,7 +96,7 @@ class MRASP2(Method, name="mrasp2"):
         return States(self.layer, view=_POSITIVE, ended=self.ended)
 
     def _term(self, forward: Forward) -> Array:
-        """Return the weighted loss over the groups, scaled to a mean per target token."""
+        """Return the sum of the groups' weighted losses, each scaled to a mean per target token."""
         batch, view = forward.batch, forward.view(_POSITIVE)
         languages = batch["target_lang"]
         segments = languages.shape[1]
@@ -110,9 +112,10 @@ class MRASP2(Method, name="mrasp2"):
         losses = jax.vmap(lambda a, p, v: sentence_contrast(a, p, v, self.temperature))(
             anchors, positives, valid
         )
-        tokens = (batch[f"{TARGET}_segment_ids"] != 0).sum(dtype=jnp.float32)
-        sentences = jnp.maximum(valid.sum(dtype=jnp.float32), 1.0)
-        return self.weight * losses.sum() * tokens / sentences
+        present = (batch[f"{TARGET}_segment_ids"] != 0).reshape(self.groups, -1)
+        tokens = present.sum(axis=1, dtype=jnp.float32)
+        sentences = jnp.maximum(valid.sum(axis=1, dtype=jnp.float32), 1.0)
+        return (self.weight * losses * tokens / sentences).sum()
 
 
 def sentence_means(

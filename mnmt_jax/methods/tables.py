@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.layouts import TRIGGER
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Head, Plan, Table
 from mnmt_jax.errors import UserError
@@ -36,17 +37,24 @@ class Tables(Method, name="tables"):
         """Return the plan with the tables.
 
         Raises:
-            UserError: if only one role is embedded, so that there is nothing to separate.
+            UserError: if only one role is embedded, so that there is nothing to separate, or
+                another method has set the tables.
         """
         del config
+        if (plan.tables, plan.heads) != ((Table(),), (Head(),)):
+            raise UserError(
+                "Model.methods: 'tables' and another method both set the embedding tables; leave "
+                "one of them out"
+            )
         role, tables = plan.layout.generated, [Table()]
         if self.target and plan.layout.embedded_roles() == (role,):
             raise UserError(
                 f"tables: layout '{plan.layout.name}' embeds nothing but the {role}; set "
                 "Tables.target=False"
             )
-        if self.target:
-            tables.append(Table(TARGET_TABLE, (role,)))
+        if self.target:  # the trigger is a copy of the target's first input
+            copies = (TRIGGER,) if TRIGGER in plan.layout.embedded_roles() else ()
+            tables.append(Table(TARGET_TABLE, (role, *copies)))
         output_table = tables[-1].name
         if self.output:
             tables.append(Table(OUTPUT_TABLE, embeds=False))

@@ -18,6 +18,7 @@ Table 8 counts, and that the feed-forward's residual is h.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -158,11 +159,16 @@ class _Critic(Block, Kind):
         return self({SOURCE: states}, context)[0][SOURCE]
 
 
-def _critic(config: Model) -> _Critic:
-    """Return the critic of a model, without dropout and LoRA."""
+def _critic(config: Model, width: int) -> _Critic:
+    """Return the critic of a model, without dropout and LoRA.
+
+    Args:
+        config: sizes of the model.
+        width: hidden width of its feed-forward.
+    """
     plain = dataclasses.replace(config, dropout=0.0, attention_dropout=0.0, methods=(), lora_rank=0)
     attention = Sublayer("attention", SelfAttention(plain), "post")
-    return _Critic(plain, (attention, Sublayer("mlp", FeedForward(plain, plain.mlp), "post")))
+    return _Critic(plain, (attention, Sublayer("mlp", FeedForward(plain, width), "post")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +187,7 @@ class TPDM(Method, name="tpdm"):
             1.
         clip: whether the bound only counts as far as the critic's predictions are better than
             chance (`mnmt_jax.model.position_losses.information`).
-        head_start: updates before the bound is applied, in which only the critic learns.
+        head_start: updates before the bound is applied; critic, cross entropy and alignment learn.
         ramp: updates after the head start in which the weight rises linearly to `information`.
         critic_steps: updates of the critic within one update of the model.
         critic_learning_rate: peak learning rate of the critic; 0 uses the run's.
@@ -250,9 +256,9 @@ class TPDM(Method, name="tpdm"):
         edited = plan.with_layers(
             lambda number, layer: _after_attention(layer, heads) if number == self.layer else layer
         )
-        return dataclasses.replace(
-            edited, auxiliary=(*edited.auxiliary, Sublayer(_CRITIC, _critic(config)))
-        )
+        stage = bisect.bisect_left(plan.layout.last_layers, self.layer)
+        critic = Sublayer(_CRITIC, _critic(config, config.mlp_width(stage)))
+        return dataclasses.replace(edited, auxiliary=(*edited.auxiliary, critic))
 
     def players(self) -> tuple[Player, ...]:
         """Return the critic, which learns to predict positions from the current contents."""

@@ -21,7 +21,7 @@ from mnmt_jax.design.fields import Range
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Layer, Plan, Sublayer
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.sublayers import FeedForward, cross_attending
+from mnmt_jax.model.sublayers import FeedForward, cross_attending, feed_forward_of
 
 _NAME = "tuning"
 
@@ -39,7 +39,7 @@ class TuningLayers(Method, name="tuning_layers"):
     """An additional feed-forward in every layer.
 
     Attributes:
-        mlp: its hidden width; 0 uses the model's.
+        mlp: its hidden width; 0 uses that of the layer's feed-forward.
     """
 
     mlp: Annotated[int, Range(low=0, high=2**20)] = 0
@@ -50,15 +50,15 @@ class TuningLayers(Method, name="tuning_layers"):
         Raises:
             UserError: if a layer has no feed-forward.
         """
-        kind = _Tuning(config, self.mlp or config.mlp)
-        added = Sublayer(_NAME, kind, config.norm)
-        return plan.with_layers(lambda number, layer: _with_adapter(layer, added))
+        return plan.with_layers(lambda number, layer: _with_adapter(layer, config, self.mlp))
 
 
-def _with_adapter(layer: Layer, added: Sublayer) -> Layer:
-    """Return a layer with the new sublayers after those of a language model."""
-    if all(sublayer.name != "mlp" for sublayer in layer):
+def _with_adapter(layer: Layer, config: Model, width: int) -> Layer:
+    """Return a layer with the new sublayers after those of a language model; width as `mlp`."""
+    feed_forward = feed_forward_of(layer)
+    if feed_forward is None:
         raise UserError("tuning_layers: a layer has no 'mlp'; leave out the method that removes it")
+    added = Sublayer(_NAME, _Tuning(config, width or feed_forward.hidden), config.norm)
     cross_attention = cross_attending(layer)
     cross_attentions = () if cross_attention is None else (cross_attention,)
     return (

@@ -63,13 +63,6 @@ def forward_flops(
     return sum(product.flops for product in products)
 
 
-def states_flops(
-    config: Model, layout: Layout, requests: Collection[States], source: float
-) -> float:
-    """Count the FLOPs of `Network.states` of one unpacked source of `source` tokens."""
-    return sum(product.flops for product in _states_products(config, layout, requests, source))
-
-
 def train_flops(
     config: Model,
     layout: Layout,

@@ -282,6 +282,12 @@ def cross_attending(layer: Layer) -> Sublayer | None:
     return next((sublayer for sublayer in layer if isinstance(sublayer.kind, CrossAttention)), None)
 
 
+def feed_forward_of(layer: Layer) -> FeedForward | None:
+    """Return a layer's feed-forward, or None."""
+    kinds = (sublayer.kind for sublayer in layer if sublayer.name == "mlp")
+    return next((kind for kind in kinds if isinstance(kind, FeedForward)), None)
+
+
 def _edges(stage: Stage, roles: Sequence[str]) -> Iterator[tuple[str, str]]:
     for role in roles:
         memory = stage.memory_role(role)

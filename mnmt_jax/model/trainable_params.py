@@ -169,6 +169,42 @@ class PlayerParams(Trainable):
 EVERYTHING = Trainable()
 
 
+def find_freezing_setting(name: str, model: Model, optimizer: Optimizer) -> str | None:
+    """Return the setting that freezes a parameter or rows of it; None if all of it trains.
+
+    Args:
+        name: its path.
+        model: sizes and methods.
+        optimizer: settings of training.
+
+    Returns:
+        E.g. `Optimizer.frozen=('embedding',)` or `Graformer.decoder='freeze'`.
+    """
+    selection = Trainable.from_config(model, optimizer)
+    is_players = any(matches(pattern, name) for pattern in selection.player_patterns)
+    if is_players or (selection.trains(name) and not selection.frozen_rows(name)):
+        return None
+    if any(matches(pattern, name) for pattern in optimizer.frozen):
+        return f"Optimizer.frozen={optimizer.frozen!r}"
+    if selection.lora and not selection.frozen:
+        return f"Model.lora_rank={model.lora_rank}"
+    for method in model.methods:
+        patterns = *method.frozen_patterns(model), *(pattern for pattern, _ in method.frozen_rows())
+        if any(matches(pattern, name) for pattern in patterns):
+            return _freezing_fields(method)
+    raise AssertionError(f"{name}: frozen by nothing")
+
+
+def _freezing_fields(method: Any) -> str:
+    """Return the fields of a method that are 'freeze' or list what is frozen, with their values."""
+    fields = [
+        f"{type(method).__name__}.{field.name}={value!r}"
+        for field in dataclasses.fields(method)
+        if (value := getattr(method, field.name)) == "freeze" or (field.name == "frozen" and value)
+    ]
+    return " and ".join(fields) or f"method '{method.name}'"
+
+
 def join(trained: Any, fixed: Any) -> dict[str, Any]:
     """Merge the trees of `Trainable.split`."""
     flat = [traverse_util.flatten_dict(tree, sep="/") for tree in (trained, fixed)]

@@ -22,6 +22,7 @@ from mnmt_jax.files.atomic_write import check_output
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.trainable_params import find_freezing_setting
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import check_parameters, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -81,7 +82,8 @@ def add_language(
         step: as in `load_params`.
 
     Raises:
-        UserError: if the run cannot be read, or a method does not define how it is extended.
+        UserError: if the run cannot be read, a method does not define how it is extended, or the
+            settings of the run freeze an embedding table.
     """
     output = Path(output)
     check_output(output)
@@ -92,11 +94,14 @@ def add_language(
     check_parameters(run, config.model, before.size, params)
     language = vocabulary.languages[-1]
     new_config = _grown_config(config, vocabulary)
+    tables = build_model(config.model, before.size).plan.tables
+    for table in tables:
+        _check_trains(table.name, run, new_config, language)
     flat = {
         name: _grown_array(config, name, array)
         for name, array in traverse_util.flatten_dict(params, sep="/").items()
     }
-    for table in build_model(config.model, before.size).plan.tables:
+    for table in tables:
         flat[table.name] = grown_table(table.name, flat[table.name], before, vocabulary, rows)
     _check_shapes(new_config, vocabulary, flat)
     lazy = {name: LazyArray.of(array) for name, array in flat.items()}
@@ -147,6 +152,34 @@ def _grown_config(config: Config, vocabulary: Vocabulary) -> Config:
         model = dataclasses.replace(model, vocab_size=vocabulary.size)
     data = dataclasses.replace(config.data, cache="", tasks=())
     return dataclasses.replace(config, data=data, model=model, train=changed(config.train))
+
+
+def _check_trains(table: str, run: RunDirectory, config: Config, language: str) -> None:
+    """Check that training can change the rows of a new language.
+
+    Args:
+        table: name of an embedding table.
+        run: run to which the language is added.
+        config: configuration with the language.
+        language: its code.
+
+    Raises:
+        UserError: if the table is frozen.
+    """
+    setting = find_freezing_setting(table, config.model, config.optimizer)
+    if setting is None:
+        return
+    is_lora = setting.startswith("Model.lora_rank")
+    remedy = (
+        "merge its LoRA with 'mnmt adapters' first"
+        if is_lora
+        else f"copy the run without this setting (mnmt train --gin_file={run.location}/config.gin "
+        f"--initialize_from={run.location} --gin.Train.steps=0 --workdir=COPY) and extend the copy"
+    )
+    raise UserError(
+        f"{run.location}: {setting} freezes '{table}', so that its rows of '{language}' could not "
+        f"be learnt; {remedy}"
+    )
 
 
 def _grown_array(config: Config, name: str, array: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ from mnmt_jax.design.method import Method, all_for_resume
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
-from mnmt_jax.files.bucket import Mirror, is_bucket
+from mnmt_jax.files.bucket import Mirror, is_bucket, remove_folder
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -168,10 +168,26 @@ class RunDirectory:
             )
         return file
 
-    def publish(self) -> None:
-        """Copy new files to the bucket, if the run is in one."""
+    def remove_earlier_start(self) -> None:
+        """Remove source and average of an earlier start, which a run at step 0 does not have.
+
+        Raises:
+            UserError: if the bucket cannot be written.
+        """
         if self.mirror:
-            self.mirror.publish()
+            self.mirror.remove(self.origin_file.name, self.average.name)
+        else:
+            self.origin_file.unlink(missing_ok=True)
+            remove_folder(self.average)
+
+    def publish(self, *, with_trackers: bool = False) -> None:
+        """Copy new files to the bucket, if the run is in one.
+
+        Args:
+            with_trackers: whether to copy the files of trackers too, which must have ended.
+        """
+        if self.mirror:
+            self.mirror.publish(() if with_trackers else (self.trackers.name,))
 
     def close(self) -> None:
         """Remove this process's local copy of the run, if there is one."""

@@ -335,11 +335,19 @@ class Checkpoints:
         self._manager = self._open()
 
 
+class _BestN(checkpoint_managers.BestN):
+    """The best checkpoints, the earliest among equals, as in `ValidationHistory`."""
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Return whether each checkpoint is kept."""
+        return super().should_preserve(checkpoints[::-1], context=context)[::-1]
+
+
 def _options(keep_last: int, keep_best: int, keep_every: int) -> ocp.CheckpointManagerOptions:
     def loss(metrics: Mapping[str, float]) -> float:
         return metrics[LOSS]
 
-    best = checkpoint_managers.BestN(
+    best = _BestN(
         get_metric_fn=loss, reverse=True, n=keep_best, keep_checkpoints_without_metrics=False
     )
     policies: list[checkpoint_managers.PreservationPolicy] = [

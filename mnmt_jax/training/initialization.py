@@ -22,6 +22,7 @@ from mnmt_jax.design.method import all_for_resume, all_param_mappings
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import LORA_A, is_lora
+from mnmt_jax.model.trainable_params import find_freezing_setting
 from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.training.layer_order import sources_in_order
 from mnmt_jax.training.param_mapping import mapped_param_sources
@@ -89,8 +90,9 @@ def read_initial_params(
     Raises:
         UserError: if the source runs are not those that the methods' mappings name; if a
             vocabulary, a size or the number of layers does not fit; if a mapping matches nothing;
-            if the new model has no parameters for a source run's LoRA; or if a source run is not
-            the kind of model that a method requires.
+            if the new model has no parameters for a source run's LoRA; if a source run is not the
+            kind of model that a method requires; or if a parameter that no source run has would be
+            frozen at its random values.
     """
     sole_run = (
         SourceRun.open(source_specs[0])
@@ -124,6 +126,7 @@ def read_initial_params(
     check_sources(sources, shapes)
     for run in runs.values():
         _check_lora(run, sources, is_sole_source=not mappings)
+    _check_new_params_train([name for name in shapes if name not in sources], config, runs.values())
     report = _report(list(runs.values()), sources, shapes)
     return InitialParams(", ".join(map(str, source_specs)), sources, mappings, report)
 
@@ -158,6 +161,38 @@ def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) 
             f"{run.spec.flag}: the new model has no LoRA; merge that of the run with 'mnmt "
             f"adapters' first, or set Model.lora_rank={model.lora_rank} and "
             f"Model.lora={model.lora!r} as there"
+        )
+
+
+def _check_new_params_train(
+    names: Sequence[str], config: Config, runs: Iterable[SourceRun]
+) -> None:
+    """Check that freshly drawn parameters train.
+
+    Args:
+        names: parameters of the new run without a source.
+        config: configuration of the new run.
+        runs: its source runs.
+
+    Raises:
+        UserError: if one is frozen at its random values.
+    """
+    settings = {
+        name: setting
+        for name in names
+        if (setting := find_freezing_setting(name, config.model, config.optimizer))
+    }
+    if settings:
+        setting = next(iter(settings.values()))
+        remedy = (
+            "list the parameters to freeze in Optimizer.frozen, so that the others train"
+            if setting.startswith("Model.lora_rank")
+            else "let them train, or leave out the method that adds them"
+        )
+        frozen = _summary(name for name, other in settings.items() if other == setting)
+        raise UserError(
+            f"{' '.join(run.spec.flag for run in runs)}: no source run has {frozen}, and {setting} "
+            f"would freeze the random values; {remedy}"
         )
 
 

@@ -62,7 +62,9 @@ class PlayerUpdate:
         return cls(
             player.name,
             PlayerParams(patterns=player.param_patterns),
-            make_optimizer(optimizer, config.train.steps, param_axes),
+            make_optimizer(
+                optimizer, config.train.steps, param_axes, steps_per_update=player.steps
+            ),
             player.objectives,
             player.steps,
         )
@@ -349,7 +351,10 @@ def _changed(learner: Learner, params: Any, batch: Batch, rng: Array | None) -> 
     for number, spec in enumerate(learner.batch_changes):
         key = None if rng is None else jax.random.fold_in(rng, _BATCH_CHANGE)
         network = learner.model, params
-        batch = {**batch, **change_batch(spec.change, number, network, batch, key)}
+        changed = change_batch(
+            spec.change, number, network, batch, key, prefix_length=learner.prefix_length
+        )
+        batch = {**batch, **changed}
     return batch
 
 

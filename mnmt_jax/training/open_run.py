@@ -9,8 +9,9 @@ from typing import IO
 
 import jax
 
+from mnmt_jax.config.sections import TASK_GROUPS
 from mnmt_jax.distributed.processes import check_same_on_all, is_first, wait_for_all
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import TrainingSetup
 from mnmt_jax.training.checkpoints import Checkpoints
@@ -22,7 +23,7 @@ from mnmt_jax.training.reporter import Reporter
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.state import NEVER, TrainState, create_state
-from mnmt_jax.training.validation import ValidationHistory
+from mnmt_jax.training.validation import ValidationHistory, task_languages, tasks_that_count
 
 
 def open_session(
@@ -40,10 +41,16 @@ def open_session(
 
     Raises:
         UserError: if the run is of another configuration, if another process trains in it, if its
-            checkpoints cannot be read, or if a source run is missing or does not fit.
+            checkpoints cannot be read, if a source run is missing or does not fit, or if
+            `Train.patience` waits for validations that are not made.
     """
     check_same_on_all("--initialize_from", repr(sources))
     settings = setup.config.train
+    if settings.patience and (reason := _unranked(setup)):
+        raise UserError(
+            f"Train.patience={settings.patience}: {reason}, so training would never stop early; "
+            "change that, or set Train.patience=0"
+        )
     with contextlib.ExitStack() as on_error:  # in reverse order
         lock = run.hold() if is_first() else None
         if lock:
@@ -146,6 +153,8 @@ def _read_initial_params(
 
 def _write_run_files(setup: TrainingSetup, run: RunDirectory, continues: bool) -> None:
     """Write the configuration, the vocabulary and the tasks of a run."""
+    if not continues:
+        run.remove_earlier_start()
     run.prepare(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     tasks = {name: setup.cache.tasks[name] for name in setup.pipeline.task_names}
     run.write_tasks(
@@ -176,6 +185,7 @@ def _describe_new_run(
         if any(setup.tasks)
         else "no task has a validation split: training runs without validation"
     )
+    unranked = _unranked(setup) if any(setup.tasks) and setup.config.train.keep_best else ""
     no_target_language = describe_missing_target_language(
         dataclasses.replace(setup.config.data, tasks=setup.pipeline.task_names),
         setup.learner.model.plan,
@@ -188,9 +198,32 @@ def _describe_new_run(
         *source_lines,
         _trainable_summary(setup, state),
         no_validation,
+        f"{unranked}: no checkpoint is kept as the best" if unranked else "",
         no_target_language,
     )
     return [line for line in lines if line]
+
+
+def _unranked(setup: TrainingSetup) -> str:
+    """Return why no checkpoint has a measure of `Train.best_by`; empty if they have one."""
+    if not any(setup.tasks):
+        return "no task has a validation split"
+    if not setup.config.data.validation_examples:
+        return "Data.validation_examples=0 validates nothing"
+    monolingual = task_languages(setup.pipeline)
+
+    def counts(best_by: str) -> bool:
+        return bool(tasks_that_count(setup.tasks, monolingual, best_by))
+
+    best_by = setup.config.train.best_by
+    if counts(best_by):
+        return ""
+    _, slash, measure = best_by.partition("/")
+    others = [
+        f"'{group}{slash}{measure}'" for group in TASK_GROUPS if counts(group + slash + measure)
+    ]
+    remedy = f"; {join_names(others)} would" if others else ""
+    return f"Train.best_by='{best_by}' measures none of the validation tasks{remedy}"
 
 
 def _trainable_summary(setup: TrainingSetup, state: TrainState) -> str:

@@ -84,7 +84,11 @@ def make_schedule(config: Optimizer, total_steps: int) -> Schedule:
 
 
 def make_optimizer(
-    config: Optimizer, total_steps: int, param_axes: ParamAxes = _NO_AXES
+    config: Optimizer,
+    total_steps: int,
+    param_axes: ParamAxes = _NO_AXES,
+    *,
+    steps_per_update: int = 1,
 ) -> optax.GradientTransformation:
     """Build gradient clipping followed by the optimizer that `Optimizer.name` selects.
 
@@ -93,14 +97,23 @@ def make_optimizer(
         total_steps: updates of the run, for schedules that need it.
         param_axes: axes of parameters besides the library's (`Plan.param_axes`), by which Muon
             distinguishes the inputs of a matrix from its outputs.
+        steps_per_update: steps of this optimizer per update of the run. The learning rate follows
+            the updates of the run.
 
     Returns:
         A transformation whose updates are added to the parameters. Its gradients must already be
         divided by the number of tokens.
     """
     schedule = make_schedule(config, total_steps)
+    if steps_per_update > 1:
+        schedule = _per_update(schedule, steps_per_update)
     optimizer = {"adam": fairseq_adam, "muon": muon, "schedule_free": schedule_free}[config.name]
     return _clipped(config, optimizer(schedule, config, param_axes))
+
+
+def _per_update(schedule: Schedule, steps_per_update: int) -> Schedule:
+    """Return a schedule by the number of steps of an optimizer that does several per update."""
+    return lambda count: schedule(count // steps_per_update)
 
 
 def _clipped(

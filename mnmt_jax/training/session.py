@@ -92,7 +92,7 @@ class Session:
             if self.lock:
                 stack.callback(self.lock.close)
             stack.callback(self.run.close)
-            stack.callback(self.publish, raise_errors=error is None)
+            stack.callback(self.publish, raise_errors=error is None, with_trackers=True)
             stack.callback(self.reporter.close, self._status(error))
             stack.callback(self.checkpoints.close, raise_errors=error is None)
             stack.callback(self.batches.close)
@@ -105,7 +105,7 @@ class Session:
     @property
     def is_complete(self) -> bool:
         """Whether the run has all its updates, or has stopped early by `Train.patience`."""
-        return self.step >= self.setup.config.train.steps or bool(self.stalled)
+        return self.step >= self.setup.config.train.steps or bool(self.history.stalled(self.step))
 
     def _status(self, error: BaseException | None) -> Status:
         if error:
@@ -146,7 +146,9 @@ class Session:
     @property
     def stalled(self) -> str:
         """Reason why training stops early, by `Train.patience`; empty while it goes on."""
-        return self.history.stalled(self.step)
+        reason, best = self.history.stalled(self.step), self.history.best
+        is_saved = bool(reason and best and int(best[0]) in self.checkpoints.steps())
+        return f"{reason}, the best (--step=best)" if is_saved else reason
 
     def advance(self) -> None:
         """Dispatch one update; return before the device has finished it."""
@@ -179,18 +181,19 @@ class Session:
             self.batches.position = position
             raise
 
-    def publish(self, *, raise_errors: bool) -> None:
+    def publish(self, *, raise_errors: bool, with_trackers: bool = False) -> None:
         """Copy small files to the bucket, if the run is in one.
 
         Args:
             raise_errors: whether to raise if the bucket refuses; False prints the reason instead.
+            with_trackers: as for `RunDirectory.publish`.
 
         Raises:
             UserError: if the bucket refuses.
         """
         try:
             if is_first():
-                self.run.publish()
+                self.run.publish(with_trackers=with_trackers)
         except UserError as error:
             if raise_errors:
                 raise

@@ -53,7 +53,7 @@ def train(
     run = RunDirectory.open(workdir)
     run.check_folder()
     check_trackers(config.train.trackers, is_writer=is_first())
-    check_scorer(config.train, scorer)
+    check_scorer(config, scorer)
     with (
         StopRequests(can_interrupt=jax.process_count() == 1) as stop,
         watch_for_preemption(stop.announce),

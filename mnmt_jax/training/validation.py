@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -66,8 +66,7 @@ class ValidationHistory:
         """Return the reason why training stops at a step; empty while it goes on."""
         if not self.patience or self.best is None or step - self.best[0] < self.patience:
             return ""
-        best = f"step {self.best[0]:.0f}, the best (--step=best)"
-        return f": no better validation in {self.patience} updates after {best}"
+        return f": no better validation in {self.patience} updates after step {self.best[0]:.0f}"
 
 
 def validation_tasks(pipeline: Pipeline) -> ValidationTasks:
@@ -188,6 +187,22 @@ def checkpoint_loss(result: Mapping[str, Any], best_by: str) -> float | None:
     means = (_means(tasks) if tasks else {}) if group == "all" else measures.get(group, {})
     value = means.get(measure)
     return None if value is None else -value if measure in _HIGHER_IS_BETTER else value
+
+
+def tasks_that_count(
+    tasks: ValidationTasks, monolingual: Collection[str], best_by: str
+) -> tuple[str, ...]:
+    """Return the tasks whose mean `checkpoint_loss` returns.
+
+    Args:
+        tasks: groups of tasks.
+        monolingual: tasks that are not translated.
+        best_by: `Train.best_by`.
+    """
+    group, _, measure = best_by.partition("/")
+    names = tasks.supervised + tasks.zero_shot if group == "all" else tasks._asdict()[group]
+    skipped = monolingual if measure in TRANSLATION_MEASURES else ()
+    return tuple(name for name in names if name not in skipped)
 
 
 def _per_token(sums: Sums) -> dict[str, float]:

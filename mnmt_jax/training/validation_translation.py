@@ -9,11 +9,12 @@ from typing import Any
 
 import jax
 
-from mnmt_jax.config.sections import Mesh, Train
+from mnmt_jax.config.sections import Config, Mesh
 from mnmt_jax.data.input_pipeline import VALIDATION
 from mnmt_jax.decoding.generate import greedy_settings
 from mnmt_jax.decoding.model_loading import decoding_mesh
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.design.layouts import get_layout, translates
 from mnmt_jax.distributed.processes import gather_texts
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.sublayers import param_axes
@@ -25,21 +26,26 @@ Scorer = Callable[[Sequence[str], Sequence[str], str], Mapping[str, float | None
 """Scores hypotheses against references in a target language: `bleu`, `chrf` and `off_target`."""
 
 
-def check_scorer(settings: Train, scorer: Scorer | None) -> None:
+def check_scorer(config: Config, scorer: Scorer | None) -> None:
     """Check that validation can translate, if it is to.
 
     Args:
-        settings: settings of the training.
+        config: configuration of the training.
         scorer: scores translations.
 
     Raises:
-        UserError: if there is no scorer.
+        UserError: if there is no scorer, or the model is a language model.
     """
-    if settings.translate_pairs and scorer is None:
+    if not config.train.translate_pairs:
+        return
+    setting = f"Train.translate_pairs={config.train.translate_pairs}"
+    if not translates(get_layout(config.model.layout, config.model.stage_layers)):
         raise UserError(
-            f"Train.translate_pairs={settings.translate_pairs}: pass "
-            "scorer=mnmt_jax.evaluation.validation_scores.score"
+            f"{setting}: Model.layout='{config.model.layout}' is a language model's and does not "
+            "translate; set Train.translate_pairs=0"
         )
+    if scorer is None:
+        raise UserError(f"{setting}: pass scorer=mnmt_jax.evaluation.validation_scores.score")
 
 
 def validate_translations(setup: TrainingSetup, params: Any, scorer: Scorer) -> dict[str, Any]:

@@ -114,21 +114,23 @@ def test_packed_and_alone_on_one_device_and_on_many(name, tmp_path):
     assert float(on_mesh) == pytest.approx(expected, rel=1e-4)
 
 
-def test_groups_know_no_negatives_of_each_other(tmp_path):
+def test_groups_are_separate_devices(tmp_path):
+    """Negatives and the scale by tokens per sentence are those of a group, as on a GPU."""
     whole, halves = (learner(tmp_path, MRASP2(2, groups=groups)) for groups in (1, 2))
-    batch = batch_of(whole, [[pair] for pair in pairs(4)])
+    short, long = pairs(6)[::2], pairs(6)[1::2]
+    batch = batch_of(whole, [short[:2], short[2:], long[:1], long[1:2]])
     params = random_params(whole.model, moments=MILD)
 
     def term(own, batch):
-        found = jax.jit(lambda p, b: batch_loss(own, p, b)[1])(params, batch)
-        return float(found["sentence_contrast"]) / float(found["tokens"])
+        sums = jax.jit(lambda p, b: batch_loss(own, p, b)[1])(params, batch)
+        return float(sums["sentence_contrast"])
 
     parts = [
         {name: array[half] for name, array in batch.items()} for half in (slice(2), slice(2, 4))
     ]
-    mean = sum(term(whole, part) for part in parts) / 2
-    assert term(halves, batch) == pytest.approx(mean, rel=1e-4)
-    assert term(whole, batch) > mean
+    total = sum(term(whole, part) for part in parts)
+    assert term(halves, batch) == pytest.approx(total, rel=1e-4)
+    assert term(whole, batch) > total
 
 
 def test_the_anchor_has_dropout_of_its_own_unless_it_is_shared(tmp_path):

@@ -6,8 +6,10 @@ import dataclasses
 import http.client
 import itertools
 import json
+import os
 import signal
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import jax
@@ -309,7 +311,7 @@ def test_the_server_of_these_tests_gives_each_request_one_answer(server, monkeyp
 def test_small_files_that_cannot_be_copied_are_said_at_once_and_an_error_at_the_end(
     bucket, straight, monkeypatch, capfd
 ):
-    def refuse(mirror: Mirror) -> None:
+    def refuse(mirror: Mirror, skipped: Collection[str]) -> None:
         raise UserError("the bucket is away")
 
     def session() -> Session:
@@ -325,6 +327,66 @@ def test_small_files_that_cannot_be_copied_are_said_at_once_and_an_error_at_the_
         save_checkpoint(begun)
     assert capfd.readouterr().err.count("the bucket is away") == 1
     assert (bucket / "runs" / "refused" / "checkpoints" / "1" / "commit_success.txt").exists()
+
+
+def test_unfinished_writes_are_not_copied(objects, bucket):
+    """A journal in the bucket would roll the database of the next start back."""
+    left = ("trackers/mlflow.db-journal", "trackers/.mlflow.json.partial-host-1-2")
+    for name in (*left, "trackers/mlflow.db"):
+        (bucket / "runs" / "mirror" / name).write_bytes(b"old")
+    mirror = Mirror("gs://bucket/runs/mirror")
+    assert [path.name for path in (mirror.folder / "trackers").iterdir()] == ["mlflow.db"]
+    for name in ("new.db", "new.db-journal", "new.db-wal", "new.db-shm", ".new.partial-host/file"):
+        (mirror.folder / "trackers" / name).parent.mkdir(exist_ok=True)
+        (mirror.folder / "trackers" / name).write_bytes(b"new")
+    mirror.publish(("trackers",))
+    assert not [name for name in objects if name.startswith("runs/mirror") and "new" in name]
+    mirror.publish()
+    names = [name for name in objects if name.startswith("runs/mirror") and "new" in name]
+    assert names == ["runs/mirror/trackers/new.db"]
+
+
+def test_files_that_vanish_are_not_published(objects, bucket, monkeypatch):
+    """Before their size is read, and before their content is."""
+    mirror = Mirror("gs://bucket/runs/vanishing")
+    for name in ("kept", "vanishing"):
+        (mirror.folder / name).write_text("text")
+    status, listed = Path.stat, Path.rglob
+
+    def vanish(path: Path, **settings: bool) -> os.stat_result:
+        result = status(path, **settings)
+        if path.name == "vanishing":
+            path.unlink()
+        return result
+
+    monkeypatch.setattr(Path, "stat", vanish)
+    monkeypatch.setattr(
+        Path, "rglob", lambda path, pattern: [*listed(path, pattern), path / "vanished"]
+    )
+    mirror.publish()
+    assert [name for name in objects if name.startswith("runs/vanish")] == ["runs/vanishing/kept"]
+
+
+def test_a_start_at_step_0_removes_origin_and_average(objects, bucket, straight):
+    for name in ("config.gin", "origin.json", "average/params/file"):
+        (bucket / "runs" / "again" / name).write_text("an earlier start")
+    with open_session(build(straight[0]), RunDirectory.open("gs://bucket/runs/again")):
+        pass
+    names = {name.split("/")[2] for name in objects if name.startswith("runs/again/")}
+    assert "tasks.json" in names and not names & {"origin.json", "average"}
+
+
+def test_files_of_trackers_are_published_when_they_have_ended(objects, bucket, straight):
+    run = RunDirectory.open("gs://bucket/runs/tracked")
+    name = "runs/tracked/trackers/mlflow.db"
+    with open_session(build(straight[0]), run) as session:
+        run.trackers.mkdir()
+        (run.trackers / "mlflow.db").write_text("half")
+        session.advance()
+        save_checkpoint(session)
+        assert name not in objects and "runs/tracked/config.gin" in objects
+        (run.trackers / "mlflow.db").write_text("whole")
+    assert objects[name][1] == b"whole"
 
 
 def test_what_cannot_be_a_run_is_refused(bucket, monkeypatch):

@@ -18,7 +18,9 @@ from mnmt_jax.cost.topologies import has_cuda_plugin, topology_devices
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
+from mnmt_jax.methods.instructcl import InstruCL
 from scripts.make_tpu_table import SLICES, gin_files_of
+from tests.made_run import make_config
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ["gin_configs/models/register_mitre_466m.gin", "gin_configs/runs/mitre.gin"]
@@ -97,9 +99,13 @@ def test_remedies_start_from_what_is_recomputed():
     ]
 
 
-def test_unsplittable_rows_are_not_suggested():
-    config = load_config(FILES, ["Data.rows=4"])
-    assert not compile_ahead.AheadOfTimeCompilation(config, 20, jax.devices()).fits()
+@pytest.mark.parametrize(("groups", "fits"), [(1, True), (2, False)])
+def test_rows_that_training_refuses_are_not_suggested(groups, fits):
+    """Rows that the mesh does not divide get empty ones, unless a method groups them."""
+    sizes = {"data": {"rows": 10}, "train": {"methods": (InstruCL(1, groups=groups),)}}
+    config = make_config(Path("cache"), **sizes)
+    assert len(jax.devices()) == 8
+    assert compile_ahead.AheadOfTimeCompilation(config, 20, jax.devices()).fits() is fits
 
 
 @pytest.mark.skipif(

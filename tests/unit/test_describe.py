@@ -165,7 +165,7 @@ def test_describe_command():
     [
         ({}, 8, 8, 0),
         ({"name": "muon"}, 4, 8, 0),
-        ({"name": "schedule_free", "schedule": "constant"}, 8, 8, 0),
+        ({"name": "schedule_free", "schedule": "constant"}, 8, 8, 4),
         ({"ema_decay": 0.9}, 8, 8, 4),
         ({"frozen": ("embedding",)}, 8, 8, 0),
     ],

@@ -22,6 +22,7 @@ from mnmt_jax.design.objective import States
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.graft import Graft
+from mnmt_jax.methods.lamate import LaMaTE
 from mnmt_jax.methods.tables import Tables
 from mnmt_jax.model.flops import Sentence, train_flops
 from mnmt_jax.model.network import build_model
@@ -56,6 +57,10 @@ def test_a_graformer_run_is_copied_completely(of, tmp_path):
     assert mapped.param_mappings == ()
     initial = jax.device_put(read_all(random_params(TINY, made_vocabulary().size, seed=1)))
     assert_same(mapped.replace(initial), given)
+
+
+GRAFTING = Graformer(encoder_layers=1)
+SET_TWICE = "'tables' and another method both set the embedding tables"
 
 
 def test_a_run_of_another_model_needs_source_runs(tmp_path):
@@ -162,17 +167,34 @@ def test_a_translation_model_can_be_the_source(layout, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("layout", "layers", "method", "message"),
+    ("layout", "layers", "methods", "message"),
     [
         ("encoder_decoder", (2, 2), Graformer(), "set Model.layout='grafted'"),
         ("two_stage", (2, 2), Graformer(), "no layers of the target alone"),
         ("masked_lm", (2,), Graformer(), "no layers of the target alone"),
         ("grafted", (2, 1, 1), Graformer(), "encoder_layers=6, but the source passes 2 layers"),
+        ("grafted", (2, 1, 1), (GRAFTING, Tables()), SET_TWICE),
+        ("grafted", (2, 1, 1), (Tables(), GRAFTING), SET_TWICE),
+        (
+            "encoder_adaptor_decoder",
+            (2, 1, 1),
+            (LaMaTE(group=1), Tables(target=False, output=True)),
+            SET_TWICE,
+        ),
     ],
 )
-def test_unsupported_models_are_refused(layout, layers, method, message):
+def test_unsupported_models_are_refused(layout, layers, methods, message):
+    methods = methods if isinstance(methods, tuple) else (methods,)
     with pytest.raises(UserError, match=re.escape(message)):
-        build_model(Model(layout, layers, methods=(method,), **SIZES), VOCAB)
+        build_model(Model(layout, layers, methods=methods, **SIZES), VOCAB)
+
+
+@pytest.mark.parametrize("methods", [(), (Tables(),), (Tables(output=True),)])
+def test_the_trigger_has_the_vector_of_the_first_target_input(methods):
+    """It is a copy of it, also where the target has a table of its own."""
+    plan = build_model(Model("two_stage_trigger", (1, 1), methods=methods, **SIZES), VOCAB).plan
+    assert plan.table_of("trigger") == plan.table_of("target")
+    assert (plan.table_of("source") != plan.table_of("target")) is bool(methods)
 
 
 RULES = {

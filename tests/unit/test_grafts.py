@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.loading import load_config, save_config
-from mnmt_jax.config.sections import Mesh, Model, Train
+from mnmt_jax.config.sections import Mesh, Model, Optimizer, Train
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.distributed.sharding import make_mesh, tree_sharding
 from mnmt_jax.errors import UserError
@@ -93,8 +93,8 @@ def assert_all_equal(actual: dict, desired: dict) -> None:
         np.testing.assert_array_equal(actual[name], array, err_msg=name)
 
 
-def start(folders, parts, model: Model = NEW, **changes):
-    config = config_with(model)
+def start(folders, parts, model: Model = NEW, frozen=(), **changes):
+    config = dataclasses.replace(config_with(model), optimizer=Optimizer(frozen=frozen))
     config = dataclasses.replace(config, train=Train(methods=(Graft(parts),) if parts else ()))
     like = parameter_shapes(model, made_vocabulary().size)
     return read_initial_params(specs(folders, **changes), like, config, made_vocabulary())
@@ -266,7 +266,10 @@ def test_no_weight_is_copied_without_its_lora(tmp_path):
             start({"lm": folder}, (("lm", part, part),))
     assert start({"lm": folder}, (("lm", "layer_0/mlp", "layer_0/mlp"),))
     same = dataclasses.replace(NEW, lora_rank=2, lora=("query",))
-    mapped = start({"lm": folder}, (("lm", "layer_0", "layer_3"),), same)
+    part = ("lm", "layer_0", "layer_3")
+    with pytest.raises(UserError, match="no source run has .*, and Model.lora_rank=2 would freeze"):
+        start({"lm": folder}, (part,), same)
+    mapped = start({"lm": folder}, (part,), same, frozen=("layer_3/attention",))
     assert "layer_3/attention/query/lora_a" in mapped.sources
 
 

@@ -9,14 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config.sections import Model
+from mnmt_jax.config.sections import Config, Model, Optimizer
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.graformer import Graformer
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.tpdm import TPDM
+from mnmt_jax.methods.tuning_layers import TuningLayers
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.trainable_params import Trainable
+from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.initialization import read_initial_params
@@ -149,6 +155,77 @@ def test_lora_is_copied_to_lora_and_never_dropped(tmp_path):
         take(dataclasses.replace(model, lora_rank=3))
 
 
+TWO_STAGE = Model("two_stage", (1, 1), **SIZES)
+GRAFTED = Model("grafted", (2, 1, 1), **SIZES)
+BRANCHES = LanguageLayers(("en", "de", "fr"), mlp=8, frozen=("de",))
+
+
+@pytest.mark.parametrize(
+    ("model", "frozen", "message"),
+    [
+        (
+            dataclasses.replace(TWO_STAGE, methods=(Adaption(8),), lora_rank=2),
+            (),
+            "has adaption_input/wi, .*, and Model.lora_rank=2 would freeze .* in Optimizer.frozen",
+        ),
+        (
+            dataclasses.replace(TWO_STAGE, methods=(TPDM(1),), lora_rank=2),
+            (),
+            "has layer_0/disentangle, and Model.lora_rank=2",
+        ),
+        (
+            dataclasses.replace(TWO_STAGE, methods=(TuningLayers(),)),
+            ("layer_0", "embedding"),
+            r"has layer_0/tuning, .*, and Optimizer.frozen=\('layer_0', 'embedding'\) would",
+        ),
+        (
+            dataclasses.replace(TWO_STAGE, methods=(BRANCHES,)),
+            (),
+            r"has layer_1/mlp, and LanguageLayers.frozen=\('de',\) would",
+        ),
+    ],
+)
+def test_random_parameters_that_would_be_frozen_are_refused(model, frozen, message, tmp_path):
+    """They train where Optimizer.frozen names the copied parameters alone."""
+    write_random_run(tmp_path, TWO_STAGE)
+    shapes = parameter_shapes(model, made_vocabulary().size)
+
+    def read(model: Model, frozen: tuple[str, ...]) -> Config:
+        config = dataclasses.replace(config_with(model), optimizer=Optimizer(frozen=frozen))
+        assert read_initial_params([SourceRunSpec(tmp_path)], shapes, config, made_vocabulary())
+        return config
+
+    with pytest.raises(UserError, match=f"^--initialize_from=.*: no source run {message}"):
+        read(model, frozen)
+    trains_all = tuple(
+        dataclasses.replace(m, frozen=()) if m is BRANCHES else m for m in model.methods
+    )
+    model = dataclasses.replace(model, methods=trains_all)
+    config = read(model, ("layer_*/attention", "layer_*/mlp/wi", "embedding"))
+    trained = Trainable.from_config(model, config.optimizer)
+    assert all(
+        trained.trains(name)
+        for name in map(param_path, (p for p, _ in jax.tree_util.tree_leaves_with_path(shapes)))
+        if name.startswith("adaption") or "/tuning/" in name or "/disentangle/" in name
+    )
+
+
+def test_new_parameters_in_frozen_layers_of_a_method_are_refused(tmp_path):
+    for name, layout, layers in (("mlm", "masked_lm", (2,)), ("lm", "causal_lm", (1,))):
+        write_random_run(tmp_path / name, Model(layout, layers, **SIZES))
+    specs = [SourceRunSpec(tmp_path / name, name=name) for name in ("mlm", "lm")]
+
+    def read(**settings: str) -> None:
+        methods = Graformer(encoder_layers=2, **settings), TuningLayers()
+        model = dataclasses.replace(GRAFTED, methods=methods)
+        shapes = parameter_shapes(model, made_vocabulary().size)
+        read_initial_params(specs, shapes, config_with(model), made_vocabulary())
+
+    with pytest.raises(UserError, match="has layer_2/tuning, .*Graformer.decoder='freeze' would"):
+        read()
+    read(decoder="tune")
+
+
 def test_published_sizes_can_be_copied():
     """The counts of the paper: 12 decoder layers give 12 or 6 + 6, 24 give 24 or 12 + 12."""
     for layers in (12, 24):
@@ -159,17 +236,25 @@ def test_published_sizes_can_be_copied():
             assert names[f"layer_{layers - 1}"] == f"layer_{2 * layers - 1}"
 
 
+def test_only_the_widths_of_copied_layers_are_compared(tmp_path):
+    """A decoder can be copied whatever the width of its encoder."""
+    source = dataclasses.replace(ENCODER_DECODER, stage_mlp=(8, 24))
+    arrays = write_random_run(tmp_path, source)
+    _, params, _ = start((tmp_path, arrays), Model("two_stage", (2, 2), **SIZES))
+    assert_same(params["layer_3"]["mlp"], arrays["layer_5"]["mlp"])
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (Model(layout="prefix", stage_layers=(3,), **SIZES), "'prefix' has 3.*has 4 with a target"),
         (
             dataclasses.replace(ENCODER_DECODER, mlp=32, norm="post"),
-            "Model.mlp is 24 there, 32 here; Model.norm is 'pre' there, 'post' here",
+            "Model.norm is 'pre' there, 'post' here; make them equal",
         ),
         (
             dataclasses.replace(ENCODER_DECODER, stage_mlp=(24, 32)),
-            r"Model.stage_mlp is \(\) there, \(24, 32\) here",
+            r"'layer_2/mlp/wi/bias' is \(24,\) there, \(32,\) here; make the sizes equal",
         ),
     ],
 )

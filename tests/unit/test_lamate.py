@@ -228,6 +228,12 @@ def test_the_second_stage_copies_and_trains_all(tmp_path):
     assert {*Trainable.from_config(model, Optimizer()).names(arrays)} == flat(arrays).keys()
 
 
+def test_lora_beside_a_new_adaptor_and_decoder_is_refused(tmp_path):
+    write_random_run(tmp_path, Model("encoder_decoder", (4, 1), **SIZES))
+    with pytest.raises(UserError, match="has adaptor_fusion/weight.*and Model.lora_rank=2 would"):
+        read(tmp_path, model_of(lora_rank=2))
+
+
 def test_the_first_stage_trains_adaptor_and_decoder():
     model = model_of()
     trained = Trainable.from_config(model, Optimizer()).names(parameter_shapes(model, 20))

@@ -30,12 +30,14 @@ from mnmt_jax.design.method_registry import (
     library_methods,
     section_titles,
 )
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.t5x.parsed import parsed_config, register_methods
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.runs.run_directory import changed_fields
+from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.train_step import train_step
 from mnmt_jax.vocabulary.language_codes import find_code
 
@@ -204,6 +206,30 @@ def test_methods_edit_the_plan_in_order():
 
     plan_of(Model("two_stage", (1, 1), methods=(Watching(), Adaption(), Again())))
     assert names == [["stage_1_norm"], ["adaption_output", "stage_1_norm"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "bindings"),
+    [
+        ("back_translation", ["Data.max_segments=1"]),
+        ("cpo", ["Data.max_segments=1"]),
+        ("instructcl", ["InstruCL.layer=1"]),
+        ("mrasp2", ["MRASP2.layer=1"]),
+        ("lcs", ["LCS.languages=('en', 'de')"]),
+    ],
+)
+@pytest.mark.parametrize("layout", ["causal_lm", "masked_lm"])
+def test_methods_of_translators_refuse_language_models(name, bindings, layout):
+    """LCS biases a source, which a masked language model has."""
+    model = [f"Model.layout='{layout}'", "Model.stage_layers=(1,)", "Data.instruction='2'"]
+    config = load_config([], [*SMALL, *model, *bindings, binding_of(name)])
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    if (name, layout) == ("lcs", "masked_lm"):
+        assert Learner.from_config(config, 40, mesh)
+        return
+    reason = "the first stage of .* has no source" if name == "lcs" else ".* does not translate"
+    with pytest.raises(UserError, match=f"^{name}: {reason}; leave '{name}' out of"):
+        Learner.from_config(config, 40, mesh)
 
 
 @pytest.mark.parametrize(

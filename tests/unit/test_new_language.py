@@ -23,6 +23,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.importing import import_checkpoint
+from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.graft import Graft
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.shapes import parameter_shapes
@@ -51,7 +52,12 @@ MODELS = {
 LOGITS_ATOL = 1e-6
 
 
-def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -> Path:
+def make_run(
+    folder: Path,
+    model: Model,
+    vocabulary: Vocabulary | None = None,
+    frozen: tuple[str, ...] = (),
+) -> Path:
     """Write a run at step 0 with random parameters and zero rows for padding."""
     vocabulary = vocabulary or made_text.vocabulary()
     rng = np.random.default_rng(3)
@@ -63,7 +69,9 @@ def make_run(folder: Path, model: Model, vocabulary: Vocabulary | None = None) -
     instruction = "5" if model.layout == "encoder_decoder" else "1"
     data = Data(cache="old", tasks=tuple(TASKS), instruction=instruction)
     train = Train(methods=(Graft((("a", "embedding", "embedding"),)),))
-    config = Config(data, model, Optimizer(), train, Decode(buckets=(32,), batch=4), Mesh())
+    config = Config(
+        data, model, Optimizer(frozen=frozen), train, Decode(buckets=(32,), batch=4), Mesh()
+    )
     tree = jax.tree.map(LazyArray.of, params)
     record = {"origin": ("nobody", "random"), "tasks": TASKS, "contexts": CONTEXTS}
     write_run(folder, config, vocabulary, tree, **record)
@@ -183,6 +191,38 @@ def test_a_method_without_resize_param_is_refused(tmp_path, monkeypatch):
     ):
         add_language(run, new, grown())
     assert not new.exists()
+
+
+PREFIX = Model("prefix", (1,), **TINY)
+GRAFTED = Model("grafted", (1, 1, 1), methods=(Graformer(encoder_layers=1),), **TINY)
+
+
+@pytest.mark.parametrize(
+    ("model", "frozen", "message"),
+    [
+        (
+            PREFIX,
+            ("embed*",),
+            r"Optimizer.frozen=\('embed\*',\) freezes 'embedding', .* of 'nl' could",
+        ),
+        (
+            dataclasses.replace(PREFIX, lora_rank=2),
+            (),
+            "Model.lora_rank=2 freezes .*merge its LoRA",
+        ),
+        (GRAFTED, (), "Graformer.decoder='freeze' freezes 'target_embedding', .*Train.steps=0"),
+    ],
+)
+def test_a_run_that_freezes_its_tables_is_refused(model, frozen, message, tmp_path):
+    """No training of the new run could change the rows of the language."""
+    run = make_run(tmp_path / "run", model, frozen=frozen)
+    with pytest.raises(UserError, match=f"^{tmp_path}/run: {message}"):
+        add_language(run, tmp_path / "new", grown())
+    assert not (tmp_path / "new").exists()
+    trains = dataclasses.replace(model, lora_rank=0)
+    if model is GRAFTED:
+        trains = dataclasses.replace(model, methods=(Graformer(decoder="tune", encoder_layers=1),))
+    add_language(make_run(tmp_path / "trains", trains), tmp_path / "new", grown())
 
 
 FOREIGN = {

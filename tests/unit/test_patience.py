@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 
 import pytest
 
 from mnmt_jax.config.sections import Train
+from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.errors import UserError
+from mnmt_jax.runs.parameters import available_steps, best_steps
 from mnmt_jax.training.train import train
-from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.made_run import (
+    assert_same_training,
+    make_cache,
+    make_config,
+    random_pairs,
+    records,
+)
+from tests.unit import made_text
 from tests.unit.test_train import stop_after
 
 
@@ -18,12 +28,13 @@ def cache(tmp_path_factory):
     return make_cache(tmp_path_factory.mktemp("patience"))
 
 
-def configure(cache, patience, rate=0.0):
+def configure(cache, patience, rate=0.0, **train_fields):
     """Return a configuration; with a learning rate of 0, no validation improves."""
+    every = {"steps": 8, "eval_every": 1, "save_every": 1, "log_every": 1}
     return make_config(
         cache,
         optimizer={"learning_rate": rate, "initial_learning_rate": rate, "schedule": "constant"},
-        train={"steps": 8, "eval_every": 1, "save_every": 1, "log_every": 1, "patience": patience},
+        train={**every, "patience": patience} | train_fields,
     )
 
 
@@ -61,3 +72,53 @@ def test_an_improving_run_continues(cache, tmp_path, one_device, kept_programs):
 def test_patience_must_be_a_multiple_of_validation():
     with pytest.raises(UserError, match="Train.patience=150 must be a multiple of Train.eval_eve"):
         Train(eval_every=100, save_every=100, patience=150)
+
+
+def test_the_best_of_equal_checkpoints_is_kept(cache, tmp_path, capfd, one_device, kept_programs):
+    run = tmp_path / "run"
+    assert train(configure(cache, 4, keep_last=2), run) is None
+    assert available_steps(run / "checkpoints") == [1, 4, 5]
+    assert best_steps(run, 1) == [1]
+    assert "in 4 updates after step 1, the best (--step=best)" in capfd.readouterr().err
+
+
+def test_a_best_validation_without_a_checkpoint_is_not_named(
+    cache, tmp_path, capfd, one_device, kept_programs
+):
+    run = tmp_path / "run"
+    assert train(configure(cache, 3, save_every=2), run) is None
+    assert best_steps(run, 1) == [2]
+    stderr = capfd.readouterr().err
+    assert "no better validation in 3 updates after step 1" in stderr and "the best" not in stderr
+
+
+@pytest.fixture(scope="module")
+def centric_cache(tmp_path_factory):
+    """One direction from English, trained on and validated."""
+    splits = {"train": lambda: random_pairs(40, 1), "validation": lambda: random_pairs(6, 2)}
+    folder = tmp_path_factory.mktemp("centric") / "cache"
+    task = TaskSource("made_en_de", "en", "de", splits)
+    write_cache(folder, [task], vocabulary=made_text.vocabulary())
+    return folder
+
+
+@pytest.mark.parametrize("best_by", ["zero_shot", "to_english/nll"])
+def test_a_group_without_tasks_is_named(best_by, centric_cache, tmp_path, capfd, one_device):
+    """It would have no effect on patience and the checkpoints that are kept."""
+    measure = best_by.removeprefix("zero_shot").removeprefix("to_english")
+    groups = [f"'{name}{measure}'" for name in ("supervised", "from_english", "all")]
+    reason = f"Train.best_by='{best_by}' measures none of the validation tasks; {groups[0]}, "
+    with pytest.raises(UserError, match=f"Train.patience=3: {reason}"):
+        train(configure(centric_cache, 3, best_by=best_by), tmp_path / "run")
+    assert not (tmp_path / "run" / "config.gin").exists()
+    assert train(configure(centric_cache, 0, best_by=best_by, steps=1), tmp_path / "run") is None
+    stderr = capfd.readouterr().err
+    assert reason in stderr and "no checkpoint is kept as the best" in stderr
+    assert all(group in stderr for group in groups)
+
+
+def test_patience_without_validation_is_refused(centric_cache, tmp_path):
+    config = configure(centric_cache, 3)
+    data = dataclasses.replace(config.data, validation_examples=0)
+    with pytest.raises(UserError, match="patience=3: Data.validation_examples=0 validates nothing"):
+        train(dataclasses.replace(config, data=data), tmp_path / "run")

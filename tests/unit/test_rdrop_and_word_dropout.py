@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh
+from mnmt_jax.design.generated_batch import BatchChange, GenerationModel
+from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation
@@ -51,6 +53,19 @@ def learner_of(*methods, **changes) -> Learner:
 def batch_of(repeats: int = 1):
     """Return the batch of register models in the tests of unlikelihood; rows times `repeats`."""
     return {name: jnp.tile(array, (repeats, 1)) for name, array in setting()[-1].items()}
+
+
+def test_changes_of_batches_read_the_prefix_of_the_run():
+    """A tag at the start of the target is part of what is not generated."""
+    learner, lengths = learner_of(METHODS["word_dropout"]), []
+
+    def change(model: GenerationModel) -> Batch:
+        lengths.append(model.prefix_length)
+        return {}
+
+    learner = dataclasses.replace(learner, prefix_length=2, batch_changes=(BatchChange(change),))
+    _changed(learner, {}, batch_of(), None)
+    assert lengths == [2]
 
 
 def test_word_dropout_replaces_pieces_of_inputs_at_its_rates():

@@ -7,14 +7,21 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from flax import traverse_util
 
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Model
 from mnmt_jax.cost.configurations import parameter_counts
 from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.plan import Sublayer
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop import fairseq, huggingface
+from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.tpdm import TPDM
+from mnmt_jax.methods.tuning_layers import TuningLayers
 from mnmt_jax.model.flops import Sentence, forward_flops
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.sublayers import FeedForward, plain_plan
 from mnmt_jax.papers.experiments import experiments, training_config
 from mnmt_jax.papers.tables import find_table, load_papers
 from tests.sample_batches import VOCAB, make, pack, small_config, spans_of
@@ -40,6 +47,41 @@ def test_stages_have_their_widths(name):
     compiled = jax.jit(lambda p, b: model.apply({"params": p}, b)).lower(params, batch).compile()
     counted = forward_flops(config, layout, VOCAB, Sentence(source=32, target=24))
     assert counted < compiled.cost_analysis()["flops"] < 1.10 * counted
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (LanguageLayers(("en", "de"), mlp=8), {"layer_2/mlp": 40, "layer_3/mlp": 40}),
+        (TuningLayers(), {"layer_0/tuning": 24, "layer_3/tuning": 40}),
+        (TuningLayers(mlp=8), {"layer_0/tuning": 8, "layer_3/tuning": 8}),
+        (TPDM(layer=1), {"critic/mlp": 24}),
+        (TPDM(layer=2), {"critic/mlp": 24}),
+    ],
+)
+def test_methods_keep_the_widths_of_the_stages(method, expected):
+    sizes = {"embed": 16, "mlp": 12, "heads": 2, "stage_mlp": (24, 40)}
+    model = Model("encoder_decoder", (2, 2), methods=(method,), **sizes)
+    shapes = traverse_util.flatten_dict(parameter_shapes(model, VOCAB), sep="/")
+    widths = {name: shapes[f"{name}/wi/kernel"].shape[1] for name in expected}
+    assert widths == expected
+    assert shapes["layer_0/mlp/wi/kernel"].shape == (16, 24)
+
+
+def test_the_critic_of_a_later_stage_has_its_width():
+    model = Model("two_stage", (1, 1), embed=16, heads=2, stage_mlp=(24, 40), methods=(TPDM(2),))
+    assert parameter_shapes(model, VOCAB)["critic"]["mlp"]["wi"]["kernel"].shape == (16, 40)
+
+
+@pytest.mark.parametrize(("dropout", "expected"), [(None, 0.2), (0.0, 0.0), (0.4, 0.4)])
+def test_a_feed_forward_with_branches_keeps_its_settings(dropout, expected):
+    model = Model("encoder_decoder", (1, 1), embed=16, heads=2, dropout=0.2)
+    plan = plain_plan(model, LAYOUTS["encoder_decoder"].with_layers((1, 1)))
+    shared = FeedForward(model, 24, activation="gelu", dropout=dropout)
+    plan = plan.with_layers(lambda _, layer: (*layer[:-1], Sublayer("mlp", shared, "pre")))
+    edited = LanguageLayers(("en", "de")).edit(plan, model)
+    kind = list(edited.layers())[1][1][-1].kind
+    assert (kind.hidden, kind.activation, kind.dropout) == (24, "gelu", expected)
 
 
 def test_equal_widths_are_those_of_mlp():

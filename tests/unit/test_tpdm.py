@@ -17,12 +17,14 @@ import pytest
 
 from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.position_losses import chance_loss, critic_loss, information
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.train import train
 from tests.applied import apply
 from tests.made_run import assert_same_training, make_cache, make_config, records
@@ -159,6 +161,25 @@ def test_a_critic_may_move_several_times_at_its_own_rate(cache):
     assert int(after.opt_state["critic"].updates) == 2 * int(after.opt_state[""].updates) == 2
     moved = by_hand_twice(learner, critic, state, batch)
     assert_close(after.params["critic"], jax.device_get(moved["critic"]), ATOL)
+
+
+def test_the_critics_rate_follows_the_updates_of_the_run(cache):
+    """A constant gradient moves a parameter by the learning rate, in each step of an update."""
+    config = make_config(
+        cache,
+        model={**SIZES, "heads": 4, "methods": (dataclasses.replace(METHOD, critic_steps=4),)},
+        optimizer={"schedule": "cosine", "warmup_steps": 2, "eps": 1e-12},
+        train={"steps": 12},
+    )
+    learner = Learner.from_config(config, 20, make_mesh(Mesh(), jax.devices()[:1]))
+    (critic, _), params = learner.player_updates, {"critic": {"bias": jnp.zeros(4)}}
+    state, shifts = critic.optimizer.init(params), []
+    for _ in range(10 * critic.steps):
+        updates, state = critic.optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        shifts.append(float(jnp.abs(updates["critic"]["bias"]).max()))
+    expected = np.repeat([float(learner.schedule(jnp.int32(step))) for step in range(10)], 4)
+    np.testing.assert_allclose(shifts, expected, rtol=1e-4)
+    assert expected[-1] > 0
 
 
 def by_hand_twice(learner, turn, state, batch):

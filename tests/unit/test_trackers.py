@@ -299,7 +299,7 @@ def test_only_the_first_process_opens_trackers(fragile, tmp_path):
 )
 def test_a_session_tells_trackers_how_it_ended(step, error, status):
     ends = []
-    resource = types.SimpleNamespace(close=lambda **_: None, publish=lambda: None)
+    resource = types.SimpleNamespace(close=lambda **_: None, publish=lambda **_: None)
     session = Session(
         **dict.fromkeys(("lock", "state", "saved_step")),
         batches=resource,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import signal
 
 import jax
@@ -30,6 +31,7 @@ from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.losses import token_loss
 from mnmt_jax.training.open_run import open_session
 from mnmt_jax.training.session import Session
+from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.state import create_state, make_init
 from mnmt_jax.training.train import train
 from mnmt_jax.training.train_step import train_step
@@ -200,6 +202,20 @@ def test_a_restart_without_a_checkpoint_is_reported(cache, tmp_path, monkeypatch
             train(make_config(cache), tmp_path / "run")
         assert not steps_of(tmp_path / "run")
         assert (message in capfd.readouterr().err) == is_restart
+
+
+def test_a_start_at_step_0_keeps_no_origin_and_average(cache, undisturbed_run, tmp_path):
+    """They are of the start before, whose checkpoints are gone."""
+    run, config = tmp_path / "run", make_config(cache)
+    none = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=0))
+    train(none, run, [SourceRunSpec(undisturbed_run)])
+    average_checkpoints(run, [0])
+    assert (run / "origin.json").is_file() and load_params(run, "average")[1] == 0
+    assert train(none, run) is None  # continues
+    assert (run / "origin.json").is_file() and (run / "average").is_dir()
+    shutil.rmtree(run / "checkpoints")
+    assert train(none, run) is None
+    assert not (run / "origin.json").exists() and not (run / "average").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 
 import pytest
@@ -93,6 +94,10 @@ def test_training_ends_without_a_better_score_also_after_an_interruption(
 def test_settings_that_cannot_translate_are_refused(cache, tmp_path):
     with pytest.raises(UserError, match="Train.translate_pairs=2: pass scorer=mnmt_jax.evaluation"):
         train(configure(cache), tmp_path / "run")
+    with pytest.raises(UserError, match="=2: Model.layout='causal_lm' is .*translate_pairs=0"):
+        model = dataclasses.replace(configure(cache).model, layout="causal_lm")
+        config = dataclasses.replace(configure(cache), model=model)
+        train(config, tmp_path / "run", scorer=MadeScores())
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
