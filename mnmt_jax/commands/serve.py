@@ -133,6 +133,11 @@ def _limit_threads(
 def _load_job(
     run: str, flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> SentenceJob:
+    """Return the job of a run.
+
+    Raises:
+        UserError: if the run cannot be served with these settings.
+    """
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translator import Translator
 
@@ -141,7 +146,7 @@ def _load_job(
         translator = Translator.load_replicas(run, flags.replicas, flags.step, **files)
     else:
         translator = Translator.load(run, flags.step, **files)
-    return SentenceJob.create(
+    job = SentenceJob.create(
         translator,
         pivot=flags.pivot,
         beam_size=flags.beam_size,
@@ -149,6 +154,12 @@ def _load_job(
         retry_pivot=flags.retry_pivot or None,
         lid=flags.lid,
     )
+    if weight := job.decode.source_contrast:
+        raise UserError(
+            f"--run={run}: Decode.source_contrast={weight:g} contrasts sentences with others, "
+            "which a server does not do; add --gin.Decode.source_contrast=0"
+        )
+    return job
 
 
 def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:

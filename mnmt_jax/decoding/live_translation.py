@@ -305,7 +305,7 @@ class _Pool(Generic[Key]):
         numbers = range(self._next_number, self._next_number + count)
         self._next_number += count
         self._searched.update(zip(numbers, entries, strict=True))
-        numbered = [(entry.line.number, entry.encoded) for entry in entries]
+        seeded = [(entry.line.seed, entry.encoded) for entry in entries]
         shape = {"bucket": self._shape.bucket, "steps": self._shape.steps, "size": size}
-        batch = make_batch(self._model, numbered, self._decode, **shape)
+        batch = make_batch(self._model, seeded, self._decode, **shape)
         return Admission(numbers, *batch)

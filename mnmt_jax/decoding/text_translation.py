@@ -131,6 +131,7 @@ class LineOfText:
         target: code of the target language.
         aligned: whether its translation is aligned to it.
         terms: texts that the translation must or must not have.
+        index: index among the lines of its text that are translated together, from 0.
     """
 
     text: str
@@ -138,11 +139,19 @@ class LineOfText:
     target: str
     aligned: bool = False
     terms: LineTerms = NO_TERMS
+    index: int = 0
 
-    def numbered(self, number: int) -> Line:
-        """Return the line with a number, as jobs take it."""
-        languages = self.source, self.target
-        return Line(number, self.text, *languages, aligned=self.aligned, terms=self.terms)
+    def numbered(self, number: int, *, sampling_index: int | None = None) -> Line:
+        """Return the line with a number, as jobs take it; arguments as of `Line`."""
+        return Line(
+            number,
+            self.text,
+            self.source,
+            self.target,
+            aligned=self.aligned,
+            terms=self.terms,
+            sampling_index=sampling_index,
+        )
 
 
 def last_retry(pieces: Iterable[Translation]) -> str | None:
@@ -165,25 +174,32 @@ def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str
         fits: whether the model takes a line of a language whole.
     """
     plans = [_DocumentPlan(text, fits) if text.markup else _TextPlan(text, fits) for text in texts]
-    sentences = [sentence for plan in plans for sentence in plan.sentences]
-    yield from _translate(sentences)
+    by_text: list[Sequence[_Sentence | MarkedSentence]] = [plan.sentences for plan in plans]
+    yield from _translate(by_text)
     for _ in range(_REPEATS):
-        sentences = [
-            sentence
-            for sentence in sentences
-            if not sentence.keeps_placeholders() and sentence.split_at_placeholders()
+        by_text = [
+            [
+                sentence
+                for sentence in sentences
+                if not sentence.keeps_placeholders() and sentence.split_at_placeholders()
+            ]
+            for sentences in by_text
         ]
-        if sentences:
-            yield from _translate(sentences)
+        if any(by_text):
+            yield from _translate(by_text)
     return [plan.result() for plan in plans]
 
 
 def _translate(
-    sentences: Sequence[_Sentence | MarkedSentence],
+    by_text: Sequence[Sequence[_Sentence | MarkedSentence]],
 ) -> Generator[list[LineOfText], Sequence[Translation], None]:
-    lines = [line for sentence in sentences for line in sentence.lines()]
+    """Translate the sentences of each text."""
+    lines: list[LineOfText] = []
+    for sentences in by_text:
+        of_text = [line for sentence in sentences for line in sentence.lines()]
+        lines += (dataclasses.replace(line, index=n) for n, line in enumerate(of_text))
     translations = iter((yield lines) if lines else ())
-    for sentence in sentences:
+    for sentence in itertools.chain(*by_text):
         sentence.take(translations)
 
 

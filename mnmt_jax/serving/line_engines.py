@@ -76,7 +76,10 @@ class BatchEngine:
             yield entry[0], error
 
     def _translate(self, entries: Sequence[tuple[int, Line]]) -> Iterator[Result]:
-        lines = [dataclasses.replace(line, number=n) for n, (_, line) in enumerate(entries)]
+        lines = [
+            dataclasses.replace(line, number=n, sampling_index=line.seed)
+            for n, (_, line) in enumerate(entries)
+        ]
         for line, translation in self._translate_lines(lines):
             yield entries[line.number][0], translation
 
@@ -85,13 +88,12 @@ class JobEngine:
     """Translates lines of a job by continuous batching, and others in batches of their own.
 
     Args:
-        job: the model and settings of the search. All lines are translated in batches with a pivot
-            or source contrast, which look at lines together, and in an engine without slots.
+        job: the model and settings of the search, without source contrast. All lines are translated
+            in batches with a pivot, and in an engine without slots.
     """
 
     def __init__(self, job: TranslationJob) -> None:
-        looks_at_others = job.pivot is not None or job.decode.source_contrast
-        self._is_live = job.has_slots and not looks_at_others
+        self._is_live = job.has_slots and job.pivot is None
         self._live = LiveTranslation[int](job)
         self._batches = BatchEngine(lambda lines: TranslationJob.search(job, lines))
 

@@ -98,7 +98,10 @@ class LiveBatcher:
             TooManyLines: if there are more lines than may wait.
             Stopped: if the batcher has been stopped.
         """
-        waiting = [_Waiting(line.numbered(0), concurrent.futures.Future()) for line in lines]
+        waiting = [
+            _Waiting(line.numbered(0, sampling_index=line.index), concurrent.futures.Future())
+            for line in lines
+        ]
         with self._changed:
             if self._stops:
                 raise Stopped

@@ -124,6 +124,15 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def test_source_contrast_is_refused(tmp_path, monkeypatch):
+    run = write_made_run(tmp_path / "run", made_translator("1", "register", source_contrast=0.5))
+    monkeypatch.setenv("PJRT_NPROC", "8")  # else `main` sets it, for the whole process
+    monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", "--port=0"])
+    message = f"--run={run}: Decode.source_contrast=0.5 .*; add --gin.Decode.source_contrast=0$"
+    with pytest.raises(UserError, match=message):
+        serve.main()
+
+
 def test_an_address_in_use_is_one_line(tmp_path, monkeypatch):
     run = write_made_run(tmp_path / "run", made_translator("1", "register"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
