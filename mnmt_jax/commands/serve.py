@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -101,10 +102,16 @@ def main() -> None:
         # The threads of HTTP and of the search hand the interpreter over often; its default of 5 ms
         # is as long as a small search.
         sys.setswitchinterval(1e-4)
+        signal.signal(signal.SIGTERM, _exit)  # uvicorn raises the signal again when it has stopped
         try:
             server.run([listener])
         finally:
             service.stop()
+
+
+def _exit(number: int, _: object) -> NoReturn:
+    """End the command as the default handler of a signal does, but after `finally`."""
+    raise SystemExit(128 + number)
 
 
 def _limit_threads(
