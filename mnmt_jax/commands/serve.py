@@ -92,7 +92,7 @@ def main() -> None:
     application = create_app(service, ready.is_set)
     server = Server(make_config(application, settings))
     with _listen(settings) as listener:
-        _say_served(runs, jobs, settings, f"http://{settings.host}:{listener.getsockname()[1]}")
+        _say_served(runs, jobs, settings, _address(listener, settings))
         if not settings.database:
             say(
                 "glossaries and usage are kept in memory until the server ends; "
@@ -196,18 +196,28 @@ def _say_served(
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Return a socket that listens.
+    """Return a socket that listens; `::` takes connections of IPv4, too.
 
     Raises:
-        UserError: if the address is in use or not of this machine.
+        UserError: if the address is in use, unknown or not of this machine.
     """
+    address = settings.host, settings.port
     try:
-        return socket.create_server((settings.host, settings.port))
+        if ":" not in settings.host:
+            return socket.create_server(address)
+        both = socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=both)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # as Python completes it
         raise UserError(
             f"--host={settings.host} --port={settings.port}: {reason}; choose another"
         ) from error
+
+
+def _address(listener: socket.socket, settings: Settings) -> str:
+    """Return the address of the server as clients write it."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{listener.getsockname()[1]}"
 
 
 def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:

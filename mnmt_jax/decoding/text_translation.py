@@ -70,12 +70,15 @@ class TextTranslation:
         sentences: its sentences, in order, without tags.
         markup: kind of markup of the text.
         checks: results of its checks, if they were asked for.
+        alternatives: the text with other hypotheses of its only sentence, best first; none with
+            markup, because hypotheses have no tags.
     """
 
     text: str
     sentences: tuple[SentenceTranslation, ...]
     markup: Markup = ""
     checks: TranslationChecks | None = None
+    alternatives: tuple[str, ...] = ()
 
     @property
     def pieces(self) -> list[Translation]:
@@ -271,14 +274,27 @@ class _Sentence:
 
     def translated(self) -> str:
         """Return the translated sentence in one line."""
-        translations = iter(self._translations)
-        text = ""
+        return self._joined([translation.text for translation in self._translations])
+
+    def alternatives(self) -> list[str]:
+        """Return what `translated` is with other hypotheses that keep the placeholders.
+
+        There are none of a sentence that was translated in pieces.
+        """
+        if len(self._translations) != 1:
+            return []
+        texts = [self._joined([other.text]) for other in self._translations[0].hypotheses[1:]]
+        return [text for text in texts if keeps_placeholders(self.source, text)]
+
+    def _joined(self, translations: Iterable[str]) -> str:
+        """Return the pieces with these translations in one line."""
+        translations, text = iter(translations), ""
         for piece, after in self._pieces:
             if not has_letters(piece):
                 text += piece + after
                 continue
             leading, _, trailing = split_spaces(piece)
-            text += leading + next(translations).text + trailing + after
+            text += leading + next(translations) + trailing + after
         if self._is_capitals:
             text = change_around_placeholders(text, str.upper)
         return text
@@ -303,9 +319,9 @@ class _Sentence:
             present_forbidden_terms(terms, text, ignore_case=ignore_case),
         )
 
-    def restored(self) -> str:
-        """Return the translated sentence with the line breaks of the sentence."""
-        return restore_line_breaks(self.translated(), self._breaks, self._text.target)
+    def restored(self, text: str) -> str:
+        """Return a translation in one line with the line breaks of the sentence."""
+        return restore_line_breaks(text, self._breaks, self._text.target)
 
 
 class _TextPlan:
@@ -323,14 +339,25 @@ class _TextPlan:
 
     def result(self) -> TextTranslation:
         """Return the translated text."""
-        text, needs_space = "", False
+        text = self._joined([sentence.translated() for sentence in self.sentences])
+        others = self.sentences[0].alternatives() if len(self.sentences) == 1 else []
+        alternatives = dict.fromkeys(self._joined([other]) for other in others)
+        return TextTranslation(
+            text,
+            tuple(sentence.result() for sentence in self.sentences),
+            alternatives=tuple(other for other in alternatives if other != text),
+        )
+
+    def _joined(self, translations: Sequence[str]) -> str:
+        """Return the text with these translations of its sentences."""
+        remaining, text, needs_space = iter(translations), "", False
         for part in self._parts:
             is_sentence = isinstance(part, _Sentence)
             if is_sentence and needs_space:
                 text += " "
-            text += part.restored() if isinstance(part, _Sentence) else part.text
+            text += part.restored(next(remaining)) if isinstance(part, _Sentence) else part.text
             needs_space = is_sentence and not is_spaceless(self._text.target)
-        return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
+        return text
 
 
 class _DocumentPlan:

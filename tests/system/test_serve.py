@@ -23,6 +23,7 @@ from mnmt_jax.commands import serve
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.usage import read_usage
 from tests.fresh_process import PATIENCE
 from tests.unit.made_language_model import write_made_run
@@ -147,3 +148,27 @@ def test_an_address_in_use_is_one_line(tmp_path, monkeypatch):
         monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", f"--port={port}"])
         with pytest.raises(UserError, match=f"--port={port}: Address already in use; choose anoth"):
             serve.main()
+
+
+def test_a_host_that_is_unknown_is_one_line(monkeypatch):
+    def unknown(*args, **options):
+        raise OSError(-2, f"Name or service not known (while attempting to bind on {args[0]})")
+
+    monkeypatch.setattr(socket, "create_server", unknown)
+    with pytest.raises(
+        UserError, match=r"--host=no\.invalid .*: Name or service not known; choose"
+    ):
+        serve._listen(Settings(host="no.invalid"))
+
+
+@pytest.mark.parametrize(("host", "others"), [("::1", []), ("::", ["127.0.0.1"])])
+def test_ipv6_is_served(host, others):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with serve._listen(Settings(host=host, port=0)) as listener:
+        port = listener.getsockname()[1]
+        assert serve._address(listener, Settings(host=host)) == f"http://[{host}]:{port}"
+        for address in ("::1", *others):
+            socket.create_connection((address, port), PATIENCE).close()
