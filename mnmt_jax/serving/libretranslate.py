@@ -23,9 +23,9 @@ from mnmt_jax.serving.request_fields import (
     user_of,
 )
 from mnmt_jax.serving.service import (
-    Answer,
     RefusedError,
     TranslationOptions,
+    TranslationResult,
     TranslationService,
 )
 from mnmt_jax.vocabulary.language_codes import canonical_code
@@ -123,7 +123,7 @@ def _listed(code: str) -> str:
     return "zh-Hans" if canonical == "zh" else canonical.replace("_", "-")
 
 
-def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:
+def _response(answers: list[TranslationResult], single: bool, alternatives: int) -> dict[str, Any]:
     texts = [answer.translation.text for answer in answers]
     response: dict[str, Any] = {"translatedText": texts[0] if single else texts}
     detected = [
@@ -147,7 +147,7 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     return response
 
 
-def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
+def _lacking_terms(answers: Sequence[TranslationResult]) -> dict[str, list[list[str]]]:
     """Return terms of the glossary that translations lack or must not have, if there are any."""
     names = ("missingTerms", "forbiddenTerms")
     lacking = [lacking_terms(answer.translation, names) for answer in answers]
