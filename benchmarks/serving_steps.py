@@ -118,13 +118,13 @@ class _TimedEngine(JobEngine):
         self._profile = profile
         self._client = time.pthread_getcpuclockid(threading.get_ident())
 
-    def add(self, lines: Sequence[tuple[int, Line]]) -> None:
+    def add(self, lines: Sequence[tuple[int, Line]], *, longest: bool = False) -> None:
         """Add lines; the first call starts the measurement."""
         if not self.times:
             self._record()
             if self._profile:
                 self.profiler.enable()
-        super().add(lines)
+        super().add(lines, longest=longest)
 
     def run(self) -> Iterator[Result]:
         """Run one program."""

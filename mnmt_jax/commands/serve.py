@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -91,7 +92,7 @@ def main() -> None:
     application = create_app(service, ready.is_set)
     server = Server(make_config(application, settings))
     with _listen(settings) as listener:
-        _say_served(runs, jobs, settings, f"http://{settings.host}:{listener.getsockname()[1]}")
+        _say_served(runs, jobs, settings, _address(listener, settings))
         if not settings.database:
             say(
                 "glossaries and usage are kept in memory until the server ends; "
@@ -101,10 +102,16 @@ def main() -> None:
         # The threads of HTTP and of the search hand the interpreter over often; its default of 5 ms
         # is as long as a small search.
         sys.setswitchinterval(1e-4)
+        signal.signal(signal.SIGTERM, _exit)  # uvicorn raises the signal again when it has stopped
         try:
             server.run([listener])
         finally:
             service.stop()
+
+
+def _exit(number: int, _: object) -> NoReturn:
+    """End the command as the default handler of a signal does, but after `finally`."""
+    raise SystemExit(128 + number)
 
 
 def _limit_threads(
@@ -133,6 +140,11 @@ def _limit_threads(
 def _load_job(
     run: str, flags: argparse.Namespace, gin_files: Sequence[str], bindings: Sequence[str]
 ) -> SentenceJob:
+    """Return the job of a run.
+
+    Raises:
+        UserError: if the run cannot be served with these settings.
+    """
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translator import Translator
 
@@ -141,7 +153,7 @@ def _load_job(
         translator = Translator.load_replicas(run, flags.replicas, flags.step, **files)
     else:
         translator = Translator.load(run, flags.step, **files)
-    return SentenceJob.create(
+    job = SentenceJob.create(
         translator,
         pivot=flags.pivot,
         beam_size=flags.beam_size,
@@ -149,6 +161,12 @@ def _load_job(
         retry_pivot=flags.retry_pivot or None,
         lid=flags.lid,
     )
+    if weight := job.decode.source_contrast:
+        raise UserError(
+            f"--run={run}: Decode.source_contrast={weight:g} contrasts sentences with others, "
+            "which a server does not do; add --gin.Decode.source_contrast=0"
+        )
+    return job
 
 
 def _exported(job: SentenceJob, settings: Settings) -> SentenceJob:
@@ -178,18 +196,28 @@ def _say_served(
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Return a socket that listens.
+    """Return a socket that listens; `::` takes connections of IPv4, too.
 
     Raises:
-        UserError: if the address is in use or not of this machine.
+        UserError: if the address is in use, unknown or not of this machine.
     """
+    address = settings.host, settings.port
     try:
-        return socket.create_server((settings.host, settings.port))
+        if ":" not in settings.host:
+            return socket.create_server(address)
+        both = socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=socket.AF_INET6, dualstack_ipv6=both)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # as Python completes it
         raise UserError(
             f"--host={settings.host} --port={settings.port}: {reason}; choose another"
         ) from error
+
+
+def _address(listener: socket.socket, settings: Settings) -> str:
+    """Return the address of the server as clients write it."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{listener.getsockname()[1]}"
 
 
 def _prepare(jobs: Mapping[str, SentenceJob], settings: Settings, ready: threading.Event) -> None:

@@ -214,7 +214,7 @@ def main() -> None:
             pairs = job.in_order(lines, report=report)
             records = (make_record(*pair) for pair in pairs)
             marked = write(records, file)
-    _report_events(bad, marked, job.decode)
+    _report_events(bad, marked, job)
 
 
 def _make_job(translator: Translator, flags: argparse.Namespace) -> TranslationJob:
@@ -309,14 +309,15 @@ class _Marked:
         self.characters.update(unknown)
 
 
-def _report_events(bad_lines: BadLines, marked: _Marked, decode: Decode) -> None:
+def _report_events(bad_lines: BadLines, marked: _Marked, job: TranslationJob) -> None:
     """Print warnings about bad, uncontrasted, truncated and limited lines."""
+    decode = job.decode
     for reason, what, remedy in (
         ("bad_utf8", "not UTF-8", "convert the input"),
         ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
     ):
         _warn_lines(bad_lines.get(reason, []), "line", f"{what}, treated as blank", remedy)
-    if decode.source_contrast:
+    if job.contrasts_lines:
         _warn_lines(
             marked.alone,
             "line",

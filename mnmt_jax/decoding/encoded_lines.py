@@ -45,7 +45,7 @@ class Line:
     """A line to translate.
 
     Attributes:
-        number: index in the full input, from 0; seeds sampling.
+        number: index in the full input, from 0.
         text: the source text.
         source_lang: code of the source language.
         target_lang: code of the target language.
@@ -54,6 +54,7 @@ class Line:
         terms: texts that the translation must or must not have.
         auxiliary: translation of the text that the source has too, and its language; None for a
             plain source (`mnmt_jax.data.parallel_prompts`).
+        sampling_index: seeds sampling; None is the number.
     """
 
     number: int
@@ -64,6 +65,12 @@ class Line:
     aligned: bool = False
     terms: LineTerms = NO_TERMS
     auxiliary: tuple[str, str] | None = None
+    sampling_index: int | None = None
+
+    @property
+    def seed(self) -> int:
+        """What seeds sampling of the line, beside `Decode.seed`."""
+        return self.number if self.sampling_index is None else self.sampling_index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,8 +236,8 @@ def make_batch(
 
     Args:
         inference_model: the model.
-        lines: number in the full input, and encoding, of each line; all with terms of one shape,
-            or without terms.
+        lines: seed (`Line.seed`) and encoding of each line; all with terms of one shape, or without
+            terms.
         decode: settings of the search.
         bucket: length of the sources.
         steps: maximum number of generated tokens, with eos.
@@ -278,9 +285,9 @@ def _contrast(lines: Sequence[tuple[int, EncodedLine]], prefix: np.ndarray) -> C
 
 
 def _rngs(lines: Sequence[tuple[int, EncodedLine]], decode: Decode, size: int) -> jax.Array:
-    """Return the key of each line, by its number."""
+    """Return the key of each line, by its seed."""
     ids = np.zeros(size, np.int32)
-    ids[: len(lines)] = [number for number, _ in lines]
+    ids[: len(lines)] = [seed for seed, _ in lines]
     return sentence_rngs(decode.seed, jnp.asarray(ids))
 
 

@@ -114,29 +114,37 @@ class LiveTranslation(Generic[Key]):
         check_search(self._model, self._decode)
         self._pools: dict[Shape, _Pool[Key]] = {}
         self._blank: list[_Entry[Key]] = []
+        self._finished: dict[Key, _Entry[Key]] = {}  # lines that left their pool in this program
 
     def __len__(self) -> int:
         """Number of lines that wait or are searched."""
-        return len(self._blank) + sum(map(len, self._pools.values()))
+        return len(self._blank) + len(self._finished) + sum(map(len, self._pools.values()))
 
-    def add(self, lines: Sequence[tuple[Key, Line]]) -> None:
+    def add(self, lines: Sequence[tuple[Key, Line]], *, longest: bool = False) -> None:
         """Add lines.
 
         Args:
             lines: lines, each with a key that `run` returns.
+            longest: whether they are searched at once in the shape of the second search.
 
         Raises:
-            UserError: if the vocabulary does not have a language; then no line is added.
+            UserError: if the vocabulary does not have a language, or the search of a line would not
+                fit the memory; then no line is added.
         """
         encoded = encode_lines(
             self._model, {n: line for n, (_, line) in enumerate(lines)}, self._decode
         )
-        for n, (key, line) in enumerate(lines):
-            entry = _Entry(key, line, encoded[n])
-            if entry.encoded.inputs:
-                self._pool(self._shape(entry.encoded)).add(entry)
-            else:
+        shape_of = self._largest if longest else self._shape
+        entries = [_Entry(key, line, encoded[n]) for n, (key, line) in enumerate(lines)]
+        pools = [
+            self._pool(shape_of(entry.encoded)) if entry.encoded.inputs else None
+            for entry in entries
+        ]
+        for entry, pool in zip(entries, pools, strict=True):
+            if pool is None:
                 self._blank.append(entry)
+            else:
+                pool.add(entry)
 
     def run(self) -> Iterator[tuple[Key, Translation | UserError]]:
         """Run one program.
@@ -145,7 +153,8 @@ class LiveTranslation(Generic[Key]):
             Each line that is complete, with its translation, or the error that concerns it alone.
 
         Raises:
-            Exception: whatever a program raises; the lines of its shape cannot go on (`abandon`).
+            Exception: whatever a program raises, also the alignment, or a UserError if a line that
+                needs a longer search does not fit the memory; the lines cannot go on (`abandon`).
         """
         for entry in self._blank:
             yield entry.key, untranslated(entry.encoded)
@@ -155,18 +164,25 @@ class LiveTranslation(Generic[Key]):
             return
         with memory_errors(self._decode):
             finished = self._pools[shape].run()
+        self._finished = {entry.key: entry for entry, _ in finished}
         complete = []
         for entry, end in finished:
-            if end.done or shape == self._largest(entry):
+            largest = self._largest(entry.encoded)
+            if end.done or shape == largest:
                 complete.append((entry, self._translation(entry, end)))
             else:
-                self._pool(self._largest(entry)).add(entry)
-        yield from self._with_alignments(complete)
+                self._pool(largest).add(entry)
+                del self._finished[entry.key]
+        for key, result in self._with_alignments(complete):
+            del self._finished[key]
+            yield key, result
 
     def abandon(self) -> list[tuple[Key, Line]]:
-        """Drop all lines, and return them with their keys."""
-        entries = [*self._blank, *(entry for pool in self._pools.values() for entry in pool)]
+        """Drop all lines that have no result yet, and return them with their keys."""
+        searched = (entry for pool in self._pools.values() for entry in pool)
+        entries = [*self._blank, *self._finished.values(), *searched]
         self._blank = []
+        self._finished.clear()
         self._pools.clear()
         return [(entry.key, entry.line) for entry in entries]
 
@@ -180,12 +196,13 @@ class LiveTranslation(Generic[Key]):
             pool.passed = 0 if shape == chosen else pool.passed + 1
         return chosen
 
-    def _largest(self, entry: _Entry[Key]) -> Shape:
+    def _largest(self, encoded: EncodedLine) -> Shape:
         """Return the shape of a line whose first search did not suffice."""
         bucket = max(self._decode.buckets)
-        return Shape(bucket, length_limit(self._decode, bucket) + 1, entry.encoded.terms_shape)
+        return Shape(bucket, length_limit(self._decode, bucket) + 1, encoded.terms_shape)
 
     def _shape(self, encoded: EncodedLine) -> Shape:
+        """Return the shape of the first search of a line."""
         bucket = min(bucket for bucket in self._decode.buckets if bucket >= encoded.size)
         limit = length_limit(self._decode, bucket) + 1
         return Shape(bucket, initial_step_limit(bucket, limit), encoded.terms_shape)
@@ -288,7 +305,7 @@ class _Pool(Generic[Key]):
         numbers = range(self._next_number, self._next_number + count)
         self._next_number += count
         self._searched.update(zip(numbers, entries, strict=True))
-        numbered = [(entry.line.number, entry.encoded) for entry in entries]
+        seeded = [(entry.line.seed, entry.encoded) for entry in entries]
         shape = {"bucket": self._shape.bucket, "steps": self._shape.steps, "size": size}
-        batch = make_batch(self._model, numbered, self._decode, **shape)
+        batch = make_batch(self._model, seeded, self._decode, **shape)
         return Admission(numbers, *batch)

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-_PLACEHOLDER = re.compile(
-    r"""
+# Possessive quantifiers (`*+`) keep the time linear in the text.
+_PATTERN = r"""
     https?://[^\s<>"]*[^\s<>"'.,;:!?)\]}]           # URLs, without final punctuation
     | www\.[^\s<>"]*[^\s<>"'.,;:!?)\]}]
     | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                  # e-mail addresses
-    | \$?\{\{?\s*[\w.:$-]*\s*\}?\}                  # {name}, {0}, {{ name }}, ${VAR}
-    | %\([\w.]+\)[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]      # %(x)s
-    | %(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|h|ll|l|z)?[sdifuxXeEgGcpo](?![a-zA-Z])  # %s, %1$s, %.2f
+    | \$?\{\{?\s*+[\w.:$-]*+\s*+\}?\}               # {name}, {0}, {{ name }}, ${VAR}
+    | %\([\w.]+\)[-+ #0]*+\d*+(?:\.\d+)?[a-zA-Z]    # %(x)s
+    | %(?:\d+\$)?[-+#0]*+\d*+(?:\.\d+)?(?:hh|h|ll|l|z)?[sdifuxXeEgGcpo](?![a-zA-Z])  # %s, %1$s
     | \$[A-Z_][A-Z0-9_]+\b                          # $VAR
     | __\w+?__                                      # __VAR__
     | %[A-Z_][A-Z0-9_]*%                            # %VAR%
     | <(?:\d+|/\d+|\d+\s*/)>                        # <0>, </0>, <1/>
-    """,
-    re.VERBOSE,
-)
+    """
+_PLACEHOLDER = re.compile(_PATTERN, re.VERBOSE)
+_NAME = r"[\w.+-]"  # a character of an address before @
+_NAMES = re.compile(f"{_NAME}*")
+# It looks for an address at the beginning of a name alone, because the rest of a name that begins
+# no address begins none either.
+_NEXT_PLACEHOLDER = re.compile(_PATTERN.replace(_NAME, f"(?<!{_NAME}){_NAME}"), re.VERBOSE)
 
 
 def find_placeholders(text: str) -> list[str]:
     """Return the placeholders of a text, in order."""
-    return [match.group() for match in _PLACEHOLDER.finditer(text)]
+    return [match.group() for match in _matches(text)]
 
 
 def split_at_placeholders(text: str) -> list[tuple[str, str]]:
     """Return the text before each placeholder with the placeholder, and the rest with ''."""
     pieces, start = [], 0
-    for match in _PLACEHOLDER.finditer(text):
+    for match in _matches(text):
         pieces.append((text[start : match.start()], match.group()))
         start = match.end()
     return [*pieces, (text[start:], "")]
@@ -49,3 +53,19 @@ def keeps_placeholders(text: str, translation: str) -> bool:
     return all(translation.count(name) == text.count(name) for name in wanted) and (
         Counter(find_placeholders(translation)) == wanted
     )
+
+
+def _matches(text: str) -> Iterator[re.Match[str]]:
+    """Yield what `_PLACEHOLDER.finditer` does, in linear time."""
+    end = name_end = 0
+    while True:
+        match = None
+        if end >= name_end:  # after a placeholder an address may begin in a name: %s.a@example.org
+            match = _PLACEHOLDER.match(text, end)
+            if names := _NAMES.match(text, end):
+                name_end = names.end()
+        match = match or _NEXT_PLACEHOLDER.search(text, end)
+        if match is None:
+            return
+        yield match
+        end = match.end()

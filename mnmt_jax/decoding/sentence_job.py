@@ -34,6 +34,11 @@ class SentenceJob(TranslationJob):
     markup: Markup = ""
 
     @property
+    def contrasts_lines(self) -> bool:
+        """False: with source contrast, sentences are contrasted with sentences of their window."""
+        return False
+
+    @property
     def window_size(self) -> int:
         """Number of lines in memory at a time, whose translations are complete together."""
         return _WINDOW_SIZE

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
+from mnmt_jax.documents.line_breaks import nearest_space
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
@@ -30,9 +31,12 @@ _SENTENCE_END = re.compile(r"[.!?:;…。！？：；．।॥؟۔][\"'”’»)
 _SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
 # Characters of a line that may be wrapped: before lower case, and before anything else.
 _WRAPPED_LOWER, _WRAPPED = 30, 40
-_BREAK = re.compile(rf"[^\S\r\n]*(?:{_LINE_ENDS})\s*(?:(?:>+)\s+)*")
-_BEST_CUTS = (r"[;:。；：．]\s*", r"[,、，،]\s*|\s+[–—-]\s+", r"\s+", "")
-
+# The lookbehinds let a run of spaces be read once, instead of again from each of its spaces.
+_BREAK = re.compile(rf"(?<![^\S\r\n])[^\S\r\n]*(?:{_LINE_ENDS})\s*(?:(?:>+)\s+)*")
+_BEST_CUTS = tuple(
+    map(re.compile, (r"[;:。；：．]\s*", r"[,、，،]\s*|(?<!\s)\s+[–—-]\s+", r"\s+", ""))
+)
+_START = 512  # characters of a sentence whose length is tried first
 
 SentenceEnds = Literal["all", "lines", "punctuation", "none"]
 """Where sentences end: at punctuation and line breaks except in wrapped lines, at punctuation and
@@ -129,8 +133,8 @@ def split_long(sentence: str, fits: Callable[[str], bool]) -> list[str]:
     """
     pieces = []
     rest = sentence
-    while rest and not fits(rest):
-        end = max(1, _last_fitting_cut(rest, fits))
+    while rest and (start := _start_too_long(rest, fits)) is not None:
+        end = max(1, _last_fitting_cut(start, fits))
         pieces.append(rest[:end])
         rest = rest[end:]
     return [*pieces, rest] if rest else pieces
@@ -164,13 +168,18 @@ def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]], language
     if not spaces and is_spaceless(language):
         spaces = [(index, index) for index in range(1, len(text))]
     spaces = spaces or [(len(text), len(text))]
-    by_space: dict[tuple[int, int], str] = {}
+    starts = [start for start, _ in spaces]
+    by_space: dict[int, list[str]] = {}
     for position, line_break in breaks:
-        nearest = min(spaces, key=lambda span: abs(span[0] - position * len(text)))
-        by_space[nearest] = by_space.get(nearest, "") + line_break
-    for (start, end), line_breaks in sorted(by_space.items(), reverse=True):
-        text = text[:start] + line_breaks + text[end:]
-    return text
+        nearest = nearest_space(starts, position * len(text), 0)
+        assert nearest is not None
+        by_space.setdefault(nearest, []).append(line_break)
+    restored, previous = "", 0
+    for space, line_breaks in sorted(by_space.items()):
+        start, end = spaces[space]
+        restored += text[previous:start] + "".join(line_breaks)
+        previous = end
+    return restored + text[previous:]
 
 
 def _blocks(
@@ -232,10 +241,24 @@ def _continues(line: str, following: str, mark: int) -> bool:
     return len(body) >= (_WRAPPED_LOWER if rest[0].islower() else _WRAPPED)
 
 
+def _start_too_long(text: str, fits: Callable[[str], bool]) -> str | None:
+    """Return a start of a text that does not fit; None if the whole text fits.
+
+    Its length is at most about twice that of the longest start that fits, or a small constant, so
+    that a text of many pieces is not read to its end for each of them.
+    """
+    length = _START
+    while length < len(text) and fits(text[:length].rstrip()):
+        length *= 2
+    if length >= len(text) and fits(text):
+        return None
+    return text[:length]
+
+
 def _last_fitting_cut(text: str, fits: Callable[[str], bool]) -> int:
     """Return the end of the longest start of a text that fits and ends at the best place."""
     for pattern in _BEST_CUTS:
-        ends = [match.end() for match in re.finditer(pattern, text) if match.end() < len(text)]
+        ends = [match.end() for match in pattern.finditer(text) if match.end() < len(text)]
         count = bisect.bisect_left(ends, True, key=lambda end: not fits(text[:end].rstrip()))
         if count and ends[count - 1]:
             return ends[count - 1]

@@ -70,12 +70,15 @@ class TextTranslation:
         sentences: its sentences, in order, without tags.
         markup: kind of markup of the text.
         checks: results of its checks, if they were asked for.
+        alternatives: the text with other hypotheses of its only sentence, best first; none with
+            markup, because hypotheses have no tags.
     """
 
     text: str
     sentences: tuple[SentenceTranslation, ...]
     markup: Markup = ""
     checks: TranslationChecks | None = None
+    alternatives: tuple[str, ...] = ()
 
     @property
     def pieces(self) -> list[Translation]:
@@ -131,6 +134,7 @@ class LineOfText:
         target: code of the target language.
         aligned: whether its translation is aligned to it.
         terms: texts that the translation must or must not have.
+        index: index among the lines of its text that are translated together, from 0.
     """
 
     text: str
@@ -138,11 +142,19 @@ class LineOfText:
     target: str
     aligned: bool = False
     terms: LineTerms = NO_TERMS
+    index: int = 0
 
-    def numbered(self, number: int) -> Line:
-        """Return the line with a number, as jobs take it."""
-        languages = self.source, self.target
-        return Line(number, self.text, *languages, aligned=self.aligned, terms=self.terms)
+    def numbered(self, number: int, *, sampling_index: int | None = None) -> Line:
+        """Return the line with a number, as jobs take it; arguments as of `Line`."""
+        return Line(
+            number,
+            self.text,
+            self.source,
+            self.target,
+            aligned=self.aligned,
+            terms=self.terms,
+            sampling_index=sampling_index,
+        )
 
 
 def last_retry(pieces: Iterable[Translation]) -> str | None:
@@ -165,25 +177,32 @@ def translation_steps(texts: Iterable[TextToTranslate], fits: Callable[[str, str
         fits: whether the model takes a line of a language whole.
     """
     plans = [_DocumentPlan(text, fits) if text.markup else _TextPlan(text, fits) for text in texts]
-    sentences = [sentence for plan in plans for sentence in plan.sentences]
-    yield from _translate(sentences)
+    by_text: list[Sequence[_Sentence | MarkedSentence]] = [plan.sentences for plan in plans]
+    yield from _translate(by_text)
     for _ in range(_REPEATS):
-        sentences = [
-            sentence
-            for sentence in sentences
-            if not sentence.keeps_placeholders() and sentence.split_at_placeholders()
+        by_text = [
+            [
+                sentence
+                for sentence in sentences
+                if not sentence.keeps_placeholders() and sentence.split_at_placeholders()
+            ]
+            for sentences in by_text
         ]
-        if sentences:
-            yield from _translate(sentences)
+        if any(by_text):
+            yield from _translate(by_text)
     return [plan.result() for plan in plans]
 
 
 def _translate(
-    sentences: Sequence[_Sentence | MarkedSentence],
+    by_text: Sequence[Sequence[_Sentence | MarkedSentence]],
 ) -> Generator[list[LineOfText], Sequence[Translation], None]:
-    lines = [line for sentence in sentences for line in sentence.lines()]
+    """Translate the sentences of each text."""
+    lines: list[LineOfText] = []
+    for sentences in by_text:
+        of_text = [line for sentence in sentences for line in sentence.lines()]
+        lines += (dataclasses.replace(line, index=n) for n, line in enumerate(of_text))
     translations = iter((yield lines) if lines else ())
-    for sentence in sentences:
+    for sentence in itertools.chain(*by_text):
         sentence.take(translations)
 
 
@@ -255,14 +274,27 @@ class _Sentence:
 
     def translated(self) -> str:
         """Return the translated sentence in one line."""
-        translations = iter(self._translations)
-        text = ""
+        return self._joined([translation.text for translation in self._translations])
+
+    def alternatives(self) -> list[str]:
+        """Return what `translated` is with other hypotheses that keep the placeholders.
+
+        There are none of a sentence that was translated in pieces.
+        """
+        if len(self._translations) != 1:
+            return []
+        texts = [self._joined([other.text]) for other in self._translations[0].hypotheses[1:]]
+        return [text for text in texts if keeps_placeholders(self.source, text)]
+
+    def _joined(self, translations: Iterable[str]) -> str:
+        """Return the pieces with these translations in one line."""
+        translations, text = iter(translations), ""
         for piece, after in self._pieces:
             if not has_letters(piece):
                 text += piece + after
                 continue
             leading, _, trailing = split_spaces(piece)
-            text += leading + next(translations).text + trailing + after
+            text += leading + next(translations) + trailing + after
         if self._is_capitals:
             text = change_around_placeholders(text, str.upper)
         return text
@@ -287,9 +319,9 @@ class _Sentence:
             present_forbidden_terms(terms, text, ignore_case=ignore_case),
         )
 
-    def restored(self) -> str:
-        """Return the translated sentence with the line breaks of the sentence."""
-        return restore_line_breaks(self.translated(), self._breaks, self._text.target)
+    def restored(self, text: str) -> str:
+        """Return a translation in one line with the line breaks of the sentence."""
+        return restore_line_breaks(text, self._breaks, self._text.target)
 
 
 class _TextPlan:
@@ -307,14 +339,25 @@ class _TextPlan:
 
     def result(self) -> TextTranslation:
         """Return the translated text."""
-        text, needs_space = "", False
+        text = self._joined([sentence.translated() for sentence in self.sentences])
+        others = self.sentences[0].alternatives() if len(self.sentences) == 1 else []
+        alternatives = dict.fromkeys(self._joined([other]) for other in others)
+        return TextTranslation(
+            text,
+            tuple(sentence.result() for sentence in self.sentences),
+            alternatives=tuple(other for other in alternatives if other != text),
+        )
+
+    def _joined(self, translations: Sequence[str]) -> str:
+        """Return the text with these translations of its sentences."""
+        remaining, text, needs_space = iter(translations), "", False
         for part in self._parts:
             is_sentence = isinstance(part, _Sentence)
             if is_sentence and needs_space:
                 text += " "
-            text += part.restored() if isinstance(part, _Sentence) else part.text
+            text += part.restored(next(remaining)) if isinstance(part, _Sentence) else part.text
             needs_space = is_sentence and not is_spaceless(self._text.target)
-        return TextTranslation(text, tuple(sentence.result() for sentence in self.sentences))
+        return text
 
 
 class _DocumentPlan:

@@ -282,9 +282,9 @@ class _Plan:
         ordered = sorted(members, key=lambda i: (-len(self.encoded_lines[i].inputs[0].source), i))
 
         def admission(chunk: Sequence[int]) -> Admission:
-            numbered = [(self.lines[i].number, self.encoded_lines[i]) for i in chunk]
+            seeded = [(self.lines[i].seed, self.encoded_lines[i]) for i in chunk]
             shape = {"bucket": bucket, "steps": steps, "size": size}
-            batch = make_batch(self.inference_model, numbered, self.decode, **shape)
+            batch = make_batch(self.inference_model, seeded, self.decode, **shape)
             return Admission(chunk, *batch)
 
         admissions = map(admission, chunks(ordered, size))

@@ -149,6 +149,11 @@ class TranslationJob:
         return SEARCHES_ON_CPU if several else 1
 
     @property
+    def contrasts_lines(self) -> bool:
+        """Whether lines are contrasted with other lines."""
+        return self.decode.source_contrast > 0
+
+    @property
     def window_size(self) -> int:
         """Number of lines in memory at a time."""
         return WINDOW_SIZE
@@ -158,8 +163,8 @@ class TranslationJob:
     ) -> Iterator[Line]:
         """Yield lines with their numbers, languages and contrast sources.
 
-        With source contrast, `WINDOW_SIZE` lines are read at a time, and contrast sources are drawn
-        from the same window.
+        If lines are contrasted, `WINDOW_SIZE` lines are read at a time, and contrast sources are
+        drawn from the same window.
 
         Args:
             lines: one sentence each.
@@ -175,7 +180,7 @@ class TranslationJob:
         targets = match_line_codes(target, "target", languages)
         warn_same_language(source, target, languages)
         numbered = map(self._with_terms, number_lines(lines, sources, targets))
-        return _contrasted(numbered, self.decode) if self.decode.source_contrast else numbered
+        return _contrasted(numbered, self.decode) if self.contrasts_lines else numbered
 
     def as_completed(
         self, lines: Sequence[Line], *, done: Collection[int] = ()

@@ -30,7 +30,9 @@ from mnmt_jax.errors import UserError, pip_install
 MAX_BYTES = 2 << 20
 """Maximum bytes of a file; it is parsed in Python."""
 
-_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)")
+_FRONT_MATTER = re.compile(  # "---" before a blank line is a thematic break, as in Pandoc
+    r"(---(?=[ \t]*\n[ \t]*\S)|\+\+\+)[ \t]*\n(?:.*\n)*?(?:\1|\.\.\.)[ \t]*(?:\n|\Z)"
+)
 _NO_TEXT = re.compile(r"(\[\^[^\]\s]{1,80}\]:?)|(?<!.)(\[[ xX]\] )", re.DOTALL)
 _BLOCK_START = re.compile(r"[+*]|-+|=+|\*{3,}|_{3,}|#{1,6}|\d{1,9}[.)]|[>|].*|(?:```|~~~).*")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>~&]")

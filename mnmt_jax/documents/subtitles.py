@@ -6,6 +6,7 @@ dash. The pattern of the package srt takes quadratic time, so cues are read line
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ _NUMBER = re.compile(r"\s*\d{1,9}\s*")
 _DASHES = ("-", "–", "—", "‐")
 _MARKS = re.compile(r"((?:\{\\[^{}]*\})*)(.*)", re.DOTALL)  # such as {\an8}
 _TAG = re.compile(r"</?[a-zA-Z]")
+_NO_TAG = re.compile(r"&|<(?!/?[a-zA-Z])")  # these characters have no meaning in SubRip
 
 
 def read_srt(data: bytes, name: str, options: DocumentOptions) -> Document:
@@ -50,12 +52,16 @@ class _Subtitles:
     def _segment(self, group: range) -> Segment:
         lines = [self._lines[number].strip() for number in group]
         text = _split_marks(" ".join(lines))[1]
-        return Segment(text, "html" if _TAG.search(text) else "")
+        if not _TAG.search(text):
+            return Segment(text)
+        return Segment(_NO_TAG.sub(lambda match: html.escape(match[0]), text), "html")
 
     def write(self, texts: Sequence[str]) -> bytes:
         """Return the file with translated cues."""
         lines = list(self._lines)
-        for group, text in zip(self._groups, texts, strict=True):
+        for group, segment, text in zip(self._groups, self.segments, texts, strict=True):
+            if segment.markup:
+                text = html.unescape(text)
             marks, _ = _split_marks(lines[group.start].strip())
             for number, line in zip(group, _wrapped(text, len(group)), strict=True):
                 end = "\r" if lines[number].endswith("\r") else ""

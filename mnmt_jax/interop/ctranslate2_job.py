@@ -93,7 +93,8 @@ class CTranslate2Job(SentenceJob):
     @staticmethod
     def _is_plain(line: Line) -> bool:
         """Return whether a line asks for nothing but its translation."""
-        return line == Line(line.number, line.text, line.source_lang, line.target_lang)
+        plain = Line(line.number, line.text, line.source_lang, line.target_lang)
+        return dataclasses.replace(line, sampling_index=None) == plain
 
     def _translate_plain(
         self, lines: Mapping[int, Line], engine: _Engine

@@ -27,7 +27,12 @@ from mnmt_jax.serving import (
 from mnmt_jax.serving.authentication import make_identify
 from mnmt_jax.serving.database import DatabaseError
 from mnmt_jax.serving.document_routes import DOCUMENT_PATHS
-from mnmt_jax.serving.middleware import AnswerErrors, ChooseModel, LimitBody, Measure
+from mnmt_jax.serving.middleware import (
+    BodyLimitMiddleware,
+    ErrorMiddleware,
+    MetricsMiddleware,
+    ModelPathMiddleware,
+)
 from mnmt_jax.serving.request_fields import is_deepl
 from mnmt_jax.serving.route_fields import describe_routes
 from mnmt_jax.serving.service import RETRY_SECONDS, RefusedError, TranslationService
@@ -77,15 +82,15 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
 def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistry) -> None:
     """Add what every request passes through, the innermost first."""
     app.add_middleware(
-        LimitBody,
+        BodyLimitMiddleware,
         max_bytes=settings.max_bytes,
         max_bytes_by_path=dict.fromkeys(DOCUMENT_PATHS, settings.max_document_bytes),
         seconds=settings.body_timeout,
         respond=_error_response,
     )
-    app.add_middleware(AnswerErrors, answer=functools.partial(_failure, settings.log_text))
+    app.add_middleware(ErrorMiddleware, answer=functools.partial(_failure, settings.log_text))
     app.add_middleware(
-        Measure,
+        MetricsMiddleware,
         answers=Counter("mnmt_answers", "Answers", ["path", "status"], registry=registry),
         seconds=Histogram("mnmt_answer_seconds", "Time to answer", ["path"], registry=registry),
     )
@@ -93,7 +98,7 @@ def _add_middleware(app: FastAPI, settings: Settings, registry: CollectorRegistr
         app.add_middleware(
             CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"]
         )
-    app.add_middleware(ChooseModel)
+    app.add_middleware(ModelPathMiddleware)
 
 
 def _add_status_routes(

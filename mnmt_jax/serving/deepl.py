@@ -29,9 +29,9 @@ from mnmt_jax.serving.request_fields import (
     user_of,
 )
 from mnmt_jax.serving.service import (
-    Answer,
     RefusedError,
     TranslationOptions,
+    TranslationResult,
     TranslationService,
 )
 from mnmt_jax.vocabulary.languages import get_language
@@ -132,7 +132,7 @@ def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:
     return _SENTENCE_ENDS[value]
 
 
-def _checks(answer: Answer) -> dict[str, Any]:
+def _checks(answer: TranslationResult) -> dict[str, Any]:
     """Return the results of checks, if they were asked for, and the further search, if any."""
     result = answer.translation
     facts = {"checks": checks_record(result), "retried": result.retried}

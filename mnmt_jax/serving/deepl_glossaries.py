@@ -68,7 +68,7 @@ def make_router(service: TranslationService) -> APIRouter:
     @router.delete("/glossaries/{identifier}", status_code=204)
     async def delete(request: Request, identifier: GlossaryId) -> Response:
         if not await asyncio.to_thread(store.delete, user_of(request).owner, identifier):
-            raise not_found(identifier)
+            raise glossary_not_found_error(identifier)
         return Response(status_code=204)
 
     return router
@@ -150,12 +150,12 @@ def find_glossary(
     """
     stored = service.glossaries.find(user_of(request).owner, identifier)
     if not stored:
-        raise not_found(identifier)
+        raise glossary_not_found_error(identifier)
     return stored
 
 
-def not_found(identifier: str) -> RefusedError:
-    """Return the error for a glossary that there is not."""
+def glossary_not_found_error(identifier: str) -> RefusedError:
+    """Return the error for a glossary that does not exist."""
     return RefusedError(404, f"there is no glossary {identifier[:64]!a}")
 
 
@@ -165,7 +165,7 @@ def _only_dictionary(
     """Return the dictionary of a glossary that has one; version 2 does not see others."""
     stored = find_glossary(service, request, identifier)
     if len(stored) != 1:
-        raise not_found(identifier)
+        raise glossary_not_found_error(identifier)
     return stored[0]
 
 

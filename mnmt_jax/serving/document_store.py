@@ -174,8 +174,10 @@ class DocumentStore:
         except Exception as error:
             document.status, document.message = "error", "the translation failed"
             _log.error("%s in the translation of a document", type(error).__name__)
-        finally:
-            self._keep(stored_name)
+        except BaseException:  # the server ends
+            self.remove(stored_name)
+            raise
+        self._keep(stored_name)
 
     def remove(self, stored_name: str) -> None:
         """Remove a document, if it is there."""

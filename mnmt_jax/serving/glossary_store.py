@@ -68,8 +68,7 @@ class GlossaryStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         database.create_tables(_TABLES)
-        self._loaded: dict[tuple[str, str, str], Glossary] = {}
-        self._changes = 0
+        self._loaded: dict[tuple[str, str, str], tuple[str, Glossary]] = {}
 
     def create(
         self, owner: str, name: str, languages: Languages, pairs: Sequence[Pair]
@@ -120,21 +119,22 @@ class GlossaryStore:
 
     def pairs(self, stored: StoredGlossary) -> list[Pair]:
         """Return the terms of a dictionary and their translations; none if it was deleted."""
-        with self._database.reading() as connection:
-            return _pairs(connection, stored)
+        return _pairs(self._entries(stored))
 
     def glossary(self, stored: StoredGlossary) -> Glossary:
-        """Return a dictionary for translation; a few are kept in memory."""
-        key, changes = _key(stored), self._changes
-        if (loaded := self._loaded.get(key)) is not None:
+        """Return a dictionary for translation; a few are kept in memory.
+
+        The stored entries are read each time, because another server may have changed them.
+        """
+        key, text = _key(stored), self._entries(stored)
+        loaded_text, loaded = self._loaded.get(key, (None, None))
+        if loaded is not None and loaded_text == text:
             return loaded
-        pairs = self.pairs(stored)
-        entries = tuple(GlossaryEntry(source, (target,)) for source, target in pairs)
+        entries = tuple(GlossaryEntry(source, (target,)) for source, target in _pairs(text))
         glossary = Glossary(entries, stored.name)
-        if changes == self._changes:  # otherwise another thread may have changed it meanwhile
-            for old in list(self._loaded)[: len(self._loaded) + 1 - _LOADED]:
-                self._loaded.pop(old, None)
-            self._loaded[key] = glossary
+        for old in list(self._loaded)[: len(self._loaded) + 1 - _LOADED]:
+            self._loaded.pop(old, None)
+        self._loaded[key] = text, glossary
         return glossary
 
     def put(
@@ -163,10 +163,9 @@ class GlossaryStore:
             source, target = languages
             new = dataclasses.replace(StoredGlossary(*row), source=source, target=target)
             if merge:
-                pairs = list((dict(_pairs(connection, new)) | dict(pairs)).items())
-            new = _put(connection, owner, new, pairs)
-        self._forget(identifier)
-        return new
+                stored = dict(_pairs(_read_entries(connection, new)))
+                pairs = list((stored | dict(pairs)).items())
+            return _put(connection, owner, new, pairs)
 
     def rename(self, owner: str, identifier: str, name: str) -> None:
         """Change the name of a glossary of an owner."""
@@ -187,25 +186,30 @@ class GlossaryStore:
             query += " AND source = ? AND target = ?"
         with self._database.writing() as connection:
             count = connection.execute(query, (owner, identifier, *(languages or ()))).rowcount
-        self._forget(identifier)
-        return count > 0
-
-    def _forget(self, identifier: str) -> None:
-        """Drop a glossary that was changed from memory."""
-        self._changes += 1
         for key in list(self._loaded):
             if key[0] == identifier:
                 self._loaded.pop(key, None)
+        return count > 0
+
+    def _entries(self, stored: StoredGlossary) -> str:
+        """Return the entries of a dictionary as they are stored; none if it was deleted."""
+        with self._database.reading() as connection:
+            return _read_entries(connection, stored)
 
 
 def _key(stored: StoredGlossary) -> tuple[str, str, str]:
     return stored.id, stored.source, stored.target
 
 
-def _pairs(connection: sqlite3.Connection, stored: StoredGlossary) -> list[Pair]:
+def _read_entries(connection: sqlite3.Connection, stored: StoredGlossary) -> str:
     query = "SELECT entries FROM glossaries WHERE id = ? AND source = ? AND target = ?"
     row = connection.execute(query, _key(stored)).fetchone()
-    return [(source, target) for source, target in json.loads(row[0])] if row else []
+    return row[0] if row else "[]"
+
+
+def _pairs(entries: str) -> list[Pair]:
+    """Return the terms and translations of stored entries."""
+    return [(source, target) for source, target in json.loads(entries)]
 
 
 def _put(

@@ -23,9 +23,9 @@ from mnmt_jax.serving.request_fields import (
     user_of,
 )
 from mnmt_jax.serving.service import (
-    Answer,
     RefusedError,
     TranslationOptions,
+    TranslationResult,
     TranslationService,
 )
 from mnmt_jax.vocabulary.language_codes import canonical_code
@@ -123,7 +123,7 @@ def _listed(code: str) -> str:
     return "zh-Hans" if canonical == "zh" else canonical.replace("_", "-")
 
 
-def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[str, Any]:
+def _response(answers: list[TranslationResult], single: bool, alternatives: int) -> dict[str, Any]:
     texts = [answer.translation.text for answer in answers]
     response: dict[str, Any] = {"translatedText": texts[0] if single else texts}
     detected = [
@@ -142,12 +142,12 @@ def _response(answers: list[Answer], single: bool, alternatives: int) -> dict[st
     for name, terms in _lacking_terms(answers).items():
         response[name] = terms[0] if single else terms
     if alternatives > 0:
-        others = [_alternatives(answer, alternatives) for answer in answers]
+        others = [list(answer.translation.alternatives[:alternatives]) for answer in answers]
         response["alternatives"] = others[0] if single else others
     return response
 
 
-def _lacking_terms(answers: Sequence[Answer]) -> dict[str, list[list[str]]]:
+def _lacking_terms(answers: Sequence[TranslationResult]) -> dict[str, list[list[str]]]:
     """Return terms of the glossary that translations lack or must not have, if there are any."""
     names = ("missingTerms", "forbiddenTerms")
     lacking = [lacking_terms(answer.translation, names) for answer in answers]
@@ -167,18 +167,6 @@ def _wanted_alternatives(fields: Mapping[str, Any]) -> int:
     if (count := integer_field(fields, "alternatives", 0)) < 0:
         raise RefusedError(400, "alternatives must be at least 0")
     return count
-
-
-def _alternatives(answer: Answer, count: int) -> list[str]:
-    """Return other hypotheses of a text of one sentence, at most as many as the beam has.
-
-    There are none with markup, because they have no tags.
-    """
-    sentences = answer.translation.sentences
-    if answer.translation.markup or len(sentences) != 1 or len(sentences[0].translations) != 1:
-        return []
-    (translation,) = sentences[0].translations
-    return [hypothesis.text for hypothesis in translation.hypotheses[1 : 1 + count]]
 
 
 def language_of(service: TranslationService, code: Any, field: str) -> str:

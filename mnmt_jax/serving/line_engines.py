@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -10,10 +11,11 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.live_translation import LiveTranslation
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
-from mnmt_jax.errors import UserError
 
 Result = tuple[int, Translation | Exception]
 """The key of a line, and its translation or the error that concerns it."""
+
+_log = logging.getLogger(__name__)
 
 TranslateLines = Callable[[Sequence[Line]], Iterable[tuple[Line, Translation]]]
 
@@ -28,7 +30,7 @@ class LineEngine(Protocol):
         """Add lines, each with a key that is unique."""
 
     def run(self) -> Iterator[Result]:
-        """Work for a limited time, and yield the lines that are complete."""
+        """Work for a limited time, and yield the lines that are complete, each once."""
 
 
 class BatchEngine:
@@ -74,7 +76,10 @@ class BatchEngine:
             yield entry[0], error
 
     def _translate(self, entries: Sequence[tuple[int, Line]]) -> Iterator[Result]:
-        lines = [dataclasses.replace(line, number=n) for n, (_, line) in enumerate(entries)]
+        lines = [
+            dataclasses.replace(line, number=n, sampling_index=line.seed)
+            for n, (_, line) in enumerate(entries)
+        ]
         for line, translation in self._translate_lines(lines):
             yield entries[line.number][0], translation
 
@@ -83,13 +88,12 @@ class JobEngine:
     """Translates lines of a job by continuous batching, and others in batches of their own.
 
     Args:
-        job: the model and settings of the search. All lines are translated in batches with a pivot
-            or source contrast, which look at lines together, and in an engine without slots.
+        job: the model and settings of the search, without source contrast. All lines are translated
+            in batches with a pivot, and in an engine without slots.
     """
 
     def __init__(self, job: TranslationJob) -> None:
-        looks_at_others = job.pivot is not None or job.decode.source_contrast
-        self._is_live = job.has_slots and not looks_at_others
+        self._is_live = job.has_slots and job.pivot is None
         self._live = LiveTranslation[int](job)
         self._batches = BatchEngine(lambda lines: TranslationJob.search(job, lines))
 
@@ -97,19 +101,22 @@ class JobEngine:
         """Number of lines that are not translated yet."""
         return len(self._live) + len(self._batches)
 
-    def add(self, lines: Sequence[tuple[int, Line]]) -> None:
-        """Add lines, each with a key that is unique."""
-        engine: LineEngine = self._live if self._is_live else self._batches
+    def add(self, lines: Sequence[tuple[int, Line]], *, longest: bool = False) -> None:
+        """Add lines, each with a key that is unique; `longest` as in `LiveTranslation.add`."""
+        if not self._is_live:
+            self._batches.add(lines)
+            return
         try:
-            engine.add(lines)
-        except UserError:  # of a line, which its batch will name
+            self._live.add(lines, longest=longest)
+        except Exception:  # of a line, which fails alone in its batch
             self._batches.add(lines)
 
     def run(self) -> Iterator[Result]:
         """Run one program of the lines in slots, and one batch of the others."""
         try:
             yield from self._live.run()
-        except Exception:  # of a program: its lines are translated one by one
+        except Exception as error:  # of a program: its lines are translated in batches
+            _log.error("continuous batching: %s: %s", type(error).__name__, error)
             self._batches.add(self._live.abandon())
         if len(self._batches):
             yield from self._batches.run()

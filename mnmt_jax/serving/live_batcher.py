@@ -67,7 +67,7 @@ class LiveBatcher:
         self, engines: Sequence[LineEngine], *, wait_seconds: float, max_waiting: int, window: int
     ) -> None:
         self._wait_seconds, self._max_waiting, self._window = wait_seconds, max_waiting, window
-        self._numbers, self._translated = itertools.count(), dict[int, TranslationFuture]()
+        self._numbers = itertools.count()
         self._queues: collections.OrderedDict[str, collections.deque[_Waiting]] = (
             collections.OrderedDict()
         )
@@ -98,7 +98,10 @@ class LiveBatcher:
             TooManyLines: if there are more lines than may wait.
             Stopped: if the batcher has been stopped.
         """
-        waiting = [_Waiting(line.numbered(0), concurrent.futures.Future()) for line in lines]
+        waiting = [
+            _Waiting(line.numbered(0, sampling_index=line.index), concurrent.futures.Future())
+            for line in lines
+        ]
         with self._changed:
             if self._stops:
                 raise Stopped
@@ -121,8 +124,15 @@ class LiveBatcher:
             thread.join()
 
     def _run(self, engine: LineEngine) -> None:
+        futures: dict[int, TranslationFuture] = {}
         while (lines := self._next_lines(engine)) is not None:
-            self._translate(engine, lines)
+            try:
+                self._translate(engine, lines, futures)
+            except Exception as error:  # of the engine itself: the thread serves later lines
+                shown = _shown(error)
+                for future in futures.values():
+                    future.set_exception(shown)
+                futures.clear()
 
     def _next_lines(self, engine: LineEngine) -> list[_Waiting] | None:
         """Return lines for an engine; wait for some if it has none. None is the end."""
@@ -160,13 +170,26 @@ class LiveBatcher:
                 lines.append(item)
         return lines
 
-    def _translate(self, engine: LineEngine, lines: Sequence[_Waiting]) -> None:
-        """Give lines to an engine, and let it work; complete the lines that it has translated."""
+    def _translate(
+        self,
+        engine: LineEngine,
+        lines: Sequence[_Waiting],
+        futures: dict[int, TranslationFuture],
+    ) -> None:
+        """Give lines to an engine, and let it work; complete the lines that it has translated.
+
+        Args:
+            engine: the engine.
+            lines: new lines.
+            futures: of all lines that the engine has, by their keys; those that complete leave.
+        """
         numbered = list(zip(self._numbers, lines, strict=False)) if lines else []
-        self._translated.update((number, item.future) for number, item in numbered)
+        futures.update((number, item.future) for number, item in numbered)
         engine.add([(number, item.line) for number, item in numbered])
         for number, result in engine.run():
-            future = self._translated.pop(number)
+            future = futures.pop(number, None)
+            if future is None:  # its line has failed already
+                continue
             if isinstance(result, Translation):
                 future.set_result(result)
             else:

@@ -19,7 +19,7 @@ Respond = Callable[[int, str, str], JSONResponse]
 """Makes the answer to an error from status, message and path."""
 
 
-class LimitBody:
+class BodyLimitMiddleware:
     """Refuses bodies that are too large or too slow, and cancels abandoned requests.
 
     The size so far counts, so a body needs no content length. A request is abandoned when its
@@ -104,7 +104,7 @@ def _replay(body: bytes, gone: asyncio.Future[Message]) -> Receive:
     return receive
 
 
-class AnswerErrors:
+class ErrorMiddleware:
     """Answers exceptions of the application, so that nothing else shows or logs their text."""
 
     def __init__(self, app: ASGIApp, answer: Callable[[str, Exception], JSONResponse]) -> None:
@@ -127,7 +127,7 @@ class AnswerErrors:
                 await response(scope, receive, send)
 
 
-class Measure:
+class MetricsMiddleware:
     """Counts answers and measures their time, by route."""
 
     def __init__(self, app: ASGIApp, answers: Counter, seconds: Histogram) -> None:
@@ -155,7 +155,7 @@ class Measure:
             self._seconds.labels(path).observe(time.perf_counter() - start)
 
 
-class ChooseModel:
+class ModelPathMiddleware:
     """Takes `/models/NAME` from the beginning of paths, and notes the name in the scope.
 
     So a client that cannot send the field `model` chooses a model by the server's address.

@@ -14,7 +14,7 @@ from mnmt_jax.serving.deepl_glossaries import (
     create_glossary,
     dictionary_of,
     find_glossary,
-    not_found,
+    glossary_not_found_error,
     read_dictionary,
     read_languages,
 )
@@ -68,7 +68,7 @@ def _add_routes_of_glossaries(router: APIRouter, service: TranslationService) ->
     @router.delete("/{identifier}", status_code=204)
     async def delete(request: Request, identifier: GlossaryId) -> Response:
         if not await asyncio.to_thread(store.delete, user_of(request).owner, identifier):
-            raise not_found(identifier)
+            raise glossary_not_found_error(identifier)
         return Response(status_code=204)
 
 
@@ -89,7 +89,7 @@ def _add_routes_of_dictionaries(router: APIRouter, service: TranslationService) 
         owner = user_of(request).owner
         new = await asyncio.to_thread(store.put, owner, identifier, languages, pairs)
         if new is None:  # deleted meanwhile
-            raise not_found(identifier)
+            raise glossary_not_found_error(identifier)
         return _dictionary_info(new)
 
     @router.delete("/{identifier}/dictionaries", status_code=204)

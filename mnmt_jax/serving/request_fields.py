@@ -159,6 +159,7 @@ def is_list_of_text(value: Any) -> bool:
 
 
 def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of a JSON object; null is a field that is absent."""
     try:
         value = json.loads(body)
         is_broken = (b"\\u" in body or b"\xed" in body) and _has_surrogates(value)
@@ -171,7 +172,7 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     for name in lists:
         if isinstance(value.get(name), str):
             value[name] = [value[name]]
-    return value
+    return {name: field for name, field in value.items() if field is not None}
 
 
 def _has_surrogates(value: object) -> bool:

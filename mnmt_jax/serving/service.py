@@ -65,7 +65,7 @@ class RefusedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class TranslationResult:
     """The translation of a text.
 
     Attributes:
@@ -221,7 +221,7 @@ class TranslationService:
 
     async def translate(
         self, texts: Sequence[str], options: TranslationOptions, user: User
-    ) -> list[Answer]:
+    ) -> list[TranslationResult]:
         """Translate texts, and count their characters.
 
         Args:
@@ -245,7 +245,7 @@ class TranslationService:
 
     async def _translate(
         self, texts: Sequence[str], options: TranslationOptions, user: str
-    ) -> list[Answer]:
+    ) -> list[TranslationResult]:
         source, models = options.source, self.models(options.model)
         sources = [
             (source, None)
@@ -277,7 +277,7 @@ class TranslationService:
         except Stopped:
             raise RefusedError(503, "the server is stopping") from None
         return [
-            Answer(result, code, confidence)
+            TranslationResult(result, code, confidence)
             for result, (code, confidence) in zip(results, sources, strict=True)
         ]
 

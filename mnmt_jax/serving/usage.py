@@ -58,8 +58,9 @@ class Usage:
             DatabaseError: if the database cannot be read.
         """
         entry = key_id, _month()
-        self._load(entry)
-        return self._totals[entry]
+        with self._lock:
+            self._load(entry)
+            return self._totals[entry]
 
     @contextlib.contextmanager
     def charge(self, key_id: str, characters: int, limit: int | None) -> Iterator[None]:
@@ -75,8 +76,8 @@ class Usage:
             DatabaseError: if the database cannot be read.
         """
         entry = key_id, _month()
-        self._load(entry)
         with self._lock:
+            self._load(entry)
             if limit is not None and self._totals[entry] + characters > limit:
                 raise QuotaExceeded
             self._count(entry, characters)
@@ -93,11 +94,14 @@ class Usage:
         self._thread.join()
 
     def _load(self, entry: _Entry) -> None:
-        """Start from the stored count."""
-        if entry not in self._totals:
-            stored = self._stored(entry)
-            with self._lock:
-                self._totals.setdefault(entry, stored)
+        """Read the stored count, which other servers change, unless some of ours is pending."""
+        if self._pending[entry]:
+            return
+        try:
+            self._totals[entry] = self._stored(entry)
+        except DatabaseError:
+            if entry not in self._totals:
+                raise
 
     def _count(self, entry: _Entry, characters: int) -> None:
         self._totals[entry] += characters
@@ -118,7 +122,6 @@ class Usage:
         """Add the pending counts to the stored ones, which other servers may have changed."""
         with self._lock:
             pending = {entry: count for entry, count in self._pending.items() if count}
-            self._pending.clear()
         if not pending:
             return
         try:
@@ -127,11 +130,11 @@ class Usage:
             if not self._warned:
                 warn(f"usage is kept in memory until it can be stored: {error}")
             self._warned = True
-            with self._lock:
-                self._pending.update(pending)
             return
         self._warned = False
         with self._lock:
+            self._pending.subtract(pending)
+            self._pending = collections.Counter({e: n for e, n in self._pending.items() if n})
             for entry, total in totals.items():
                 self._totals[entry] = total + self._pending[entry]
 

@@ -20,7 +20,7 @@ class KeyRefused(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Who sent a request.
+    """The sender of a request.
 
     Attributes:
         address: of the client.

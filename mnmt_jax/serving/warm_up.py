@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.alignment import align_lines
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.generate import length_limit
+from mnmt_jax.decoding.generate import initial_step_limit, length_limit
 from mnmt_jax.decoding.live_translation import batch_sizes
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.errors import pluralize, warn
 from mnmt_jax.serving.line_engines import JobEngine
 
 _ALLOCATIONS = 10_000  # of objects between two garbage collections
@@ -17,6 +20,9 @@ _ALLOCATIONS = 10_000  # of objects between two garbage collections
 
 def warm_up(job: TranslationJob, window: int) -> None:
     """Translate lines of every bucket, in as many numbers as make batches of different sizes.
+
+    Lines of the largest bucket are searched with the maximum length, too, if the first search of a
+    line has another one. A warning names the shapes that cannot be searched.
 
     Args:
         job: the model and settings of the search.
@@ -27,14 +33,20 @@ def warm_up(job: TranslationJob, window: int) -> None:
     if window > sizes[-1]:
         counts.append(sizes[-1] + 1)  # more lines than slots
     source, target = job.pretrained.languages[0], job.pretrained.languages[-1]
-    for bucket in sorted(set(job.decode.buckets)):
-        text = _text_of(job, bucket, source)
+    buckets = sorted(set(job.decode.buckets))
+    lines = {bucket: Line(0, _text_of(job, bucket, source), source, target) for bucket in buckets}
+    shapes = [(bucket, False) for bucket in buckets]
+    if _has_second_search(job.decode):
+        shapes.append((buckets[-1], True))
+    for bucket, longest in shapes:
         for count in sorted(set(counts)):
-            engine = JobEngine(job)
-            engine.add([(number, Line(0, text, source, target)) for number in range(count)])
-            while len(engine):
-                list(engine.run())
-        _warm_up_alignment(job, Line(0, text, source, target))
+            error = _first_error(job, [lines[bucket]] * count, longest=longest)
+            if error is not None:
+                many = pluralize(count, "sentence")
+                warn(f"{many} of {bucket} tokens cannot be translated together: {error}")
+                break
+    for line in lines.values():
+        _warm_up_alignment(job, line)
 
 
 def freeze_garbage_collection() -> None:
@@ -46,6 +58,22 @@ def freeze_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS)
+
+
+def _has_second_search(decode: Decode) -> bool:
+    """Return whether the longest translations need a search that no bucket has as its first one."""
+    largest = max(decode.buckets)
+    steps = length_limit(decode, largest) + 1
+    return initial_step_limit(largest, steps) < steps
+
+
+def _first_error(job: TranslationJob, lines: Sequence[Line], *, longest: bool) -> Exception | None:
+    """Translate lines together; return their first error, or None if there is none."""
+    engine, errors = JobEngine(job), list[Exception]()
+    engine.add(list(enumerate(lines)), longest=longest)
+    while len(engine):
+        errors += [result for _, result in engine.run() if isinstance(result, Exception)]
+    return errors[0] if errors else None
 
 
 def _warm_up_alignment(job: TranslationJob, line: Line) -> None:

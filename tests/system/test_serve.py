@@ -22,6 +22,9 @@ import pytest
 from mnmt_jax.commands import serve
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.database import Database
+from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.usage import read_usage
 from tests.fresh_process import PATIENCE
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
@@ -40,9 +43,9 @@ def answer(url: str, body: dict | None = None) -> tuple[int, dict]:
 
 
 @contextlib.contextmanager
-def served(run, port: int):
+def served(run, port: int, *further: str):
     """Serve a run; yield the process and its address when it is ready."""
-    flags = ["--run", str(run), f"--port={port}", "--window=4", "--wait_milliseconds=0"]
+    flags = ["--run", str(run), f"--port={port}", "--window=4", "--wait_milliseconds=0", *further]
     command = [sys.executable, "-m", "mnmt_jax", "serve", *flags]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as server:
@@ -51,7 +54,8 @@ def served(run, port: int):
         (url,) = re.findall(
             r"serves .* as run, 3 languages, on (http://127\.0\.0\.1:\d+)$", first.strip()
         )
-        assert "kept in memory until the server ends" in server.stderr.readline()
+        if not further:
+            assert "kept in memory until the server ends" in server.stderr.readline()
         deadline = time.monotonic() + PATIENCE
         while answer(f"{url}/ready")[0] != 200:
             assert time.monotonic() < deadline
@@ -73,7 +77,8 @@ def test_a_model_is_served_until_sigterm_and_again_after_a_kill(tmp_path):
         killed.wait(PATIENCE)
         wait_until(lambda: (0, {}) in load)
     assert set(map(repr, load)) <= {repr((200, {"translatedText": expected})), repr((0, {}))}
-    with served(run, int(url.rpartition(":")[2])) as (server, url):
+    database, port = tmp_path / "server.db", int(url.rpartition(":")[2])
+    with served(run, port, f"--database={database}") as (server, url):
         assert answer(f"{url}/translate", body) == (200, {"translatedText": expected})
         fields = {"text": [TEXT], "source_lang": "EN", "target_lang": "DE"}
         status, translated = answer(f"{url}/v2/translate", fields)
@@ -82,10 +87,12 @@ def test_a_model_is_served_until_sigterm_and_again_after_a_kill(tmp_path):
             wait_until(lambda: len(load) > 5)
             server.send_signal(signal.SIGTERM)
             rest = server.stderr.read()
-            assert server.wait(PATIENCE) in (0, 143, -signal.SIGTERM)
+            assert server.wait(PATIENCE) == 143
         assert "Traceback" not in rest, rest
         assert re.search(r"^stops( after \d requests?)?$", rest, re.MULTILINE), rest
         assert {status for status, _ in load} <= {200, 503, 0}  # answered, or not accepted
+    answered = 2 + [status for status, _ in load].count(200)
+    assert read_usage(Database(database))[""] >= answered * len(TEXT)
 
 
 @contextlib.contextmanager
@@ -124,6 +131,15 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def test_source_contrast_is_refused(tmp_path, monkeypatch):
+    run = write_made_run(tmp_path / "run", made_translator("1", "register", source_contrast=0.5))
+    monkeypatch.setenv("PJRT_NPROC", "8")  # else `main` sets it, for the whole process
+    monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", "--port=0"])
+    message = f"--run={run}: Decode.source_contrast=0.5 .*; add --gin.Decode.source_contrast=0$"
+    with pytest.raises(UserError, match=message):
+        serve.main()
+
+
 def test_an_address_in_use_is_one_line(tmp_path, monkeypatch):
     run = write_made_run(tmp_path / "run", made_translator("1", "register"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -132,3 +148,27 @@ def test_an_address_in_use_is_one_line(tmp_path, monkeypatch):
         monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", f"--port={port}"])
         with pytest.raises(UserError, match=f"--port={port}: Address already in use; choose anoth"):
             serve.main()
+
+
+def test_a_host_that_is_unknown_is_one_line(monkeypatch):
+    def unknown(*args, **options):
+        raise OSError(-2, f"Name or service not known (while attempting to bind on {args[0]})")
+
+    monkeypatch.setattr(socket, "create_server", unknown)
+    with pytest.raises(
+        UserError, match=r"--host=no\.invalid .*: Name or service not known; choose"
+    ):
+        serve._listen(Settings(host="no.invalid"))
+
+
+@pytest.mark.parametrize(("host", "others"), [("::1", []), ("::", ["127.0.0.1"])])
+def test_ipv6_is_served(host, others):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with serve._listen(Settings(host=host, port=0)) as listener:
+        port = listener.getsockname()[1]
+        assert serve._address(listener, Settings(host=host)) == f"http://[{host}]:{port}"
+        for address in ("::1", *others):
+            socket.create_connection((address, port), PATIENCE).close()

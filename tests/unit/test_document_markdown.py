@@ -186,3 +186,18 @@ def test_repetitive_pages_take_little_time(text):
 def test_too_long_pages_are_refused():
     with pytest.raises(UserError, match=re.escape("a.md: has more than 2 MiB of Markdown; divide")):
         translated(b"word\n" * (1 << 19), "a.md", capitals)
+
+
+@pytest.mark.parametrize(
+    ("page", "texts"),
+    [
+        ("---\n\nFirst text.\n\n---\n\nSecond text.\n", ["First text.", "Second text."]),
+        ("--- \n \nFirst text.\n\n---\n", ["First text."]),
+        ("---\ntitle: T\n\n---\n\nSecond text.\n", ["Second text."]),
+        ("---\n---\nSecond text.\n", ["Second text."]),
+        ("+++\n\ntitle = 'T'\n+++\nSecond text.\n", ["Second text."]),
+    ],
+)
+def test_a_thematic_break_begins_no_front_matter(page, texts):
+    after, segments = translated(page, "a.md", identity)
+    assert [segment.text for segment in segments] == texts and after.decode() == page

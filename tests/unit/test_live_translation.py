@@ -11,11 +11,15 @@ import pytest
 from mnmt_jax.decoding import alignment, live_translation
 from mnmt_jax.decoding.live_translation import LiveTranslation, fitting_size
 from mnmt_jax.decoding.search_arrays import StopAfter, repeat_until
+from mnmt_jax.decoding.text_translation import LineOfText
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.line_engines import BatchEngine, JobEngine
-from tests.unit.made_translator import LINES, assert_alike, made_translator
+from mnmt_jax.serving.live_batcher import LiveBatcher
+from mnmt_jax.serving.warm_up import warm_up
+from tests.unit.made_server import MadeJob
+from tests.unit.made_translator import BUCKETS, LINES, assert_alike, made_translator
 
 # Outputs of different lengths; for some, a first search does not suffice.
 OPTIONS = {"batch": 8, "buckets": (9, 40), "beam_size": 2, "max_length": 60}
@@ -192,6 +196,97 @@ def test_lines_of_a_program_that_failed_are_translated_alone(job, expected, monk
     engine.add([(line.number, line) for line in lines])
     results = dict(engine.run())
     assert_alike([results[0], results[1]], expected[:2])
+
+
+def test_lines_whose_search_does_not_fit_the_memory_keep_their_places(job, expected, monkeypatch):
+    """The long line is refused after the short one found its shape; both are translated once."""
+    refuse_longest_searches(monkeypatch)
+    lines = list(numbered(job))
+    engine, results = JobEngine(job), []
+    engine.add([(number, lines[number]) for number in (0, 3)])
+    while len(engine):
+        results += engine.run()
+    assert [number for number, _ in results] == [0, 3]
+    assert_alike([result for _, result in results], [expected[0], expected[3]])
+
+
+def test_a_line_whose_second_search_does_not_fit_the_memory_is_translated(monkeypatch):
+    job = TranslationJob.create(made_translator(beam_size=1, max_length=60))
+    lines = list(numbered(job))[:2]
+    expected = [translation for _, translation in job.in_order(iter(lines))]
+    assert any(len(translation.hypotheses[0].tokens) > 30 for translation in expected)
+    refuse_longest_searches(monkeypatch)
+    engine = JobEngine(job)
+    engine.add(list(enumerate(lines)))
+    results = finished(engine)
+    assert_alike([results[0], results[1]], expected)
+
+
+def refuse_longest_searches(monkeypatch) -> None:
+    """Let the check of the memory refuse searches of the maximum length in slots."""
+
+    class Pool(live_translation._Pool):
+        def __init__(self, owner, shape):
+            if shape.steps == 61:
+                raise UserError("too large")
+            super().__init__(owner, shape)
+
+    monkeypatch.setattr(live_translation, "_Pool", Pool)
+
+
+def test_lines_that_wait_for_an_alignment_that_fails_have_results(job, expected, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("a device was lost")
+
+    monkeypatch.setattr(alignment, "align_lines", fail)
+    engine, lines = JobEngine(job), list(numbered(job))
+    engine.add([(0, lines[0]), (1, dataclasses.replace(lines[1], aligned=True))])
+    results = finished(engine)
+    assert_alike([results[0]], [expected[0]])
+    assert isinstance(results[1], RuntimeError)
+
+
+def test_an_engine_that_fails_ends_its_lines_and_no_thread():
+    class Engine(BatchEngine):
+        def add(self, lines):
+            if any(line.text == "Fail." for _, line in lines):
+                raise KeyError(0)
+            super().add(lines)
+
+    engine = Engine(MadeJob().as_completed)
+    batcher = LiveBatcher([engine], wait_seconds=0, max_waiting=9, window=1)
+    texts = ("Fail.", "Go.")
+    failed, later = batcher.submit([LineOfText(text, "en", "de") for text in texts], "a")
+    assert isinstance(failed.exception(30), UserError) and later.result(30).text == "[de] Go."
+    batcher.stop()
+
+
+def test_shapes_of_second_searches_are_compiled_at_the_start_and_refused_ones_named(
+    monkeypatch, capsys
+):
+    job = TranslationJob.create(made_translator(beam_size=1, max_length=60))
+    shapes, search = [], live_translation.search_together
+
+    def recorded(model, algorithm, admission):
+        """Search as if the first search of every line sufficed."""
+        bucket = admission.batch["source_tokens"].shape[1]
+        shapes.append((bucket, admission.request.max_steps))
+        ended = search(model, algorithm, admission)
+        return [dataclasses.replace(result, done=True) for result in ended]
+
+    monkeypatch.setattr(live_translation, "search_together", recorded)
+    warm_up(job, 1)
+    first, second = BUCKETS
+    assert shapes == [(first, 21), (second, 29), (second, 61)]
+    monkeypatch.setattr(JobEngine, "run", failing_run)
+    warm_up(job, 2)
+    (line, *_) = capsys.readouterr().err.splitlines()
+    assert line == f"warning: 1 sentence of {first} tokens cannot be translated together: too large"
+
+
+def failing_run(engine):
+    """Yield errors instead of translations."""
+    yield from ((key, UserError("too large")) for key, _ in engine._live.abandon())
 
 
 def test_a_failing_line_fails_alone_in_a_batch():

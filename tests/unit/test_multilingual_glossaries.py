@@ -187,14 +187,25 @@ def test_changes_at_the_same_time_are_all_kept():
 def test_a_glossary_that_changes_while_it_is_loaded_is_loaded_again(monkeypatch):
     store = GlossaryStore(Database())
     (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "old")]})
-    read = store.pairs
+    read = store._entries
 
-    def pairs(stored):
+    def entries(stored):
         result = read(stored)
-        monkeypatch.setattr(store, "pairs", read)
+        monkeypatch.setattr(store, "_entries", read)
         store.put("one", made.id, ("EN", "DE"), [("a", "new")])
         return result
 
-    monkeypatch.setattr(store, "pairs", pairs)
+    monkeypatch.setattr(store, "_entries", entries)
     targets = [store.glossary(made).entries[0].targets for _ in range(2)]
     assert targets == [("old",), ("new",)]
+
+
+def test_a_glossary_that_another_server_changes_is_loaded_again(tmp_path):
+    first, second = (GlossaryStore(Database(tmp_path / "server.db")) for _ in range(2))
+    (made,) = first.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "old")]})
+    loaded = second.glossary(made)
+    assert loaded.entries[0].targets == ("old",) and second.glossary(made) is loaded
+    first.put("one", made.id, ("EN", "DE"), [("a", "new")])
+    assert second.glossary(made).entries[0].targets == ("new",)
+    first.delete("one", made.id)
+    assert second.glossary(made).entries == ()

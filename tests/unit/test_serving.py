@@ -80,6 +80,45 @@ def test_lists_detection_and_alternatives(address):
 
 
 @pytest.mark.parametrize(
+    ("text", "alternatives"),
+    [
+        ("Hello there.", ["other"]),
+        ("- HELLO THERE.\n", ["- OTHER\n"]),
+        ("Hello {name}.", []),  # the other hypothesis lacks it
+        ("One. Two.", []),
+        ("Equal.", []),
+    ],
+)
+def test_alternatives_are_of_the_whole_text(address, job, text, alternatives):
+    job.respond = lambda sentence: "other" if sentence == "Equal." else f"[de] {sentence}"
+    body = {"q": text, "source": "en", "target": "de", "alternatives": 2}
+    status, answer = call(address, "/translate", body)
+    assert (status, answer["alternatives"]) == (200, alternatives)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "optional"),
+    [
+        (
+            "/translate",
+            {"q": "Hello.", "source": "en", "target": "de"},
+            ["api_key", "format", "alternatives", "checks", "model", "glossary"],
+        ),
+        (
+            "/v2/translate",
+            {"text": ["Hello."], "source_lang": "EN", "target_lang": "DE"},
+            ["glossary_id", "split_sentences", "tag_handling", "ignore_tags", "formality", "model"],
+        ),
+        ("/translate", {"q": "Hello.", "target": "de"}, ["source"]),
+        ("/v2/translate", {"text": ["Hello."], "target_lang": "DE"}, ["source_lang"]),
+    ],
+)
+def test_null_is_an_absent_field(address, path, body, optional):
+    status, answer = call(address, path, body | dict.fromkeys(optional))
+    assert (status, answer) == call(address, path, body) and status == 200
+
+
+@pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
         ("/translate", {"target": "de"}, 400, "missing q parameter"),

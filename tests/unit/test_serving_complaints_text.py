@@ -5,12 +5,18 @@ Numbers are those of issues in the public trackers of the servers named.
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
 
+from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.line_engines import JobEngine
+from mnmt_jax.serving.service import TranslationOptions, TranslationService
+from mnmt_jax.serving.settings import Settings
+from mnmt_jax.serving.users import User
+from mnmt_jax.vocabulary.language_detectors import make_lid176
 from tests.unit.made_server import MadeJob, made_service, serving
 from tests.unit.made_translator import LINES, assert_alike, made_translator
 from tests.unit.test_serving import call
@@ -119,3 +125,18 @@ def test_opennmt_py_2208_and_1547_and_ctranslate2_546_batch_mates_change_a_trans
     while len(engine):
         results |= dict(engine.run())
     assert_alike([results[number] for number in range(24)], expected)
+
+
+@pytest.mark.parametrize("utility", ["", "chrf"])
+def test_samples_of_a_text_are_those_of_translate_text_whoever_else_asks(utility):
+    translator = made_translator(beam_size=2, temperature=1.0, utility=utility)
+    job = SentenceJob.create(translator)
+    text, other = f"{LINES[0]}\n\n{LINES[1]}\n\n{LINES[0]}", LINES[2]
+    expected = translator.translate_text(text, source="en", target="de")
+    service = TranslationService({"made": job}, Settings(window=3), make_lid176())
+    options = TranslationOptions("de", source="en")
+    answers = asyncio.run(service.translate([other, text, text], options, User("a")))
+    service.stop()
+    assert [answer.translation.text for answer in answers[1:]] == [expected.text] * 2
+    first, _, third = expected.sentences
+    assert first.text != third.text  # equal sentences are drawn anew

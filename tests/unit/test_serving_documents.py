@@ -299,6 +299,25 @@ def test_a_client_that_goes_away_takes_its_document_with_it(job):
         assert time.monotonic() < deadline
 
 
+def test_a_document_in_translation_when_the_server_ends_is_removed():
+    async def translate(document) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def use(store: DocumentStore) -> None:
+        name, document = store.add("a.txt", "de", "one")
+        store.start(name, translate)
+        await asyncio.sleep(0)
+        document.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await document.task
+        assert document.task.cancelled()
+
+    store = DocumentStore(600, 8, 1 << 20)
+    asyncio.run(use(store))
+    assert len(store) == 0
+
+
 def test_other_requests_are_answered_while_a_document_is_read(monkeypatch, job):
     reads, goes_on = threading.Event(), threading.Event()
 

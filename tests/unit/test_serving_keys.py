@@ -252,6 +252,19 @@ def test_usage_of_two_servers_is_added_up(path):
     assert read_usage(Database(path)) == {"key": 12} and second.used("key") == 12
 
 
+def test_a_quota_is_that_of_all_servers_together(path):
+    first, second = Usage(Database(path)), Usage(Database(path))
+    assert second.used("key") == 0
+    with first.charge("key", 100, 120):
+        pass
+    wait_until(lambda: not first._pending)
+    with pytest.raises(QuotaExceeded), second.charge("key", 50, 120):
+        pass
+    assert second.used("key") == 100
+    for usage in (first, second):
+        usage.stop()
+
+
 def test_a_quota_is_not_exceeded_by_requests_at_once(path):
     usage = Usage(Database(path))
     with usage.charge("key", 6, 10):

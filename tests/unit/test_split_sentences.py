@@ -51,6 +51,26 @@ def test_each_line_is_its_text_translated(run, command, capsys):
     assert not any(record["truncated"] for record in records)
 
 
+def test_sentences_are_contrasted_with_sentences_and_not_their_lines(
+    command, tmp_path, monkeypatch, capsys
+):
+    drawn, draw = [], sentence_job.with_contrast_sources
+    monkeypatch.setattr(
+        sentence_job, "with_contrast_sources", lambda *args: drawn.append(draw(*args)) or drawn[-1]
+    )
+    (tmp_path / "in").write_text("one two. three house!\ngreen river. behind.\n")
+    contrast = "--gin.Decode.source_contrast=0.5"
+    expected = command(contrast)
+    (lines,) = drawn
+    sentences = {line.text for line in lines}
+    assert sentences == {"one two.", "three house!", "green river.", "behind."}
+    assert {text for line in lines for text in line.contrast_sources} < sentences
+    records = [json.loads(line) for line in command(contrast, "--format=jsonl")]
+    assert [record["translation"] for record in records] == expected
+    assert not any("others" in record for record in records)
+    assert "to contrast with" not in capsys.readouterr().err
+
+
 def test_lines_with_markup_keep_their_tags(run, command, tmp_path):
     lines = ["<p>one <b>two</b>. three <i class=x>house</i>!</p>", "", "<br>12:30"]
     (tmp_path / "in").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -7,6 +7,9 @@ import codecs
 import pytest
 import srt
 
+from mnmt_jax.decoding.sentence_job import run_steps
+from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import identity, translated
 
@@ -94,6 +97,29 @@ def test_times_lines_and_marks_of_subtitles_are_kept(end):
     for text in texts:
         data = data.replace(text, text.upper())
     assert after.decode() == data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<i>Tom & Jerry</i> run, x < y > z",
+        '<font color="#fff&1">R&B</font> &amp; <3',
+        "<b>&copy; &lt;i&gt;</b> a<- b",
+        "Tom & Jerry < &amp;",
+    ],
+)
+def test_characters_of_entities_are_themselves_in_subtitles(text):
+    def by_sentences(segments):
+        texts = [TextToTranslate(one.text, "en", "de", markup=one.markup) for one in segments]
+        results = run_steps(
+            translation_steps(texts, lambda *_: True),
+            lambda lines: [Translation((Hypothesis(one.text, 0.0, ()),)) for one in lines],
+        )
+        return [result.text for result in results]
+
+    cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+    for translate in (identity, by_sentences):
+        assert translated(cue, "a.srt", translate)[0].decode() == cue
 
 
 def test_subtitles_are_read_alike_by_another_reader():

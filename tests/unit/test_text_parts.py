@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mnmt_jax.decoding import text_parts
+from mnmt_jax.decoding.sentence_job import run_steps
 from mnmt_jax.decoding.text_parts import (
     Part,
     join_lines,
@@ -13,7 +17,14 @@ from mnmt_jax.decoding.text_parts import (
     split_long,
     split_text,
 )
+from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
+from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.vocabulary.language_detectors import has_letters
+from tests.slow_text_parts import (
+    join_lines_slowly,
+    restore_line_breaks_slowly,
+    split_long_slowly,
+)
 
 
 def sentences(text: str, language: str = "en") -> list[str]:
@@ -150,3 +161,63 @@ def test_long_sentences_are_split_at_the_best_place():
     assert split_long("one two three four five", fits) == ["one two three four ", "five"]
     assert split_long("short", fits) == ["short"]
     assert split_long("あいうえお", lambda text: len(text) <= 2) == ["あい", "うえ", "お"]
+
+
+WIDE = st.text("ab ,;:—.。あ-\t\n\u2028\xa0>", max_size=80)
+
+
+@given(text=WIDE, most=st.integers(1, 20), start=st.sampled_from([1, 2, 7, 512]))
+@settings(deadline=None, derandomize=True, max_examples=400)
+def test_pieces_are_those_of_every_cut_tried(text, most, start):
+    def fits(piece: str) -> bool:
+        return len(piece.strip()) <= most
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_parts, "_START", start)
+        assert split_long(text, fits) == split_long_slowly(text, fits)
+
+
+@given(
+    text=st.text("ab \n中", max_size=60),
+    places=st.lists(st.floats(0, 1) | st.sampled_from([0.25, 0.5, 0.75]), max_size=9),
+    language=st.sampled_from(["de", "zh"]),
+)
+@settings(deadline=None, derandomize=True, max_examples=300)
+def test_line_breaks_are_where_every_space_compared_has_them(text, places, language):
+    breaks = [(place, f"\n{number}") for number, place in enumerate(sorted(places))]
+    expected = restore_line_breaks_slowly(text, breaks, language)
+    assert restore_line_breaks(text, breaks, language) == expected
+
+
+@given(text=WIDE)
+@settings(deadline=None, derandomize=True, max_examples=400)
+def test_joined_lines_are_those_of_every_space_tried(text):
+    line, breaks = join_lines(text)
+    assert (line, [line_break for _, line_break in breaks]) == join_lines_slowly(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        ("aB1" * 20_000, "all"),
+        ("word " * 12_000, "all"),
+        ("a" + " " * 60_000 + "b", "all"),
+        ("ab\n" * 20_000, "none"),
+        ("This line of some words is wrapped here\n" * 1_500, "all"),
+        ("a {" + " " * 60_000, "all"),
+        ("a %" + "0" * 60_000, "all"),
+        ("a" + "_" * 60_000, "all"),
+        ("a - " * 15_000, "all"),
+    ],
+)
+def test_long_requests_take_little_time(text, ends):
+    def identity(lines):
+        return [Translation((Hypothesis(line.text, 0.0, ()),)) for line in lines]
+
+    def fits(line: str, language: str) -> bool:
+        return len(line.encode()) < 300
+
+    start = time.process_time()
+    steps = translation_steps([TextToTranslate(text, "en", "de", ends)], fits)
+    assert run_steps(steps, identity)[0].text.split() == text.split()
+    assert time.process_time() - start < 5

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mnmt_jax.decoding import placeholders
 from mnmt_jax.decoding.placeholders import (
     find_placeholders,
     keeps_placeholders,
@@ -135,6 +136,17 @@ def test_placeholders_survive_byte_for_byte(name):
     lost, steps = translate(text, lambda line: "".join(chr(ord(c) ^ 1) for c in line))
     assert lost.text.count(name) == 2 and len(steps) == 2
     assert not any(find_placeholders(line) for line in steps[1])
+
+
+PARTS = "a A _ __ @ . - + % $ { } {{ 0 1 s d %s (x) http:// www. < > / é $AB %A%".split(" ")
+
+
+@given(st.lists(st.sampled_from([*PARTS, " "]), max_size=14).map("".join))
+@settings(deadline=None, derandomize=True, max_examples=2000)
+def test_placeholders_are_those_of_the_pattern(text):
+    assert find_placeholders(text) == [
+        match.group() for match in placeholders._PLACEHOLDER.finditer(text)
+    ]
 
 
 def test_what_is_no_placeholder():
