@@ -9,17 +9,16 @@ from mnmt_jax.data.preparation.outputs import CacheOutput
 from mnmt_jax.data.preparation.prepare import prepare
 from mnmt_jax.data.preparation.runners import BeamRunner
 from mnmt_jax.errors import UserError
-from tests.unit.test_preparation import (
+from tests.unit.made_preparation import (
     DIRECTIONS,
     SHARD_EXAMPLES,
     SIZES,
     STEPS,
     content,
-    corpus,
     made_recipe,
     run,
-    vocabulary,
 )
+from tests.unit.test_preparation import corpus, vocabulary
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed: scripts/test_beam.sh")
 

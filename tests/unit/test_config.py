@@ -16,6 +16,7 @@ from mnmt_jax.design.layouts import LANGUAGE_MODELS, LAYOUTS
 from mnmt_jax.design.method_registry import all_methods, get_method
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
+from tests.made_run import make_config
 
 ROOT = Path(__file__).parent.parent.parent
 SECTIONS = (Data, Model, Optimizer, Train, Decode, Mesh)
@@ -386,3 +387,9 @@ def test_nested_includes_have_a_depth_limit(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"50\.gin:1: include '51.gin': .*50 nested"):
         load_config(["0.gin"])
     assert load_config(["4951.gin"]).train.seed == 3
+
+
+def test_config_file_round_trip(tmp_path):
+    config = make_config(tmp_path / "cache")
+    save_config(config, tmp_path / "run.gin")
+    assert load_config([str(tmp_path / "run.gin")]) == config

@@ -6,8 +6,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from mnmt_jax.errors import UserError
 from mnmt_jax.runs.checkpoint_files import array_handler, load_numpy
-from mnmt_jax.runs.parameters import place_params
+from mnmt_jax.runs.parameters import load_params, place_params
 
 
 @pytest.fixture
@@ -43,3 +44,8 @@ def test_a_truncated_file_is_an_error(folder):
     data.write_bytes(data.read_bytes()[:100])
     with pytest.raises(Exception, match="."):
         load_numpy(folder)
+
+
+def test_a_folder_without_a_run_has_no_parameters(tmp_path):
+    with pytest.raises(UserError, match="no complete checkpoint"):
+        load_params(tmp_path)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import hashlib
-import json
 import multiprocessing
 import os
 import random
@@ -13,7 +10,6 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -28,118 +24,34 @@ from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
 from mnmt_jax.data.preparation.pair_rules import Score
 from mnmt_jax.data.preparation.passes import Group
 from mnmt_jax.data.preparation.prepare import prepare
-from mnmt_jax.data.preparation.recipes import Recipe
 from mnmt_jax.data.preparation.report import GroupCounts, sum_groups
 from mnmt_jax.data.preparation.runners import LocalRunner
 from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import Counts, make_stages
-from mnmt_jax.data.preparation.steps import KeyRule, OnePairRule, PairBatch, PieceRule, Transform
+from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.data.text_reader import Cleaning
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock
 from tests.unit import made_text
-
-LANGUAGES = ("de", "en", "fr")
-DIRECTIONS = (("en", "de"), ("de", "en"), ("fr", "en"), ("en", "fr"))
-SIZES = {"chunk_pairs": 40, "partition_keys": 50}
-SHARD_EXAMPLES = 70
-
-
-@dataclasses.dataclass(frozen=True)
-class Lower(Transform):
-    """Lower case."""
-
-    name: ClassVar[str] = "lower"
-
-    def apply(self, sentences, language):
-        return [sentence.lower() for sentence in sentences]
-
-
-@dataclasses.dataclass(frozen=True)
-class Differ(OnePairRule):
-    """Sides that differ."""
-
-    name: ClassVar[str] = "differ"
-
-    def accepts(self, source, target, direction):
-        return source != target
-
-
-def key_of(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
-
-
-def start_of(sentence: str) -> str:
-    return sentence[:12]
-
-
-@dataclasses.dataclass(frozen=True)
-class Starts(KeyRule):
-    """The starts of both sides, as two columns."""
-
-    name: ClassVar[str] = "starts"
-
-    def keys(self, batch):
-        pairs = zip(batch.sources, batch.targets, strict=True)
-        rows = [[key_of(start_of(side)) for side in pair] for pair in pairs]
-        return np.array(rows, np.uint64).reshape(-1, 2)
-
-
-@dataclasses.dataclass(frozen=True)
-class Sources(KeyRule):
-    """The source."""
-
-    name: ClassVar[str] = "sources"
-
-    def keys(self, batch):
-        return np.array([[key_of(text)] for text in batch.sources], np.uint64).reshape(-1, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Even(PieceRule):
-    """Even numbers of pieces on the first side."""
-
-    name: ClassVar[str] = "even"
-
-    def keeps(self, lengths):
-        return lengths[:, 0] % 2 == 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Nothing(OnePairRule):
-    """Nothing."""
-
-    name: ClassVar[str] = "nothing"
-
-    def accepts(self, source, target, direction):
-        return False
-
-
-STEPS = (Lower(), Differ(), Sources(), Starts(), Differ(), Even())
-
-
-def made_recipe(steps) -> Recipe:
-    return Recipe("made", "made", "", "", tuple(steps))
+from tests.unit.made_preparation import (
+    DIRECTIONS,
+    SHARD_EXAMPLES,
+    SIZES,
+    STEPS,
+    Even,
+    Lower,
+    Nothing,
+    content,
+    made_recipe,
+    run,
+    start_of,
+    write_corpus,
+)
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Aligned lines in three languages, of which many repeat others but for case."""
-    folder = tmp_path_factory.mktemp("corpus")
-    draw = random.Random(0)
-    for split, count in (("train", 250), ("validation", 30)):
-        numbers = [draw.randrange(1, 150) for _ in range(count)]
-        for language in LANGUAGES:
-            lines = [made_text.sentence(number, language) for number in numbers]
-            lines = [line.title() if draw.random() < 0.3 else line for line in lines]
-            if language == "de":  # some sentences are English
-                english = [made_text.sentence(number, "en").lower() for number in numbers]
-                lines = [
-                    e if n % 17 == 0 else t for n, t, e in zip(numbers, lines, english, strict=True)
-                ]
-            path = folder / f"{split}.{language}"
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return ParallelFiles("made", str(folder / "{split}.{language}"), LANGUAGES)
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="module")
@@ -147,29 +59,6 @@ def vocabulary(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("vocabulary")
     made_text.vocabulary().save(folder)
     return folder
-
-
-def run(corpus, vocabulary, output, steps=STEPS, *, processes=1, **changes):
-    """Prepare the made text as a cache; return what was dropped."""
-    tasks = plan_tasks(corpus, DIRECTIONS)
-    with LocalRunner(processes) as runner:
-        return prepare(
-            corpus,
-            tasks,
-            made_recipe(steps),
-            output=output,
-            runner=runner,
-            **SIZES | {"form": CacheOutput(vocabulary, SHARD_EXAMPLES)} | changes,
-        )
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file of a cache."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_without_steps_it_is_the_cache_of_the_same_text(corpus, vocabulary, tmp_path):
@@ -522,72 +411,3 @@ def test_it_says_that_it_continues(corpus, vocabulary, tmp_path):
             run(corpus, vocabulary, tmp_path / "cache", (Nothing(),), report=lines.append)
         assert (f"continues what is done in {tmp_path / 'cache'}.unfinished" in lines) is expected
     assert any(line.startswith("read: done in ") for line in lines)
-
-
-# Text
-
-
-def text_of(output: Path) -> ParallelFiles:
-    return ParallelFiles("made", str(output / "{split}.{pair}.{language}"), LANGUAGES)
-
-
-@pytest.mark.parametrize("steps", [STEPS, STEPS[:-1], ()])
-def test_the_cache_of_the_text_is_the_cache_of_the_pairs(corpus, vocabulary, tmp_path, steps):
-    """Two paths: steps, text, `mnmt cache`; and steps, cache."""
-    counts = run(corpus, vocabulary, tmp_path / "cache", steps)
-    assert counts == run(
-        corpus, vocabulary, tmp_path / "text", steps, form=TextOutput(vocabulary), processes=2
-    )
-    encoder = made_text.vocabulary()
-    write_cache(
-        tmp_path / "again",
-        cache_task_sources(text_of(tmp_path / "text"), DIRECTIONS, encoder),
-        vocabulary=encoder,
-        shard_examples=SHARD_EXAMPLES,
-    )
-    assert content(tmp_path / "again") == content(tmp_path / "cache")
-
-
-def test_text_needs_no_vocabulary_without_rules_of_pieces(corpus, vocabulary, tmp_path):
-    without = [step for step in STEPS if not isinstance(step, PieceRule)]
-    assert len(without) < len(STEPS)
-    run(corpus, vocabulary, tmp_path / "with", without, form=TextOutput(vocabulary))
-    run(corpus, vocabulary, tmp_path / "without", without, form=TextOutput())
-    assert content(tmp_path / "with") == content(tmp_path / "without")
-    with pytest.raises(UserError, match=r"rules on pieces \(even\); add --vocabulary"):
-        run(corpus, vocabulary, tmp_path / "pieces", form=TextOutput())
-
-
-def test_a_preparation_of_text_does_not_continue_as_one_of_a_cache(corpus, vocabulary, tmp_path):
-    with pytest.raises(UserError, match="keeps none"):
-        run(corpus, vocabulary, tmp_path / "output", (Nothing(),), form=TextOutput())
-    with pytest.raises(UserError, match=r"another preparation \(changed: .*text"):
-        run(corpus, vocabulary, tmp_path / "output", (Nothing(),))
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "file").write_text("text")
-    with pytest.raises(UserError, match="exists and is not prepared text; choose another"):
-        run(corpus, vocabulary, other, (), form=TextOutput())
-
-
-def test_a_sentence_with_line_breaks_stays_one_line(vocabulary, tmp_path):
-    """A column of JSON lines may hold line breaks."""
-    rows = [
-        {"de": made_text.sentence(n, "de"), "en": made_text.sentence(n, "en")} for n in range(1, 9)
-    ]
-    rows[2]["en"] = rows[2]["en"].replace(" ", "\n\n", 1)
-    rows[4]["de"] = "\r\n" + rows[4]["de"].replace(" ", "\r\n") + "\n"
-    file = tmp_path / "train.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    corpus = ParallelFiles("made", f"{tmp_path}/{{split}}.jsonl#{{language}}", ("de", "en"))
-    tasks, directions = plan_tasks(corpus, (("de", "en"),)), (("de", "en"),)
-    options = {"runner": LocalRunner(1), "form": TextOutput()}
-    prepare(corpus, tasks, made_recipe(()), output=tmp_path / "text", **options)
-    for code in ("de", "en"):
-        text = (tmp_path / "text" / f"train.de-en.{code}").read_text(encoding="utf-8")
-        assert text == "".join(f"{made_text.sentence(n, code)}\n" for n in range(1, 9))
-    encoder = made_text.vocabulary()
-    for name, source in (("pairs", corpus), ("lines", text_of(tmp_path / "text"))):
-        sources = cache_task_sources(source, directions, encoder)
-        write_cache(tmp_path / name, sources, vocabulary=encoder)
-    assert content(tmp_path / "pairs") == content(tmp_path / "lines")

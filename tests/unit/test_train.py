@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 
-from mnmt_jax.config.loading import load_config, save_config
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.converter import BatchExtras
 from mnmt_jax.data.input_pipeline import Pipeline
@@ -479,10 +479,8 @@ def test_parameters_of_a_step_or_the_best_are_restored(undisturbed_run):
     assert step == 8 and newest["embedding"].dtype == jnp.float32
     older, step = load_params(undisturbed_run, 4)
     assert step == 4 and not np.array_equal(older["embedding"], newest["embedding"])
-    losses = {
-        line["step"]: line["validation"]["supervised"]["loss"]
-        for line in records(undisturbed_run)[1::2]
-    }
+    validations = records(undisturbed_run)[1::2]
+    losses = {one["step"]: one["validation"]["supervised"]["loss"] for one in validations}
     best, step = load_params(undisturbed_run, "best")
     assert step == min(losses, key=losses.get)
     with pytest.raises(UserError, match="no checkpoint 5; there are \\[4, 8\\]"):
@@ -500,13 +498,3 @@ def test_average(undisturbed_run):
     jax.tree.map(lambda m, a, b: np.testing.assert_array_equal(m, (a + b) / 2), mean, first, second)
     with pytest.raises(UserError, match="no checkpoint 7"):
         average_checkpoints(undisturbed_run, [7, 8])
-
-
-def test_a_folder_without_a_run_has_no_parameters(tmp_path):
-    with pytest.raises(UserError, match="no complete checkpoint"):
-        load_params(tmp_path)
-
-
-def test_config_file_round_trip(cache, tmp_path):
-    save_config(make_config(cache), tmp_path / "run.gin")
-    assert load_config([str(tmp_path / "run.gin")]) == make_config(cache)
