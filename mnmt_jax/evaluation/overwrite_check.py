@@ -138,6 +138,8 @@ def _lost_scores(
 def _is_other_model(recorded: object, current: object) -> bool:
     """Return whether scores have another model than the recorded signature, where both are known.
 
+    Versions of packages do not count.
+
     Args:
         recorded: a signature, or signatures by target language.
         current: value of `OptionalMetrics.settings`.
@@ -145,5 +147,10 @@ def _is_other_model(recorded: object, current: object) -> bool:
     if isinstance(recorded, dict) and isinstance(current, dict):
         return any(_is_other_model(recorded[name], current.get(name)) for name in recorded)
     if isinstance(recorded, str) and isinstance(current, str):
-        return not recorded.endswith(current)
+        return _model_part(recorded) != _model_part(current)
     return False
+
+
+def _model_part(signature: str) -> str:
+    """Return a signature from the name of the model on."""
+    return signature[max(signature.find("model:"), 0) :]

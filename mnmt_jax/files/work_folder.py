@@ -22,7 +22,7 @@ def open_work_folder(folder: Path) -> IO[str]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock_path = folder / _LOCK
-    if not lock_path.exists() and any(folder.iterdir()):
+    if any(folder.iterdir()) and not lock_path.exists():  # a lock may appear between the two
         raise UserError(
             f"{folder}: has files of something else; move them, or choose another --output"
         )

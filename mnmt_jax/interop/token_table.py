@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.json_objects import read_json
 from mnmt_jax.files.typed_fields import TypedFields, short_repr
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_TAGS, code_of_tag, codes_of_tags
@@ -20,6 +20,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 # fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
 SPECIALS = (1, 2, 3, 0)
 _NAMES = ("<s>", "<pad>", "</s>", "<unk>")
+_LANGUAGES = "*languages*.txt"
 # Tokens that no text yields; fairseq pads its dictionaries with the first kind.
 _FILLER = re.compile(r"madeupword\d+|<mask>")
 # Built-in tag lists of the toolkits, appended to the pieces if the files list no tags.
@@ -129,9 +130,10 @@ def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTa
     """Read fairseq's dictionary, language list and SentencePiece model, found by pattern.
 
     Args:
-        folder: holds one `*dict*.txt`, one `*.model` and, if `languages` is None, one
-            `*languages*.txt`.
-        languages: languages in tag order, if the checkpoint lists them.
+        folder: holds one `*dict*.txt`, one `*.model` and one `*languages*.txt`, which may
+            be missing if the checkpoint lists them.
+        languages: languages in tag order, if the checkpoint lists them; the file replaces them if
+            some are no language codes.
 
     Raises:
         UserError: if a file is missing or several match, or a language is no language code.
@@ -139,16 +141,34 @@ def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTa
     # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
     lines = _single_file(folder, "*dict*.txt").read_text(encoding="utf-8").split("\n")
     words = [line.rsplit(" ", 1)[0].removesuffix(" #fairseq:overwrite") for line in lines if line]
-    if languages is None:
-        text = _single_file(folder, "*languages*.txt").read_text(encoding="utf-8")
-        languages = text.replace(",", " ").split()
-    tags = [f"__{code}__" for code in languages]
+    tags = _tags(_read_languages(folder, languages))
     if invalid := [tag[2:-2] for tag in tags if code_of_tag(tag) is None]:
         raise UserError(
             f"{folder}: {join_names([repr(code) for code in invalid])} in the list of languages "
-            "cannot be a language code; write codes such as de, pt-br or zh_Hant, in the same order"
+            "cannot be a language code; list codes such as de, pt-br or zh_Hant in languages.txt, "
+            "in the same order"
         )
     return TokenTable((*_NAMES, *words, *tags), _single_file(folder, "*.model"))
+
+
+def _tags(languages: Sequence[str]) -> list[str]:
+    return [f"__{code}__" for code in languages]
+
+
+def _read_languages(folder: Path, listed: Sequence[str] | None) -> Sequence[str]:
+    """Return the languages of the checkpoint, or of a file where those are no language codes."""
+    if listed is not None and (
+        all(map(code_of_tag, _tags(listed))) or not any(folder.glob(_LANGUAGES))
+    ):
+        return listed
+    path = _single_file(folder, _LANGUAGES)
+    languages = path.read_text(encoding="utf-8").replace(",", " ").split()
+    if listed is not None and len(languages) != len(listed):
+        raise UserError(
+            f"{path}: has {pluralize(len(languages), 'language')}, the checkpoint {len(listed)}; "
+            "list as many, in the same order"
+        )
+    return languages
 
 
 def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:

@@ -73,8 +73,9 @@ setup() {
     gcloud compute tpus "$KIND" scp "$archive" "$NAME":"$FOLDER.tar.gz" --zone="$ZONE" \
         "${HOSTS[@]}" || return
     rm "$archive"
-    on_all_hosts "mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER &&
-        ${SETUP:+($SETUP) &&} . scripts/environment.sh &&
+    # 1: only a missing Python ends with 2.
+    on_all_hosts "{ mkdir -p $FOLDER && tar xzf $FOLDER.tar.gz -C $FOLDER && cd $FOLDER${SETUP:+ && ($SETUP)}; } ||
+        exit 1; . scripts/environment.sh &&
         ${PYTHON:+PYTHON=$(printf %q "$PYTHON")} prepare_environment '[tpu,gcs]'" || return
     if [ -n "${BUCKET:-}" ]; then
         on_all_hosts "sudo mkdir -p /mnt/bucket && sudo chmod 777 /mnt/bucket &&

@@ -370,6 +370,23 @@ def test_languages_of_fairseq_with_hyphens_are_tags(tmp_path, listed, codes):
         open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
 
 
+def test_a_file_replaces_names_of_a_checkpoint_that_are_no_codes(tmp_path, monkeypatch):
+    settings = made_foreign.fairseq_settings("encoder_decoder")
+    opened = tmp_path / "x" / "checkpoint.pt", tmp_path / "x"
+
+    def languages(listed: str, in_file: str) -> tuple[str, ...]:
+        changed = settings | {"langs": listed}
+        monkeypatch.setattr(made_foreign, "fairseq_settings", lambda kind: changed)
+        made_foreign.fairseq_checkpoint(tmp_path / "x", "encoder_decoder")
+        (tmp_path / "x" / "languages.txt").write_text(in_file)
+        return open_fairseq(*opened).tokens.vocabulary()[0].languages
+
+    assert languages("en,zh-classical,de", "en lzh de") == ("en", "lzh", "de")
+    assert languages("en,fr,de", "de fr en") == ("en", "fr", "de")
+    with pytest.raises(UserError, match="languages.txt: has 2 languages, the checkpoint 3; list"):
+        languages("en,zh-classical,de", "en de")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -74,3 +74,17 @@ def test_a_folder_of_something_else_is_kept(tmp_path):
     with pytest.raises(UserError, match=message):
         open_work_folder(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_that_another_process_begins_is_a_work_folder(tmp_path, monkeypatch):
+    list_files = Path.iterdir
+
+    def begin_elsewhere(folder):
+        names = list(list_files(folder))
+        monkeypatch.undo()
+        open_work_folder(folder).close()
+        (folder / "plan.json").touch()
+        return iter([*names, folder / "plan.json"])
+
+    monkeypatch.setattr(Path, "iterdir", begin_elsewhere)
+    open_work_folder(tmp_path / "work").close()

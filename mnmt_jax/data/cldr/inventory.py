@@ -195,4 +195,3 @@ _INVENTORIES: dict[str, Callable[[Inventory], Inventory]] = {
     "small": _small,
     "large": lambda shared: shared,
 }
-"""Names that `load_inventory` accepts."""
