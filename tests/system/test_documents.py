@@ -348,7 +348,6 @@ def test_tutorials_of_own_text(root):
     for name in ("plain", "pivot", "contrast"):
         assert len(read_result(root / "runs/mine" / name).directions) == 2
     assert (root / "runs/mine/zero_shot.html").is_file()
-    assert len(TokenCache.open(root / "runs/mine/bridged").tasks_with("train")) == 4
 
 
 def test_tutorial_of_an_own_method(root, request):
