@@ -165,6 +165,7 @@ def _load_job(
         raise UserError(
             f"--run={run}: Decode.source_contrast={weight:g} contrasts sentences with others, "
             "which a server does not do; add --gin.Decode.source_contrast=0"
+            + (" --gin.Decode.seed=0" if job.decode.seed and not job.decode.temperature else "")
         )
     return job
 

@@ -115,10 +115,12 @@ class LiveTranslation(Generic[Key]):
         self._pools: dict[Shape, _Pool[Key]] = {}
         self._blank: list[_Entry[Key]] = []
         self._finished: dict[Key, _Entry[Key]] = {}  # lines that left their pool in this program
+        self._refused: list[_Entry[Key]] = []
 
     def __len__(self) -> int:
         """Number of lines that wait or are searched."""
-        return len(self._blank) + len(self._finished) + sum(map(len, self._pools.values()))
+        waiting = len(self._blank) + len(self._finished) + len(self._refused)
+        return waiting + sum(map(len, self._pools.values()))
 
     def add(self, lines: Sequence[tuple[Key, Line]], *, longest: bool = False) -> None:
         """Add lines.
@@ -153,8 +155,8 @@ class LiveTranslation(Generic[Key]):
             Each line that is complete, with its translation, or the error that concerns it alone.
 
         Raises:
-            Exception: whatever a program raises, also the alignment, or a UserError if a line that
-                needs a longer search does not fit the memory; the lines cannot go on (`abandon`).
+            Exception: whatever a program raises, also the alignment; the lines cannot go on
+                (`abandon`).
         """
         for entry in self._blank:
             yield entry.key, untranslated(entry.encoded)
@@ -170,12 +172,20 @@ class LiveTranslation(Generic[Key]):
             largest = self._largest(entry.encoded)
             if end.done or shape == largest:
                 complete.append((entry, self._translation(entry, end)))
-            else:
+                continue
+            try:
                 self._pool(largest).add(entry)
-                del self._finished[entry.key]
+            except UserError:  # the longer search does not fit the memory
+                self._refused.append(entry)
+            del self._finished[entry.key]
         for key, result in self._with_alignments(complete):
             del self._finished[key]
             yield key, result
+
+    def take_refused(self) -> list[tuple[Key, Line]]:
+        """Drop the lines that need a longer search than fits the memory, and return them."""
+        entries, self._refused = self._refused, []
+        return [(entry.key, entry.line) for entry in entries]
 
     def abandon(self) -> list[tuple[Key, Line]]:
         """Drop all lines that have no result yet, and return them with their keys."""

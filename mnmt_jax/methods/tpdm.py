@@ -154,8 +154,8 @@ class _Critic(Block, Kind):
         """Return its predictions of the positions."""
         stage, ids = Stage((SOURCE,), ("f",), layers=1), {SOURCE: info.segment_ids}
         masks = IMPLEMENTATIONS[self.config.attention].make_masks(stage, ids)
-        reader = SpanAttention(masks, {}, stage, self.config.attention)
-        context = Context({SOURCE: info.positions}, ids, {}, reader)
+        attention = SpanAttention(masks, {}, stage, self.config.attention)
+        context = Context({SOURCE: info.positions}, ids, {}, attention)
         return self({SOURCE: states}, context)[0][SOURCE]
 
 

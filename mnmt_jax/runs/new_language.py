@@ -174,12 +174,20 @@ def _check_trains(table: str, run: RunDirectory, config: Config, language: str) 
         "merge its LoRA with 'mnmt adapters' first"
         if is_lora
         else f"copy the run without this setting (mnmt train --gin_file={run.location}/config.gin "
-        f"--initialize_from={run.location} --gin.Train.steps=0 --workdir=COPY) and extend the copy"
+        f"{_thawing_flags(setting)} --initialize_from={run.location} --gin.Train.steps=0 "
+        "--workdir=COPY) and extend the copy"
     )
     raise UserError(
         f"{run.location}: {setting} freezes '{table}', so that its rows of '{language}' could not "
         f"be learnt; {remedy}"
     )
+
+
+def _thawing_flags(setting: str) -> str:
+    """Return flags that undo a setting of `find_freezing_setting`."""
+    names = [field.partition("=")[0] for field in setting.split(" and ")]
+    values = ("()" if name.endswith(".frozen") else "'tune'" for name in names)
+    return " ".join(f'--gin.{name}="{value}"' for name, value in zip(names, values, strict=True))
 
 
 def _grown_array(config: Config, name: str, array: np.ndarray) -> np.ndarray:

@@ -90,10 +90,13 @@ class JobEngine:
     Args:
         job: the model and settings of the search, without source contrast. All lines are translated
             in batches with a pivot, and in an engine without slots.
+
+    Attributes:
+        is_live: whether lines are translated by continuous batching.
     """
 
     def __init__(self, job: TranslationJob) -> None:
-        self._is_live = job.has_slots and job.pivot is None
+        self.is_live = job.has_slots and job.pivot is None
         self._live = LiveTranslation[int](job)
         self._batches = BatchEngine(lambda lines: TranslationJob.search(job, lines))
 
@@ -103,7 +106,7 @@ class JobEngine:
 
     def add(self, lines: Sequence[tuple[int, Line]], *, longest: bool = False) -> None:
         """Add lines, each with a key that is unique; `longest` as in `LiveTranslation.add`."""
-        if not self._is_live:
+        if not self.is_live:
             self._batches.add(lines)
             return
         try:
@@ -118,5 +121,6 @@ class JobEngine:
         except Exception as error:  # of a program: its lines are translated in batches
             _log.error("continuous batching: %s: %s", type(error).__name__, error)
             self._batches.add(self._live.abandon())
+        self._batches.add(self._live.take_refused())
         if len(self._batches):
             yield from self._batches.run()

@@ -36,14 +36,15 @@ def warm_up(job: TranslationJob, window: int) -> None:
     buckets = sorted(set(job.decode.buckets))
     lines = {bucket: Line(0, _text_of(job, bucket, source), source, target) for bucket in buckets}
     shapes = [(bucket, False) for bucket in buckets]
-    if _has_second_search(job.decode):
+    if JobEngine(job).is_live and _has_second_search(job.decode):
         shapes.append((buckets[-1], True))
     for bucket, longest in shapes:
         for count in sorted(set(counts)):
             error = _first_error(job, [lines[bucket]] * count, longest=longest)
             if error is not None:
-                many = pluralize(count, "sentence")
-                warn(f"{many} of {bucket} tokens cannot be translated together: {error}")
+                many = f"{pluralize(count, 'sentence')} of {bucket} tokens"
+                many += " with translations of the greatest length" if longest else ""
+                warn(f"{many} cannot be translated together: {error}")
                 break
     for line in lines.values():
         _warm_up_alignment(job, line)

@@ -62,7 +62,7 @@ def make_schedule(config: Optimizer, total_steps: int) -> Schedule:
     Source: MITRE spec 6.3, fairseq's `inverse_sqrt` and `cosine`.
     """
     peak, initial, warmup = config.learning_rate, config.initial_learning_rate, config.warmup_steps
-    if config.schedule == "cosine" and total_steps <= warmup:
+    if config.schedule == "cosine" and 0 < total_steps <= warmup:  # 0: a copy of another run
         raise UserError(
             f"Train.steps={total_steps} must exceed Optimizer.warmup_steps={warmup} for schedule "
             "'cosine'"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import reused_tasks
@@ -216,13 +218,14 @@ GRAFTED = Model("grafted", (1, 1, 1), methods=(Graformer(encoder_layers=1),), **
 def test_a_run_that_freezes_its_tables_is_refused(model, frozen, message, tmp_path):
     """No training of the new run could change the rows of the language."""
     run = make_run(tmp_path / "run", model, frozen=frozen)
-    with pytest.raises(UserError, match=f"^{tmp_path}/run: {message}"):
+    with pytest.raises(UserError, match=f"^{tmp_path}/run: {message}") as refused:
         add_language(run, tmp_path / "new", grown())
     assert not (tmp_path / "new").exists()
-    trains = dataclasses.replace(model, lora_rank=0)
-    if model is GRAFTED:
-        trains = dataclasses.replace(model, methods=(Graformer(decoder="tune", encoder_layers=1),))
-    add_language(make_run(tmp_path / "trains", trains), tmp_path / "new", grown())
+    flags = [flag.replace('"', "") for flag in re.findall(r"--gin\.(\S+)", str(refused.value))]
+    config = load_config([str(run / "config.gin")], flags)
+    trains = dataclasses.replace(config.model, lora_rank=0)  # LoRA is merged
+    copy = make_run(tmp_path / "copy", trains, frozen=config.optimizer.frozen)
+    add_language(copy, tmp_path / "new", grown())
 
 
 FOREIGN = {

@@ -77,6 +77,10 @@ def test_invalid_schedules_are_refused(config, message):
         make_schedule(Optimizer(**config), 1000)
 
 
+def test_a_copy_without_updates_has_any_schedule():
+    assert rate(Optimizer(schedule="cosine", warmup_steps=1000), 0, total_steps=0) == 0
+
+
 def fairseq_adam(params, gradients, rates, config):
     """fairseq's `optim/adam.py` in double precision: one row of `gradients` per update."""
     p = np.asarray(params, np.float64)
