@@ -84,7 +84,8 @@ A third file adds the two-stage paper's contrastive term to a model and a run:
   1.2B.
 
 The authors compare the pairs of one GPU's micro-batch. `InstruCL.groups` splits the rows of a
-micro-batch into that many parts, 8 in these files. Two runs need another number:
+micro-batch into that many parts, 8 in these files. Two runs need another number, and `opus100_deep`
+has no equal division into parts of 4,000:
 
 | run | binding | tokens per part | published, per GPU |
 | --- | --- | --- | --- |
@@ -93,6 +94,9 @@ micro-batch into that many parts, 8 in these files. Two runs need another number
 | `ted19_from_m2m100_1.2b` | `--gin.InstruCL.groups=4` | 4,000 | 4,000 |
 | `opus100_deep` | | 3,200 | 4,000 |
 | `opus100_wide` | `--gin.InstruCL.groups=10` | 2,048 | 2,000 |
+
+`InstruCL.form` is `code`, the term as the authors' program computes it, in all files. `unweighted`
+is the same without the weights of the languages, `paper` the plain sum of equations 8 and 9.
 """
 
 

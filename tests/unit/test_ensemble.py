@@ -139,7 +139,7 @@ def test_runs_are_loaded_by_their_paths_and_steps(tmp_path):
     with pytest.raises(UserError, match="ensemble: set when a model is loaded"):
         loaded.translate(LINES, **INTO_FRENCH, ensemble=())
     with pytest.raises(UserError, match="one model at a time is analysed"):
-        translator_facts("", loaded)
+        translator_facts("", loaded, None)
 
 
 def test_members_that_do_not_fit_are_refused(tmp_path):

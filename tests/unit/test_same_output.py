@@ -26,7 +26,7 @@ from tests.unit.made_text import vocabulary
 PARALLEL = "--languages=en,de", "--vocab_size=17", "--no-byte_fallback"
 COMMANDS = {
     "average": ("average_checkpoints", "--run", "{run}", "--steps=0"),
-    "add-language": ("add_language", "--run", "{run}", "--language=nl", "--keep_pieces"),
+    "add-language": ("add_language", "--run", "{folder}/merged", "--language=nl", "--keep_pieces"),
     "export": ("export_checkpoint", "--run", "{run}", "--format=t5x"),
     "import": (
         "import_checkpoint",
