@@ -84,7 +84,7 @@ def pluralize(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def pip_install(extra: str) -> str:
+def install_remedy(extra: str) -> str:
     """Return the remedy for a missing package: the command that installs an extra."""
     return f"pip install 'mnmt-jax[{extra}]'"
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from mnmt_jax.analysis.layer_states import StateLocations, sentence_states, token_states
 from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.decoding.inference_model import InferenceModel
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 
 DEFAULT_PERPLEXITY = 30.0  # scikit-learn's
 TOKENS_PER_CLASS = 300  # sampled from each class
@@ -211,6 +211,7 @@ def _import_libraries() -> tuple[Any, Any]:
         from sklearn import manifold
     except ImportError as error:
         raise UserError(
-            f"analyse states needs scikit-learn, which is not installed; {pip_install('analysis')}"
+            "analyse states needs scikit-learn, which is not installed; "
+            + install_remedy("analysis")
         ) from error
     return manifold, threadpoolctl

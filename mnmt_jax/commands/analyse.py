@@ -14,18 +14,18 @@ from mnmt_jax.commands.analyse_states import MULTI_RUN_KINDS, STATE_KINDS, analy
 from mnmt_jax.commands.analysis_inputs import (
     TEST,
     analysis_facts,
+    benchmark_codes,
     benchmark_of,
     check_directions,
-    codes_of,
     directions_of,
     forced_sentences,
     label_runs,
     model_facts,
     parse_layers,
     sentence_facts,
+    trained_in_benchmark_codes,
     translator_facts,
     uses_model_output,
-    with_codes_of,
 )
 from mnmt_jax.commands.common_flags import (
     CommandParser,
@@ -382,7 +382,7 @@ def _ablation(
     assert on.config is not None  # it is a run
     facts = analysis_facts(flags, on.config, model)
     benchmark = benchmark_of(flags, languages)
-    trained = with_codes_of(benchmark, on.supervised, languages)
+    trained = trained_in_benchmark_codes(benchmark, on.supervised, languages)
     ablated = AblationPair(
         dataclasses.replace(on, supervised=trained),
         dataclasses.replace(off, supervised=trained),
@@ -392,7 +392,7 @@ def _ablation(
     targets = supervised_targets_by_source(benchmark.directions, trained)
     if flags.supervised_targets:
         pairs = parse_directions(flags.supervised_targets, languages, flag="--supervised_targets")
-        pairs = to_corpus_codes(pairs, codes_of(benchmark), languages)
+        pairs = to_corpus_codes(pairs, benchmark_codes(benchmark), languages)
         targets = supervised_targets_by_source(pairs, pairs)
     results = run_ablation(
         ablated,

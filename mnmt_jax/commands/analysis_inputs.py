@@ -154,7 +154,7 @@ def forced_sentences(
     else:
         benchmark = benchmark_of(flags, translator.languages, split)
         trained = RunDirectory.open(translator.run).trained_directions()
-        trained = with_codes_of(benchmark, trained, translator.languages)
+        trained = trained_in_benchmark_codes(benchmark, trained, translator.languages)
         candidates = []
         for pair in directions_of(flags.directions, benchmark, trained):
             texts = benchmark.texts(pair)
@@ -268,7 +268,7 @@ def _common_languages(text: str, codes: Sequence[str]) -> list[str]:
     return languages
 
 
-def with_codes_of(
+def trained_in_benchmark_codes(
     benchmark: Benchmark, trained: frozenset[Direction] | None, languages: Sequence[str]
 ) -> frozenset[Direction] | None:
     """Return training directions in the codes of a benchmark; None if they are unknown.
@@ -280,10 +280,10 @@ def with_codes_of(
     """
     if trained is None:
         return None
-    return frozenset(to_corpus_codes(trained, codes_of(benchmark), languages))
+    return frozenset(to_corpus_codes(trained, benchmark_codes(benchmark), languages))
 
 
-def codes_of(benchmark: Benchmark) -> tuple[str, ...]:
+def benchmark_codes(benchmark: Benchmark) -> tuple[str, ...]:
     """Return the languages of a benchmark's directions."""
     return tuple(dict.fromkeys(code for pair in benchmark.directions for code in pair))
 
@@ -300,7 +300,7 @@ def directions_of(
 
     if text is None or text in WHICH:
         return choose_directions(benchmark.directions, text or "all", trained)
-    directions = parse_directions(text, codes_of(benchmark), _other_words(WHICH))
+    directions = parse_directions(text, benchmark_codes(benchmark), _other_words(WHICH))
     if missing := [pair for pair in directions if pair not in benchmark.directions]:
         raise UserError(
             f"--directions: task '{benchmark.task}' has no {benchmark.split} sentences "

@@ -26,7 +26,7 @@ from mnmt_jax.commands.common_flags import (
     import_modules,
     parse_command_line,
 )
-from mnmt_jax.errors import UserError, pip_install, pluralize, say
+from mnmt_jax.errors import UserError, install_remedy, pluralize, say
 from mnmt_jax.runtime.processors import count_processors
 from mnmt_jax.serving.model_names import name_runs
 from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
@@ -76,7 +76,7 @@ def main() -> None:
         from mnmt_jax.serving.app import create_app
         from mnmt_jax.serving.connections import Server, make_config
     except ImportError as error:
-        raise UserError(f"{error.name} is not installed; {pip_install('serve')}") from error
+        raise UserError(f"{error.name} is not installed; {install_remedy('serve')}") from error
     _limit_threads(settings)
     import_modules(flags.module_import)
     from mnmt_jax.serving.database import Database

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from mnmt_jax.distributed.chips import chip_of
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 
 # libtpu must not query the metadata of a TPU host, nor print errors about it.
 _LIBTPU = {
@@ -123,7 +123,7 @@ def has_cuda_plugin() -> bool:
 
 def _tpus(topology: str, slices: int) -> list[jax.Device]:
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
-        raise UserError(f"--topology needs libtpu, which is not installed; {pip_install('tpu')}")
+        raise UserError(f"--topology needs libtpu, which is not installed; {install_remedy('tpu')}")
     for name, value in _LIBTPU.items():
         os.environ.setdefault(name, value)
     user_flags = os.environ.get("LIBTPU_INIT_ARGS", "")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mnmt_jax.data.text_reader import Flaw, read_lines, resolve
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
 
@@ -74,7 +74,9 @@ def _parquet_column(path: str, column: str) -> Iterator[str | Flaw]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise UserError(f"{path}: Parquet files need pyarrow; {pip_install('parquet')}") from None
+        raise UserError(
+            f"{path}: Parquet files need pyarrow; {install_remedy('parquet')}"
+        ) from None
     top_level = column.partition(".")[0]
     try:
         file = parquet.ParquetFile(path)

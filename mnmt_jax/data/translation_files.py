@@ -26,7 +26,7 @@ from mnmt_jax.data.xml_elements import (
     inherited_attribute,
     local_name,
 )
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import parse_code
 
@@ -142,7 +142,7 @@ def _po_units(path: str) -> Iterator[Unit]:
     try:
         import polib
     except ImportError:
-        raise UserError(f"{path}: PO files need polib; {pip_install('po')}") from None
+        raise UserError(f"{path}: PO files need polib; {install_remedy('po')}") from None
     if path.endswith(".gz"):
         raise UserError(f"{path}: PO files are not read compressed; unpack it")
     try:

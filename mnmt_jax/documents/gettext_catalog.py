@@ -13,7 +13,7 @@ from typing import Any
 from mnmt_jax.data.po_validation import check_po_text
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
 from mnmt_jax.vocabulary.language_detectors import has_letters
@@ -71,7 +71,7 @@ def _parsed(text: str, name: str) -> Any:
     try:
         import polib
     except ImportError:
-        raise UserError(f"{name}: PO files need polib; {pip_install('documents')}") from None
+        raise UserError(f"{name}: PO files need polib; {install_remedy('documents')}") from None
     text = text.replace("\r\n", "\n")
     check_po_text(io.StringIO(text), name)
     try:

@@ -25,7 +25,7 @@ from mnmt_jax.documents.passages import (
 )
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import decode_text
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 
 MAX_BYTES = 2 << 20
 """Maximum bytes of a file; it is parsed in Python."""
@@ -88,7 +88,7 @@ def read_markdown(data: bytes, name: str, options: DocumentOptions) -> Document:
         parser = make_parser()
     except ImportError:
         raise UserError(
-            f"{name}: Markdown needs markdown-it-py; {pip_install('documents')}"
+            f"{name}: Markdown needs markdown-it-py; {install_remedy('documents')}"
         ) from None
     original, encoding = decode_text(data, name, options.source)
     line_end = "\r\n" if "\r\n" in original else "\n"

@@ -63,14 +63,14 @@ class Averages:
 def average_groups(
     values: Mapping[Direction, float | None],
     supervised: Collection[Direction] | None,
-    silent: Collection[Direction] = (),
+    undefined: Collection[Direction] = (),
 ) -> Averages:
     """Average one metric over all groups of directions.
 
     Args:
         values: the metric by direction. None (left out) does not enter the means; zero does.
         supervised: directions that the model was trained on; None if unknown.
-        silent: directions without a mean of their own; a group of no other directions has none.
+        undefined: directions without a mean of their own; a group of no other directions has none.
 
     Source: registers §7.7 for the family groups (English is a separate family). The authors'
     scripts drop directions whose value is exactly zero; these means do not.
@@ -83,8 +83,8 @@ def average_groups(
 
     def mean_over(pairs: Iterable[Direction]) -> Average:
         chosen = list(pairs)
-        is_silent = all(pair in silent for pair in chosen)
-        return Average(None, 0) if is_silent else _mean(values[pair] for pair in chosen)
+        is_undefined = all(pair in undefined for pair in chosen)
+        return Average(None, 0) if is_undefined else _mean(values[pair] for pair in chosen)
 
     def mean(
         source: str = "", target: str = "", from_family: str = "", to_family: str = ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mnmt_jax.errors import join_names, pluralize
 from mnmt_jax.evaluation.averages import Average
-from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult, is_silent
+from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult, is_undefined
 from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
@@ -73,7 +73,7 @@ class DirectionGroup:
 
         There are none for the off-target ratio of an evaluation without any detected language.
         """
-        if is_silent(key, self.items[number].values()):
+        if is_undefined(key, self.items[number].values()):
             return []
         return [pair for pair in self.items[number] if self._is_known(pair, number, key)]
 

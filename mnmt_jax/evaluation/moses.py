@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 
 # As in WMT16's scripts for Romanian: cedillas to commas, then diacritics removed.
 _ROMANIAN = str.maketrans("ŞşŢţȘșȚțĂăÂâÎî", "SsTtSsTtAaAaIi")
@@ -41,7 +41,7 @@ class Moses:
         except ImportError as error:
             raise UserError(
                 "--paper_compatible: this benchmark needs the scripts of Moses; "
-                + pip_install("paper-metrics")
+                + install_remedy("paper-metrics")
             ) from error
         self._detokenizers: dict[str, Callable[[list[str]], str]] = {}
         self._tokenizers: dict[str, Callable[[str], str]] = {}

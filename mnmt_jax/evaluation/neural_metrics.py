@@ -227,6 +227,11 @@ def identify_model(path: Path) -> str:
     return name_model(path, name)
 
 
+def model_part(signature: str) -> str:
+    """Return a signature from the name of the model on, without the version of the package."""
+    return signature[max(signature.find("model:"), 0) :]
+
+
 def name_model(path: Path, name: str) -> str:
     """Return `model:NAME|files:HASH` of a model's file or folder.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
+from mnmt_jax.evaluation.neural_metrics import model_part
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
@@ -147,10 +148,5 @@ def _is_other_model(recorded: object, current: object) -> bool:
     if isinstance(recorded, dict) and isinstance(current, dict):
         return any(_is_other_model(recorded[name], current.get(name)) for name in recorded)
     if isinstance(recorded, str) and isinstance(current, str):
-        return _model_part(recorded) != _model_part(current)
+        return model_part(recorded) != model_part(current)
     return False
-
-
-def _model_part(signature: str) -> str:
-    """Return a signature from the name of the model on."""
-    return signature[max(signature.find("model:"), 0) :]

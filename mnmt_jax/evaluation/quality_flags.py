@@ -12,7 +12,7 @@ from mnmt_jax.evaluation.comparison import DirectionGroup, direction_groups
 from mnmt_jax.evaluation.html_elements import Html, tag
 from mnmt_jax.evaluation.html_page import section, text_table
 from mnmt_jax.evaluation.markdown_tables import format_score, markdown_table, model_label
-from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_silent
+from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_undefined
 from mnmt_jax.vocabulary.language_detectors import detector_name
 
 _EXPLANATION = (
@@ -90,7 +90,7 @@ def _cell(group: DirectionGroup, number: int, column: Column) -> str:
     """Format the mean over the directions of a group; of counts, the sum."""
     items = group.items[number].values()
     if isinstance(column, str):
-        values = [] if is_silent(column, items) else [getattr(item, column) for item in items]
+        values = [] if is_undefined(column, items) else [getattr(item, column) for item in items]
     else:
         values = [column(item) for item in items]
     known = [value for value in values if value is not None]

@@ -261,17 +261,17 @@ class RunResult:
         """Averages over direction groups, per metric."""
         keys = [*(metric.key for metric in METRICS), "off_target_lid_reference"]
         return {
-            key: average_groups(self.values(key), self.supervised, self.silent_directions(key))
+            key: average_groups(self.values(key), self.supervised, self.undefined_directions(key))
             for key in keys
         }
 
-    def silent_directions(self, key: str) -> frozenset[Direction]:
-        """Return the directions whose mean of a metric says nothing, as `is_silent`.
+    def undefined_directions(self, key: str) -> frozenset[Direction]:
+        """Return the directions whose mean of a metric says nothing, as `is_undefined`.
 
         Args:
             key: `Metric.key`.
         """
-        return frozenset(item.direction for item in self.directions if is_silent(key, [item]))
+        return frozenset(item.direction for item in self.directions if is_undefined(key, [item]))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -305,7 +305,7 @@ class RunResult:
         return METRICS[3] if present else titled_metrics([self])[4]
 
 
-def is_silent(key: str, items: Iterable[DirectionResult]) -> bool:
+def is_undefined(key: str, items: Iterable[DirectionResult]) -> bool:
     """Return whether a metric is an off-target ratio of outputs without any language.
 
     Such outputs are not off-target, but the mean of 0 would look like a perfect score.

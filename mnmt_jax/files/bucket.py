@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.storage_errors import one_line
 
 if "tensorflow" not in sys.modules:  # which has its own client, used if it is loaded anyway
@@ -66,7 +66,7 @@ def bucket_path(url: str | os.PathLike[str]) -> Path:
     if not url.startswith(_SCHEME):
         raise UserError(f"{url}: only {_SCHEME} is understood; mount other storage as a folder")
     if importlib.util.find_spec("gcsfs") is None:
-        raise UserError(f"{url}: needs gcsfs, which is not installed; {pip_install('gcs')}")
+        raise UserError(f"{url}: needs gcsfs, which is not installed; {install_remedy('gcs')}")
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # its errors are raised as exceptions too
     import fsspec

@@ -19,7 +19,7 @@ import numpy as np
 from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.foreign import CTRANSLATE2_LAYOUT, check_supported
 from mnmt_jax.interop.names import Dialect, entries, written_tensors
@@ -85,7 +85,7 @@ def _import_ctranslate2() -> tuple[Any, Any]:
         from ctranslate2 import specs
         from ctranslate2.converters import Converter
     except ImportError as error:
-        raise UserError(f"CTranslate2 is not installed; {pip_install('ctranslate2')}") from error
+        raise UserError(f"CTranslate2 is not installed; {install_remedy('ctranslate2')}") from error
     return Converter, specs
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -169,25 +169,35 @@ class PlayerParams(Trainable):
 EVERYTHING = Trainable()
 
 
-def find_freezing_setting(name: str, model: Model, optimizer: Optimizer) -> str | None:
+class FreezingSetting(NamedTuple):
+    """A setting that freezes parameters.
+
+    Attributes:
+        title: as messages name it, e.g. `Optimizer.frozen=('embedding',)`.
+        bindings: gin bindings of the other value, e.g. `Optimizer.frozen=()`; none for LoRA, and
+            for a method that freezes without a field.
+    """
+
+    title: str
+    bindings: tuple[str, ...] = ()
+
+
+def find_freezing_setting(name: str, model: Model, optimizer: Optimizer) -> FreezingSetting | None:
     """Return the setting that freezes a parameter or rows of it; None if all of it trains.
 
     Args:
         name: its path.
         model: sizes and methods.
         optimizer: settings of training.
-
-    Returns:
-        E.g. `Optimizer.frozen=('embedding',)` or `Graformer.decoder='freeze'`.
     """
     selection = Trainable.from_config(model, optimizer)
     is_players = any(matches(pattern, name) for pattern in selection.player_patterns)
     if is_players or (selection.trains(name) and not selection.frozen_rows(name)):
         return None
     if any(matches(pattern, name) for pattern in optimizer.frozen):
-        return f"Optimizer.frozen={optimizer.frozen!r}"
+        return FreezingSetting(f"Optimizer.frozen={optimizer.frozen!r}", ("Optimizer.frozen=()",))
     if selection.lora and not selection.frozen:
-        return f"Model.lora_rank={model.lora_rank}"
+        return FreezingSetting(f"Model.lora_rank={model.lora_rank}")
     for method in model.methods:
         patterns = *method.frozen_patterns(model), *(pattern for pattern, _ in method.frozen_rows())
         if any(matches(pattern, name) for pattern in patterns):
@@ -195,14 +205,18 @@ def find_freezing_setting(name: str, model: Model, optimizer: Optimizer) -> str 
     raise AssertionError(f"{name}: frozen by nothing")
 
 
-def _freezing_fields(method: Any) -> str:
-    """Return the fields of a method that are 'freeze' or list what is frozen, with their values."""
-    fields = [
-        f"{type(method).__name__}.{field.name}={value!r}"
+def _freezing_fields(method: Any) -> FreezingSetting:
+    """Return the fields of a method that are 'freeze' or list what is frozen."""
+    fields = {
+        f"{type(method).__name__}.{field.name}": value
         for field in dataclasses.fields(method)
         if (value := getattr(method, field.name)) == "freeze" or (field.name == "frozen" and value)
-    ]
-    return " and ".join(fields) or f"method '{method.name}'"
+    }
+    title = " and ".join(f"{field}={value!r}" for field, value in fields.items())
+    bindings = (
+        f"{field}={'tune' if value == 'freeze' else ()!r}" for field, value in fields.items()
+    )
+    return FreezingSetting(title or f"method '{method.name}'", tuple(bindings))
 
 
 def join(trained: Any, fixed: Any) -> dict[str, Any]:

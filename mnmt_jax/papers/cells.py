@@ -151,7 +151,7 @@ def group_score(result: RunResult, column: Column) -> float | None:
     field = FIELDS.get(column.metric)
     if field is None:
         return None
-    silent = result.silent_directions(field)
+    silent = result.undefined_directions(field)
     return group_mean(result.values(field), column.group, result.supervised, silent)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mnmt_jax.data.published_corpora import DATA_VARIABLE
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.atomic_write import lock, write_text
 from mnmt_jax.papers.steps import RESOURCES, Step
 
@@ -51,7 +51,7 @@ def run_steps(
             fails.
     """
     if importlib.util.find_spec("snakemake") is None:
-        raise UserError(f"Snakemake is not installed; {pip_install('papers')}")
+        raise UserError(f"Snakemake is not installed; {install_remedy('papers')}")
     check_executor(arguments)
     plan = output / "plans" / f"{name}.json"
     plan.parent.mkdir(parents=True, exist_ok=True)

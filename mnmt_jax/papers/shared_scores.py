@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.evaluation.neural_metrics import identify_model, name_model
+from mnmt_jax.evaluation.neural_metrics import identify_model, model_part, name_model
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS, RunResult, read_result
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, cached_model_path
 from mnmt_jax.papers.score_models import SCORE_MODELS
@@ -82,9 +82,10 @@ def _has_model(result: RunResult, metric: str, path: Path) -> bool:
     if not signatures:
         return True
     if metric == "spbleu":
-        return signatures[0].endswith(f"|model:{FloresTokenizer(path).fingerprint}")
+        return model_part(signatures[0]) == f"model:{FloresTokenizer(path).fingerprint}"
     if metric == "comet":
-        return signatures[0].endswith(f"|{identify_model(path)}")
-    names = {signature.partition("|model:")[2].partition("|")[0] for signature in signatures}
-    models = {f"|{name_model(path / name, name)}|" for name in names}  # of target languages
-    return all(any(model in signature for model in models) for signature in signatures)
+        return model_part(signatures[0]) == identify_model(path)
+    parts = [model_part(signature) for signature in signatures]  # of target languages
+    names = {part.removeprefix("model:").partition("|")[0] for part in parts}
+    models = tuple(f"{name_model(path / name, name)}|" for name in names)
+    return all(part.startswith(models) for part in parts)

@@ -169,25 +169,20 @@ def _check_trains(table: str, run: RunDirectory, config: Config, language: str) 
     setting = find_freezing_setting(table, config.model, config.optimizer)
     if setting is None:
         return
-    is_lora = setting.startswith("Model.lora_rank")
+    flags = " ".join('--gin.{}="{}"'.format(*item.split("=", 1)) for item in setting.bindings)
     remedy = (
-        "merge its LoRA with 'mnmt adapters' first"
-        if is_lora
-        else f"copy the run without this setting (mnmt train --gin_file={run.location}/config.gin "
-        f"{_thawing_flags(setting)} --initialize_from={run.location} --gin.Train.steps=0 "
-        "--workdir=COPY) and extend the copy"
+        f"copy the run without this setting (mnmt train --gin_file={run.location}/config.gin "
+        f"{flags} --initialize_from={run.location} --gin.Train.steps=0 --workdir=COPY) and extend "
+        "the copy"
+        if flags
+        else "merge its LoRA with 'mnmt adapters' first"
+        if setting.title.startswith("Model.lora_rank")
+        else "leave it out in a copy of the run, and extend that"
     )
     raise UserError(
-        f"{run.location}: {setting} freezes '{table}', so that its rows of '{language}' could not "
-        f"be learnt; {remedy}"
+        f"{run.location}: {setting.title} freezes '{table}', so that its rows of '{language}' "
+        f"could not be learnt; {remedy}"
     )
-
-
-def _thawing_flags(setting: str) -> str:
-    """Return flags that undo a setting of `find_freezing_setting`."""
-    names = [field.partition("=")[0] for field in setting.split(" and ")]
-    values = ("()" if name.endswith(".frozen") else "'tune'" for name in names)
-    return " ".join(f'--gin.{name}="{value}"' for name, value in zip(names, values, strict=True))
 
 
 def _grown_array(config: Config, name: str, array: np.ndarray) -> np.ndarray:

@@ -186,13 +186,13 @@ def _check_new_params_train(
         setting = next(iter(settings.values()))
         remedy = (
             "list the parameters to freeze in Optimizer.frozen, so that the others train"
-            if setting.startswith("Model.lora_rank")
+            if setting.title.startswith("Model.lora_rank")
             else "let them train, or leave out the method that adds them"
         )
         frozen = _summary(name for name, other in settings.items() if other == setting)
         raise UserError(
-            f"{' '.join(run.spec.flag for run in runs)}: no source run has {frozen}, and {setting} "
-            f"would freeze the random values; {remedy}"
+            f"{' '.join(run.spec.flag for run in runs)}: no source run has {frozen}, and "
+            f"{setting.title} would freeze the random values; {remedy}"
         )
 
 

@@ -23,7 +23,7 @@ from mnmt_jax.training.reporter import Reporter
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.state import NEVER, TrainState, create_state
-from mnmt_jax.training.validation import ValidationHistory, task_languages, tasks_that_count
+from mnmt_jax.training.validation import ValidationHistory, ranking_tasks, task_languages
 
 
 def open_session(
@@ -213,7 +213,7 @@ def _unranked(setup: TrainingSetup) -> str:
     monolingual = task_languages(setup.pipeline)
 
     def counts(best_by: str) -> bool:
-        return bool(tasks_that_count(setup.tasks, monolingual, best_by))
+        return bool(ranking_tasks(setup.tasks, monolingual, best_by))
 
     best_by = setup.config.train.best_by
     if counts(best_by):

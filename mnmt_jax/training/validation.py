@@ -189,7 +189,7 @@ def checkpoint_loss(result: Mapping[str, Any], best_by: str) -> float | None:
     return None if value is None else -value if measure in _HIGHER_IS_BETTER else value
 
 
-def tasks_that_count(
+def ranking_tasks(
     tasks: ValidationTasks, monolingual: Collection[str], best_by: str
 ) -> tuple[str, ...]:
     """Return the tasks whose mean `checkpoint_loss` returns.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import langcodes
 
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.vocabulary.languages import get_language
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _langdetect(setting: str) -> LanguageDetector:
         package: Any = importlib.import_module("langdetect")
     except ImportError as error:
         raise UserError(
-            f"{setting}{LANGDETECT} needs langdetect; {pip_install('paper-metrics')}"
+            f"{setting}{LANGDETECT} needs langdetect; {install_remedy('paper-metrics')}"
         ) from error
     package.DetectorFactory.seed = 0
 

@@ -15,10 +15,11 @@ from tests.unit.made_preparation import (
     SIZES,
     STEPS,
     content,
+    corpus,
     made_recipe,
     run,
+    vocabulary,
 )
-from tests.unit.test_preparation import corpus, vocabulary
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed: scripts/test_beam.sh")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pytest
 
 from mnmt_jax.data.mixtures import plan_tasks
 from mnmt_jax.data.parallel_corpora import ParallelFiles
@@ -102,8 +103,10 @@ def made_recipe(steps) -> Recipe:
     return Recipe("made", "made", "", "", tuple(steps))
 
 
-def write_corpus(folder: Path) -> ParallelFiles:
-    """Write aligned lines in three languages, of which many repeat others but for case."""
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Aligned lines in three languages, of which many repeat others but for case."""
+    folder = tmp_path_factory.mktemp("corpus")
     draw = random.Random(0)
     for split, count in (("train", 250), ("validation", 30)):
         numbers = [draw.randrange(1, 150) for _ in range(count)]
@@ -118,6 +121,13 @@ def write_corpus(folder: Path) -> ParallelFiles:
             path = folder / f"{split}.{language}"
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return ParallelFiles("made", str(folder / "{split}.{language}"), LANGUAGES)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("vocabulary")
+    made_text.vocabulary().save(folder)
+    return folder
 
 
 def run(corpus, vocabulary, output, steps=STEPS, *, processes=1, **changes):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.commands.analysis_inputs import with_codes_of
+from mnmt_jax.commands.analysis_inputs import trained_in_benchmark_codes
 from mnmt_jax.commands.direction_flags import read_directions
 from mnmt_jax.commands.evaluate import _listed, _with_training
 from mnmt_jax.config.loading import load_config
@@ -87,8 +87,8 @@ def test_training_directions_have_the_codes_of_the_corpus(tmp_path):
         (tmp_path / f"test.{code}").write_text(f"text {code}\n", encoding="utf-8")
     corpus = ParallelFiles("mine", str(tmp_path / "{split}.{language}"), ("en", "de"))
     benchmark = Benchmark("mine", corpus)
-    assert with_codes_of(benchmark, recorded, languages) >= {("en", "de")}
-    assert with_codes_of(benchmark, None, languages) is None
+    assert trained_in_benchmark_codes(benchmark, recorded, languages) >= {("en", "de")}
+    assert trained_in_benchmark_codes(benchmark, None, languages) is None
 
 
 @pytest.mark.parametrize("count", [5, 25, 100])

@@ -42,23 +42,14 @@ from tests.unit.made_preparation import (
     Lower,
     Nothing,
     content,
+    corpus,
     made_recipe,
     run,
     start_of,
-    write_corpus,
+    vocabulary,
 )
 
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary")
-    made_text.vocabulary().save(folder)
-    return folder
+__all__ = ["corpus", "vocabulary"]  # fixtures
 
 
 def test_without_steps_it_is_the_cache_of_the_same_text(corpus, vocabulary, tmp_path):

@@ -23,22 +23,13 @@ from tests.unit.made_preparation import (
     STEPS,
     Nothing,
     content,
+    corpus,
     made_recipe,
     run,
-    write_corpus,
+    vocabulary,
 )
 
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary")
-    made_text.vocabulary().save(folder)
-    return folder
+__all__ = ["corpus", "vocabulary"]  # fixtures
 
 
 def text_of(output: Path) -> ParallelFiles:

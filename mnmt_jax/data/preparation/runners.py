@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.atomic_write import write_text
 
 Unit = tuple[Any, ...]
@@ -106,7 +106,7 @@ class BeamRunner:
         try:
             from apache_beam.options.pipeline_options import PipelineOptions
         except ImportError:
-            raise UserError(f"Apache Beam is not installed; {pip_install('beam')}") from None
+            raise UserError(f"Apache Beam is not installed; {install_remedy('beam')}") from None
         self._has_runner = any(word.partition("=")[0] == "--runner" for word in arguments)
         self._options = PipelineOptions(list(arguments), save_main_session=False)
 

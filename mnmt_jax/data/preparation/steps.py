@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mnmt_jax.data.preparation.characters import CodePoints
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.vocabulary.language_codes import canonical_codes
 from mnmt_jax.vocabulary.languages import Direction
 
@@ -225,4 +225,4 @@ def import_package(package: str, step: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise UserError(f"{step} needs {package}; {pip_install('prepare')}") from error
+        raise UserError(f"{step} needs {package}; {install_remedy('prepare')}") from error

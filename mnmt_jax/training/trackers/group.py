@@ -12,7 +12,7 @@ from typing import Any
 
 from mnmt_jax.config.loading import key_values
 from mnmt_jax.config.sections import Config
-from mnmt_jax.errors import UserError, pip_install
+from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.bucket import absolute_path
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -54,7 +54,7 @@ def check_trackers(names: Sequence[str], *, is_writer: bool) -> None:
             if reason := _import_error(package):
                 raise UserError(
                     f"Train.trackers: '{name}' needs the package {package}, which {reason}; "
-                    f"{pip_install(name)}, or leave '{name}' out"
+                    f"{install_remedy(name)}, or leave '{name}' out"
                 )
     if "wandb" in names and is_writer:
         check_login()
