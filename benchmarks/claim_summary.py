@@ -11,9 +11,9 @@ from typing import Any
 
 from experiments import PLAIN, Workspace, logged
 
-from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.result import read_result
 from mnmt_jax.evaluation.seed_statistics import compare_means, summarize_scores
+from mnmt_jax.pages.markdown_tables import markdown_table
 
 GROUPS = {"supervised": "supervised", "zero-shot": "zero-shot"}
 _SCORES = {"bleu": "BLEU", "chrf": "chrF++", "exact_match": "exact", "off_target": "off-target"}

@@ -32,8 +32,8 @@ from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.dropout_mask import DropoutMask
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.model.attention import fused, gpu_kernel, split
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.runtime.run_command import run_command
 
 PARTS = ("exactness", "speed", "tiles")

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from turns import medians
 
-from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.model.quantized_weights import Int8, to_int8
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.runtime.run_command import run_command
 
 FLOAT32 = "float32"

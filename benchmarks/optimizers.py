@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mnmt_jax.commands.common_flags import CommandParser, add_gin_flags, parse_command_line
-from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.runtime.run_command import run_command
 
 Curve = Mapping[int, float]  # step -> supervised validation loss

@@ -39,12 +39,12 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
-from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.tags import tag_tokens
 from mnmt_jax.interop.token_table import rows_of_vocabulary, tokens_for_export
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.runtime.run_command import run_command

@@ -34,7 +34,7 @@ from engines import Worker, ask_in_turns
 from training_worker import DEVICES, OURS, PEER, SIZES
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.runtime.run_command import run_command
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mnmt_jax.commands.common_flags import CommandParser
-from mnmt_jax.evaluation.markdown_tables import comparison_table, markdown_table
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.result_tables import comparison_table
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.runtime.run_command import run_command
 
 Curve = dict[int, tuple[float, float]]  # step -> supervised and zero-shot validation loss

@@ -23,6 +23,7 @@ The rooms, each of which imports only rooms above it:
     decoding       search, translation, `Translator` and `LanguageModel`
     serving        a translation server, for clients of LibreTranslate and DeepL
     training       updates, checkpoints, reports
+    pages          HTML pages, SVG charts and Markdown tables
     evaluation     scores and the report
     analysis       what a trained model computes inside
     interop        other toolkits: fairseq, Hugging Face, CTranslate2, safetensors, seqio, t5x

@@ -18,9 +18,9 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
-from mnmt_jax.evaluation.markdown_tables import group_mean
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.evaluation.result_tables import group_mean
 from mnmt_jax.evaluation.translations import read_translations
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.languages import Direction

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.evaluation.html_elements import Child
-from mnmt_jax.evaluation.html_page import generator_mark, html_page
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 from mnmt_jax.files.json_objects import differing_keys, is_object_with, read_object
+from mnmt_jax.pages.html_elements import Child
+from mnmt_jax.pages.html_page import generator_mark, html_page
 
 FORMAT_VERSION = 1
 _GENERATOR = generator_mark("mnmt-jax analyse")

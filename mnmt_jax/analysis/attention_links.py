@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.style_sheet import colour_class
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.style_sheet import colour_class
 
 _ROW, _LABEL, _GAP, _TOP = 20, 130, 160, 14
 _WIDTH = 2 * _LABEL + _GAP

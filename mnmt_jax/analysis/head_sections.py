@@ -13,11 +13,11 @@ from mnmt_jax.analysis.page_elements import (
     muted_paragraph,
 )
 from mnmt_jax.errors import pluralize
-from mnmt_jax.evaluation.heatmap import value_heatmap
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.html_page import section, text_table
-from mnmt_jax.evaluation.markdown_tables import format_score
-from mnmt_jax.evaluation.svg_charts import Line, line_chart
+from mnmt_jax.pages.heatmap import value_heatmap
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.html_page import section, text_table
+from mnmt_jax.pages.markdown_tables import format_score
+from mnmt_jax.pages.svg_charts import Line, line_chart
 
 _ROLES = ("source", "register", "target", "trigger")  # in the order of colours
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mnmt_jax.evaluation.html_elements import Html, language_name, tag
+from mnmt_jax.pages.html_elements import Html, language_name, tag
 
 JsonObject = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mnmt_jax.analysis.page_elements import JsonObject
 from mnmt_jax.errors import join_names, pluralize
-from mnmt_jax.evaluation.html_elements import language_name
-from mnmt_jax.evaluation.html_page import run_title
+from mnmt_jax.pages.html_elements import language_name
+from mnmt_jax.pages.html_page import run_title
 
 MIN_SENTENCES_PER_DIMENSION = 10  # with fewer, SVCCA is high for any two sets of states
 _MIN_SENTENCES = 100  # with fewer, `heads` warns

@@ -25,11 +25,11 @@ from mnmt_jax.analysis.page_header import (
     summary_line,
 )
 from mnmt_jax.analysis.state_sections import STATE_SECTIONS
-from mnmt_jax.evaluation.heatmap import value_heatmap
-from mnmt_jax.evaluation.html_elements import Html, breakable, language_name, tag, text_in
-from mnmt_jax.evaluation.html_page import collapsible, run_name, section, text_table
-from mnmt_jax.evaluation.markdown_tables import format_count, format_score
-from mnmt_jax.evaluation.svg_charts import bar_chart
+from mnmt_jax.pages.heatmap import value_heatmap
+from mnmt_jax.pages.html_elements import Html, breakable, language_name, tag, text_in
+from mnmt_jax.pages.html_page import collapsible, run_name, section, text_table
+from mnmt_jax.pages.markdown_tables import format_count, format_score
+from mnmt_jax.pages.svg_charts import bar_chart
 
 _OPEN_MAPS = 2  # number of sentences whose maps are unfolded
 _COMPONENTS = {

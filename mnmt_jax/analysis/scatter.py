@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.style_sheet import COLOURS, colour_class
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.style_sheet import COLOURS, colour_class
 
 _SIZE, _EDGE, _RADIUS = 420, 12, 3.2
 _SHAPES = 3

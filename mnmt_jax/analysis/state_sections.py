@@ -16,10 +16,10 @@ from mnmt_jax.analysis.page_elements import (
     muted_paragraph,
 )
 from mnmt_jax.analysis.scatter import PointGroup, scatter_chart, scatter_legend
-from mnmt_jax.evaluation.heatmap import value_heatmap
-from mnmt_jax.evaluation.html_elements import Html, breakable, tag
-from mnmt_jax.evaluation.html_page import collapsible, section, text_table
-from mnmt_jax.evaluation.svg_charts import Line, line_chart
+from mnmt_jax.pages.heatmap import value_heatmap
+from mnmt_jax.pages.html_elements import Html, breakable, tag
+from mnmt_jax.pages.html_page import collapsible, section, text_table
+from mnmt_jax.pages.svg_charts import Line, line_chart
 
 _STATISTIC_TITLES = {
     "first": "T.1 S.",

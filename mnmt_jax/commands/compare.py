@@ -61,16 +61,12 @@ def main() -> None:
 
     from mnmt_jax.evaluation.comparison import common_directions
     from mnmt_jax.evaluation.language_normalization import normalized_table
-    from mnmt_jax.evaluation.markdown_tables import (
-        comparison_table,
-        disambiguate_names,
-        leading_metrics,
-        sample_lines,
-    )
     from mnmt_jax.evaluation.paired_bootstrap import paired_scores, paired_table
     from mnmt_jax.evaluation.quality_flags import quality_table
     from mnmt_jax.evaluation.report import is_report, write_report
     from mnmt_jax.evaluation.result import read_result
+    from mnmt_jax.evaluation.result_labels import disambiguate_names
+    from mnmt_jax.evaluation.result_tables import comparison_table, leading_metrics, sample_lines
     from mnmt_jax.evaluation.seed_statistics import (
         explain_seeds,
         group_by_seed,

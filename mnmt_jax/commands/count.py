@@ -37,8 +37,8 @@ def main() -> None:
     splits = _splits(flags.of)
     from mnmt_jax.data.pair_counts import count_pairs
     from mnmt_jax.evaluation.count_page import GENERATOR, count_page
-    from mnmt_jax.evaluation.markdown_tables import markdown_table
     from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
+    from mnmt_jax.pages.markdown_tables import markdown_table
 
     for path in map(Path, filter(None, (flags.output, flags.page))):
         check_writable(path.parent)

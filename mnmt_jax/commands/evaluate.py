@@ -226,7 +226,7 @@ def main() -> None:
 def _print_scores(result: RunResult, output: Path) -> None:
     """Print the table of an evaluation, and on standard error what it leaves out."""
     from mnmt_jax.evaluation.language_normalization import normalized_table
-    from mnmt_jax.evaluation.markdown_tables import comparison_table, leading_metrics
+    from mnmt_jax.evaluation.result_tables import comparison_table, leading_metrics
     from mnmt_jax.evaluation.significance import SentenceSignificance
 
     significance = SentenceSignificance.read([result], [output])

@@ -17,7 +17,7 @@ from mnmt_jax.cost.training_estimate import (
 )
 from mnmt_jax.data.mixtures import MIXTURES, get_mixture
 from mnmt_jax.data.published_corpora import DATA_VARIABLE, PUBLISHED, PublishedCorpus
-from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import Experiment, data_notes, training_config
 from mnmt_jax.papers.score_models import missing_models

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from mnmt_jax.evaluation.heatmap import value_heatmap
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.html_page import generator_mark, html_page, section
+from mnmt_jax.pages.heatmap import value_heatmap
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.html_page import generator_mark, html_page, section
 
 GENERATOR = generator_mark("mnmt count")
 _LEGEND = (

@@ -26,12 +26,6 @@ from mnmt_jax.evaluation.language_normalization import (
     LanguageCalibrations,
     normalized_table,
 )
-from mnmt_jax.evaluation.markdown_tables import (
-    format_score,
-    is_result_page,
-    leading_metrics,
-    result_page,
-)
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
@@ -44,6 +38,7 @@ from mnmt_jax.evaluation.result import (
     read_result,
     write_result,
 )
+from mnmt_jax.evaluation.result_tables import is_result_page, leading_metrics, result_page
 from mnmt_jax.evaluation.scoring import (
     ScoredDirection,
     sampled_directions,
@@ -67,6 +62,7 @@ from mnmt_jax.evaluation.translations import (
 )
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.pages.markdown_tables import format_score
 from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.languages import Direction
 

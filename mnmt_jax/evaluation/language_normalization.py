@@ -24,10 +24,11 @@ import numpy as np
 from mnmt_jax.decoding.text_parts import is_spaceless
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.evaluation.comparison import DirectionGroup, direction_groups
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.html_page import section, text_table
-from mnmt_jax.evaluation.markdown_tables import format_score, markdown_table, model_label
 from mnmt_jax.evaluation.result import Metric, RunResult
+from mnmt_jax.evaluation.result_labels import model_label
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.html_page import section, text_table
+from mnmt_jax.pages.markdown_tables import format_score, markdown_table
 from mnmt_jax.vocabulary.languages import Direction
 
 METRICS = ("bleu", "chrf", "spbleu", "comet", "xcomet", "kiwi", "metricx", "bert_score")

@@ -18,10 +18,10 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.metrics.base import Metric
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statistics
 from mnmt_jax.evaluation.significance import SEED, direction_difference, limits_of_p
 from mnmt_jax.files.json_objects import parse_json
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.vocabulary.languages import Direction, get_language
 
 _SIGNIFICANCE_LEVEL = 0.05

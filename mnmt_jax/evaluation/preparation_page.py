@@ -15,16 +15,16 @@ from mnmt_jax.data.preparation.stages import label_steps
 from mnmt_jax.data.preparation.steps import Step, Transform
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.count_page import counts_section
-from mnmt_jax.evaluation.html_elements import Html, breakable, tag, text_in
-from mnmt_jax.evaluation.html_page import (
+from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.pages.html_elements import Html, breakable, tag, text_in
+from mnmt_jax.pages.html_page import (
     collapsible,
     generator_mark,
     html_page,
     section,
     text_table,
 )
-from mnmt_jax.evaluation.markdown_tables import markdown_table
-from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.pages.markdown_tables import markdown_table
 
 PAGE, JSON = "preparation.html", "preparation.json"
 _MAX_EXAMPLE = 300  # characters

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mnmt_jax.evaluation.comparison import DirectionGroup, direction_groups
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.html_page import section, text_table
-from mnmt_jax.evaluation.markdown_tables import format_score, markdown_table, model_label
 from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_undefined
+from mnmt_jax.evaluation.result_labels import model_label
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.html_page import section, text_table
+from mnmt_jax.pages.markdown_tables import format_score, markdown_table
 from mnmt_jax.vocabulary.language_detectors import detector_name
 
 _EXPLANATION = (

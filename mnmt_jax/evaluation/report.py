@@ -19,9 +19,19 @@ from mnmt_jax.evaluation.comparison import (
     training_reference,
     with_common_directions,
 )
-from mnmt_jax.evaluation.heatmap import metric_heatmaps
-from mnmt_jax.evaluation.html_elements import Html, breakable, join, language_name, tag, text_in
-from mnmt_jax.evaluation.html_page import (
+from mnmt_jax.evaluation.language_normalization import normalized_section
+from mnmt_jax.evaluation.metric_heatmaps import metric_heatmaps
+from mnmt_jax.evaluation.metrics import is_exact
+from mnmt_jax.evaluation.quality_flags import quality_section
+from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
+from mnmt_jax.evaluation.result_labels import decoding_label, model_label, step_label
+from mnmt_jax.evaluation.result_tables import average_rows, group_mean, leading_metrics, paper_table
+from mnmt_jax.evaluation.seed_statistics import seed_notes
+from mnmt_jax.evaluation.significance import SentenceSignificance
+from mnmt_jax.evaluation.significance_tables import difference_section, seed_section
+from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.pages.html_elements import Html, breakable, join, language_name, tag, text_in
+from mnmt_jax.pages.html_page import (
     collapsible,
     generator_mark,
     html_page,
@@ -29,27 +39,8 @@ from mnmt_jax.evaluation.html_page import (
     run_title,
     section,
 )
-from mnmt_jax.evaluation.language_normalization import normalized_section
-from mnmt_jax.evaluation.markdown_tables import (
-    average_rows,
-    decoding_label,
-    format_count,
-    format_half_width,
-    format_score,
-    group_mean,
-    leading_metrics,
-    model_label,
-    paper_table,
-    step_label,
-)
-from mnmt_jax.evaluation.metrics import is_exact
-from mnmt_jax.evaluation.quality_flags import quality_section
-from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
-from mnmt_jax.evaluation.seed_statistics import seed_notes
-from mnmt_jax.evaluation.significance import SentenceSignificance
-from mnmt_jax.evaluation.significance_tables import difference_section, seed_section
-from mnmt_jax.evaluation.svg_charts import Line, line_chart
-from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.pages.markdown_tables import format_count, format_half_width, format_score
+from mnmt_jax.pages.svg_charts import Line, line_chart
 
 _UNFOLDED_DIRECTIONS = 4  # number of directions whose samples are unfolded
 _LONG_TEXT = 160  # characters; samples with longer texts have two columns

@@ -17,9 +17,10 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.comparison import direction_groups
-from mnmt_jax.evaluation.markdown_tables import leading_metrics, markdown_table
 from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.evaluation.result_tables import leading_metrics
 from mnmt_jax.files.json_objects import differing_keys
+from mnmt_jax.pages.markdown_tables import markdown_table
 
 SEED_HEADER = ("system", "directions", "metric", "seeds", "mean", "range", "variance") + (
     "difference to the first",

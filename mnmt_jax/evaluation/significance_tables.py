@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mnmt_jax.evaluation.comparison import direction_groups
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.html_page import section, text_table
-from mnmt_jax.evaluation.markdown_tables import (
-    leading_metrics,
-    markdown_table,
-    model_label,
-    title_with_arrow,
-)
 from mnmt_jax.evaluation.result import Metric, RunResult
+from mnmt_jax.evaluation.result_labels import model_label
+from mnmt_jax.evaluation.result_tables import leading_metrics, title_with_arrow
 from mnmt_jax.evaluation.seed_statistics import SEED_HEADER, explain_seeds, seed_rows
 from mnmt_jax.evaluation.sentence_bootstrap import SEED
 from mnmt_jax.evaluation.significance import SentenceSignificance, limits_of_p
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.html_page import section, text_table
+from mnmt_jax.pages.markdown_tables import markdown_table
 
 _HEADER = ("system", "directions", "metric", "difference (95 % interval)") + (
     "p (bootstrap, one-sided)",

@@ -13,8 +13,8 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.evaluation.markdown_tables import decoding_label
 from mnmt_jax.evaluation.result import RunResult
+from mnmt_jax.evaluation.result_labels import decoding_label
 from mnmt_jax.papers.experiments import Experiment, gin_files, training_config
 from mnmt_jax.papers.intervals import Evaluation
 from mnmt_jax.papers.tables import EMPTY, number_text

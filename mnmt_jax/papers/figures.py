@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from mnmt_jax.errors import UserError, suggest
-from mnmt_jax.evaluation.svg_points import Point, Series
+from mnmt_jax.pages.svg_points import Point, Series
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.reproduction import Reproduction
 from mnmt_jax.papers.tables import Column, Number, Paper, Row, Table

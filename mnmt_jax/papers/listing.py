@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mnmt_jax.evaluation.markdown_tables import markdown_table
+from mnmt_jax.pages.markdown_tables import markdown_table
 from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.tables import Paper, Table, find_paper, number_text

@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from mnmt_jax.evaluation.html_elements import Html, tag
-from mnmt_jax.evaluation.html_page import generator_mark, html_page, section, text_table
-from mnmt_jax.evaluation.markdown_tables import markdown_table
 from mnmt_jax.evaluation.report import training_curves
 from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.seed_statistics import explain_seeds, seed_table
 from mnmt_jax.evaluation.significance_tables import seed_section
-from mnmt_jax.evaluation.svg_points import point_chart
 from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.pages.html_elements import Html, tag
+from mnmt_jax.pages.html_page import generator_mark, html_page, section, text_table
+from mnmt_jax.pages.markdown_tables import markdown_table
+from mnmt_jax.pages.svg_points import point_chart
 from mnmt_jax.papers.cell_texts import (
     INTERVAL_LEGEND,
     difference_text,

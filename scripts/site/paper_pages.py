@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from mnmt_jax.evaluation.svg_points import point_chart
+from mnmt_jax.pages.svg_points import point_chart
 from mnmt_jax.papers.analyses import Analysis, analyses
 from mnmt_jax.papers.experiments import Experiment, experiments, gin_files
 from mnmt_jax.papers.figures import charts_of

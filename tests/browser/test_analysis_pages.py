@@ -6,7 +6,7 @@ import pytest
 
 from mnmt_jax.analysis.page_header import page_title
 from mnmt_jax.analysis.page_sections import render_sections
-from mnmt_jax.evaluation.html_page import generator_mark, html_page
+from mnmt_jax.pages.html_page import generator_mark, html_page
 from tests.browser.chromium import find_chromium, measure
 from tests.unit import made_analyses
 

@@ -16,8 +16,8 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
-from mnmt_jax.evaluation.markdown_tables import decoding_label, disambiguate_names
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.result_labels import decoding_label, disambiguate_names
 from mnmt_jax.training.train import train
 from tests import fresh_process, made_run
 from tests.unit.made_text import LANGUAGES, sentences, vocabulary

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from mnmt_jax.evaluation.averages import Average, average_groups
-from mnmt_jax.evaluation.markdown_tables import average_rows
 from mnmt_jax.evaluation.published_averages import ec40_table
+from mnmt_jax.evaluation.result_tables import average_rows
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     EC40_TABLE_TIERS,

@@ -11,11 +11,12 @@ from mnmt_jax.evaluation.comparison import (
     direction_groups,
     with_common_directions,
 )
-from mnmt_jax.evaluation.html_elements import breakable
-from mnmt_jax.evaluation.markdown_tables import comparison_table, decoding_label, disambiguate_names
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import METRICS
-from mnmt_jax.evaluation.style_sheet import COLOURS, DARK_COLOURS, colour_class
+from mnmt_jax.evaluation.result_labels import decoding_label, disambiguate_names
+from mnmt_jax.evaluation.result_tables import comparison_table
+from mnmt_jax.pages.html_elements import breakable
+from mnmt_jax.pages.style_sheet import COLOURS, DARK_COLOURS, colour_class
 from tests.unit.colours import contrast, difference
 from tests.unit.made_results import made_result
 

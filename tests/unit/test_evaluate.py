@@ -12,9 +12,9 @@ from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.comparison import comparison_notes, direction_groups, limit_notes
 from mnmt_jax.evaluation.evaluate import evaluate, report, score, translate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
-from mnmt_jax.evaluation.markdown_tables import comparison_table
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.result import read_result
+from mnmt_jax.evaluation.result_tables import comparison_table
 from mnmt_jax.evaluation.scoring import SAMPLES
 from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.translations import TranslatedSentence, TranslationStore

@@ -9,9 +9,9 @@ import pytest
 from mnmt_jax.config.loading import is_saved_config, save_config
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.evaluate import check_folder
-from mnmt_jax.evaluation.markdown_tables import result_page
 from mnmt_jax.evaluation.report import is_report, report_page, write_report
 from mnmt_jax.evaluation.result import is_result, write_result
+from mnmt_jax.evaluation.result_tables import result_page
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.train import train
 from mnmt_jax.vocabulary.vocabulary import Vocabulary

@@ -17,9 +17,9 @@ from mnmt_jax.evaluation.language_normalization import (
     normalized_mean,
     normalized_table,
 )
-from mnmt_jax.evaluation.markdown_tables import leading_metrics
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.report import report_page
+from mnmt_jax.evaluation.result_tables import leading_metrics
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from tests.unit.made_benchmark import make_corpus
 from tests.unit.made_results import made_result

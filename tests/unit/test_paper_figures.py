@@ -10,7 +10,7 @@ import pytest
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.seed_statistics import summarize_scores
-from mnmt_jax.evaluation.svg_points import Point, Series, point_chart
+from mnmt_jax.pages.svg_points import Point, Series, point_chart
 from mnmt_jax.papers import figures, pages
 from mnmt_jax.papers.cells import Cell
 from mnmt_jax.papers.experiments import experiments

@@ -8,23 +8,22 @@ from html.parser import HTMLParser
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.heatmap import color_range
-from mnmt_jax.evaluation.html_elements import Html, tag, text_in
-from mnmt_jax.evaluation.markdown_tables import (
+from mnmt_jax.evaluation.report import report_page, write_report
+from mnmt_jax.evaluation.result import STANDARD_METRICS
+from mnmt_jax.evaluation.result_labels import disambiguate_names
+from mnmt_jax.evaluation.result_tables import (
     comparison_table,
-    disambiguate_names,
-    format_score,
     group_mean,
     leading_metrics,
-    markdown_table,
     result_page,
     sample_lines,
     sample_status,
 )
-from mnmt_jax.evaluation.report import report_page, write_report
-from mnmt_jax.evaluation.result import STANDARD_METRICS
-from mnmt_jax.evaluation.svg_charts import Line, line_chart, ticks
 from mnmt_jax.evaluation.training_log import read_training_log
+from mnmt_jax.pages.heatmap import color_range
+from mnmt_jax.pages.html_elements import Html, tag, text_in
+from mnmt_jax.pages.markdown_tables import format_score, markdown_table
+from mnmt_jax.pages.svg_charts import Line, line_chart, ticks
 from tests.unit.made_results import made_result
 
 FOUR = ("en", "de", "fr", "cs")

@@ -20,9 +20,9 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.evaluated_model import load_evaluated_model
-from mnmt_jax.evaluation.markdown_tables import comparison_table
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import Sample, read_result, write_result
+from mnmt_jax.evaluation.result_tables import comparison_table
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.runs.run_directory import RunDirectory

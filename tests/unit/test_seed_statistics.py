@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.markdown_tables import group_mean
+from mnmt_jax.evaluation.result_tables import group_mean
 from mnmt_jax.evaluation.seed_statistics import (
     compare_means,
     explain_seeds,

@@ -14,10 +14,10 @@ from sacrebleu.significance import PairedTest, Result
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.evaluation.comparison import direction_groups
-from mnmt_jax.evaluation.markdown_tables import comparison_table, result_page
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import DirectionResult, read_result, write_result
+from mnmt_jax.evaluation.result_tables import comparison_table, result_page
 from mnmt_jax.evaluation.sentence_statistics import (
     DirectionStatistics,
     check_statistics,

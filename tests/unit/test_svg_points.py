@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mnmt_jax.evaluation.svg_points import Point, Series, point_chart
+from mnmt_jax.pages.svg_points import Point, Series, point_chart
 
 
 def _chart(points, *, joined: bool = True, logarithmic: bool = False) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mnmt_jax.evaluation.html_elements import Child, Html, breakable, tag
-from mnmt_jax.evaluation.style_sheet import STYLE, colour_class
+from mnmt_jax.pages.html_elements import Child, Html, breakable, tag
+from mnmt_jax.pages.style_sheet import STYLE, colour_class
 
 _MAX_TITLE = 60  # maximal number of characters of the names in a title
 

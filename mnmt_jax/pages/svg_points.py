@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.evaluation.html_elements import Html, breakable, tag
-from mnmt_jax.evaluation.style_sheet import colour_class
-from mnmt_jax.evaluation.svg_charts import SIZE, Axes, ticks
+from mnmt_jax.pages.html_elements import Html, breakable, tag
+from mnmt_jax.pages.style_sheet import colour_class
+from mnmt_jax.pages.svg_charts import SIZE, Axes, ticks
 
 _RADIUS = 4
 _MAX_TICKS = 12  # number of places up to which each has a tick

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from mnmt_jax.config.sections import Decode
 from mnmt_jax.errors import UserError, suggest
 from mnmt_jax.evaluation.averages import Average, Averages
 from mnmt_jax.evaluation.comparison import (
@@ -27,25 +25,24 @@ from mnmt_jax.evaluation.result import (
     Sample,
     titled_metrics,
 )
+from mnmt_jax.evaluation.result_labels import (
+    decoding_label,
+    model_label,
+    step_label,
+)
+from mnmt_jax.pages.markdown_tables import (
+    format_count,
+    format_half_width,
+    format_score,
+    markdown_table,
+)
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.significance import SentenceSignificance
 
 _QUALITY_METRICS = METRICS[:3]
-# Decoding settings left out of labels: shown elsewhere, or without effect on translations.
-_UNLABELLED = ("method", "beam_size", "checkpoint", "batch", "buckets", "max_length", "seed")
 _METHODS_HEADING = "## Computed as"
 _PAPER_TITLES = {metric.key: metric.title for metric in METRICS} | {"off_target": "Off-target"}
-
-
-def format_score(value: float | None) -> str:
-    """Format a percentage with one decimal; None is a dash."""
-    return "–" if value is None else f"{value:.1f}"
-
-
-def format_count(value: float | None) -> str:
-    """Format an integer with thousands separators; None is a dash."""
-    return "–" if value is None else f"{value:,.0f}"
 
 
 def leading_metrics(results: Sequence[RunResult], names: Sequence[str] = ()) -> tuple[Metric, ...]:
@@ -87,12 +84,6 @@ def _has(result: RunResult, metric: Metric) -> bool:
 def title_with_arrow(metric: Metric) -> str:
     """Return the title of a metric with an arrow to better scores."""
     return f"{metric.title} {'↑' if metric.higher_is_better else '↓'}"
-
-
-def step_label(result: RunResult) -> str:
-    """Format the step of a checkpoint, with how it was chosen: `1,750 (best)`."""
-    chosen, separator, _ = str(result.decoding.get("checkpoint", "")).partition(", ")
-    return format_count(result.step) + (f" ({chosen})" if separator else "")
 
 
 def group_mean(result: RunResult, key: str, field: str) -> Average:
@@ -138,83 +129,6 @@ def comparison_table(
     notes = [*limit_notes(results), *comparison_notes(results), *metric_notes(groups, metrics)]
     notes += significance.notes if significance else []
     return "\n\n".join([markdown_table(header, rows), *notes])
-
-
-def format_half_width(interval: tuple[float, float] | None) -> str:
-    """Format half the width of an interval, e.g. ` ±0.8`; "" for None."""
-    return "" if interval is None else f" ±{(interval[1] - interval[0]) / 2:.1f}"
-
-
-def model_label(result: RunResult) -> str:
-    """Return the name of a run, with its layout unless the name contains it."""
-    return result.name if result.layout in result.name else f"{result.name} ({result.layout})"
-
-
-def decoding_label(result: RunResult) -> str:
-    """Describe how an evaluation decoded, e.g. `beam 5, pivot=en, weights=int8`.
-
-    The search comes first, then the settings that differ from the defaults of `Decode`. Batch
-    sizes and the checkpoint are left out.
-    """
-    decoding, defaults = result.decoding, Decode()
-    if not decoding:
-        return "–"
-    method, beam = decoding.get("method", "search"), decoding.get("beam_size")
-    search = method if method == "greedy" or beam is None else f"{method} {beam}"
-    settings = [
-        f"{key}={_short_setting(key, value)}"
-        for key, value in decoding.items()
-        if key not in _UNLABELLED
-        and _format_setting(value) != _format_setting(getattr(defaults, key, None))
-    ]
-    return ", ".join([search, *settings])
-
-
-def disambiguate_names(results: Sequence[RunResult]) -> list[RunResult]:
-    """Add decoding settings to the names of runs with equal labels.
-
-    A setting is added if flags changed the run's value. Results of earlier versions do not record
-    that; their settings are added if they differ from the default of `Decode`.
-
-    Args:
-        results: evaluations, e.g. of one run with and without contrast or pivot.
-    """
-    named = []
-    for result in results:
-        same_label = [other for other in results if model_label(other) == model_label(result)]
-        their_settings = [_settings(other) for other in same_label]
-        settings = [
-            f"{key}={_short_setting(key, value)}"
-            for key, value in _settings(result).items()
-            if key != "method"  # implied by the other settings
-            and any(other.get(key) != value for other in their_settings)
-            and _is_named(result, key, value)
-        ]
-        named.append(dataclasses.replace(result, name=", ".join([result.name, *settings])))
-    return named
-
-
-def _settings(result: RunResult) -> dict[str, object]:
-    return {**result.decoding, **(result.decoding_overrides or {})}
-
-
-def _is_named(result: RunResult, key: str, value: object) -> bool:
-    """Return whether a decoding setting belongs in the name of an evaluation."""
-    if result.decoding_overrides is None or key == "checkpoint":
-        return _format_setting(value) != _format_setting(getattr(Decode(), key, None))
-    return key in result.decoding_overrides
-
-
-def _short_setting(key: str, value: object) -> str:
-    """Format a decoding setting for a table: of the runs of an ensemble the last folder."""
-    if key == "ensemble" and isinstance(value, list | tuple):
-        value = [str(run).rpartition("/")[2] for run in value]
-    return _format_setting(value)
-
-
-def _format_setting(value: object) -> str:
-    """Format the value of a decoding setting for a name."""
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def result_page(
@@ -309,22 +223,6 @@ def sample_status(sample: Sample) -> str:
     if sample.detected not in ("", sample.target):
         return f"off-target: {sample.detected}"
     return "differs" if sample.hypothesis.strip() else "empty"
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Format a Markdown table with padded columns, right-aligned except the first."""
-    cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
-    widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(header))]
-
-    def line(row: Sequence[str]) -> str:
-        label, *values = (
-            cell.rjust(width) if column else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        return "| " + " | ".join([label, *values]) + " |"
-
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return "\n".join([line(cells[0]), "| " + " | ".join(rule) + " |", *map(line, cells[1:])])
 
 
 def average_rows(averages: Averages) -> list[tuple[str, Average]]:

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mnmt_jax.evaluation.html_elements import Html, breakable, tag
-from mnmt_jax.evaluation.result import Curve
-from mnmt_jax.evaluation.style_sheet import colour_class
+from mnmt_jax.pages.html_elements import Html, breakable, tag
+from mnmt_jax.pages.style_sheet import colour_class
 
 SIZE = _WIDTH, _HEIGHT = 520, 300
 """Width and height of a chart's coordinates."""
@@ -29,7 +28,7 @@ class Line:
     """
 
     label: str
-    points: Curve
+    points: Sequence[tuple[float, float]]
     run: int
     dashed: bool = False
 
