@@ -8,7 +8,6 @@ FOLDER/SPLIT-DIGEST/states_N.npy   states at location N, float32 [tokens, embed]
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.files.atomic_write import new_folder
+from mnmt_jax.files.file_digest import short_digest
 
 _FACTS, _TOKENS = "facts.json", "tokens.npz"
 
@@ -141,4 +141,4 @@ def _extract(
 
 def _digest(facts: Any) -> str:
     text = json.dumps(facts, ensure_ascii=False, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_digest(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from mnmt_jax.commands.direction_flags import (
 )
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.vocabulary.language_codes import find_code, match_code
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def sentence_facts(
 def _digest(sentences: Sequence[ForcedSentences]) -> str:
     """Return a hash of sentences with 16 hexadecimal digits."""
     texts = [[forced.direction, forced.sources, forced.targets] for forced in sentences]
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+    return short_digest(json.dumps(texts))
 
 
 def benchmark_of(

@@ -10,7 +10,6 @@ A window has the lines that one process would translate together, so the records
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import shutil
@@ -29,6 +28,7 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import lock, new_file, write_text
+from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
 from mnmt_jax.vocabulary.language_detectors import LID176
@@ -203,7 +203,7 @@ class BeamOutput:
         missing: dict[str, int] = {}
         while window := list(itertools.islice(lines, self._window)):
             text = "".join(json.dumps(dataclasses.asdict(line)) + "\n" for line in window)
-            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            digest = short_digest(text)
             name = f"{len(self._names):05d}-{digest}"
             self._names.append(name)
             if not _records_path(self.path, name).is_file():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import hashlib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, Term
 from mnmt_jax.decoding.text_parts import is_spaceless
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.file_digest import short_digest
 
 _FORBIDDEN = "!"
 _SEPARATOR = "|"
@@ -131,7 +131,7 @@ class Glossary:
     def digest(self) -> str:
         """Digest of the entries."""
         entries = [(entry.source, entry.targets, entry.forbidden) for entry in self.entries]
-        return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
+        return short_digest(repr(entries))
 
     def terms_of(self, text: str, language: str, *, ignore_case: bool = False) -> LineTerms:
         """Return the terms of a line, the longest ones where several begin.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +14,7 @@ from mnmt_jax.data.mixtures import MIXTURES
 from mnmt_jax.data.parallel_corpora import CORPORA, CldrPhrases, Corpus, get_corpus
 from mnmt_jax.errors import UserError, join_names, suggest
 from mnmt_jax.evaluation.off_target import NearestRendering
+from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, make_lid176
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction, find_english
@@ -43,7 +43,7 @@ class TestSet:
     def fingerprint(self) -> str:
         """Hash of the ordered sentence pairs, 16 hexadecimal digits."""
         text = json.dumps([*zip(self.sources, self.references, strict=True)])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return short_digest(text)
 
 
 class Benchmark:

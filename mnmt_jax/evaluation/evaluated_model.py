@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import join_names, warn
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark
 from mnmt_jax.evaluation.translations import BY_DIRECTION, TranslatedSentence, TranslateFn
+from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -213,9 +213,6 @@ def with_documents(model: EvaluatedModel, benchmark: Benchmark) -> EvaluatedMode
         outputs = model.translate(spaced, direction)
         return [output for line, output in zip(spaced, outputs, strict=True) if line]
 
-    digests = {
-        "-".join(pair): hashlib.sha256(repr(counts).encode()).hexdigest()[:16]
-        for pair, counts in sizes.items()
-    }
+    digests = {"-".join(pair): short_digest(repr(counts)) for pair, counts in sizes.items()}
     identity = {**model.identity, BY_DIRECTION: digests}
     return dataclasses.replace(model, translate=translate, identity=identity)

@@ -9,7 +9,6 @@ score and a one. Scores of many sets are computed at once, by sacreBLEU's formul
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.evaluation.result import DirectionResult
 from mnmt_jax.files.atomic_write import new_path
+from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.vocabulary.languages import Direction
 
 _MAX_ORDER = 4  # n-grams of BLEU
@@ -219,7 +219,7 @@ def _compact(values: np.ndarray) -> np.ndarray:
 
 
 def _hash(lines: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return short_digest("\n".join(lines))
 
 
 def _folder(output: Path) -> Path:

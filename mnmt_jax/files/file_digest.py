@@ -1,4 +1,4 @@
-"""Size and SHA-256 of a file, recorded when it is written and checked when it is copied."""
+"""SHA-256 of files, recorded when written and checked when copied, and of texts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import dataclasses
 import hashlib
 from pathlib import Path
 from typing import IO, Any
+
+_SHORT_DIGITS = 16
+
+
+def short_digest(text: str) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_SHORT_DIGITS]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -32,6 +31,7 @@ from pathlib import Path
 from mnmt_jax.data.mixtures import MIXTURES, language_text, task_name, zero_shot_directions
 from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, get_corpus
 from mnmt_jax.files.atomic_write import partial_path
+from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.interop.seqio.tasks import add_corpus, add_mixture
 from mnmt_jax.interop.seqio.vocabulary import PieceVocabulary
 from mnmt_jax.runtime.user_cache import user_cache_folder
@@ -76,8 +76,8 @@ def cached_directory(parent: Path) -> Path:
         "sentences": _SENTENCES_PER_LANGUAGE,
         "sentencepiece": importlib.metadata.version("sentencepiece"),
     }
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    return parent / f"{CORPUS}-{VOCABULARY_OPTIONS.vocab_size}-{digest[:16]}"
+    digest = short_digest(json.dumps(key, sort_keys=True))
+    return parent / f"{CORPUS}-{VOCABULARY_OPTIONS.vocab_size}-{digest}"
 
 
 def _rename_unless_exists(source: Path, directory: Path) -> None:
