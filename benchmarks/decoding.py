@@ -25,9 +25,10 @@ from engines import alone
 
 from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
-from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.generate import generate
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.search import EOS_ID, Request
+from mnmt_jax.decoding.search_settings import make_search
 from mnmt_jax.decoding.weight_precision import compute_config, round_weights
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import Network, build_model

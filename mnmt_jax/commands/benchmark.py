@@ -81,7 +81,7 @@ def main() -> None:
     import_modules(flags.module_import)
     import jax
 
-    from mnmt_jax.decoding.generate import describe_search
+    from mnmt_jax.decoding.search_settings import describe_search
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translation_time import time_translation
     from mnmt_jax.decoding.translator import Translator

@@ -33,8 +33,9 @@ from mnmt_jax.data.converter import (
     required_views,
     segments_from_rows,
 )
-from mnmt_jax.decoding.generate import length_limit, make_search, search_batch
+from mnmt_jax.decoding.generate import search_batch
 from mnmt_jax.decoding.search import Request
+from mnmt_jax.decoding.search_settings import length_limit, make_search
 from mnmt_jax.design.fields import Remat
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.design.objective import Batch

@@ -27,8 +27,8 @@ from jaxtyping import Array, Float
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import Lengths, segments_from_rows
 from mnmt_jax.decoding.encoded_lines import Line, encode_lines, make_example
-from mnmt_jax.decoding.generate import length_limit
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
+from mnmt_jax.decoding.search_settings import length_limit
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.model.attention_weights import AttentionSpec, attention_specs, attention_weights

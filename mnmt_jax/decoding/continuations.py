@@ -20,10 +20,10 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import HostBatch, segments_from_rows
 from mnmt_jax.decoding.continuous_batching import Admission, Finished, search_continuously
 from mnmt_jax.decoding.encoded_lines import Line, make_example
-from mnmt_jax.decoding.generate import make_search
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.search import Request, sentence_rngs
 from mnmt_jax.decoding.search_limits import check_memory, with_memory_errors
+from mnmt_jax.decoding.search_settings import make_search
 from mnmt_jax.decoding.translate_lines import (
     check_decode,
     check_lengths_fit_bucket,

@@ -20,10 +20,10 @@ from mnmt_jax.decoding.contrastive_decoding import (
     language_contrast_weights,
 )
 from mnmt_jax.decoding.copy_unknown import CopiedText, extract_unknown
-from mnmt_jax.decoding.generate import length_limit
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.input_checks import check_text
 from mnmt_jax.decoding.search import Request, sentence_rngs
+from mnmt_jax.decoding.search_settings import length_limit
 from mnmt_jax.decoding.terms import (
     NO_TERMS,
     EncodedTerms,

@@ -10,11 +10,11 @@ from typing import Any
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.continuations import Continuation, draw_continuations
 from mnmt_jax.decoding.encoded_lines import Line, number_lines
-from mnmt_jax.decoding.generate import override_decode
 from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.pseudo_log_likelihood import pseudo_log_likelihoods
 from mnmt_jax.decoding.scoring import Score, perplexity
+from mnmt_jax.decoding.search_settings import override_decode
 from mnmt_jax.decoding.translate_lines import score_lines
 from mnmt_jax.decoding.translation_job import WINDOW_SIZE
 from mnmt_jax.design.layouts import check_continues, check_language_model

@@ -23,10 +23,10 @@ from mnmt_jax.decoding.continuous_batching import (
     slots_per_admission,
 )
 from mnmt_jax.decoding.encoded_lines import EncodedLine, Line, encode_lines, make_batch
-from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.decoding.search_arrays import StopAfter
 from mnmt_jax.decoding.search_limits import check_memory, memory_errors
+from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.terms import TermsShape
 from mnmt_jax.decoding.translate_lines import (
     Translation,

@@ -36,7 +36,6 @@ from mnmt_jax.decoding.encoded_lines import (
     make_batch,
     make_example,
 )
-from mnmt_jax.decoding.generate import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.scoring import Score, score_batch
 from mnmt_jax.decoding.search import Hypotheses, Search
@@ -46,6 +45,7 @@ from mnmt_jax.decoding.search_limits import (
     memory_errors,
     with_memory_errors,
 )
+from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
 from mnmt_jax.decoding.utilities import get_utility
 from mnmt_jax.errors import UserError

@@ -13,16 +13,16 @@ from typing import Any, Self
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.alignment import compose, with_alignments
 from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
-from mnmt_jax.decoding.generate import (
+from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
+from mnmt_jax.decoding.pretrained import PretrainedModel
+from mnmt_jax.decoding.retry import Retry
+from mnmt_jax.decoding.search_settings import (
     check_method_for_terms,
     describe_search,
     override_decode,
     with_beam_size,
 )
-from mnmt_jax.decoding.glossary import Glossary
-from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
-from mnmt_jax.decoding.pretrained import PretrainedModel
-from mnmt_jax.decoding.retry import Retry
 from mnmt_jax.decoding.terms import NO_TERMS
 from mnmt_jax.decoding.translate_lines import Translation, translate_lines
 from mnmt_jax.design.method import as_facts

@@ -102,7 +102,7 @@ def load_evaluated_model(
             not have the pivot language.
     """
     from mnmt_jax.decoding.context_job import create_job
-    from mnmt_jax.decoding.generate import describe_search
+    from mnmt_jax.decoding.search_settings import describe_search
     from mnmt_jax.decoding.translator import Translator
 
     run_dir = RunDirectory.open(run)

@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mnmt_jax.decoding.generate import check_method_for_terms
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.markup_runs import text_of
 from mnmt_jax.decoding.markup_tokens import Markup, MarkupReader, TagRules
+from mnmt_jax.decoding.search_settings import check_method_for_terms
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_checks import with_checks
 from mnmt_jax.decoding.text_parts import SentenceEnds

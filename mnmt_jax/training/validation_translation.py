@@ -11,8 +11,8 @@ import jax
 
 from mnmt_jax.config.sections import Config, Mesh
 from mnmt_jax.data.input_pipeline import VALIDATION
-from mnmt_jax.decoding.generate import greedy_settings
 from mnmt_jax.decoding.model_loading import decoding_mesh
+from mnmt_jax.decoding.search_settings import greedy_settings
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.layouts import get_layout, translates
 from mnmt_jax.distributed.processes import gather_texts

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.generate import generate
 from mnmt_jax.decoding.search import Request
+from mnmt_jax.decoding.search_settings import make_search
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.cut_residual import CutResidual

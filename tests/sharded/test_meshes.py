@@ -13,8 +13,9 @@ import pytest
 
 from mnmt_jax.config.sections import Decode, Mesh, Optimizer
 from mnmt_jax.decoding.contrastive_decoding import Contrast
-from mnmt_jax.decoding.generate import generate, make_search
+from mnmt_jax.decoding.generate import generate
 from mnmt_jax.decoding.search import Request
+from mnmt_jax.decoding.search_settings import make_search
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch, tree_sharding
 from mnmt_jax.methods.graformer import Graformer

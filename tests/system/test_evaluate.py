@@ -11,7 +11,7 @@ from mnmt_jax import __version__
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.parallel_corpora import ParallelFiles
-from mnmt_jax.decoding.generate import describe_search, with_beam_size
+from mnmt_jax.decoding.search_settings import describe_search, with_beam_size
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.evaluate import evaluate

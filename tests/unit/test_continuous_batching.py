@@ -12,8 +12,8 @@ from mnmt_jax.decoding import continuous_batching
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.continuous_batching import Admission, search_continuously
 from mnmt_jax.decoding.encoded_lines import encode_lines, make_batch
-from mnmt_jax.decoding.generate import greedy_settings, make_search
 from mnmt_jax.decoding.search import Greedy
+from mnmt_jax.decoding.search_settings import greedy_settings, make_search
 from mnmt_jax.decoding.translate_lines import decode_hypotheses, translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError

@@ -10,7 +10,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding import translation_job as job_module
 from mnmt_jax.decoding.contrastive_decoding import draw_contrast_sources, language_contrast_weights
-from mnmt_jax.decoding.generate import describe_search
+from mnmt_jax.decoding.search_settings import describe_search
 from mnmt_jax.decoding.translate_lines import translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError

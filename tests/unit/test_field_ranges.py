@@ -20,7 +20,6 @@ import pytest
 import mnmt_jax.methods
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.sections import SECTIONS, Decode, Model
-from mnmt_jax.decoding.generate import length_limit, with_beam_size
 from mnmt_jax.decoding.search_limits import (
     check_beam_size,
     check_memory,
@@ -28,6 +27,7 @@ from mnmt_jax.decoding.search_limits import (
     memory_errors,
     with_memory_errors,
 )
+from mnmt_jax.decoding.search_settings import length_limit, with_beam_size
 from mnmt_jax.design.fields import CheckedFields, NamedValues, field_types
 from mnmt_jax.design.method import Method
 from mnmt_jax.errors import UserError

@@ -11,8 +11,8 @@ from jaxtyping import Array
 from t5x import decoding
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding.generate import make_search
 from mnmt_jax.decoding.search import Request
+from mnmt_jax.decoding.search_settings import make_search
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
