@@ -9,7 +9,7 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
-from mnmt_jax.evaluation.neural_metrics import model_part
+from mnmt_jax.evaluation.neural_metrics import differing_models
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
@@ -128,25 +128,9 @@ def _lost_scores(
     changes += [
         f"model of {title}"
         for name, title in _OPTIONAL.items()
-        if _is_other_model(recorded.get(name), optional.get(name))
+        if differing_models([recorded.get(name), optional.get(name)])
     ]
     procedure = paper.get("procedure") if isinstance(paper, dict) else None
     if procedure and optional.get("paper_compatible") != procedure:
         changes.append(f"--paper_compatible={procedure} would be lost")
     return changes
-
-
-def _is_other_model(recorded: object, current: object) -> bool:
-    """Return whether scores have another model than the recorded signature, where both are known.
-
-    Versions of packages do not count.
-
-    Args:
-        recorded: a signature, or signatures by target language.
-        current: value of `OptionalMetrics.settings`.
-    """
-    if isinstance(recorded, dict) and isinstance(current, dict):
-        return any(_is_other_model(recorded[name], current.get(name)) for name in recorded)
-    if isinstance(recorded, str) and isinstance(current, str):
-        return model_part(recorded) != model_part(current)
-    return False
