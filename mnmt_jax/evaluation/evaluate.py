@@ -311,7 +311,9 @@ def _prepare(
 ) -> tuple[tuple[Direction, ...], TranslationStore]:
     """Check the output folder; return the directions and the store of their translations."""
     check_folder(output)
-    directions = choose_directions(benchmark.directions, subset, model.supervised)
+    directions = choose_directions(
+        benchmark.directions, subset, model.supervised, model.unknown_training
+    )
     model.check_directions(directions)
     if model.supervised is None:
         say(model.unknown_training)

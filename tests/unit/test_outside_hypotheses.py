@@ -83,6 +83,13 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys
     assert "outside system are unknown" in read_result(output).notes[0]
 
 
+def test_a_choice_by_training_says_that_an_outside_system_records_none(folder, benchmark, tmp_path):
+    system, output = outside_system(HypothesisFiles(folder)), tmp_path / "out"
+    message = "--directions=supervised: the training directions of an outside system are unknown"
+    with pytest.raises(UserError, match=f"^{message}.*; name them with --trained_on, or use"):
+        evaluate(system, benchmark, output, subset="supervised")
+
+
 def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):
     files = HypothesisFiles(folder)
     with pytest.raises(UserError, match=r"gpt/en-de.txt: no such file; 1 of 3 directions have"):
