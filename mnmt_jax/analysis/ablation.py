@@ -158,7 +158,8 @@ def _scores_against(
             f"no reference in {direction[0]}-{language}; use a test set that is parallel in all "
             "languages, or leave the direction out"
         )
-    outputs = read_translations(folder / "translations", model.provenance, direction, texts)
+    provenance = model.provenance([direction])
+    outputs = read_translations(folder / "translations", provenance, direction, texts)
     matching = [references[text] for text in texts.sources]
     scores = corpus_scores([output.text for output in outputs], matching, language)
     return {name: getattr(scores, name) for name in METRICS}

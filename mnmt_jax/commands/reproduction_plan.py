@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,9 +74,12 @@ def describe_plan(
 
 
 def training_cost(experiment: Experiment) -> TrainingEstimate:
-    """Estimate the cost of a training at full scale."""
-    data = experiment.data
-    return estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
+    """Estimate the cost of a training at full scale; of back-translation without its searches."""
+    data, rounds = experiment.data, experiment.back_translation_rounds or 1
+    cost = estimate_training(training_config(experiment), data.epoch_draws or data.sentences)
+    return dataclasses.replace(
+        cost, updates=rounds * cost.updates, flops=rounds * cost.flops, disk=rounds * cost.disk
+    )
 
 
 def command_line(words: Iterable[str]) -> str:

@@ -23,6 +23,7 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.cost.collectives import find_collectives
 from mnmt_jax.cost.cycle_estimates import estimate_cycles
 from mnmt_jax.cost.overlap import find_overlaps
+from mnmt_jax.cost.training_estimate import count_update_flops
 from mnmt_jax.data.chunk_plan import ProcessRows
 from mnmt_jax.data.converter import (
     TASK,
@@ -30,7 +31,6 @@ from mnmt_jax.data.converter import (
     Converter,
     Lengths,
     make_converter,
-    required_views,
     segments_from_rows,
 )
 from mnmt_jax.decoding.generate import search_batch
@@ -50,7 +50,6 @@ from mnmt_jax.distributed.sharding import (
 )
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.attention.fused import KERNEL_METADATA
-from mnmt_jax.model.flops import Sentence
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.state import TrainState, abstract_state, make_init, shardings_of
 from mnmt_jax.training.train_step import train_step
@@ -62,7 +61,6 @@ _TOO_LARGE = re.compile(
     r"(?:Used |\()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)",
     re.IGNORECASE,
 )
-_TOKENS = 32  # length of either side of a sentence pair when FLOPs are counted
 _NO_PAIRS = segments_from_rows([[]])
 # Shapes do not depend on the ids.
 _NO_VOCABULARY: Any = types.SimpleNamespace(
@@ -149,7 +147,7 @@ class AheadOfTimeCompilation:
             seconds = figures["cycles"] / chip.clock if figures["cycles"] and chip.clock else None
             figures["seconds"] = seconds
             if name == "train_step":
-                flops = self._model_flops() / len(self.devices)
+                flops = count_update_flops(self.config, self.learner) / len(self.devices)
                 figures["model_flops"] = flops
                 used = flops / (seconds * chip.peak_flops) if seconds else None
                 figures["model_flops_utilization"] = used
@@ -166,13 +164,6 @@ class AheadOfTimeCompilation:
         if grouped and self._process_rows.empty_rows(self.config.data.rows):
             return False  # training refuses it
         return bool(self._describe("train_step")["fits"])
-
-    def _model_flops(self) -> float:
-        """Count an update's FLOPs, with rows full of sentence pairs of one length."""
-        data = self.config.data
-        pairs = data.rows * self.config.optimizer.accumulate * data.target_length / _TOKENS
-        views = dict.fromkeys(required_views(self.config), float(_TOKENS))
-        return pairs * self.learner.train_flops(Sentence(_TOKENS, _TOKENS), views)
 
     def _lower_train_step(self) -> Any:
         learner, mesh = self.learner, self.mesh

@@ -12,11 +12,15 @@ from types import MappingProxyType
 import jax
 import jax.numpy as jnp
 
-from mnmt_jax.config.sections import Config, Data, Model, Optimizer, Train
-from mnmt_jax.cost.describe import describe
+from mnmt_jax.config.sections import Config, Data, Mesh, Train
+from mnmt_jax.cost.configurations import parameter_counts
 from mnmt_jax.cost.state_memory import count_state_bytes
+from mnmt_jax.data.converter import required_views
 from mnmt_jax.distributed.chips import chip_of
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.flops import Sentence
+from mnmt_jax.training.learner import Learner
 
 UTILIZATION = 0.4
 """Assumed share of the peak FLOP/s; measured on none of these machines."""
@@ -61,19 +65,31 @@ def estimate_training(config: Config, epoch_draws: int = 0) -> TrainingEstimate:
     Raises:
         UserError: if the length is set in epochs and the size of an epoch is unknown.
     """
-    parameters, flops_per_token = _model_figures(config.model, config.optimizer.frozen)
-    tokens = _tokens_per_update(config)
+    mesh = make_mesh(Mesh(), jax.local_devices()[:1])
+    learner = Learner.from_config(config, config.model.vocab_size, mesh)
     updates = estimate_updates(config, epoch_draws)
     kept = config.train.keep_last + config.train.keep_best
     if config.train.keep_every:
         kept += updates // config.train.keep_every
     return TrainingEstimate(
-        parameters=parameters,
+        parameters=count_parameters(config),
         updates=updates,
-        tokens=tokens,
-        flops=flops_per_token * float(tokens) * updates,
+        tokens=_tokens_per_update(config),
+        flops=count_update_flops(config, learner) * updates,
         disk=_checkpoint_bytes(config) * kept,
     )
+
+
+def count_update_flops(config: Config, learner: Learner) -> float:
+    """Count an update's FLOPs, with rows full of sentence pairs of `SENTENCE` pieces.
+
+    Args:
+        config: configuration of the training.
+        learner: its learner.
+    """
+    pairs = _tokens_per_update(config) / SENTENCE
+    views = dict.fromkeys(required_views(config), float(SENTENCE))
+    return pairs * learner.train_flops(Sentence(SENTENCE, SENTENCE), views)
 
 
 def _checkpoint_bytes(config: Config) -> int:
@@ -89,7 +105,7 @@ def _state_bytes(config: Config) -> int:
 
 def count_parameters(config: Config) -> int:
     """Return the number of parameters of a training's model."""
-    return _model_figures(config.model, config.optimizer.frozen)[0]
+    return parameter_counts(config.model)["total"]
 
 
 def estimate_updates(config: Config, epoch_draws: int) -> int:
@@ -115,20 +131,6 @@ def estimate_updates(config: Config, epoch_draws: int) -> int:
 
 def _tokens_per_update(config: Config) -> int:
     return config.data.rows * config.optimizer.accumulate * config.data.target_length
-
-
-@functools.cache
-def _model_figures(model: Model, frozen: tuple[str, ...]) -> tuple[int, int]:
-    """Return the number of parameters and the training FLOPs of a target token."""
-    figures = describe(
-        model,
-        model.vocab_size,
-        source_length=SENTENCE,
-        target_length=SENTENCE,
-        beam=1,
-        optimizer=Optimizer(frozen=frozen),
-    )
-    return figures["parameters"]["total"], figures["flops_per_target_token"]["train"]
 
 
 def device_hours(flops: float) -> dict[str, float]:

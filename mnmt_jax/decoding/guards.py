@@ -144,7 +144,7 @@ class TranslationChecker:
             language=language,
             probability=probability,
             off_target=is_certain and expected is not None and not is_target,
-            copied=self.detector.expected(source_language) != expected
+            copied=is_copying_wrong(self.detector, source_language, target_language)
             and not (is_certain and is_target)
             and is_copy(source, text),
             repeated=is_repetitive(source, source_language, text, target_language),
@@ -155,6 +155,19 @@ class TranslationChecker:
             score=translation.score,
             retried=translation.retried,
         )
+
+
+def is_copying_wrong(
+    detector: LanguageDetector, source_language: str, target_language: str
+) -> bool:
+    """Return whether a translation must differ from its source.
+
+    It need not between languages that share a label of the detector, such as varieties.
+    """
+    label = detector.expected(source_language)
+    if label is None:
+        return source_language != target_language
+    return label != detector.expected(target_language)
 
 
 def is_empty(source: str, translation: str) -> bool:

@@ -23,7 +23,8 @@ SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")
 UNKNOWN_TRAINING = (
     "the run does not record its training directions (it has no tasks.json: it was imported, or "
-    "made by an older version), so no direction is labelled supervised or zero-shot"
+    "made by an older version, whose training command writes the file if it is run once more), so "
+    "no direction is labelled supervised or zero-shot"
 )
 
 
@@ -140,6 +141,7 @@ class Benchmark:
             code: [sentences[text] for text in common] for code, sentences in by_english.items()
         }
         aligned.directions = tuple(itertools.permutations(languages, 2))
+        aligned._numbers = {pair: number for number, pair in enumerate(aligned.directions)}
         return aligned
 
     def _sentences_by_english(self, code: str) -> dict[str, str]:
@@ -249,7 +251,10 @@ def find_corpus(task: str) -> tuple[Corpus, tuple[str, ...]]:
 
 
 def choose_directions(
-    directions: Sequence[Direction], subset: str, supervised: Collection[Direction] | None
+    directions: Sequence[Direction],
+    subset: str,
+    supervised: Collection[Direction] | None,
+    unknown_training: str = UNKNOWN_TRAINING,
 ) -> tuple[Direction, ...]:
     """Select the supervised, the zero-shot or all directions.
 
@@ -257,6 +262,7 @@ def choose_directions(
         directions: the available directions.
         subset: one of `WHICH`.
         supervised: directions that the model was trained on; None if unknown.
+        unknown_training: why they are unknown.
 
     Raises:
         UserError: if `subset` is invalid, if it needs `supervised` and that is unknown, or if no
@@ -268,8 +274,8 @@ def choose_directions(
         return tuple(directions)
     if supervised is None:
         raise UserError(
-            f"--directions={subset}: {UNKNOWN_TRAINING}; name them with --trained_on, use "
-            "--directions=all, or run the training command once more, which writes the file"
+            f"--directions={subset}: {unknown_training}; name them with --trained_on, or use "
+            "--directions=all"
         )
     want_supervised = subset == "supervised"
     selected = tuple(pair for pair in directions if (pair in supervised) == want_supervised)

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 
 from mnmt_jax.errors import join_names, pluralize
 from mnmt_jax.evaluation.averages import Average
-from mnmt_jax.evaluation.result import DirectionResult, Metric, RunResult, is_undefined
+from mnmt_jax.evaluation.neural_metrics import differing_models
+from mnmt_jax.evaluation.result import (
+    OPTIONAL_METRICS,
+    DirectionResult,
+    Metric,
+    RunResult,
+    is_undefined,
+)
 from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
@@ -162,12 +169,7 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
             "evaluation's own directions and sentences, and the means cannot be compared"
             f"{_limit_remedy(results)}.",
         ]
-    detectors = dict.fromkeys(result.detector for result in results)
-    if len(detectors) > 1:
-        notes.append(
-            f"The off-target ratios are by different language detectors ({', '.join(detectors)}) "
-            "and cannot be compared."
-        )
+    notes += [*_detector_notes(results), *_model_notes(results)]
     if names := [result.name for result in results if "context" in result.decoding]:
         notes.append(
             f"Sentences of a chunk succeed or fail together, and count as independent: intervals "
@@ -181,6 +183,30 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
             f"same sentences by all ({join_names(left_out, shown=6)})."
         )
     return notes
+
+
+def _detector_notes(results: Sequence[RunResult]) -> Iterable[str]:
+    """Yield a note for the first and the second off-target ratio if detectors differ."""
+    second = [result.second_detector for result in results if result.second_detector]
+    for ratios, names in (
+        ("off-target ratios", [result.detector for result in results]),
+        ("second off-target ratios", second),
+    ):
+        detectors = dict.fromkeys(names)
+        if len(detectors) > 1:
+            yield (
+                f"The {ratios} are by different language detectors ({', '.join(detectors)}) and "
+                "cannot be compared."
+            )
+
+
+def _model_notes(results: Sequence[RunResult]) -> Iterable[str]:
+    """Yield a note for each optional metric whose models differ."""
+    for metric in OPTIONAL_METRICS:
+        models = differing_models(result.signatures.get(metric.key) for result in results)
+        if models:
+            names = ", ".join(model.removeprefix("model:") for model in models)
+            yield f"{metric.title} is by different models ({names}) and cannot be compared."
 
 
 def _limit_remedy(results: Sequence[RunResult]) -> str:

@@ -28,6 +28,7 @@ from mnmt_jax.evaluation.language_normalization import (
 )
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
+from mnmt_jax.evaluation.outside_hypotheses import combine_checksums
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.quality_flags import quality_table
 from mnmt_jax.evaluation.report import is_report, write_report
@@ -56,6 +57,7 @@ from mnmt_jax.evaluation.significance import (
 )
 from mnmt_jax.evaluation.training_log import read_training_log
 from mnmt_jax.evaluation.translations import (
+    HYPOTHESES,
     TranslationStore,
     check_translations,
     read_translations,
@@ -226,7 +228,7 @@ def score(
             model or search. `scores.json` is not written then.
     """
     folder, scored = Path(output), []
-    provenance = model.provenance
+    provenance = model.provenance(directions)
     statistics, calibrations = {}, LanguageCalibrations()
     has_several_targets = len({target for _, target in directions}) > 1  # else nothing to compare
     for number, direction in enumerate(directions, start=1):
@@ -311,18 +313,27 @@ def _prepare(
 ) -> tuple[tuple[Direction, ...], TranslationStore]:
     """Check the output folder; return the directions and the store of their translations."""
     check_folder(output)
-    directions = choose_directions(benchmark.directions, subset, model.supervised)
+    directions = choose_directions(
+        benchmark.directions, subset, model.supervised, model.unknown_training
+    )
     model.check_directions(directions)
     if model.supervised is None:
         say(model.unknown_training)
     folder = Path(output)
-    made_by = model.provenance
+    made_by = model.provenance(directions)
     if not overwrite:
         targets = dict.fromkeys(target for _, target in directions)
         settings = optional_metrics.settings(targets) if optional_metrics else {}
         if benchmark.second_detector:
             settings["off_target_second"] = benchmark.second_detector.name
-        check_overwrite(folder, made_by, benchmark, directions=directions, optional=settings)
+        check_overwrite(
+            folder,
+            made_by,
+            benchmark,
+            directions=directions,
+            optional=settings,
+            supervised=model.supervised,
+        )
     store = TranslationStore(folder / "translations", made_by)
     if store.stale:
         say(f"{folder}: translations by another model or search are replaced")
@@ -348,7 +359,7 @@ def _run_result(
         seconds=log.seconds,
         parameters=model.parameters,
         directions=results,
-        signatures=_signatures(scored, benchmark) | _checksum(model),
+        signatures=_signatures(scored, benchmark) | _checksum(model, results),
         curves=log.curves,
         samples=tuple(
             sample for item in scored if item.result.direction in sampled for sample in item.samples
@@ -364,10 +375,12 @@ def _run_result(
     )
 
 
-def _checksum(model: EvaluatedModel) -> dict[str, str]:
+def _checksum(model: EvaluatedModel, results: Sequence[DirectionResult]) -> dict[str, str]:
     """Return the checksum of the files of another system's translations, if it is one."""
-    checksum = model.identity.get("hypotheses")
-    return {"hypotheses": f"checksum of the files: {checksum}"} if checksum else {}
+    checksums = model.provenance([item.direction for item in results]).get(HYPOTHESES)
+    return (
+        {HYPOTHESES: f"checksum of the files: {combine_checksums(checksums)}"} if checksums else {}
+    )
 
 
 def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict[str, Any]:

@@ -13,7 +13,12 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.errors import join_names, warn
 from mnmt_jax.evaluation.benchmark import UNKNOWN_TRAINING, Benchmark
-from mnmt_jax.evaluation.translations import BY_DIRECTION, TranslatedSentence, TranslateFn
+from mnmt_jax.evaluation.translations import (
+    BY_DIRECTION,
+    DOCUMENTS,
+    TranslatedSentence,
+    TranslateFn,
+)
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.languages import Direction
@@ -34,7 +39,7 @@ class EvaluatedModel:
         config: configuration of the run; None for a system that is not of this library.
         decoding: decoding settings: checkpoint and search.
         identity: what the translations depend on besides model, search and sources: parameters,
-            vocabulary, instruction.
+            vocabulary, instruction; those of `BY_DIRECTION` by direction.
         step: number of updates of the parameters; None if unknown.
         parameters: number of parameters; None if unknown.
         supervised: directions that the model was trained on; None if unknown.
@@ -63,11 +68,20 @@ class EvaluatedModel:
     obtained: str = "translated"
     check_directions: Callable[[Sequence[Direction]], None] = lambda directions: None
 
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """What the translations depend on besides their sources: `made_by.json`."""
+    def provenance(self, directions: Sequence[Direction]) -> dict[str, Any]:
+        """Return what translations depend on besides their sources: `made_by.json`.
+
+        Args:
+            directions: directions of the translations.
+        """
         model = as_facts(self.config.model) if self.config else {}
-        return {"name": self.name, "model": model, **self.identity, **self.decoding}
+        names = {"-".join(pair) for pair in directions}
+        by_direction = {
+            key: {name: value for name, value in self.identity[key].items() if name in names}
+            for key in BY_DIRECTION
+            if key in self.identity
+        }
+        return {"name": self.name, "model": model, **self.identity, **by_direction, **self.decoding}
 
 
 def load_evaluated_model(
@@ -214,5 +228,5 @@ def with_documents(model: EvaluatedModel, benchmark: Benchmark) -> EvaluatedMode
         return [output for line, output in zip(spaced, outputs, strict=True) if line]
 
     digests = {"-".join(pair): short_digest(repr(counts)) for pair, counts in sizes.items()}
-    identity = {**model.identity, BY_DIRECTION: digests}
+    identity = {**model.identity, DOCUMENTS: digests}
     return dataclasses.replace(model, translate=translate, identity=identity)

@@ -111,13 +111,17 @@ def normalized_mean(group: DirectionGroup, number: int, metric: str) -> float | 
         metric: one of `METRICS`.
 
     Returns:
-        The mean on the metric's scale; None if a direction has no calibration.
+        The mean on the metric's scale; None if a direction has no calibration. The evaluations of a
+        comparable group have one calibration, that of the first that has all.
     """
-    items = [group.items[number][direction] for direction in group.scored(number, metric)]
-    calibrations = [item.calibration[metric] for item in items if metric in item.calibration]
-    if not items or len(calibrations) < len(items):
+    directions = group.scored(number, metric)
+    calibrated = group.items if group.comparable else [group.items[number]]
+    by_evaluation = ([items[pair].calibration for pair in directions] for items in calibrated)
+    complete = (items for items in by_evaluation if all(metric in item for item in items))
+    calibrations = [item[metric] for item in next(complete, [])]
+    if not calibrations:
         return None
-    scores = [getattr(item, metric) for item in items]
+    scores = [getattr(group.items[number][pair], metric) for pair in directions]
     means, deviations = np.array(calibrations).T
     return float(means.mean() + deviations.mean() * np.mean((scores - means) / deviations))
 

@@ -7,7 +7,7 @@ downloaded; a missing model is reported, and the metric is left out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -230,6 +230,27 @@ def identify_model(path: Path) -> str:
 def model_part(signature: str) -> str:
     """Return a signature from the name of the model on, without the version of the package."""
     return signature[max(signature.find("model:"), 0) :]
+
+
+def differing_models(signatures: Iterable[object]) -> list[str]:
+    """Return the models of one score, if signatures name several for a target language.
+
+    Versions of packages do not count.
+
+    Args:
+        signatures: signatures of a score, or mappings of them by target language; others, such as
+            None, are unknown.
+
+    Returns:
+        At least two models of the first such language; empty if there is none.
+    """
+    by_target: dict[str, dict[str, None]] = {}
+    for signature in signatures:
+        items = signature.items() if isinstance(signature, Mapping) else [("", signature)]
+        for target, text in items:
+            if isinstance(text, str):
+                by_target.setdefault(target, {})[model_part(text)] = None
+    return next((list(models) for models in by_target.values() if len(models) > 1), [])
 
 
 def name_model(path: Path, name: str) -> str:

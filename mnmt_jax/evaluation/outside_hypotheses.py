@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mnmt_jax.data.text_reader import Flaw, read_lines
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
-from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.evaluation.translations import HYPOTHESES, TranslatedSentence
+from mnmt_jax.files.file_digest import FileDigest, short_digest
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.languages import Direction
@@ -84,12 +84,13 @@ class HypothesisFiles:
             lines = [_hypothesis(line, source, f"{path}:{n}") for n, (line, source) in rows]
         return [TranslatedSentence(line) for line in lines]
 
+    def checksums(self) -> dict[str, str]:
+        """Return a checksum of each file of the folder by its name without suffix, e.g. `de-fr`."""
+        return {path.stem: FileDigest.of(path).sha256[:16] for path in self._files()}
+
     def fingerprint(self) -> str:
         """Return a checksum of all files of the folder, 16 hexadecimal digits."""
-        digest = hashlib.sha256()
-        for path in self._files():
-            digest.update(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
-        return digest.hexdigest()[:16]
+        return combine_checksums(self.checksums())
 
     def _others(self, directions: Sequence[Direction]) -> str:
         """Return a remark about files of no direction, one of which may have the wrong name."""
@@ -110,6 +111,11 @@ class HypothesisFiles:
         if text.is_file() and json_lines.is_file():
             raise UserError(f"--hypotheses: {text} and {json_lines.name} exist; remove one of them")
         return json_lines if json_lines.is_file() else text
+
+
+def combine_checksums(checksums: Mapping[str, str]) -> str:
+    """Return one checksum of files, from `HypothesisFiles.checksums` of all or some of them."""
+    return short_digest(repr(sorted(checksums.items())))
 
 
 def _hypothesis(line: str, source: str, place: str) -> str:
@@ -156,7 +162,7 @@ def outside_system(files: HypothesisFiles, name: str = "") -> EvaluatedModel:
         translate=files.translate,
         config=None,
         decoding={},
-        identity={"hypotheses": files.fingerprint()},
+        identity={HYPOTHESES: files.checksums()},
         unknown_training=UNKNOWN_SYSTEM,
         obtained="read",
         check_directions=files.check,

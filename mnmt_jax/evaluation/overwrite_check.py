@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
-from mnmt_jax.evaluation.neural_metrics import model_part
+from mnmt_jax.evaluation.neural_metrics import differing_models
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
@@ -26,6 +26,7 @@ def check_overwrite(
     *,
     directions: Sequence[Direction],
     optional: Mapping[str, Any],
+    supervised: Collection[Direction] | None,
 ) -> None:
     """Refuse to replace an evaluation with other settings or more results.
 
@@ -38,6 +39,7 @@ def check_overwrite(
         benchmark: its test sentences.
         directions: the directions to evaluate.
         optional: `OptionalMetrics.settings`.
+        supervised: directions that the model was trained on; None if unknown.
 
     Raises:
         UserError: if results or translations would be lost or changed.
@@ -47,7 +49,7 @@ def check_overwrite(
     if scores.is_file() and scores.stat().st_size:
         contents = "a finished evaluation"
         finished = read_object(scores, remedy="replace it with --overwrite")
-        changes += _changes(finished, benchmark, directions, optional)
+        changes += _changes(finished, benchmark, directions, optional, supervised)
     elif not changes:
         sentence_changes = (
             describe_changed_sentences(
@@ -68,6 +70,7 @@ def _changes(
     benchmark: Benchmark,
     directions: Sequence[Direction],
     optional: Mapping[str, Any],
+    supervised: Collection[Direction] | None,
 ) -> list[str]:
     """Return the settings in which a finished evaluation differs, as text for an error."""
     if finished.get("task") != benchmark.task:
@@ -83,6 +86,8 @@ def _changes(
         for direction in common
     )
     changes += _changed_detector(finished, benchmark)
+    if supervised is None and any(item.get("supervised") is not None for item in items):
+        changes.append("the labels of --trained_on would be lost")
     return changes + _lost_scores(finished, items, optional)
 
 
@@ -128,25 +133,9 @@ def _lost_scores(
     changes += [
         f"model of {title}"
         for name, title in _OPTIONAL.items()
-        if _is_other_model(recorded.get(name), optional.get(name))
+        if differing_models([recorded.get(name), optional.get(name)])
     ]
     procedure = paper.get("procedure") if isinstance(paper, dict) else None
     if procedure and optional.get("paper_compatible") != procedure:
         changes.append(f"--paper_compatible={procedure} would be lost")
     return changes
-
-
-def _is_other_model(recorded: object, current: object) -> bool:
-    """Return whether scores have another model than the recorded signature, where both are known.
-
-    Versions of packages do not count.
-
-    Args:
-        recorded: a signature, or signatures by target language.
-        current: value of `OptionalMetrics.settings`.
-    """
-    if isinstance(recorded, dict) and isinstance(current, dict):
-        return any(_is_other_model(recorded[name], current.get(name)) for name in recorded)
-    if isinstance(recorded, str) and isinstance(current, str):
-        return model_part(recorded) != model_part(current)
-    return False

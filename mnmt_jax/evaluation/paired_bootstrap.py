@@ -61,17 +61,12 @@ def paired_scores(
         first: folder of the baseline's evaluation.
         second: folder of the other evaluation.
         directions: directions that both evaluated on the same sentences, as `common_directions`
-            returns them.
+            returns them; () for no scores.
         samples: number of bootstrap resamples and of random exchanges.
 
     Raises:
-        UserError: if there is no direction, or if the sentences of one differ.
+        UserError: if the sentences of a direction differ.
     """
-    if not directions:
-        raise UserError(
-            f"{first} and {second}: no direction in common on the same sentences; evaluate both on "
-            "one task with the same --limit"
-        )
     scores: list[PairedScore] = []
     for direction in sorted(directions):
         systems = [_read(folder, direction) for folder in (first, second)]
@@ -92,7 +87,15 @@ def paired_table(scores: Sequence[PairedScore], names: tuple[str, str]) -> str:
     Args:
         scores: result of `paired_scores`.
         names: names of the baseline and of the other system.
+
+    Returns:
+        The table, or a sentence if there are no scores.
     """
+    if not scores:
+        return (
+            f"{names[1]}: no direction in common on the same sentences; evaluate both on one task "
+            "with the same --limit."
+        )
     header = ["direction", "metric", *names, "difference"]
     header += ["p (bootstrap, one-sided)", "p (randomization)"]
     rows = [

@@ -14,7 +14,6 @@ from mnmt_jax.evaluation.result_labels import model_label
 from mnmt_jax.pages.html_elements import Html, tag
 from mnmt_jax.pages.html_page import section, text_table
 from mnmt_jax.pages.markdown_tables import format_score, markdown_table
-from mnmt_jax.vocabulary.language_detectors import detector_name
 
 _EXPLANATION = (
     "Percent of outputs: in another language by each detector, and by both; empty, equal to the "
@@ -60,11 +59,7 @@ def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
     """Return titles and values of the columns."""
     first = ", ".join(dict.fromkeys(result.detector for result in results))
     second = ", ".join(
-        dict.fromkeys(
-            detector_name(str(result.signatures["off_target_second"]))
-            for result in results
-            if "off_target_second" in result.signatures
-        )
+        dict.fromkeys(result.second_detector for result in results if result.second_detector)
     )
     return [
         ("off-target", "off_target_nearest"),

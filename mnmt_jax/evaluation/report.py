@@ -309,13 +309,13 @@ def _averages(runs: Sequence[RunResult]) -> Html:
 
 
 def _paper_section(runs: Sequence[RunResult]) -> list[Html]:
-    """Return the section with the averages of a published procedure."""
+    """Return the section with the averages of published procedures."""
     tables = []
-    label = ""
+    procedures: dict[str, None] = {}
     for number, run in enumerate(runs):
         if not run.paper:
             continue
-        label = str(run.paper["label"])
+        procedures[f"{run.paper['procedure']}, {run.paper['label']}"] = None
         header, rows = paper_table(run)
         head = tag("thead", tag("tr", [tag("th", text, scope="col") for text in header]))
         body = [
@@ -329,8 +329,9 @@ def _paper_section(runs: Sequence[RunResult]) -> list[Html]:
         tables.append(tag("div", table, class_="scroll map"))
     if not tables:
         return []
-    warning = tag("p", f"{label}. Not comparable with the numbers above.", class_="muted")
-    return [section("As published", warning, tag("div", tables, class_="maps"))]
+    notes = [tag("p", f"{text}.", class_="muted") for text in procedures]
+    warning = tag("p", "Not comparable with the numbers above.", class_="muted")
+    return [section("As published", notes, warning, tag("div", tables, class_="maps"))]
 
 
 # Curves

@@ -288,6 +288,12 @@ class RunResult:
         return detector_name(self.signatures.get("off_target_lid", LID176))
 
     @property
+    def second_detector(self) -> str:
+        """Name of the language detector of `off_target_second`; empty without one."""
+        signature = self.signatures.get("off_target_second")
+        return detector_name(signature) if signature else ""
+
+    @property
     def metrics(self) -> tuple[Metric, ...]:
         """The optional metrics that were computed, and the standard ones."""
         present = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.decoding.guards import is_copy, is_empty, is_repetitive
+from mnmt_jax.decoding.guards import is_copy, is_copying_wrong, is_empty, is_repetitive
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
@@ -114,13 +114,12 @@ def _flags(
 ) -> dict[str, Any]:
     """Return the fields of quality flags of a result."""
     source, target = direction
-    detector = benchmark.detector
     pairs = list(zip(texts.sources, hypotheses, strict=True))
-    may_copy = detector.expected(source) != detector.expected(target)
+    may_copy = not is_copying_wrong(benchmark.detector, source, target)
     characters = sum(map(len, texts.references))
     return {
         "empty": sum(not output.strip() or is_empty(text, output) for text, output in pairs),
-        "copied": sum(is_copy(*pair) for pair in pairs) if may_copy else 0,
+        "copied": 0 if may_copy else sum(is_copy(*pair) for pair in pairs),
         "repeated": sum(is_repetitive(text, source, output, target) for text, output in pairs),
         "length_ratio": 100 * sum(map(len, hypotheses)) / characters if characters else None,
     }

@@ -18,8 +18,9 @@ from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
 from mnmt_jax.files.json_objects import differing_keys, is_object_with, parse_json
 from mnmt_jax.vocabulary.languages import Direction
 
-BY_DIRECTION = "documents"
-"""Key of a provenance whose value has an item for each direction, such as `de-fr`."""
+DOCUMENTS, HYPOTHESES = "documents", "hypotheses"
+BY_DIRECTION = (DOCUMENTS, HYPOTHESES)
+"""Keys of a provenance whose values have an item for each direction, such as `de-fr`."""
 _PROVENANCE_FILE = "made_by.json"
 
 
@@ -263,22 +264,21 @@ def _read_provenance(folder: Path) -> dict[str, Any] | None:
 
 def _differences(stored: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[str]:
     """Return the keys that differ; of values by direction those of common ones are compared."""
-    values = stored.get(BY_DIRECTION), provenance.get(BY_DIRECTION)
-    if all(isinstance(value, Mapping) for value in values):
-        merged = _with_directions_of(stored, provenance)
-        stored = _with_directions_of(provenance, stored)
-        provenance = merged
-    return differing_keys(stored, provenance)
+    return differing_keys(
+        _with_directions_of(provenance, stored), _with_directions_of(stored, provenance)
+    )
 
 
 def _with_directions_of(
     stored: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return a provenance with the values of further directions of the stored one."""
-    further = stored.get(BY_DIRECTION)
-    if not isinstance(further, Mapping) or BY_DIRECTION not in provenance:
-        return provenance
-    return {**provenance, BY_DIRECTION: {**further, **provenance[BY_DIRECTION]}}
+    merged = {
+        key: {**stored[key], **provenance[key]}
+        for key in BY_DIRECTION
+        if isinstance(stored.get(key), Mapping) and isinstance(provenance.get(key), Mapping)
+    }
+    return {**provenance, **merged}
 
 
 def _has_provenance(folder: Path, provenance: Mapping[str, Any]) -> bool:

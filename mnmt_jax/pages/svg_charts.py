@@ -13,6 +13,7 @@ SIZE = _WIDTH, _HEIGHT = 520, 300
 """Width and height of a chart's coordinates."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 10, 48
 _TICKS = 5
+_ROUNDING = 1e-9  # relative difference up to which values are equal
 _ROW, _LABEL, _VALUE = 20, 60, 70  # of a bar: height, widths of label and value
 
 
@@ -164,17 +165,18 @@ def ticks(low: float, high: float, min_step: float = 0.0) -> list[float]:
 
     Args:
         low: lower end of the range.
-        high: upper end of the range; if it is equal, the range is widened.
+        high: upper end of the range; if it is equal up to rounding, the range is widened.
         min_step: minimal distance of the numbers, e.g. 1 for layers.
     """
-    if high <= low:
+    if high - low <= _ROUNDING * max(abs(low), abs(high)):
         low, high = (high - 0.1 * abs(high), high) if high else (0.0, 1.0)
     raw = (high - low) / _TICKS
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(size * magnitude for size in (1, 2, 2.5, 5, 10) if size * magnitude >= raw)
     step = max(step, min_step)
     start, stop = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(index * step, 10) for index in range(start, stop + 1)]
+    digits = 2 - math.floor(math.log10(step))
+    return [round(index * step, digits) for index in range(start, stop + 1)]
 
 
 def _legend(lines: Sequence[Line]) -> Html:

@@ -149,7 +149,8 @@ def conditions_of(
         "vocabulary": pieces,
         "parameters": result.parameters,
     }
-    expected[_SENTENCES] = experiment.data.sentences or None
+    if not experiment.back_translation_rounds:  # their caches also have pseudo pairs
+        expected[_SENTENCES] = experiment.data.sentences or None
     return Conditions(
         row=row,
         task=result.task,

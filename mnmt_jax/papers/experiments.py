@@ -64,6 +64,8 @@ _ROW_FIELDS = (
     "compared_with",
     "point",
 )
+BACK_TRANSLATION = "back_translation"
+"""Settings of the rounds of back-translation, as in `Experiment.settings`."""
 _FLAGS = ("vocabulary", "cache", "average", "new_language", "back_translation", "evaluate")
 
 
@@ -446,7 +448,8 @@ def gin_files(experiment: Experiment) -> list[str]:
     """Return the gin files of a training, in the order in which they are read."""
     files = [f"gin_configs/models/{experiment.model}.gin"]
     files.append(f"gin_configs/runs/{experiment.data.run}.gin")
-    return [*files, *map(settings_file, experiment.settings)]
+    rounds = [BACK_TRANSLATION] if experiment.back_translation_rounds else []
+    return [*files, *map(settings_file, (*experiment.settings, *rounds))]
 
 
 def settings_file(name: str) -> str:
@@ -458,7 +461,8 @@ def training_config(experiment: Experiment) -> Config:
     """Return the configuration of a training at full scale.
 
     A model that grows by a language is that before it: its new pieces are known after training.
-    One with copies of shared pieces has as many as it may have.
+    One with copies of shared pieces has as many as it may have. A round of back-translation is an
+    epoch.
     """
     data = experiment.data
     config = load_config(gin_files(experiment), experiment.training_bindings)
@@ -467,6 +471,9 @@ def training_config(experiment: Experiment) -> Config:
         size = load_config(gin_files(experiment), bindings).model.vocab_size
         model = dataclasses.replace(config.model, vocab_size=size + data.lavs_copies)
         config = dataclasses.replace(config, model=model)
+    if experiment.back_translation_rounds:
+        train = dataclasses.replace(config.train, epochs=config.train.epochs or 1.0)
+        config = dataclasses.replace(config, train=train)
     mixture = experiment.sources[0].corpus if data.new_language else data.mixture
     return config.bind_languages(mixture_languages(mixture), find_code)
 

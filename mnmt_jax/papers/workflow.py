@@ -30,6 +30,7 @@ from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.data.published_corpora import PUBLISHED
 from mnmt_jax.papers.analyses import Analysis
 from mnmt_jax.papers.experiments import (
+    BACK_TRANSLATION,
     CorpusSettings,
     Experiment,
     Source,
@@ -222,7 +223,7 @@ class Workflow:
             *("mnmt", "back-translate", "--run", run_folder(before, seed)),
             *self._step_flags(before),
             *("--cache", cache_folder(before), *data.back_translation, "--rounds", str(rounds)),
-            *("--gin_file", settings_file("back_translation")),
+            *("--gin_file", settings_file(BACK_TRANSLATION)),
             *_gin_flags(self._bindings(experiment)),
             *("--workdir", run_folder(experiment, seed).rpartition("/round_")[0]),
         )

@@ -94,6 +94,7 @@ def test_common_sentences_are_aligned_by_their_english(tmp_path):
     every = Benchmark("made", corpus).common_to(("it", "de", "fr"))
     texts = every.texts(("de", "fr"))
     assert list(zip(texts.sources, texts.references, strict=True)) == [("a1", "a3"), ("c1", "c3")]
+    assert [every.number(pair) for pair in every.directions] == list(range(6))
     two = Benchmark("made", corpus).common_to(("de", "it"))
     assert two.texts(("it", "de")).references == ["a1", "b1", "c1"]
     with pytest.raises(UserError, match="'nl' has no test sentences with English"):

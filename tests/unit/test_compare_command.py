@@ -8,7 +8,7 @@ import pytest
 
 from mnmt_jax.commands import compare
 from mnmt_jax.errors import UserError
-from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.evaluation.result import read_result, write_result
 from mnmt_jax.evaluation.sentence_statistics import write_statistics
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import damaged, write
@@ -94,6 +94,20 @@ def test_paired_tests_are_of_the_evaluated_directions(tmp_path, monkeypatch, cap
         printed.append(capsys.readouterr().out.partition("\nAgainst ")[2])
     assert printed[0] == printed[1] and "nl-de" not in printed[0]
     assert f"BLEU: better in 0 of {len(PAIRS)} directions" in printed[0]
+
+
+def test_paired_tests_go_on_after_a_system_with_other_sentences(tmp_path, monkeypatch, capsys):
+    folders = [evaluated(tmp_path, f"system_{seed}", seed, "prefix", 0.3) for seed in (1, 2, 3)]
+    for seed, folder in enumerate(folders):
+        for pair in PAIRS:
+            write(folder, "-".join(pair), damaged(REFERENCES, 0.3, seed), REFERENCES)
+    result = read_result(folders[1])
+    fewer = [dataclasses.replace(item, sentences=9) for item in result.directions]
+    write_result(dataclasses.replace(result, directions=tuple(fewer)), folders[1] / "scores.json")
+    run_compare(monkeypatch, tmp_path, folders, "--paired_bootstrap", "20")
+    second, third = capsys.readouterr().out.split("\nAgainst system_1:\n\n")[1:]
+    assert second.startswith("system_2: no direction in common on the same sentences; evaluate")
+    assert f"BLEU: better in 0 of {len(PAIRS)} directions" in third
 
 
 def test_a_folder_and_its_scores_are_one_evaluation(tmp_path, monkeypatch):

@@ -85,6 +85,44 @@ def test_dependent_sentences_of_document_context_are_noted(grown):
     assert f"p of {other.name}, translated with document context, are too small" in note
 
 
+@pytest.mark.parametrize(
+    ("key", "one", "other", "title"),
+    [
+        ("spbleu", "v:2|model:aa", "v:2|model:bb", "spBLEU is by different models (aa, bb)"),
+        ("comet", "comet:2|model:a|files:1", "comet:2|model:a|files:2", "COMET is by different"),
+        ("bert_score", {"to de": "model:a"}, {"to de": "model:b"}, "BERTScore is by different"),
+        ("off_target_second", "a|1", "b|1", "The second off-target ratios are by different"),
+    ],
+)
+def test_scores_of_different_models_are_noted(grown, key, one, other, title):
+    first, second = (
+        dataclasses.replace(result, signatures={**result.signatures, key: signature})
+        for result, signature in zip(grown, (one, other), strict=True)
+    )
+    (note,) = comparison_notes([first, second])
+    assert note.startswith(title) and note.endswith(" and cannot be compared.")
+    assert note in comparison_table([first, second])
+    assert not comparison_notes([first, grown[1]])
+
+
+def test_other_packages_and_languages_are_not_other_models(grown):
+    signatures = (
+        {
+            "comet": "comet:2|model:a|files:1",
+            "bert_score": {"to de": "model:a", "to fr": "model:b"},
+        },
+        {
+            "comet": "comet:3|model:a|files:1",
+            "bert_score": {"to de": "model:a", "to nl": "model:c"},
+        },
+    )
+    results = [
+        dataclasses.replace(result, signatures=texts)
+        for result, texts in zip(grown, signatures, strict=True)
+    ]
+    assert not comparison_notes(results)
+
+
 def test_outside_systems_are_grouped_by_the_training_of_a_run(grown):
     run = grown[1]
     outside = dataclasses.replace(

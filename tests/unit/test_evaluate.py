@@ -384,7 +384,7 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     finished["paper"] = {"procedure": "mitre"}
     made_by = json.loads((tmp_path / "translations" / "made_by.json").read_text("utf-8"))
     (tmp_path / "scores.json").write_text(json.dumps(finished), encoding="utf-8")
-    directions = benchmark.directions
+    known = {"directions": benchmark.directions, "supervised": SUPERVISED}
     for settings, message in (
         (
             {},
@@ -393,9 +393,9 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
         ({"spbleu": "f", "comet": "b", "paper_compatible": "mitre"}, "model of COMET"),
     ):
         with pytest.raises(UserError, match=rf"\({message}\)"):
-            check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=settings)
+            check_overwrite(tmp_path, made_by, benchmark, optional=settings, **known)
     same = {"spbleu": "f", "comet": "model:a", "paper_compatible": "mitre", "bert_score": "b"}
-    check_overwrite(tmp_path, made_by, benchmark, directions=directions, optional=same)
+    check_overwrite(tmp_path, made_by, benchmark, optional=same, **known)
 
 
 def test_an_interrupted_overwriting_evaluation_is_continued(benchmark, tmp_path):

@@ -97,6 +97,13 @@ def test_a_copy_of_text_that_is_in_the_target_language_is_right():
     assert not checks.copied and not checks.failed
 
 
+def test_copies_are_found_between_languages_that_the_detector_does_not_know():
+    detector = LanguageDetector("made", "", lambda *_: [("en", 1.0)], frozenset({"en"}))
+    checker = TranslationChecker(detector, ("en", "de", "fr"))
+    assert checker.check(ENGLISH, "de", translation(ENGLISH), "fr").copied
+    assert not checker.check(ENGLISH, "de", translation(ENGLISH), "de").copied
+
+
 # Repetition
 
 LOOPS = [

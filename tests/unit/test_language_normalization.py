@@ -102,6 +102,20 @@ def test_the_scale_of_a_language_does_not_matter(run):
     assert values[0] == pytest.approx(values[1])
 
 
+def test_evaluations_that_are_compared_share_a_calibration(run):
+    """The sentences that calibrate a language depend on the other directions of an evaluation."""
+    first = with_calibration(run, lambda item: (40.0, 20.0 if item.target == "de" else 30.0))
+    second = with_calibration(run, lambda item: (55.0, 10.0 if item.target == "de" else 25.0))
+    for results in ((first, second), (run, first, second)):
+        for group in direction_groups(results):
+            means = [normalized_mean(group, number, "chrf") for number in range(len(results))]
+            alone = direction_groups([first])
+            assert set(means) == {
+                normalized_mean(item, 0, "chrf") for item in alone if item.title == group.title
+            }
+            assert None not in means
+
+
 def test_tables_have_raw_and_normalized_means(run):
     calibrated = with_calibration(run, lambda item: (50.0, 20.0))
     lines = normalized_table([calibrated], leading_metrics([calibrated])).splitlines()

@@ -72,15 +72,38 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys
     checksum = f"checksum of the files: {HypothesisFiles(folder).fingerprint()}"
     assert result.signatures["hypotheses"] == checksum
     assert all(checksum in (output / name).read_text() for name in ("report.html", "table.md"))
+    with pytest.raises(UserError, match=r"\(the labels of --trained_on would be lost\); choose"):
+        _run(monkeypatch, *flags, "--name", GPT)
     (folder / "de-fr.txt").write_text("x\n" * LIMIT)
     with pytest.raises(UserError, match=r"with other settings \(hypotheses\).*--overwrite"):
-        _run(monkeypatch, *flags, "--name", GPT)
+        _run(monkeypatch, *flags, "--name", GPT, "--trained_on", "de-fr")
     _run(monkeypatch, *flags, "--name", GPT, "--overwrite")
     capsys.readouterr()
     _run(monkeypatch, *flags, "--name", GPT)
     assert "2 of 2 directions had been read before" in capsys.readouterr().err
     assert read_result(output).directions[0].exact_match == 0
     assert "outside system are unknown" in read_result(output).notes[0]
+
+
+def test_an_evaluation_of_files_gains_directions(folder, benchmark, tmp_path):
+    output, first = tmp_path / "out", benchmark.only(PAIRS[:1])
+    (folder / "fr-de.txt").rename(tmp_path / "later")
+    evaluate(outside_system(HypothesisFiles(folder)), first, output)
+    (folder / "fr-de.txt").write_text("not evaluated yet\n" * LIMIT)
+    evaluate(outside_system(HypothesisFiles(folder)), first, output)
+    (tmp_path / "later").rename(folder / "fr-de.txt")
+    system = outside_system(HypothesisFiles(folder))
+    assert len(evaluate(system, benchmark, output).directions) == 2
+    (folder / "fr-de.txt").write_text("changed\n" * LIMIT)
+    with pytest.raises(UserError, match=r"with other settings \(hypotheses\)"):
+        evaluate(outside_system(HypothesisFiles(folder)), benchmark, output)
+
+
+def test_a_choice_by_training_says_that_an_outside_system_records_none(folder, benchmark, tmp_path):
+    system, output = outside_system(HypothesisFiles(folder)), tmp_path / "out"
+    message = "--directions=supervised: the training directions of an outside system are unknown"
+    with pytest.raises(UserError, match=f"^{message}.*; name them with --trained_on, or use"):
+        evaluate(system, benchmark, output, subset="supervised")
 
 
 def test_missing_files_and_lines_are_refused(folder, benchmark, tmp_path):

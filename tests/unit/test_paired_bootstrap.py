@@ -93,11 +93,14 @@ def test_equal_systems_are_undecided(folders):
     assert "BLEU: better in 0 of 3 directions, worse in 0" in paired_table(scores, ("base", "same"))
 
 
-def test_other_sentences_and_directions_are_refused(folders, tmp_path):
+def test_evaluations_without_common_directions_have_no_table(folders):
+    text = paired_table(paired_scores(*folders, [], samples=10), ("base", "other"))
+    assert text.startswith("other: no direction in common on the same sentences; evaluate both on")
+
+
+def test_other_sentences_are_refused(folders, tmp_path):
     write(tmp_path / "third", "en-de", ["a"], ["b"])
     with pytest.raises(UserError, match="the sentences of en-de are not those of"):
         paired_scores(folders[0], tmp_path / "third", [("en", "de")], samples=10)
-    with pytest.raises(UserError, match="no direction in common on the same sentences; evaluate"):
-        paired_scores(*folders, [], samples=10)
     with pytest.raises(UserError, match=r"third/translations/fr-de\.jsonl: no such file"):
         paired_scores(folders[0], tmp_path / "third", [("fr", "de")], samples=10)

@@ -7,12 +7,13 @@ import json
 
 import pytest
 
+from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.training_estimate import count_parameters
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.evaluation.result import write_result
 from mnmt_jax.papers import conditions, pages
 from mnmt_jax.papers.conditions import HEADER, conditions_of
-from mnmt_jax.papers.experiments import experiments, training_config
+from mnmt_jax.papers.experiments import experiments, gin_files, settings_file, training_config
 from mnmt_jax.papers.intervals import Evaluation
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.selection import select_rows
@@ -159,6 +160,28 @@ def test_the_cache_determines_the_updates_of_epochs(tmp_path):
     )
     assert "epochs" not in made.difference and "updates" not in made.difference
     assert "211,000" in made.cells
+
+
+def test_rounds_of_back_translation_have_their_settings(tmp_path, monkeypatch):
+    """They are the settings of the first run, and those that the workflow adds."""
+    table = find_table("language_layers/table3")
+    (experiment,) = experiments(PAPER, table, table.rows[9]).values()
+    assert experiment.back_translation_rounds == 4
+    before = dataclasses.replace(experiment, back_translation_rounds=0)
+    files = [*gin_files(before), settings_file("back_translation")]
+    config = load_config(files, before.training_bindings)
+    assert config.optimizer.learning_rate != training_config(before).optimizer.learning_rate
+    facts = json.loads(json.dumps(as_facts(config), default=str))
+    beam = {"beam_size": config.decode.beam_size}
+    facts["model"] = json.loads(json.dumps(as_facts(training_config(before).model), default=str))
+    changes = {"config": facts, "parameters": None, "decoding": beam}
+    result = dataclasses.replace(RESULT, curves={"train": ((3_000, 2.0),)}, **changes)
+    sizes = 900, config.model.vocab_size
+    monkeypatch.setattr(conditions, "_data_counts", lambda *_: sizes)
+    data = dataclasses.replace(experiment.data, sentences=500)  # without the pseudo pairs
+    experiment = dataclasses.replace(experiment, data=data)
+    made = conditions_of("SD", [Evaluation(result, None)], experiment, tmp_path, None, 1)
+    assert made.difference == ""
 
 
 def test_pieces_of_a_new_language_are_not_compared(tmp_path):

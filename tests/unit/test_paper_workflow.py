@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
+from mnmt_jax.commands.reproduction_plan import describe_plan, training_cost
 from mnmt_jax.errors import UserError
-from mnmt_jax.papers.experiments import make_experiment
+from mnmt_jax.papers.experiments import experiments, make_experiment
 from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import find_table, load_papers
@@ -19,12 +21,17 @@ PAPERS = load_papers()
 
 def _commands(name: str, row: str) -> list[str]:
     """Return the commands of one seed of a row, at full scale."""
+    return [" ".join(step.command) for step in _plan(name, row).steps]
+
+
+def _plan(name: str, row: str) -> Workflow:
+    """Return the plan of one seed of a row, at full scale."""
     table = find_table(name)
     paper = PAPERS[table.paper]
     plan = Workflow(paper, FULL)
     for trial in trials(paper, table, select_rows(paper, table, row), 1):
         plan.add(trial)
-    return [" ".join(step.command) for step in plan.steps]
+    return plan
 
 
 def test_bindings_of_a_row_are_those_of_its_training():
@@ -62,6 +69,22 @@ def test_back_translation_starts_from_the_run_without_it():
         "--workdir runs/sd_opus100_base-opus100_all-back_translation_4/seed1"
     )
     assert "sd_opus100_base-opus100_all-back_translation_4/seed1/round_4/run --task" in evaluate
+
+
+def test_a_round_of_back_translation_costs_an_epoch(relaxed_dtypes):
+    table, paper = find_table("language_layers/table3"), PAPERS["language_layers"]
+    (experiment,) = experiments(paper, table, table.rows[9]).values()
+    before = training_cost(dataclasses.replace(experiment, back_translation_rounds=0))
+    one, four = (
+        training_cost(dataclasses.replace(experiment, back_translation_rounds=rounds))
+        for rounds in (1, 4)
+    )
+    draws = experiment.data.epoch_draws
+    assert before.updates == 500_000 and one.updates == math.ceil(draws * 32 / one.tokens)
+    assert (four.updates, four.disk) == (4 * one.updates, 4 * one.disk)
+    assert four.flops == pytest.approx(before.flops * four.updates / before.updates)
+    text = describe_plan(table, (), (), _plan("language_layers/table3", "10"))
+    assert "updates of epochs (Train.epochs) are estimates" in text
 
 
 def test_a_distilled_row_is_trained_on_the_translations_of_its_teacher():

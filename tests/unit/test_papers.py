@@ -8,6 +8,7 @@ import shlex
 from decimal import Decimal
 from pathlib import Path
 
+import jax
 import pytest
 
 from mnmt_jax.commands.reproduction_plan import describe_plan
@@ -15,9 +16,11 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
 from mnmt_jax.cost.training_estimate import device_hours, estimate_training, this_machine
 from mnmt_jax.data.mixtures import get_mixture
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.published_averages import ec40_table
 from mnmt_jax.evaluation.result import write_result
+from mnmt_jax.model.flops import Sentence
 from mnmt_jax.papers import cells, pages, workflow
 from mnmt_jax.papers.analyses import analyses
 from mnmt_jax.papers.experiments import experiments, gin_files, training_config
@@ -29,6 +32,7 @@ from mnmt_jax.papers.selection import select_rows
 from mnmt_jax.papers.tables import Column, find_table, load_papers, load_table
 from mnmt_jax.papers.trials import trials
 from mnmt_jax.papers.workflow import Workflow
+from mnmt_jax.training.learner import Learner
 from mnmt_jax.vocabulary.languages import EC40_TIERS
 from tests.unit.made_results import made_result
 
@@ -137,7 +141,7 @@ def test_hours_are_flops_over_the_assumed_share_of_a_measured_peak():
 
 
 def _check_cost(experiment) -> None:
-    """Compare the estimate with `mnmt describe` on the same gin files."""
+    """Compare the estimate with `mnmt describe` and the learner on the same gin files."""
     if experiment is None:
         return
     draws = experiment.data.epoch_draws or experiment.data.sentences
@@ -148,17 +152,32 @@ def _check_cost(experiment) -> None:
     assert cost.updates == max(1, math.ceil(updates))
     assert cost.tokens == config.data.rows * config.optimizer.accumulate * config.data.target_length
     if all(not hasattr(method, "languages") for method in config.model.methods):
-        figures = describe(
-            config.model,
-            config.model.vocab_size,
-            source_length=32,
-            target_length=32,
-            beam=1,
-            optimizer=config.optimizer,
-        )
+        lengths = {"source_length": 32, "target_length": 32, "beam": 1}
+        figures = describe(config.model, config.model.vocab_size, **lengths)
         assert cost.parameters == figures["parameters"]["total"]
-        per_update = cost.flops / cost.updates / cost.tokens
-        assert per_update == pytest.approx(figures["flops_per_target_token"]["train"], rel=0.01)
+    learner, views = _learner(experiment)
+    per_pair = cost.flops / cost.updates / cost.tokens * 32
+    assert per_pair == pytest.approx(learner.train_flops(Sentence(32, 32), views))
+
+
+def _learner(experiment):
+    """Return the learner of a training, and 32 source tokens for each view that it reads."""
+    config = training_config(experiment)
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    learner = Learner.from_config(config, config.model.vocab_size, mesh)
+    return learner, {view: 32.0 for view in learner.views if not view.is_batch}
+
+
+@pytest.mark.parametrize(("name", "row"), [("two_stage/figure6", 1), ("benchmarks/zero_shot", 15)])
+def test_the_cost_of_a_training_has_that_of_its_objectives(name, row, relaxed_dtypes):
+    table = find_table(name)
+    (experiment, *_) = experiments(PAPERS[table.paper], table, table.rows[row]).values()
+    learner, _ = _learner(experiment)
+    config, draws = training_config(experiment), experiment.data.sentences
+    cost = estimate_training(config, draws)
+    train = dataclasses.replace(config.train, methods=())
+    plain = estimate_training(dataclasses.replace(config, train=train), draws)
+    assert not learner.is_plain and cost.flops > 1.01 * plain.flops
 
 
 def test_plan_of_a_table_in_full(relaxed_dtypes):

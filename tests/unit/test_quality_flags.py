@@ -59,6 +59,12 @@ def test_defects_are_counted():
     assert item.off_target_second == 95 and item.length_ratio != 100
 
 
+def test_copies_are_counted_between_languages_that_the_detector_does_not_know(monkeypatch):
+    english = LanguageDetector("en", "en", lambda *_: [("en", 1.0)], frozenset({"en"}))
+    monkeypatch.setattr("mnmt_jax.evaluation.benchmark.make_lid176", lambda: english)
+    assert scored(defective).copied == 1
+
+
 @pytest.mark.parametrize(
     ("first", "second", "both"),
     [("fr", "de", 0), ("de", "en", 95), ("de", "fr", 0), ("en", "en", 95)],

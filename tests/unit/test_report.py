@@ -157,6 +157,17 @@ def test_samples_are_shown_beside_their_references(runs, page):
     assert {card["style"] for card in cards} == {"--columns:4"}
 
 
+def test_each_published_procedure_is_described(runs):
+    scored = [
+        dataclasses.replace(run, paper={"procedure": name, "label": f"as {name}", "averages": {}})
+        for run, name in zip(runs, ("mitre", "ted19"), strict=True)
+    ]
+    texts = _Page(report_page(scored)).all("p", "muted")
+    assert texts.count("mitre, as mitre.") == texts.count("ted19, as ted19.") == 1
+    texts = _Page(report_page([scored[0], scored[0]])).all("p", "muted")
+    assert texts.count("mitre, as mitre.") == 1
+
+
 def test_text_is_escaped(runs):
     nasty = '<script>alert("x")</script> & more'
     sample = dataclasses.replace(runs[0].samples[0], hypothesis=nasty)
@@ -366,11 +377,17 @@ def test_colour_scale(values, ends):
 
 @pytest.mark.parametrize(
     "low,high,expected",
-    [(0, 3000, [0, 1000, 2000, 3000]), (0.2, 2.1, [0, 0.5, 1, 1.5, 2, 2.5]), (2, 2, None)],
+    [
+        (0, 3000, [0, 1000, 2000, 3000]),
+        (0.2, 2.1, [0, 0.5, 1, 1.5, 2, 2.5]),
+        (2, 2, None),
+        (33.3, 33.300000000000004, None),
+        (0, 3e-11, None),
+    ],
 )
 def test_ticks_enclose_the_values(low, high, expected):
     actual = ticks(low, high)
-    assert actual[0] <= low and actual[-1] >= high and len(actual) >= 2
+    assert actual[0] <= low and actual[-1] >= high and len({*actual}) == len(actual) >= 2
     assert expected is None or actual == expected
 
 
