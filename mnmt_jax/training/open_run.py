@@ -31,7 +31,8 @@ def open_session(
 ) -> Session:
     """Open a run directory, and restore its last checkpoint or start a new run.
 
-    All processes must call it together. Nothing is written before all have checked the run.
+    All processes must call it together. The run's files are not changed before all have checked
+    it; damaged checkpoints are moved, and damaged metrics of checkpoints removed.
 
     Args:
         setup: configuration, model, data and programs.
@@ -79,7 +80,12 @@ def _begin(
     was_prepared = run.exists()
     run.check(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     initial_params = None if continues else _read_initial_params(setup, sources)
-    wait_for_all("checked")  # before anything is written
+    batches = setup.pipeline.train()
+    restored = checkpoints.restore(setup.abstract)
+    extra = restored.extra if restored else {}
+    if restored:
+        batches.set_state(extra["data"], str(run.location / "config.gin"))
+    wait_for_all("checked")  # before the run's files are written
     if is_first():
         _write_run_files(setup, run, continues)
     wait_for_all("prepared")
@@ -88,12 +94,7 @@ def _begin(
             f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
             "on storage that all processes share"
         )
-    batches = setup.pipeline.train()
-    restored = checkpoints.restore(setup.abstract)
-    extra = restored.extra if restored else {}
     state = restored.state if restored else create_state(setup.init, setup.mesh)
-    if restored:
-        batches.set_state(extra["data"], str(run.location / "config.gin"))
     if initial_params:
         params = initial_params.replace(state.params)
         del state  # before there are two in memory
