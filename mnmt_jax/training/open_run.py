@@ -143,12 +143,6 @@ def _read_initial_params(
             f"Model.lora_rank={model.lora_rank} without --initialize_from: LoRA changes a trained "
             "model; name its run, or set Model.lora_rank=0"
         )
-    frozen = [type(method).__name__ for method in model.methods if method.frozen_rows()]
-    if frozen and not sources:
-        raise UserError(
-            f"{frozen[0]} freezes parameters, but without --initialize_from they are random; name "
-            "a trained run, or freeze nothing"
-        )
     return read_initial_params(sources, setup.abstract.params, setup.config, setup.cache.vocabulary)
 
 
