@@ -9,7 +9,7 @@ from typing import IO
 
 import jax
 
-from mnmt_jax.config.sections import TASK_GROUPS
+from mnmt_jax.config.sections import TASK_GROUPS, TRANSLATION_MEASURES
 from mnmt_jax.distributed.processes import check_same_on_all, is_first, wait_for_all
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -203,22 +203,21 @@ def _unranked(setup: TrainingSetup) -> str:
     """Return why no checkpoint has a measure of `Train.best_by`; empty if they have one."""
     if not any(setup.tasks):
         return "no task has a validation split"
-    if not setup.config.data.validation_examples:
+    best_by, pipeline = setup.config.train.best_by, setup.pipeline
+    group, slash, measure = best_by.partition("/")
+    translates = measure in TRANSLATION_MEASURES
+    if not (setup.config.data.validation_examples or translates):
         return "Data.validation_examples=0 validates nothing"
-    monolingual = task_languages(setup.pipeline)
-
-    def counts(best_by: str) -> bool:
-        return bool(ranking_tasks(setup.tasks, monolingual, best_by))
-
-    best_by = setup.config.train.best_by
-    if counts(best_by):
+    unmeasured = task_languages(pipeline) if translates else pipeline.tasks_without_validation()
+    by_group = {name: ranking_tasks(setup.tasks, name) for name in TASK_GROUPS}
+    measured = [name for name, tasks in by_group.items() if {*tasks} - {*unmeasured}]
+    if group in measured:
         return ""
-    _, slash, measure = best_by.partition("/")
-    others = [
-        f"'{group}{slash}{measure}'" for group in TASK_GROUPS if counts(group + slash + measure)
-    ]
+    too_long = by_group[group] and not translates
+    reason = f": their pairs are {pipeline.too_long_reason}" if too_long else ""
+    others = [f"'{name}{slash}{measure}'" for name in measured]
     remedy = f"; {join_names(others)} would" if others else ""
-    return f"Train.best_by='{best_by}' measures none of the validation tasks{remedy}"
+    return f"Train.best_by='{best_by}' measures none of the validation tasks{reason}{remedy}"
 
 
 def _trainable_summary(setup: TrainingSetup, state: TrainState) -> str:
