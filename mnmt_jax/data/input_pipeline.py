@@ -128,6 +128,15 @@ class Pipeline:
             for segments in self._load(plan, names, split, 0):
                 yield name, converter.batch(segments, self._rows)
 
+    def tasks_without_validation(self) -> tuple[str, ...]:
+        """Return the tasks of which `validation` yields no pair, by the lengths alone."""
+        count = self._data.validation_examples
+        return tuple(
+            name
+            for name in self.cache.tasks_with(VALIDATION)
+            if not self._fits_row(self.cache.lengths(name, VALIDATION)[:count]).any()
+        )
+
     def plan(self, chunk: int) -> Plan:
         """Plan a training chunk; the plan is the same on every host."""
         scheduled = self._schedule.chunk(chunk)
@@ -197,7 +206,8 @@ class Pipeline:
             return ""
         return (
             f"{sum(counts.values())} of {sum(self._schedule.sizes)} training pairs are "
-            f"{self._reason()} and left out, most of them in {max(counts, key=counts.__getitem__)}"
+            f"{self.too_long_reason} and left out, most of them in "
+            f"{max(counts, key=counts.__getitem__)}"
         )
 
     def empty_rows_summary(self) -> str:
@@ -221,17 +231,18 @@ class Pipeline:
         too_long, sizes = self.too_long(), self._schedule.sizes
         if sum(too_long.values()) == sum(sizes):
             raise UserError(
-                f"all {sum(sizes)} training pairs are {self._reason()}; raise these lengths"
+                f"all {sum(sizes)} training pairs are {self.too_long_reason}; raise these lengths"
             )
         for name, size in zip(self.task_names, sizes, strict=True):
             if self.cache.tasks[name].context and too_long[name] == size:
                 raise UserError(
-                    f"{name}: all {size} training pairs are {self._reason()}; raise these lengths, "
-                    "or leave the task out of Data.tasks"
+                    f"{name}: all {size} training pairs are {self.too_long_reason}; raise these "
+                    "lengths, or leave the task out of Data.tasks"
                 )
 
-    def _reason(self) -> str:
-        """Return the reason for which a pair is dropped, for messages."""
+    @property
+    def too_long_reason(self) -> str:
+        """Reason for which a pair is dropped, for messages."""
         return (
             f"longer than a row (Data.source_length={self._data.source_length}, "
             f"Data.target_length={self._data.target_length})"

@@ -119,7 +119,8 @@ class Objective:
     """A term of the training loss.
 
     Attributes:
-        name: name in `metrics.jsonl`, where it is reported in nats per target token.
+        name: name in `metrics.jsonl`, where it is reported in nats per target token: of the
+            micro-batches that the player trains on, for the model including generated batches.
         inputs: everything that `value` reads. All inputs from the batch itself share one pass; each
             view has a separate pass with separate dropout, which runs only the layers it needs. The
             run's batches contain the views of all inputs.

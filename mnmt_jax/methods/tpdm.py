@@ -261,18 +261,25 @@ class TPDM(Method, name="tpdm"):
         return dataclasses.replace(edited, auxiliary=(*edited.auxiliary, critic))
 
     def players(self) -> tuple[Player, ...]:
-        """Return the critic, which learns to predict positions from the current contents."""
+        """Return the critic, which learns to predict positions from the current contents.
+
+        Its batches are the run's own, without generated sentences, so metrics without gradient
+        belong to it.
+        """
         inputs = self._content, self._position
         objectives = (
             Objective(_CRITIC, inputs, self._critic_objective),
             Objective(_MINUS_CHANCE, inputs, self._minus_chance, warning=self._chance_warning),
         )
+        if self.gated:
+            gates = (self._intermediate(_LOGIT),)
+            objectives += (Objective("mean_gate", gates, self._mean_gate),)
         rate = self.critic_learning_rate
         optimizer = (("learning_rate", rate),) if rate else ()
         return (Player(_CRITIC, (_CRITIC,), objectives, optimizer, self.critic_steps),)
 
     def objectives(self) -> tuple[Objective, ...]:
-        """Return the loss terms, and with gates their mean probability as a metric."""
+        """Return the loss terms."""
         content_and_position, gates = (
             (self._content, self._position),
             (self._intermediate(_GATE), self._intermediate(_LOGIT)),
@@ -289,7 +296,6 @@ class TPDM(Method, name="tpdm"):
             )
         if self.gated:
             objectives.append(Objective("gate_divergence", gates[1:], self._gate_objective))
-            objectives.append(Objective("mean_gate", gates[1:], self._mean_gate))
         return tuple(objectives)
 
     def _intermediate(self, name: str) -> Intermediate:

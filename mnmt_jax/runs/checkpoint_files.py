@@ -21,6 +21,7 @@ from mnmt_jax.runs.params_reader import mapped_arrays
 
 ITEMS = ("params", "training")  # the items of every checkpoint that hold arrays
 AVERAGED = "averaged_params"  # a further one, in runs with an average of their parameters
+METRICS = "metrics"  # Orbax's folder of a step's metrics, and its file there
 LOSS = "loss"  # name of a step's metric
 MARK = "commit_success.txt"  # written by Orbax into all folders of a complete checkpoint
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from mnmt_jax.runs.checkpoint_files import (
     AVERAGED,
     LOSS,
     MARK,
+    METRICS,
     array_types,
     check_arrays,
     read_numpy,
@@ -99,7 +99,10 @@ def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
         UserError: if no checkpoint of the run has a validation loss.
     """
     directory = RunDirectory.open(run_dir).checkpoints
-    losses = {step: _loss(directory, step) for step in available_steps(directory)}
+    remedy = "name a step instead of the best"
+    losses = {
+        step: read_loss(directory, step, remedy=remedy) for step in available_steps(directory)
+    }
     measured = {step: loss for step, loss in losses.items() if loss is not None}
     if not measured:
         raise UserError(f"{directory}: no checkpoint has a validation loss; name a step instead")
@@ -129,12 +132,24 @@ def choose_step(directory: Path, step: int | str | None) -> int:
     return int(step)
 
 
-def _loss(directory: Path, step: int) -> float | None:
-    path = directory / str(step) / "metrics" / "metrics"
+def read_loss(directory: Path, step: int, *, remedy: str) -> float | None:
+    """Read the validation loss of a step; None if the step has none.
+
+    Args:
+        directory: folder of all steps.
+        step: number of the step.
+        remedy: what to do if the file is damaged.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    path = directory / str(step) / METRICS / METRICS
     if not path.is_file():
         return None
-    loss = read_object(path, LOSS, remedy="name a step instead of the best")[LOSS]
-    return float(loss) if isinstance(loss, int | float) else math.inf
+    loss = read_object(path, LOSS, remedy=remedy)[LOSS]
+    if not isinstance(loss, int | float):
+        raise UserError(f"{path}: is damaged ('{LOSS}' is no number); {remedy}")
+    return float(loss)
 
 
 def read_step(

@@ -24,7 +24,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from mnmt_jax.distributed.processes import broadcast_from_first, is_first, wait_for_all
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.bucket import absolute_path, is_bucket, move_folder
+from mnmt_jax.files.bucket import absolute_path, is_bucket, move_folder, remove_folder
 from mnmt_jax.files.storage_errors import (
     is_machine_error,
     one_line,
@@ -35,6 +35,7 @@ from mnmt_jax.runs.checkpoint_files import (
     AVERAGED,
     ITEMS,
     LOSS,
+    METRICS,
     DamagedError,
     array_handler,
     array_types,
@@ -47,6 +48,7 @@ from mnmt_jax.runs.checkpoint_files import (
 )
 from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
+from mnmt_jax.runs.parameters import available_steps, read_loss
 from mnmt_jax.training.state import TrainState
 
 
@@ -255,12 +257,24 @@ class Checkpoints:
     def _open(self, *, cleanup: bool = True) -> ocp.CheckpointManager:
         if is_bucket(self.directory):
             check_marks(self.directory)
+        self._remove_damaged_metrics()
         options = dataclasses.replace(self._options, cleanup_tmp_directories=cleanup)
         handlers: dict[str, ocp.CheckpointHandler] = {
             name: array_handler() for name in (*ITEMS, AVERAGED)
         }
         handlers["extra"] = ocp.JsonCheckpointHandler()
         return ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
+
+    def _remove_damaged_metrics(self) -> None:
+        """Remove validation losses that cannot be read, because Orbax reads those of all steps."""
+        for step in available_steps(self.directory) if is_first() else ():
+            remedy = f"removed, so that checkpoint {step} counts as not validated"
+            try:
+                read_loss(self.directory, step, remedy=remedy)
+            except UserError as error:
+                remove_folder(self.directory / str(step) / METRICS)
+                self._report(str(error))
+        wait_for_all("metrics checked")
 
     def _read_on_all(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
         """Read a step; with several processes, process 0 verifies it first, so that all agree.

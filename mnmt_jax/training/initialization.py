@@ -103,7 +103,10 @@ def read_initial_params(
         config, exclude=all_for_resume(sole_run.config.methods) if sole_run else ()
     )
     check_source_names(source_specs, mappings)
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
+    shapes = {param_path(path): tuple(leaf.shape) for path, leaf in leaves}
     if not source_specs:
+        _check_new_params_train(list(shapes), config, ())
         return None
     runs = (
         {"": sole_run} if sole_run else {spec.name: SourceRun.open(spec) for spec in source_specs}
@@ -112,8 +115,6 @@ def read_initial_params(
         for required in method.required_sources(config.model):
             if required.run_name in runs:
                 runs[required.run_name].check_kind(required, config)
-    leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
-    shapes = {param_path(path): tuple(leaf.shape) for path, leaf in leaves}
     if mappings:
         sources = mapped_param_sources(mappings, runs, shapes)
         for run in runs.values():
@@ -165,14 +166,14 @@ def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) 
 
 
 def _check_new_params_train(
-    names: Sequence[str], config: Config, runs: Iterable[SourceRun]
+    names: Sequence[str], config: Config, runs: Collection[SourceRun]
 ) -> None:
     """Check that freshly drawn parameters train.
 
     Args:
         names: parameters of the new run without a source.
         config: configuration of the new run.
-        runs: its source runs.
+        runs: its source runs; none if all parameters are drawn.
 
     Raises:
         UserError: if one is frozen at its random values.
@@ -184,12 +185,17 @@ def _check_new_params_train(
     }
     if settings:
         setting = next(iter(settings.values()))
+        frozen = _summary(name for name, other in settings.items() if other == setting)
+        if not runs:
+            raise UserError(
+                f"{setting.title} without --initialize_from: {frozen} would stay at random values; "
+                "name a trained run, or freeze nothing"
+            )
         remedy = (
             "list the parameters to freeze in Optimizer.frozen, so that the others train"
             if setting.title.startswith("Model.lora_rank")
             else "let them train, or leave out the method that adds them"
         )
-        frozen = _summary(name for name, other in settings.items() if other == setting)
         raise UserError(
             f"{' '.join(run.spec.flag for run in runs)}: no source run has {frozen}, and "
             f"{setting.title} would freeze the random values; {remedy}"

@@ -81,6 +81,24 @@ def add_generated_sums(sums: Sums, name: str, generated: LossSums) -> Sums:
     return {**sums, **combined, **separate}
 
 
+def merge_player_sums(sums_by_player: Mapping[str, Sums]) -> Sums:
+    """Merge the sums of the players of an update.
+
+    The terms of named players are scaled so that, divided by the tokens of the unnamed player,
+    they are per token of their own batch. That has fewer tokens: the unnamed player also trains on
+    generated batches and on copies.
+
+    Args:
+        sums_by_player: sums by the player's name, with those of the unnamed player.
+    """
+    main = sums_by_player[""]
+    merged: dict[str, Any] = {}
+    for sums in sums_by_player.values():
+        scale = main[_TOKENS] / jnp.maximum(sums[_TOKENS], 1.0)
+        merged |= {name: total * scale for name, total in sums.items()}
+    return {**merged, **main}
+
+
 def token_loss(
     logits: Float[Array, "*b vocab"],
     labels: Int[Array, "*b"],

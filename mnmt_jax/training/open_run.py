@@ -9,7 +9,7 @@ from typing import IO
 
 import jax
 
-from mnmt_jax.config.sections import TASK_GROUPS
+from mnmt_jax.config.sections import TASK_GROUPS, TRANSLATION_MEASURES
 from mnmt_jax.distributed.processes import check_same_on_all, is_first, wait_for_all
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -31,7 +31,8 @@ def open_session(
 ) -> Session:
     """Open a run directory, and restore its last checkpoint or start a new run.
 
-    All processes must call it together. Nothing is written before all have checked the run.
+    All processes must call it together. The run's files are not changed before all have checked
+    it; damaged checkpoints are moved, and damaged metrics of checkpoints removed.
 
     Args:
         setup: configuration, model, data and programs.
@@ -79,7 +80,12 @@ def _begin(
     was_prepared = run.exists()
     run.check(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     initial_params = None if continues else _read_initial_params(setup, sources)
-    wait_for_all("checked")  # before anything is written
+    batches = setup.pipeline.train()
+    restored = checkpoints.restore(setup.abstract)
+    extra = restored.extra if restored else {}
+    if restored:
+        batches.set_state(extra["data"], str(run.location / "config.gin"))
+    wait_for_all("checked")  # before the run's files are written
     if is_first():
         _write_run_files(setup, run, continues)
     wait_for_all("prepared")
@@ -88,12 +94,7 @@ def _begin(
             f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
             "on storage that all processes share"
         )
-    batches = setup.pipeline.train()
-    restored = checkpoints.restore(setup.abstract)
-    extra = restored.extra if restored else {}
     state = restored.state if restored else create_state(setup.init, setup.mesh)
-    if restored:
-        batches.set_state(extra["data"], str(run.location / "config.gin"))
     if initial_params:
         params = initial_params.replace(state.params)
         del state  # before there are two in memory
@@ -141,12 +142,6 @@ def _read_initial_params(
         raise UserError(
             f"Model.lora_rank={model.lora_rank} without --initialize_from: LoRA changes a trained "
             "model; name its run, or set Model.lora_rank=0"
-        )
-    frozen = [type(method).__name__ for method in model.methods if method.frozen_rows()]
-    if frozen and not sources:
-        raise UserError(
-            f"{frozen[0]} freezes parameters, but without --initialize_from they are random; name "
-            "a trained run, or freeze nothing"
         )
     return read_initial_params(sources, setup.abstract.params, setup.config, setup.cache.vocabulary)
 
@@ -208,22 +203,21 @@ def _unranked(setup: TrainingSetup) -> str:
     """Return why no checkpoint has a measure of `Train.best_by`; empty if they have one."""
     if not any(setup.tasks):
         return "no task has a validation split"
-    if not setup.config.data.validation_examples:
+    best_by, pipeline = setup.config.train.best_by, setup.pipeline
+    group, slash, measure = best_by.partition("/")
+    translates = measure in TRANSLATION_MEASURES
+    if not (setup.config.data.validation_examples or translates):
         return "Data.validation_examples=0 validates nothing"
-    monolingual = task_languages(setup.pipeline)
-
-    def counts(best_by: str) -> bool:
-        return bool(ranking_tasks(setup.tasks, monolingual, best_by))
-
-    best_by = setup.config.train.best_by
-    if counts(best_by):
+    unmeasured = task_languages(pipeline) if translates else pipeline.tasks_without_validation()
+    by_group = {name: ranking_tasks(setup.tasks, name) for name in TASK_GROUPS}
+    measured = [name for name, tasks in by_group.items() if {*tasks} - {*unmeasured}]
+    if group in measured:
         return ""
-    _, slash, measure = best_by.partition("/")
-    others = [
-        f"'{group}{slash}{measure}'" for group in TASK_GROUPS if counts(group + slash + measure)
-    ]
+    too_long = by_group[group] and not translates
+    reason = f": their pairs are {pipeline.too_long_reason}" if too_long else ""
+    others = [f"'{name}{slash}{measure}'" for name in measured]
     remedy = f"; {join_names(others)} would" if others else ""
-    return f"Train.best_by='{best_by}' measures none of the validation tasks{remedy}"
+    return f"Train.best_by='{best_by}' measures none of the validation tasks{reason}{remedy}"
 
 
 def _trainable_summary(setup: TrainingSetup, state: TrainState) -> str:

@@ -93,7 +93,11 @@ class Session:
                 stack.callback(self.lock.close)
             stack.callback(self.run.close)
             stack.callback(self.publish, raise_errors=error is None, with_trackers=True)
-            stack.callback(self.reporter.close, self._status(error))
+            stack.push(  # called with the error of the checkpoints' close, if any
+                lambda _kind, closing, _traceback: self.reporter.close(
+                    self._status(error or closing)
+                )
+            )
             stack.callback(self.checkpoints.close, raise_errors=error is None)
             stack.callback(self.batches.close)
 

@@ -96,7 +96,7 @@ def _train(
 def _announce(session: Session) -> None:
     """Say what the first update waits for, and which attention is computed if not the chosen."""
     settings, model = session.setup.config.train, session.setup.config.model
-    if session.step >= settings.steps:
+    if session.is_complete:
         return
     next_logged = (session.step // settings.log_every + 1) * settings.log_every
     first_logged = min(next_logged, settings.steps)

@@ -15,7 +15,7 @@ from mnmt_jax.model.trainable_params import join
 from mnmt_jax.training.averages import move_average
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, PlayerUpdate
-from mnmt_jax.training.losses import Sums, per_token
+from mnmt_jax.training.losses import Sums, merge_player_sums, per_token
 from mnmt_jax.training.state import TrainState
 
 
@@ -35,7 +35,7 @@ def train_step(
     """
     rng = jax.random.fold_in(jax.random.key(learner.seed), state.step)
     params = state.params
-    sums: dict[str, Array] = {}
+    sums_by_player: dict[str, Sums] = {}
     norms: dict[str, Array] = {}
     states = dict(state.opt_state) if learner.before else {"": state.opt_state}
     for player in learner.player_updates:
@@ -43,7 +43,8 @@ def train_step(
             params, states[player.name], player_sums, norms[player.name] = _update_player(
                 learner, player, (params, states[player.name]), batch, rng, state.step
             )
-        sums |= player_sums
+        sums_by_player[player.name] = player_sums
+    sums = merge_player_sums(sums_by_player)
     total_norm = functools.reduce(jnp.add, norms.values())
     window = state.window.widened(sums, batch, norm=total_norm, step=state.step + 1)
     opt_state = states if learner.before else states[""]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -189,20 +189,17 @@ def checkpoint_loss(result: Mapping[str, Any], best_by: str) -> float | None:
     return None if value is None else -value if measure in _HIGHER_IS_BETTER else value
 
 
-def ranking_tasks(
-    tasks: ValidationTasks, monolingual: Collection[str], best_by: str
-) -> tuple[str, ...]:
-    """Return the tasks whose mean `checkpoint_loss` returns.
+def ranking_tasks(tasks: ValidationTasks, group: str) -> tuple[str, ...]:
+    """Return the tasks of a group of `Train.best_by`.
 
     Args:
         tasks: groups of tasks.
-        monolingual: tasks that are not translated.
-        best_by: `Train.best_by`.
+        group: name of the group; `all` is both kinds of tasks.
     """
-    group, _, measure = best_by.partition("/")
-    names = tasks.supervised + tasks.zero_shot if group == "all" else tasks._asdict()[group]
-    skipped = monolingual if measure in TRANSLATION_MEASURES else ()
-    return tuple(name for name in names if name not in skipped)
+    names: tuple[str, ...] = (
+        tasks.supervised + tasks.zero_shot if group == "all" else tasks._asdict()[group]
+    )
+    return names
 
 
 def _per_token(sums: Sums) -> dict[str, float]:

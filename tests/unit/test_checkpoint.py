@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.runs.parameters import best_steps, load_params
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.state import LogWindow, TrainState
 
@@ -86,6 +86,29 @@ def test_damaged_files_are_set_aside(damage_kind, folder):
     assert "checkpoint 2 cannot be read" in reports[0] and "was moved" in reports[1]
     assert not (folder / "2").exists()
     assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"\0" * 20, b'{"loss": 3.', b"{}", b'{"loss": null}'],
+    ids=["empty", "zeros", "cut", "no loss", "no number"],
+)
+def test_a_damaged_loss_is_removed(damaged, tmp_path):
+    """Orbax reads those of all steps; without a loss a checkpoint is kept only if it is new."""
+    folder, reports = tmp_path / "checkpoints", []
+    checkpoints = Checkpoints(folder)
+    for step in (1, 2, 3):
+        checkpoints.save(make_state(step), {}, loss=float(step))
+    checkpoints.close()
+    (folder / "1" / "metrics" / "metrics").write_bytes(damaged)
+    again = Checkpoints(folder, keep_last=1, keep_best=1, report=reports.append)
+    assert int(again.restore(shapes_of(make_state(0))).state.step) == 3
+    again.save(make_state(4), {}, loss=4.0)
+    again.close()
+    (report,) = reports
+    assert report.startswith(f"{folder / '1' / 'metrics' / 'metrics'}: is damaged (")
+    assert report.endswith("; removed, so that checkpoint 1 counts as not validated")
+    assert best_steps(tmp_path, 9) == [2, 4]
 
 
 def test_all_reads_finish_when_one_fails(tmp_path, monkeypatch, caplog):

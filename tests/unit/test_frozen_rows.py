@@ -129,7 +129,9 @@ def test_a_new_run_freezes_no_random_parameters(tmp_path):
     cache = make_cache(tmp_path / "cache")
     languages = ("en", "de", "fr")
     model = {"methods": (LanguageLayers(languages, mlp=6, frozen=("de",)),)}
-    with pytest.raises(UserError, match="LanguageLayers freezes .* name a trained run, or") as e:
+    with pytest.raises(
+        UserError, match="LanguageLayers.frozen=.* random values; name a trained run"
+    ) as e:
         train(make_config(cache, model=model), tmp_path / "run")
     assert "\n" not in str(e.value) and not (tmp_path / "run" / "checkpoints" / "0").exists()
 

@@ -210,6 +210,22 @@ def test_random_parameters_that_would_be_frozen_are_refused(model, frozen, messa
     )
 
 
+@pytest.mark.parametrize(
+    ("methods", "frozen", "message"),
+    [
+        ((), ("embedding",), r"Optimizer.frozen=\('embedding',\) .*: embedding would"),
+        ((BRANCHES,), (), r"LanguageLayers.frozen=\('de',\) .*: layer_1/mlp would"),
+    ],
+)
+def test_frozen_parameters_need_a_run_to_initialise_from(methods, frozen, message):
+    model = dataclasses.replace(ENCODER_DECODER, stage_layers=(1, 1), methods=methods)
+    config = dataclasses.replace(config_with(model), optimizer=Optimizer(frozen=frozen))
+    shapes = parameter_shapes(model, made_vocabulary().size)
+    with pytest.raises(UserError, match=f"{message} stay at random values; name a trained run"):
+        read_initial_params((), shapes, config, made_vocabulary())
+    assert read_initial_params((), shapes, config_with(ENCODER_DECODER), made_vocabulary()) is None
+
+
 def test_new_parameters_in_frozen_layers_of_a_method_are_refused(tmp_path):
     for name, layout, layers in (("mlm", "masked_lm", (2,)), ("lm", "causal_lm", (1,))):
         write_random_run(tmp_path / name, Model(layout, layers, **SIZES))

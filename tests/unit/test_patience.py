@@ -47,6 +47,7 @@ def test_a_run_without_improvement_ends(cache, tmp_path, capfd, one_device, kept
     assert "continues" not in stderr
     assert train(configure(cache, 3), run) is None  # nothing more to do
     assert records(run)[-1]["step"] == 4
+    assert "compiling" not in capfd.readouterr().err
     assert train(configure(cache, 0), run) is None  # patience may change
     assert records(run)[-1]["step"] == 8
 
@@ -122,3 +123,34 @@ def test_patience_without_validation_is_refused(centric_cache, tmp_path):
     data = dataclasses.replace(config.data, validation_examples=0)
     with pytest.raises(UserError, match="patience=3: Data.validation_examples=0 validates nothing"):
         train(dataclasses.replace(config, data=data), tmp_path / "run")
+
+
+def test_translations_rank_without_validation_losses(centric_cache, tmp_path, capfd, one_device):
+    config = configure(
+        centric_cache, 3, steps=0, translate_pairs=2, best_by="supervised/chrf", keep_best=1
+    )
+    data = dataclasses.replace(config.data, validation_examples=0)
+    run, config = tmp_path / "run", dataclasses.replace(config, data=data)
+    assert train(config, run, scorer=lambda *_: {}) is None
+    assert "no checkpoint is kept as the best" not in capfd.readouterr().err
+
+
+def test_validation_pairs_longer_than_a_row_rank_nothing(tmp_path):
+    """Of the pairs that validation reads: the fifth of a task would fit."""
+    too_long, fits = ([5] * 30, [6] * 30), ([5], [6])
+    splits = {
+        "train": lambda: random_pairs(40, 1),
+        "validation": lambda: [*[too_long] * 4, fits],
+    }
+    tasks = [
+        TaskSource("made_en_de", "en", "de", splits),
+        TaskSource("made_de_en", "de", "en", splits | {"validation": lambda: [too_long, fits]}),
+    ]
+    write_cache(tmp_path / "cache", tasks, vocabulary=made_text.vocabulary())
+    reason = (
+        r"'from_english' measures none of the validation tasks: their pairs are longer than a row "
+        r"\(Data.source_length=16, Data.target_length=16\); 'supervised', 'to_english', 'all' "
+        "would, so training would never"
+    )
+    with pytest.raises(UserError, match=reason):
+        train(configure(tmp_path / "cache", 3, best_by="from_english"), tmp_path / "run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,9 @@ from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import build_model
 from mnmt_jax.training.learner import Learner, PlayerUpdate, player_loss
-from mnmt_jax.training.state import make_init
+from mnmt_jax.training.losses import per_token
+from mnmt_jax.training.state import LogWindow, TrainState, make_init
+from mnmt_jax.training.train_step import train_step
 from tests.applied import apply
 from tests.made_run import make_cache, make_config
 from tests.sharded.test_meshes import make_batch, start
@@ -156,6 +159,36 @@ def test_the_update_is_that_of_one_device(cache):
     assert metrics.keys() == expected_metrics.keys() >= {"guess", "hidden", "loss"}
     for name, value in metrics.items():
         assert value == pytest.approx(expected_metrics[name], rel=1e-5), name
+
+
+def test_terms_of_players_are_per_token_of_their_own_batch(monkeypatch):
+    """The unnamed player also counts the tokens of generated batches and of copies."""
+    sums = {
+        "critic": {"guess": 30.0, "tokens": 10.0},
+        "": {"smoothed": 50.0, "nll": 25.0, "tokens": 25.0, "hidden": 12.5},
+    }
+    sums = {name: jax.tree.map(jnp.float32, each) for name, each in sums.items()}
+    names = tuple({**sums["critic"], **sums[""]})
+
+    def update(learner, player, params_and_state, *_):
+        return *params_and_state, sums[player.name], jnp.float32(1)
+
+    monkeypatch.setattr("mnmt_jax.training.train_step._update_player", update)
+    players = [types.SimpleNamespace(name=name, steps=2) for name in sums]
+    learner = types.SimpleNamespace(
+        seed=1, before=players[:1], player_updates=players, ema_decay=0.0, schedule=float
+    )
+    window = LogWindow.empty(("source",), names)
+    state = TrainState(jnp.int32(0), {}, dict.fromkeys(sums), window)
+    batch = dict.fromkeys(("source_segment_ids", "source_positions"), jnp.ones((1, 2, 3)))
+    after, metrics = train_step(learner, state, batch)
+    assert {name: float(metrics[name]) for name in ("guess", "hidden", "loss", "nll")} == {
+        "guess": 3.0,
+        "hidden": 0.5,
+        "loss": 2.0,
+        "nll": 1.0,
+    }
+    assert float(per_token(after.window.losses)["guess"]) == 3.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -204,6 +204,8 @@ def test_a_critic_at_chance_is_warned_of_once_it_should_know():
 
 def test_gates_are_drawn_and_logged(cache):
     _, state, _, after, metrics = updated(cache, GATED, **SIZES)
+    metric_names = {objective.name for objective in GATED.players()[0].objectives}
+    assert metric_names == {"critic", "critic_minus_chance", "mean_gate"}
     assert 0 < float(metrics["mean_gate"]) < 1 and float(metrics["gate_divergence"]) > 0
     gates = ("gate_first", "gate_last")
     heads = state.params["layer_0"]["disentangle"], after.params["layer_0"]["disentangle"]

@@ -293,11 +293,8 @@ def test_only_the_first_process_opens_trackers(fragile, tmp_path):
     assert fragile.calls == [] and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "step, error, status",
-    [(10, None, "finished"), (9, None, "stopped"), (9, ValueError("NaN"), "failed")],
-)
-def test_a_session_tells_trackers_how_it_ended(step, error, status):
+def ended_session(step, close_checkpoints):
+    """Return a session and the list of the statuses that its reporter gets."""
     ends = []
     resource = types.SimpleNamespace(close=lambda **_: None, publish=lambda **_: None)
     session = Session(
@@ -305,10 +302,31 @@ def test_a_session_tells_trackers_how_it_ended(step, error, status):
         batches=resource,
         setup=types.SimpleNamespace(config=configured("tensorboard", steps=10)),
         run=resource,
-        checkpoints=resource,
+        checkpoints=types.SimpleNamespace(close=close_checkpoints),
         reporter=types.SimpleNamespace(close=ends.append),
         history=types.SimpleNamespace(stalled=lambda step: ""),
         step=step,
     )
+    return session, ends
+
+
+@pytest.mark.parametrize(
+    "step, error, status",
+    [(10, None, "finished"), (9, None, "stopped"), (9, ValueError("NaN"), "failed")],
+)
+def test_a_session_tells_trackers_how_it_ended(step, error, status):
+    session, ends = ended_session(step, lambda **_: None)
     session.__exit__(type(error), error, None)
     assert ends == [status]
+
+
+@pytest.mark.parametrize("step", [9, 10])
+def test_a_session_whose_last_state_is_not_saved_has_failed(step):
+    def close(*, raise_errors):
+        assert raise_errors
+        raise UserError("checkpoint 10 could not be written")
+
+    session, ends = ended_session(step, close)
+    with pytest.raises(UserError, match="could not be written"):
+        session.__exit__(None, None, None)
+    assert ends == ["failed"]

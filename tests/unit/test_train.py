@@ -378,8 +378,6 @@ def test_another_configuration_is_refused_by_field(cache, undisturbed_run):
 
 
 def test_another_vocabulary_is_refused(cache, undisturbed_run, tmp_path):
-    import shutil
-
     run = tmp_path / "run"
     shutil.copytree(undisturbed_run, run)
     languages = (run / "vocabulary" / "languages.txt").read_text().split()
@@ -397,10 +395,11 @@ def test_a_changed_cache_is_refused(undisturbed_run, tmp_path):
     tasks = [TaskSource(f"made_{s}_{t}", s, t, lines) for s, t in SUPERVISED]
     write_cache(tmp_path / "other", tasks, vocabulary=made_text.vocabulary())
     config = make_config(tmp_path / "other", train={"steps": 9})
-    with pytest.raises(
-        UserError, match=rf"the settings of {undisturbed_run}/config\.gin, or start a new"
-    ):
+    files = undisturbed_run / "config.gin", undisturbed_run / "tasks.json"
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in files]
+    with pytest.raises(UserError, match=rf"the settings of {files[0]}, or start a new"):
         train(config, undisturbed_run)
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
 
 
 @pytest.mark.parametrize(
