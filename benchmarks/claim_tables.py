@@ -84,10 +84,12 @@ def _language_layers(title: str, directions: str, pieces: int, **extra_arms: Arm
 
 _TPDM = ("Model.methods=('tpdm',)", "TPDM.layer=2")
 _STABLE_CRITIC = ("TPDM.clip=True", "TPDM.head_start=400", "TPDM.ramp=400", "TPDM.critic_steps=2")
+_PLAIN_CRITIC = ("TPDM.clip=False", "TPDM.head_start=0", "TPDM.ramp=0", "TPDM.critic_steps=1")
 
 
 def _tpdm(information: float, *extra_bindings: str, **fields: Any) -> Arm:
-    bindings = (*_TPDM, f"TPDM.information={information}", *extra_bindings)
+    critic = () if _STABLE_CRITIC[0] in extra_bindings else _PLAIN_CRITIC
+    bindings = (*_TPDM, f"TPDM.information={information}", *critic, *extra_bindings)
     return Arm("encoder_decoder_tiny", bindings, **{"tuned_as": "tpdm_0.1_mended", **fields})
 
 

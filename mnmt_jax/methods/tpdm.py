@@ -175,6 +175,10 @@ def _critic(config: Model, width: int) -> _Critic:
 class TPDM(Method, name="tpdm"):
     """Position disentangling: the heads, the critic and the loss terms.
 
+    The paper's equations as they stand are `clip=False, head_start=0, ramp=0, critic_steps=1`. With
+    them and its weight of 1 a model learns to mislead the critic and loses its translation quality
+    (docs/results_claims.md), which these defaults prevent.
+
     Attributes:
         layer: layer with the heads, counted from 1 across stages; it must contain the source. In
             the paper 4 of the encoder's 6 and 2 of 3. Layouts other than encoder-decoders are our
@@ -206,10 +210,10 @@ class TPDM(Method, name="tpdm"):
     temperature: Positive = 0.05
     information: Weight = 1.0
     reduction: Literal["sum", "mean"] = "sum"
-    clip: bool = False
-    head_start: Amount = 0
-    ramp: Amount = 0
-    critic_steps: Annotated[int, Range(low=1, high=64)] = 1
+    clip: bool = True
+    head_start: Amount = 400
+    ramp: Amount = 400
+    critic_steps: Annotated[int, Range(low=1, high=64)] = 2
     critic_learning_rate: Weight = 0.0
     alignment: Weight = 1.0
     anchors: Literal["mean", "held", "sinusoidal"] = "mean"

@@ -111,7 +111,7 @@ def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_d
         ),
         ("register", "register", (LanguageLayers(mlp=32),), ()),
         ("encoder_decoder", "5", (LCS(),), (MRASP2(1),)),
-        ("encoder_decoder", "1", (TPDM(layer=1, gated=True),), ()),
+        ("encoder_decoder", "1", (TPDM(layer=1, gated=True, head_start=0, ramp=0),), ()),
     ],
     ids=[
         "language layers and a cut residual",

@@ -40,7 +40,7 @@ from tests.unit.test_players import (
 from tests.unit.test_train import stop_after
 
 SIZES = {"layout": "encoder_decoder", "stage_layers": (1, 1)}
-METHOD = TPDM(layer=1)
+METHOD = TPDM(layer=1, clip=False, head_start=0, ramp=0, critic_steps=1)
 GATED = dataclasses.replace(METHOD, gated=True)
 
 
@@ -88,7 +88,7 @@ def test_translating_keeps_the_content_alone(cache):
 
 def test_each_player_moves_its_own(cache):
     """Without the model's terms, all but the critic and the position's head trains as without."""
-    alone = TPDM(layer=1, information=0.0, alignment=0.0)
+    alone = dataclasses.replace(METHOD, information=0.0, alignment=0.0)
     _, state, _, after, metrics = updated(cache, alone, **SIZES)
     moved = jax.tree.map(lambda a, b: a - b, after.params, state.params)
     assert largest(moved["critic"]) > 1e-5
@@ -147,7 +147,7 @@ def test_the_weight_of_the_bound_rises_after_the_head_start(cache):
     weights = [float(term.schedule(jnp.int32(step))) for step in range(9)]
     assert weights == [0.0, 0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     _, _, _, after, metrics = updated(cache, late, **SIZES)
-    _, _, _, without, _ = updated(cache, TPDM(layer=1, information=0.0), **SIZES)
+    _, _, _, without, _ = updated(cache, dataclasses.replace(METHOD, information=0.0), **SIZES)
     assert_close(after.params, without.params, ATOL)
     assert float(metrics["information"]) == 0.0
 
@@ -194,11 +194,11 @@ def by_hand_twice(learner, turn, state, batch):
 
 
 def test_a_critic_at_chance_is_warned_of_once_it_should_know():
-    warn = TPDM(layer=2, head_start=100).players()[0].objectives[1].warning
+    warn = TPDM(layer=2, head_start=100, ramp=0).players()[0].objectives[1].warning
     assert warn(400, 0.0) == "" and warn(600, -0.2) == ""
     assert "critic_minus_chance -0.01 nats" in warn(600, -0.01)
     assert TPDM(layer=2, information=0.0).players()[0].objectives[1].warning(600, 0.0) == ""
-    late = TPDM(layer=2, head_start=1000).players()[0].objectives[1].warning
+    late = TPDM(layer=2, head_start=500, ramp=500).players()[0].objectives[1].warning
     assert late(900, 0.0) == ""
 
 
