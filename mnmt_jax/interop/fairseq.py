@@ -14,7 +14,8 @@ import numpy as np
 
 from mnmt_jax.config.sections import Config, Decode, Model
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction
-from mnmt_jax.design.layouts import REGISTER, get_layout
+from mnmt_jax.design.layout import Layout
+from mnmt_jax.design.layouts import LANGUAGE_MODELS, REGISTER, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.files.typed_fields import TypedFields, prefix_errors
@@ -45,6 +46,8 @@ from mnmt_jax.model.modules import ACTIVATIONS
 from mnmt_jax.vocabulary.normalization import NONE
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
+# Setting with which tags replace eos: at the end of the source and as the first target input.
+_REPLACING = "lang_tok_replacing_bos_eos"
 # fairseq drops the final norm of a side whose version is missing or below 3.
 _VERSION = np.array([3], np.float32)
 # Entries that fairseq reads from every checkpoint: a training that has not begun.
@@ -83,17 +86,20 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
         model = language_model or _model(path, fields)
         branches = branches_of(fields, tensors, model.stage_layers[0])
         normalization = normalization_of(fields)
-    fit = None
+    fit = table = None
+    if vocabulary is not None:
+        table = read_fairseq_table(vocabulary, _languages(fields), needs_list=bool(branches))
     if branches:
         model = dataclasses.replace(model, methods=branches)
         language_count = fields.integer("language_num")
         fit = functools.partial(with_languages, model, language_num=language_count)
-    table = None if vocabulary is None else read_fairseq_table(vocabulary, _languages(fields))
-    if language_model:  # Graformer, section 4.2
-        instruction, decode = "3", Decode(beam_size=5, length_penalty=0.6)
+    decode = Decode(beam_size=5 if "register_factor" in fields.values else 4)
+    if model.layout in LANGUAGE_MODELS:
+        instruction = "3"  # of the model that they are grafted into
     else:
         instruction = _instruction(path, fields.values)
-        decode = Decode(beam_size=5 if "register_factor" in fields.values else 4)
+    if language_model and instruction == "3":  # Graformer, section 4.2
+        decode = Decode(beam_size=5, length_penalty=0.6)
     return Foreign(
         path, model, instruction, tensors, FAIRSEQ, table, decode, fit, normalization=normalization
     )
@@ -223,7 +229,17 @@ def _instruction(path: Path, arguments: Mapping[str, Any]) -> str:
     if tag is None and str(arguments.get("arch")).endswith("_merged"):
         tag = "tgt"  # the tag is in the text itself
     source = {"src": "source", "tgt": "target"}.get(str(tag))
-    expected = Instruction(source, "eos", bool(arguments.get("decoder_langtok")))
+    has_target_tag = bool(arguments.get("decoder_langtok"))
+    replaces_eos = bool(arguments.get(_REPLACING))  # the target's tag is the trigger
+    if replaces_eos and arguments.get("encoder_langtok") is not None:
+        raise UserError(
+            f"{path}: {_REPLACING}=True with encoder_langtok={tag!r}: its sources end with a tag "
+            "instead of </s>, which no instruction of ours has"
+        )
+    if replaces_eos and has_target_tag:
+        expected = Instruction(source, "tag", False)
+    else:
+        expected = Instruction(source, "eos", has_target_tag)
     if expected == INSTRUCTIONS["none"] and "encoder_langtok" not in arguments:
         raise UserError(
             f"{path}: its settings do not say where language tags are; add encoder_langtok to "
@@ -256,36 +272,30 @@ _LAYOUT_ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def _export_arguments(config: Config) -> dict[str, Any]:
-    model, instruction = config.model, INSTRUCTIONS[config.data.instruction]
+    model = config.model
     refuse_mismatches("fairseq", model, width_mismatch(model))
-    if language_model := language_model_arguments(model):
-        return _language_model_arguments(config, language_model)
-    if model.layout not in _LAYOUT_ARGUMENTS:
+    language_model = language_model_arguments(model)
+    if not language_model and model.layout not in _LAYOUT_ARGUMENTS:
         raise UserError(
             f"fairseq has no model like '{model.layout}'; it has {', '.join(_LAYOUT_ARGUMENTS)}"
         )
-    refuse_mismatches("fairseq", model, positions_mismatch(model, ()))
-    exported = dict(_LAYOUT_ARGUMENTS[model.layout])
+    # Graformer's fairseq learns positions, too.
+    learned = [model.positions] if language_model and "learned" in model.positions else []
+    refuse_mismatches("fairseq", model, positions_mismatch(model, (), *learned))
     layout = get_layout(model.layout, model.stage_layers)
     is_register = REGISTER in layout.embedded_roles()
-    if (instruction.trigger == "tag") != is_register:
-        raise UserError(
-            f"Data.instruction='{config.data.instruction}' with '{model.layout}' has no "
-            "counterpart in fairseq: there registers start from the tag, all else from eos"
-        )
+    tags = _tag_arguments(config, is_register=is_register)
+    if language_model:
+        sizes = _size_arguments(model, _layers_of_sides(layout))
+        return {**language_model, **sizes, **tags, "share_all_embeddings": False}
+    exported = dict(_LAYOUT_ARGUMENTS[model.layout])
     stages = (0, *model.stage_layers)[-2:]
     exported |= _size_arguments(model, dict(zip(("encoder", "decoder"), stages, strict=True)))
-    source_tag = {"source": "src", "target": "tgt", None: None}[instruction.source_tag]
-    exported |= {
-        "share_all_embeddings": True,
-        "no_token_positional_embeddings": not model.positions,
-        "encoder_langtok": source_tag,
-        "decoder_langtok": instruction.target_tag,
-    }
+    exported |= tags | {"share_all_embeddings": True}
     if is_register:
         exported["register_factor"] = model.register_factor
     exported |= _method_arguments(model, "attention_position_bias" in exported)
-    if not source_tag and str(exported["arch"]).endswith("_merged"):
+    if not tags["encoder_langtok"] and str(exported["arch"]).endswith("_merged"):
         raise UserError(
             f"Data.instruction='{config.data.instruction}' has no counterpart in fairseq's "
             f"{exported['arch']}: its sources begin with the target's tag ('1' or '4')"
@@ -293,33 +303,41 @@ def _export_arguments(config: Config) -> dict[str, Any]:
     return exported
 
 
-def _language_model_arguments(config: Config, architecture: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model for Graformer's fairseq, including `architecture`.
+def _tag_arguments(config: Config, *, is_register: bool) -> dict[str, Any]:
+    """Return the settings of the positions of language tags.
 
     Raises:
-        UserError: if Graformer's fairseq places tags differently.
+        UserError: if fairseq's model cannot have its tags there.
     """
-    model, name = config.model, config.data.instruction
-    if INSTRUCTIONS[name] != INSTRUCTIONS["3"]:
-        raise UserError(
-            f"Data.instruction='{name}' with '{model.layout}' has no counterpart in fairseq: "
-            "there the target starts from its tag and the source has none ('3')"
+    layout, name = config.model.layout, config.data.instruction
+    instruction = INSTRUCTIONS[name]
+    reason = ""
+    if layout in LANGUAGE_MODELS and name != "3":
+        reason = "the target of the model that it is grafted into starts from its tag ('3')"
+    elif (name == "register") != is_register:
+        reason = (
+            "there registers, and nothing else, have the target's tag both in the source and as "
+            "the first target input ('register')"
         )
-    layout = get_layout(model.layout, model.stage_layers)
+    if reason:
+        raise UserError(
+            f"Data.instruction='{name}' with '{layout}' has no counterpart in fairseq: {reason}"
+        )
+    starts_from_tag = instruction.trigger == "tag" and not is_register
+    return {
+        "encoder_langtok": {"source": "src", "target": "tgt", None: None}[instruction.source_tag],
+        "decoder_langtok": instruction.target_tag or starts_from_tag,
+        _REPLACING: starts_from_tag,
+    }
+
+
+def _layers_of_sides(layout: Layout) -> dict[str, int]:
+    """Return the layer count of each side that the layout has."""
     layers = {"encoder": 0, "decoder": 0}
     for stage in layout.stages:
-        side = (
-            "decoder" if layout.is_autoregressive and layout.generated in stage.roles else "encoder"
-        )
-        layers[side] += stage.layers
-    present_sides = {side: number for side, number in layers.items() if number}
-    return {
-        **architecture,
-        **_size_arguments(model, present_sides),
-        "share_all_embeddings": False,
-        "decoder_langtok": True,
-        "lang_tok_replacing_bos_eos": True,
-    }
+        is_decoder = layout.is_autoregressive and layout.generated in stage.roles
+        layers["decoder" if is_decoder else "encoder"] += stage.layers
+    return {side: number for side, number in layers.items() if number}
 
 
 def _method_arguments(model: Model, phased: bool) -> dict[str, Any]:
@@ -348,6 +366,7 @@ def _size_arguments(model: Model, layers: Mapping[str, int]) -> dict[str, Any]:
             f"{side}_learned_pos": "learned" in model.positions,
         }
     return sizes | {
+        "no_token_positional_embeddings": not model.positions,
         "activation_fn": model.activation,
         "no_scale_embedding": not model.embedding_scale,
         "dropout": model.dropout,

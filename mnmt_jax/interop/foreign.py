@@ -123,7 +123,8 @@ def refuse_mismatches(toolkit: str, model: Model, mismatches: Sequence[Mismatch]
 
 def _and_ctranslate2(model: Model) -> str:
     """Return the text that names CTranslate2, if it can export the model."""
-    fits = model.layout == CTRANSLATE2_LAYOUT and model.positions[:1] == ("sinusoidal",)
+    has_layout = model.layout == CTRANSLATE2_LAYOUT and not model.methods
+    fits = has_layout and model.positions[:1] == ("sinusoidal",)
     return " or ctranslate2" if fits else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from mnmt_jax.interop.safetensors import (
 )
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, tag_tokens
 from mnmt_jax.interop.token_table import (
+    is_unnamed,
     read_hugging_face_table,
     rows_of_vocabulary,
     tokens_for_export,
@@ -181,6 +183,7 @@ def export_huggingface(
         for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
     }
     search |= {"num_beams": config.decode.beam_size, "max_length": config.decode.max_length}
+    search["length_penalty"] = config.decode.length_penalty
     _write(directory / "generation_config.json", search)
     tags = tag_tokens(vocabulary.languages)
     tokens = tokens_for_export(vocabulary, tags, rows)
@@ -258,6 +261,7 @@ def _decode(folder: Path, fields: TypedFields) -> Decode:
         return Decode(
             beam_size=fields.integer("num_beams", 0) or 5,
             max_length=fields.integer("max_length", 0) or 200,
+            length_penalty=fields.number("length_penalty", 1.0, low=-math.inf),
         )
 
 
@@ -336,8 +340,12 @@ def _write_tokenizer(
     tokens, tags = names
     (directory / kind.spm_file).write_bytes(vocabulary.model)
     first_tag = tokens.index(tags[0])
-    _write(directory / "vocab.json", {token: i for i, token in enumerate(tokens[:first_tag])})
-    _write(directory / "added_tokens.json", {tag: first_tag + i for i, tag in enumerate(tags)})
+    listed = {token: i for i, token in enumerate(tokens[:first_tag])}
+    added = {
+        token: i for i, token in enumerate(tokens[first_tag:], first_tag) if not is_unnamed(token)
+    }
+    _write(directory / "vocab.json", listed)
+    _write(directory / "added_tokens.json", added)
     specials = {
         "bos_token": "<s>" if "<s>" in tokens else "</s>",
         "eos_token": "</s>",
@@ -348,7 +356,7 @@ def _write_tokenizer(
     _write(directory / "special_tokens_map.json", specials | {"additional_special_tokens": tags})
     name = tokenizer_class(vocabulary)
     if name is not None:
-        settings = {"num_madeup_words": len(tokens) - first_tag - len(tags)}
+        settings = {"num_madeup_words": len(tokens) - len(listed) - len(added)}
         _write(directory / "tokenizer_config.json", specials | settings | {"tokenizer_class": name})
 
 

@@ -154,7 +154,9 @@ def _shared_sizes(
         ]
     check_supported(path, requirements)
     positions: tuple[Any, ...] = Model().positions
-    if setting(side, "learned_pos"):
+    if get("no_token_positional_embeddings"):
+        positions = ()
+    elif setting(side, "learned_pos"):
         positions = ("learned", _learned_positions(path, tensors))
     return {
         "embed": fields.integer(f"{side}_embed_dim"),

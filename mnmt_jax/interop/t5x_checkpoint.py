@@ -19,6 +19,7 @@ from flax import traverse_util
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
@@ -30,9 +31,28 @@ _FOLDER = re.compile(r"checkpoint_(\d+)")
 _STATE = "state"
 
 
-def run_beside(model_dir: Path) -> RunDirectory:
-    """Return the folder of configuration and vocabulary in t5x's model directory."""
-    return RunDirectory(model_dir / "mnmt_jax")
+def run_beside(model_dir: str | Path) -> RunDirectory:
+    """Open the folder of configuration and vocabulary in t5x's model directory or bucket."""
+    return RunDirectory.open(f"{model_dir}/mnmt_jax")
+
+
+def write_run_beside(model_dir: str | Path, config: Config, vocabulary: Vocabulary) -> None:
+    """Write configuration and vocabulary into t5x's model directory, which may be in a bucket.
+
+    Args:
+        model_dir: output folder of t5x.
+        config: configuration of the training.
+        vocabulary: vocabulary of its tasks.
+
+    Raises:
+        UserError: if the folder holds a training with another configuration or vocabulary.
+    """
+    run = run_beside(model_dir)
+    continues = run.config_file.is_file()
+    run.check(config, vocabulary, has_checkpoint=continues)
+    run.prepare(config, vocabulary, has_checkpoint=continues)
+    run.publish()
+    run.close()
 
 
 def open_t5x(
@@ -48,8 +68,10 @@ def open_t5x(
         Configuration, vocabulary, and parameters as a tree of `LazyArray`.
 
     Raises:
-        UserError: if something is missing or the parameters do not match the configured model.
+        UserError: if something is missing, in a bucket, or the parameters do not match the
+            configured model.
     """
+    refuse_bucket(path, "copy the model directory first, for example with 'gcloud storage cp -r'")
     folder = _checkpoint_folder(path)
     run = run_beside(folder.parent)
     if not run.config_file.is_file():

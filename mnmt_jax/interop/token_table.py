@@ -22,7 +22,8 @@ SPECIALS = (1, 2, 3, 0)
 _NAMES = ("<s>", "<pad>", "</s>", "<unk>")
 _LANGUAGES = "*languages*.txt"
 # Tokens that no text yields; fairseq pads its dictionaries with the first kind.
-_FILLER = re.compile(r"madeupword\d+|<mask>")
+_UNNAMED = re.compile(r"madeupword\d+")
+_MASK = "<mask>"
 # Built-in tag lists of the toolkits, appended to the pieces if the files list no tags.
 _M2M100_TAGS = tuple(f"__{code}__" for code in M2M100_LANGUAGES)
 _MITRE_TAGS = tuple(f"__{code}__" for code in MITRE_LANGUAGES)
@@ -35,10 +36,12 @@ class TokenTable:
     Attributes:
         tokens: tokens by id: specials, pieces, tags and fillers.
         model: path of the SentencePiece model.
+        listed: tags in the order of our languages, before those that are not listed.
     """
 
     tokens: tuple[str, ...]
     model: Path
+    listed: tuple[str, ...] = ()
 
     def vocabulary(self) -> tuple[Vocabulary, np.ndarray]:
         """Return our vocabulary of the same tokens, and the table's id of each of our ids.
@@ -52,7 +55,10 @@ class TokenTable:
             raise UserError(f"{self.model.parent}: ids 0 to 3 are not {', '.join(_NAMES)}")
         text = set(Vocabulary.from_sentencepiece(self.model, ()).model_pieces)
         codes = codes_of_tags(token for token in self.tokens if token not in text)
-        tags = {i: codes[token] for i, token in enumerate(self.tokens) if token in codes}
+        places = {tag: place for place, tag in enumerate(self.listed)}
+        tag_ids = [i for i, token in enumerate(self.tokens) if token in codes]
+        tag_ids.sort(key=lambda i: places.get(self.tokens[i], len(places)))
+        tags = {i: codes[self.tokens[i]] for i in tag_ids}
         pieces = [i for i in range(len(self.tokens)) if i not in tags and i not in specials]
         if not tags:
             raise UserError(f"{self.model.parent}: no language tags found; add a languages.txt")
@@ -126,14 +132,23 @@ def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndar
     return [tokens[i] for i in np.argsort(rows)]
 
 
-def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTable:
+def is_unnamed(token: str) -> bool:
+    """Return whether a token names a row without a token, as fairseq pads its dictionaries."""
+    return bool(_UNNAMED.fullmatch(token))
+
+
+def read_fairseq_table(
+    folder: Path, languages: Sequence[str] | None, *, needs_list: bool = False
+) -> TokenTable:
     """Read fairseq's dictionary, language list and SentencePiece model, found by pattern.
 
     Args:
-        folder: holds one `*dict*.txt`, one `*.model` and one `*languages*.txt`, which may
-            be missing if the checkpoint lists them.
+        folder: holds one `*dict*.txt`, one `*.model` and one `*languages*.txt`, which may be
+            missing if the checkpoint lists them or the dictionary has their tags.
         languages: languages in tag order, if the checkpoint lists them; the file replaces them if
             some are no language codes.
+        needs_list: whether the order of the languages matters, so that they must be listed even if
+            the dictionary has their tags.
 
     Raises:
         UserError: if a file is missing or several match, or a language is no language code.
@@ -141,6 +156,8 @@ def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTa
     # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
     lines = _single_file(folder, "*dict*.txt").read_text(encoding="utf-8").split("\n")
     words = [line.rsplit(" ", 1)[0].removesuffix(" #fairseq:overwrite") for line in lines if line]
+    if not needs_list and any(map(code_of_tag, words)) and not any(folder.glob(_LANGUAGES)):
+        languages = languages or ()
     tags = _tags(_read_languages(folder, languages))
     if invalid := [tag[2:-2] for tag in tags if code_of_tag(tag) is None]:
         raise UserError(
@@ -148,7 +165,9 @@ def read_fairseq_table(folder: Path, languages: Sequence[str] | None) -> TokenTa
             "cannot be a language code; list codes such as de, pt-br or zh_Hant in languages.txt, "
             "in the same order"
         )
-    return TokenTable((*_NAMES, *words, *tags), _single_file(folder, "*.model"))
+    present = set(words)  # fairseq appends only the tags that its dictionary lacks
+    missing = [tag for tag in tags if tag not in present]
+    return TokenTable((*_NAMES, *words, *missing), _single_file(folder, "*.model"), tuple(tags))
 
 
 def _tags(languages: Sequence[str]) -> list[str]:
@@ -191,7 +210,7 @@ def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:
     else:
         ids = _ids_of_pieces(model)
     ids |= _added_tokens(folder)
-    built_in = _M2M100_TAGS if has_list else (*NLLB_TAGS, "<mask>")
+    built_in = _M2M100_TAGS if has_list else (*NLLB_TAGS, _MASK)
     _append(ids, _tag_list(folder) or (_MITRE_TAGS if kind == "mitre" else built_in), size)
     return TokenTable(_by_id(folder, ids, size), model)
 
@@ -199,7 +218,7 @@ def read_hugging_face_table(folder: Path, kind: str, size: int) -> TokenTable:
 def _trailing_fillers(pieces: Sequence[str]) -> int:
     """Return the number of fillers at the end of the pieces."""
     count = 0
-    while count < len(pieces) and _FILLER.fullmatch(pieces[-1 - count]):
+    while count < len(pieces) and (pieces[-1 - count] == _MASK or is_unnamed(pieces[-1 - count])):
         count += 1
     return count
 

@@ -30,6 +30,9 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
         UserError: if one of them does not exist or is damaged, or RUN/average is not an average;
             nothing is written then.
 
+    An element that is equal in all checkpoints stays as it is: the float32 sum of n equal numbers,
+    divided by n, may differ from them. Frozen parameters thus keep their fingerprint.
+
     Source: MITRE spec 6.7, fairseq's `average_checkpoints`: the mean in float32.
     """
     run = RunDirectory.open(run_dir)
@@ -38,11 +41,22 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
             f"{run.average}: already exists and is not an average of checkpoints; move it"
         )
     chosen = sorted({choose_step(run.checkpoints, step) for step in steps})
-    total = read_step(run.checkpoints, chosen[0])
+    first = read_step(run.checkpoints, chosen[0])
+    total = jax.tree.map(np.array, first)
+    is_equal = jax.tree.map(lambda array: np.ones(array.shape, bool), first)
     for step in chosen[1:]:
-        total = jax.tree.map(np.add, total, read_step(run.checkpoints, step))
-    mean = jax.tree.map(lambda a: a / np.float32(len(chosen)), total)
+        jax.tree.map(_add, total, is_equal, first, read_step(run.checkpoints, step))
+    mean = jax.tree.map(
+        lambda array, equal, sums: np.where(equal, array, sums / np.float32(len(chosen))),
+        *(first, is_equal, total),
+    )
     _write_average(absolute_path(run.average), mean, chosen)
+
+
+def _add(total: np.ndarray, is_equal: np.ndarray, first: np.ndarray, array: np.ndarray) -> None:
+    """Add an array to `total`, and clear `is_equal` where it differs from the first, in place."""
+    np.add(total, array, out=total)
+    np.logical_and(is_equal, first == array, out=is_equal)
 
 
 def newest_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:

@@ -37,7 +37,7 @@ ZERO_GRADIENT = 1e-5
 
 
 def test_there_are_files():
-    assert FILES, f"no .npz in {FOLDER}"
+    assert FILES or FOLDER != SHIPPED, f"no .npz in {FOLDER}"
 
 
 @pytest.fixture(scope="module", params=FILES, ids=lambda path: path.stem)
@@ -145,8 +145,8 @@ def has_adaption(reference) -> bool:
 
 def test_some_gradients_are_of_adaption_modules_and_of_the_contrastive_term():
     references = [load_reference(path) for path in FILES]
-    assert any(has_adaption(reference) for reference in references)
     if FOLDER == SHIPPED:
+        assert any(has_adaption(reference) for reference in references)
         methods = [method for reference in references for method in reference.config.methods]
         assert any(isinstance(method, CutResidual) for method in methods)
         assert any(reference.contrastive_layer for reference in references)

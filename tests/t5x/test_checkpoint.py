@@ -14,10 +14,12 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.importing import import_checkpoint
+from mnmt_jax.interop.t5x_checkpoint import write_run_beside
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from tests.made_bucket import serve
 from tests.random_params import random_params
 from tests.t5x.made import make_config
 from tests.unit import made_text
@@ -77,3 +79,25 @@ def test_mismatched_parameters_are_named(exported, tmp_path):
     with pytest.raises(UserError, match="no checkpoint_N of t5x"):
         import_checkpoint("t5x", tmp_path, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_training_in_a_bucket_gets_configuration_and_vocabulary_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config, vocabulary = make_config("register"), made_text.vocabulary()
+    with serve() as store:
+        for _ in range(2):  # a start, and a continuation
+            write_run_beside("gs://bucket/model", config, vocabulary)
+        assert set(store.objects) == {
+            f"model/mnmt_jax/{name}"
+            for name in (
+                "config.gin",
+                "vocabulary/languages.txt",
+                "vocabulary/spm.model",
+                "vocabulary/vocabulary.json",
+            )
+        }
+        with pytest.raises(UserError, match="gs://bucket/model/mnmt_jax was started with another"):
+            write_run_beside("gs://bucket/model", make_config("prefix"), vocabulary)
+    with pytest.raises(UserError, match="^gs://bucket/model: must be a folder; copy the model"):
+        import_checkpoint("t5x", "gs://bucket/model", tmp_path / "run")
+    assert not list(tmp_path.iterdir())

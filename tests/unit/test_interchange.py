@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from mnmt_jax.config.sections import Model
 from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
-from mnmt_jax.files.typed_fields import TypedFields
-from mnmt_jax.interop import fairseq, huggingface
-from mnmt_jax.interop.fairseq import open_fairseq
+from mnmt_jax.interop import huggingface
 from mnmt_jax.interop.huggingface import open_huggingface
 from mnmt_jax.interop.names import FAIRSEQ, M2M100, MITRE, entries, read_params, written_tensors
 from mnmt_jax.interop.safetensors import read_safetensors
@@ -37,8 +34,6 @@ from mnmt_jax.interop.token_table import (
 )
 from mnmt_jax.interop.torch_files import write_torch
 from mnmt_jax.methods.adaption import Adaption
-from mnmt_jax.methods.cut_residual import CutResidual
-from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.vocabulary.languages import LANGUAGES as KNOWN
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -260,6 +255,28 @@ def test_nllb_vocabulary(tmp_path, form):
     np.testing.assert_array_equal(rows_of_vocabulary(vocabulary, tags_last=False), rows)
 
 
+def test_nllb_and_its_search_round_trip(tmp_path):
+    """With <mask> after the tags, which no other file names."""
+    made_foreign.nllb_directory(tmp_path / "nllb")
+    foreign = open_huggingface(tmp_path / "nllb")
+    vocabulary, rows = foreign.tokens.vocabulary()
+    config = dataclasses.replace(
+        load_config([], ["Data.instruction='5'", "Decode.length_penalty=-0.5"]), model=foreign.model
+    )
+    params = random_params(config.model, vocabulary.size)
+    (tmp_path / "again").mkdir()
+    huggingface.export_huggingface(config, params, vocabulary, tmp_path / "again")
+    again = open_huggingface(tmp_path / "again")
+    assert again.tokens.tokens == foreign.tokens.tokens and "<mask>" in again.tokens.tokens
+    assert again.tokens.vocabulary()[0].fingerprint == vocabulary.fingerprint
+    settings = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
+    assert settings["num_madeup_words"] == 0
+    assert foreign.decode.length_penalty == 1.0 and again.decode.length_penalty == -0.5
+    made_foreign.write_json(tmp_path / "again" / "generation_config.json", {"length_penalty": 9})
+    with pytest.raises(UserError, match=r"generation_config.json: .*length_penalty=9"):
+        open_huggingface(tmp_path / "again")
+
+
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
@@ -338,121 +355,6 @@ def test_half_precision_becomes_float32(tmp_path):
     )
 
 
-@pytest.mark.parametrize("kind", made_foreign.FAIRSEQ_MODELS)
-def test_fairseq_settings(tmp_path, kind):
-    made_foreign.fairseq_checkpoint(tmp_path / "x", kind)
-    foreign = open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
-    fitted = foreign.build_model(LANGUAGES) if foreign.build_model else foreign.model
-    assert fitted == made_foreign.FAIRSEQ_MODELS[kind]
-    instructions = {"mitre": "register"} | dict.fromkeys(made_foreign.GRAFORMERS, "3")
-    assert foreign.instruction == instructions.get(kind, "1")
-    assert foreign.decode.beam_size == (5 if kind in instructions else 4)
-    vocabulary, rows = foreign.tokens.vocabulary()
-    assert vocabulary.languages == LANGUAGES and vocabulary.pieces is None
-    np.testing.assert_array_equal(rows, plain_rows(vocabulary.size))
-
-
-@pytest.mark.parametrize(
-    ("listed", "codes"),
-    [("en,de,pt-br", ("en", "de", "pt_BR")), ("zh,zh-cn,zh-tw", ("zh", "zh_cn", "zh_Hant"))],
-)
-def test_languages_of_fairseq_with_hyphens_are_tags(tmp_path, listed, codes):
-    """TED's codes, for example."""
-    made_foreign.fairseq_checkpoint(tmp_path / "x", "encoder_decoder")
-    (tmp_path / "x" / "languages.txt").write_text(listed)
-    table = open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x").tokens
-    vocabulary, rows = table.vocabulary()
-    assert vocabulary.languages == codes
-    tags = tuple(f"__{code}__" for code in listed.split(","))
-    assert tuple(table.tokens[row] for row in rows[-3:]) == tags
-    (tmp_path / "x" / "languages.txt").write_text("en,de-,word1")
-    with pytest.raises(UserError, match="'de-', 'word1' in the list of languages cannot be"):
-        open_fairseq(tmp_path / "x" / "checkpoint.pt", tmp_path / "x")
-
-
-def test_a_file_replaces_names_of_a_checkpoint_that_are_no_codes(tmp_path, monkeypatch):
-    settings = made_foreign.fairseq_settings("encoder_decoder")
-    opened = tmp_path / "x" / "checkpoint.pt", tmp_path / "x"
-
-    def languages(listed: str, in_file: str) -> tuple[str, ...]:
-        changed = settings | {"langs": listed}
-        monkeypatch.setattr(made_foreign, "fairseq_settings", lambda kind: changed)
-        made_foreign.fairseq_checkpoint(tmp_path / "x", "encoder_decoder")
-        (tmp_path / "x" / "languages.txt").write_text(in_file)
-        return open_fairseq(*opened).tokens.vocabulary()[0].languages
-
-    assert languages("en,zh-classical,de", "en lzh de") == ("en", "lzh", "de")
-    assert languages("en,fr,de", "de fr en") == ("en", "fr", "de")
-    with pytest.raises(UserError, match="languages.txt: has 2 languages, the checkpoint 3; list"):
-        languages("en,zh-classical,de", "en de")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"decoder_learned_pos": True}, "decoder_learned_pos=True"),
-        ({"encoder_embed_dim": 32}, "encoder_embed_dim=32"),
-        ({"encoder_normalize_before": True}, "encoder_normalize_before=True"),
-        ({"attention_position_bias": 2}, "attention_position_bias=2"),
-        ({"encoder_langtok": "src"}, "no instruction of ours"),
-        ({"encoder_langtok": None}, "do not say where language tags are; add encoder_langtok"),
-        ({"decoder_layers": None}, "has no model settings"),
-    ],
-)
-def test_other_fairseq_models_are_refused(tmp_path, changes, message, monkeypatch):
-    settings = made_foreign.fairseq_settings("two_stage") | changes
-    settings = {name: value for name, value in settings.items() if value is not None}
-    monkeypatch.setattr(made_foreign, "fairseq_settings", lambda kind: settings)
-    made_foreign.fairseq_checkpoint(tmp_path / "x", "two_stage")
-    with pytest.raises(UserError, match=message):
-        open_fairseq(tmp_path / "x" / "checkpoint.pt")
-
-
-@pytest.mark.parametrize("name", ["two_stage_trigger", "prefix", "encoder_decoder", "register"])
-def test_exported_settings_are_read_back(name):
-    """With adaption modules where the layout has them, and without; with other ends."""
-    model = dataclasses.replace(MODELS[name], norm="post")
-    instruction = "register" if name == "register" else "1"
-    config = load_config([], [f"Data.instruction='{instruction}'"])
-    ends = {"positions": (), "activation": "gelu", "embedding_scale": False}
-    for changes in ({"methods": model.methods}, {"methods": ()}, ends):
-        one = dataclasses.replace(model, **changes)
-        arguments = fairseq._export_arguments(dataclasses.replace(config, model=one))
-        actual = fairseq._model(Path("model.pt"), TypedFields("model.pt", arguments))
-        assert actual == dataclasses.replace(one, vocab_size=actual.vocab_size)
-
-
-def test_models_without_tags_are_exported_if_fairseq_supports_them():
-    """What is read back is what was written, or it is not written."""
-    config = load_config([], ["Data.instruction='none'"])
-    branches = LanguageLayers(LANGUAGES, LANGUAGES[:1], (3, 4), 12)
-    model = dataclasses.replace(
-        MODELS["encoder_decoder"], stage_layers=(2, 2), norm="post", methods=(branches,)
-    )
-    arguments = fairseq._export_arguments(dataclasses.replace(config, model=model))
-    assert arguments["arch"] == "transformer_cll"
-    assert fairseq._instruction(Path("model.pt"), arguments) == "none"
-    cut = CutResidual(2, "mlp", "pre")
-    one = LanguageLayers(LANGUAGES, LANGUAGES[:1], (4,), 12)
-    merged = dataclasses.replace(config, model=dataclasses.replace(model, methods=(one, cut)))
-    with pytest.raises(UserError, match="'none' has no counterpart .*transformer_sd_merged"):
-        fairseq._export_arguments(merged)
-    tagged = dataclasses.replace(merged, data=dataclasses.replace(merged.data, instruction="1"))
-    assert fairseq._export_arguments(tagged)["arch"] == "transformer_sd_merged"
-
-
-def test_exports_with_unsupported_positions_are_refused():
-    model = dataclasses.replace(MODELS["prefix"], positions=("learned", 8))
-    with pytest.raises(UserError, match="Model.positions=.*'embedding' has positions for both"):
-        entries(model, get_layout("prefix", (1,)), FAIRSEQ, plain_rows(17))
-    for positions in (("learned", 8), ("sinusoidal", 100.0)):
-        config = load_config([], [f"Model.positions={positions}", "Data.instruction='register'"])
-        with pytest.raises(
-            UserError, match=r"^fairseq has no such model: .* with Model.positions=\('"
-        ):
-            fairseq._export_arguments(config)
-
-
 @pytest.mark.parametrize("layout", ["encoder_decoder", "register"])
 def test_the_bindings_suggested_by_an_export_error_work(tmp_path, layout):
     """The quickstart's models: base 100, and registers' place of tags for all of them."""
@@ -476,12 +378,3 @@ def test_the_bindings_suggested_by_an_export_error_work(tmp_path, layout):
     assert len(suggested) == (2 if layout == "encoder_decoder" else 1)
     export(load_config(files, [*bindings, *(f"{name}={value}" for name, value in suggested)]))
     assert (tmp_path / "model.safetensors").is_file()
-
-
-@pytest.mark.parametrize("name", ["encoder_decoder", "two_stage_trigger"])
-def test_a_model_unknown_to_fairseq_is_not_exported_as_a_standard_one(name):
-    """A cut connection leaves the same parameters: only the settings could tell."""
-    model = dataclasses.replace(MODELS[name], methods=(CutResidual(),))
-    config = dataclasses.replace(load_config([]), model=model)
-    with pytest.raises(UserError, match=f"fairseq has no '{name}' with 'cut_residual'"):
-        fairseq._export_arguments(config)

@@ -1,0 +1,35 @@
+"""Averages of a run's checkpoints, element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mnmt_jax.files.lazy_array import LazyArray
+from mnmt_jax.runs.average import average_checkpoints
+from mnmt_jax.runs.parameters import load_params, write_params
+
+STEPS = 5
+
+
+def test_equal_elements_stay_bit_for_bit(tmp_path):
+    """Those of frozen arrays, and of frozen rows in an array with others; also negative zeros."""
+    rng = np.random.default_rng(0)
+    frozen = rng.normal(size=(40, 8)).astype(np.float32)
+    frozen[0] = -0.0
+    assert (sum([frozen] * (STEPS - 1), frozen) / np.float32(STEPS) != frozen).any()
+    trained = rng.normal(size=(STEPS, 3, 8)).astype(np.float32)
+    for step, rows in enumerate(trained):
+        params = {
+            "frozen": frozen,
+            "rows": np.concatenate([frozen, rows]),
+            "scale": np.float32(step),
+        }
+        write_params(tmp_path / "new", {n: LazyArray.of(np.asarray(a)) for n, a in params.items()})
+        (tmp_path / "run" / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "new/checkpoints/0").rename(tmp_path / f"run/checkpoints/{step}")
+    average_checkpoints(tmp_path / "run", range(STEPS))
+    mean, step = load_params(tmp_path / "run", "average")
+    assert step == STEPS - 1 and mean["scale"] == 2.0
+    for array in (mean["frozen"], mean["rows"][:40]):
+        assert array.tobytes() == frozen.tobytes()
+    np.testing.assert_allclose(mean["rows"][40:], trained.mean(0), rtol=1e-5, atol=1e-6)
