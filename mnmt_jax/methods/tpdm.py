@@ -271,7 +271,7 @@ class TPDM(Method, name="tpdm"):
         belong to it.
         """
         inputs = self._content, self._position
-        objectives = (
+        objectives: tuple[Objective, ...] = (
             Objective(_CRITIC, inputs, self._critic_objective),
             Objective(_MINUS_CHANCE, inputs, self._minus_chance, warning=self._chance_warning),
         )
