@@ -12,7 +12,7 @@ from mnmt_jax.distributed.sharding import RULES
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.t5x import errors as t5x_errors
 from mnmt_jax.interop.t5x import settings as t5x_settings
-from mnmt_jax.interop.t5x.parsed import parsed_config, register_methods
+from mnmt_jax.interop.t5x.parsed import parsed_config
 
 MODEL = "gin_configs/models/register_tiny.gin"
 RUN = "gin_configs/runs/own_text.gin"
@@ -28,7 +28,6 @@ def made_elsewhere(size=1):
 def parse():
     """Parse as t5x does, in a gin state that ends with the test."""
     gin.clear_config()
-    register_methods()  # as at the import of the settings, which the files of t5x do first
     yield lambda *bindings: gin.parse_config_files_and_bindings([MODEL, RUN], list(bindings))
     gin.clear_config()
 
@@ -51,22 +50,6 @@ def test_a_configuration_parsed_by_gin_equals_the_commands_configuration(parse):
 def test_invalid_keys_are_refused_under_t5x_too(parse, binding, message):
     parse(binding)
     with pytest.raises(UserError, match=message):
-        parsed_config()
-
-
-@pytest.mark.parametrize("section", ["Train", "Model"])
-def test_bindings_of_a_method_that_was_switched_off_are_accepted(parse, section):
-    name, binding = {
-        "Train": ("instructcl", "InstruCL.layer = 6"),
-        "Model": ("adaption", "Adaption.mlp = 6"),
-    }[section]
-    bindings = [f"{section}.methods = ('{name}',)", binding, f"{section}.methods = ()"]
-    parse(*bindings)
-    assert parsed_config() == load_config([MODEL, RUN], bindings)
-    gin.clear_config()
-    register_methods()
-    parse(*bindings[1:])
-    with pytest.raises(UserError, match=f"{binding.split()[0]}' is never read"):
         parsed_config()
 
 

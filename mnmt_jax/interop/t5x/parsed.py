@@ -10,7 +10,7 @@ from typing import Any
 import gin
 
 from mnmt_jax.config.loading import GIN_ROOT, build_config
-from mnmt_jax.config.sections import SECTIONS, Config, Model, Train
+from mnmt_jax.config.sections import SECTIONS, Config
 from mnmt_jax.design.method_registry import all_methods, get_method
 from mnmt_jax.errors import UserError
 
@@ -34,35 +34,8 @@ class _GinBindings:
         return gin.get_configurable(section)(**dict(overrides or {}))
 
 
-class _MethodLists(dict[str, Any]):
-    """gin's bindings of a section, with the methods in lists that later bindings replaced.
-
-    Attributes:
-        named: names of the methods.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.named: set[str] = set()
-
-    def __setitem__(self, field: str, value: Any) -> None:
-        """Bind a field."""
-        if field == "methods" and isinstance(value, list | tuple):
-            self.named |= {name for name in value if isinstance(name, str)}
-        super().__setitem__(field, value)
-
-
-_LISTING = tuple(("", f"{section.__module__}.{section.__name__}") for section in (Model, Train))
-
-
 def register_methods() -> None:
-    """Prepare gin, which refuses unknown sections and forgets replaced bindings; for t5x.
-
-    Called before gin parses: it registers the methods' sections, and keeps which methods the lists
-    of `Model` and `Train` have named.
-    """
-    for key in _LISTING:
-        gin.config._CONFIG.setdefault(key, _MethodLists())  # no public accessor exists
+    """Register the methods' sections with gin, which refuses unknown sections; for t5x."""
     for name in all_methods():
         method = get_method(name)
         if f"{method.__module__}.{method.__name__}" not in gin.config._REGISTRY:
@@ -81,18 +54,8 @@ def parsed_config() -> Config:
 
 
 def _check_all_consumed() -> None:
-    """Refuse what gin accepts silently: our fields under a scope, and macros that are not used.
-
-    Sections of methods that a list named before a later binding replaced it are not refused.
-    """
+    """Refuse what gin accepts silently: our fields under a scope, and macros that are not used."""
     operative = gin.operative_config_str()
-    lists = [gin.config._CONFIG.get(key) for key in _LISTING]
-    replaced = {
-        get_method(name).__name__
-        for bound in lists
-        if isinstance(bound, _MethodLists)
-        for name in bound.named
-    }
     our_sections = {f"{section.__module__}.{section.__name__}" for section in SECTIONS.values()}
     our_sections |= {
         f"{section.__module__}.{section.__name__}" for section in map(get_method, all_methods())
@@ -104,7 +67,7 @@ def _check_all_consumed() -> None:
                 raise UserError(f"gin macro '{scope}' is never used; remove it or use %{scope}")
         elif name in our_sections:
             unread = fields and not re.search(rf"\b{short}\.", operative)  # perhaps under a scope
-            if scope or (unread and short not in replaced):
+            if scope or unread:
                 full = f"{scope}/{short}" if scope else short
                 raise UserError(
                     f"gin binding '{full}.{next(iter(fields))}' is never read; check its name, and "
