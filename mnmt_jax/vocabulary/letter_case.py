@@ -8,6 +8,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import parse_code
 
 _WITH_DOTLESS_I = ("az", "tr")
+_LOWER = str.maketrans("Iİ", "ıi")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -27,8 +28,15 @@ def to_lower(text: str, language: str) -> str:
         'ıslak zemin'
     """
     if has_dotless_i(language):
-        text = text.replace("I\u0307", "i").replace("I", "ı").replace("İ", "i")
+        text = text.replace("I\u0307", "i").translate(_LOWER)
     return text.lower()
+
+
+def lower_characters(text: str, language: str) -> str:
+    """Return a text in lower case, character by character, so that positions stay."""
+    if has_dotless_i(language):
+        text = text.translate(_LOWER)
+    return "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
 
 
 def to_upper(text: str, language: str) -> str:

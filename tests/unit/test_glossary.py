@@ -1,6 +1,7 @@
 """Glossaries: their files, the terms of a text, and what translations lack."""
 
 import time
+import unicodedata
 
 import pytest
 
@@ -58,6 +59,26 @@ def test_terms_of_languages_without_spaces_are_substrings():
 def test_combining_marks_belong_to_a_word():
     assert _counts({"cafe": "Café"}, "cafe\u0301 cafe") == {"cafe": 1}
     assert _counts({"फ़ाइल": "file"}, "फ़ाइलें फ़ाइल", "hi") == {"फ़ाइल": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["my résumé", "my re\u0301sume\u0301", "the file\u00a0name", "the file \t name", "FILE\nNAME"],
+)
+@pytest.mark.parametrize("change", [str, lambda text: unicodedata.normalize("NFD", text)])
+def test_terms_are_found_in_text_that_the_model_reads_alike(text, change):
+    glossary = {change("résumé"): "Lebenslauf", "file\u00a0 name": "Dateiname", "\u200b": "nichts"}
+    expected = change("résumé") if "my" in text else "file\u00a0 name"
+    assert _counts(glossary, text) == {expected: 1}
+
+
+@pytest.mark.parametrize("language", ["tr", "az_Latn"])
+def test_lower_case_terms_are_meant_in_the_cases_of_the_language(language):
+    glossary = {"ışık": "light", "iyi": "good", "İzmir": "Izmir"}
+    assert _counts(glossary, "İyi IŞIK ışık", language) == {"iyi": 1, "ışık": 2}
+    assert _counts(glossary, "Iyi işik izmir", language) == {}
+    assert _counts(glossary, "izmir", language, ignore_case=True) == {"İzmir": 1}
+    assert _counts(glossary, "Iyi", "en") == {"iyi": 1}
 
 
 def test_a_change_of_length_in_lower_case_does_not_move_terms():
