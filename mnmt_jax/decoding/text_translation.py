@@ -136,6 +136,7 @@ class LineOfText:
         aligned: whether its translation is aligned to it.
         terms: texts that the translation must or must not have.
         index: index among the lines of its text that are translated together, from 0.
+        text_index: index of its text among those that are translated together, from 0.
     """
 
     text: str
@@ -144,6 +145,7 @@ class LineOfText:
     aligned: bool = False
     terms: LineTerms = NO_TERMS
     index: int = 0
+    text_index: int = 0
 
     def numbered(self, number: int, *, sampling_index: int | None = None) -> Line:
         """Return the line with a number, as jobs take it; arguments as of `Line`."""
@@ -199,9 +201,11 @@ def _translate(
 ) -> Generator[list[LineOfText], Sequence[Translation], None]:
     """Translate the sentences of each text."""
     lines: list[LineOfText] = []
-    for sentences in by_text:
+    for t, sentences in enumerate(by_text):
         of_text = [line for sentence in sentences for line in sentence.lines()]
-        lines += (dataclasses.replace(line, index=n) for n, line in enumerate(of_text))
+        lines += (
+            dataclasses.replace(line, index=n, text_index=t) for n, line in enumerate(of_text)
+        )
     translations = iter((yield lines) if lines else ())
     for sentence in itertools.chain(*by_text):
         sentence.take(translations)
