@@ -21,9 +21,7 @@ from mnmt_jax.decoding.translate_lines import LINE_BREAKS, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 
 _WINDOW_SIZE = 512
-_TEXT_STRIDE = (
-    1_327_385_765  # its first two million multiples differ by 1,073 or more, modulo 2**31
-)
+_TEXT_STRIDE = 1_327_385_765  # modulo 2**31, two million multiples are 1,073 or more apart
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
