@@ -116,14 +116,6 @@ def test_a_stopped_command_continues_after_its_last_window(command, monkeypatch,
     assert windows == [[0, 1], [2, 3], [4, 5], [4, 5]]
 
 
-def test_samples_of_a_line_do_not_depend_on_the_sentences_of_others(command, tmp_path):
-    sampled = "--gin.Decode.temperature=1.0"
-    first, *others = command(sampled)
-    (tmp_path / "in").write_text("\n".join(["one two.", *LINES[1:]]) + "\n", encoding="utf-8")
-    changed, *same = command(sampled)
-    assert changed != first and same == others
-
-
 def test_no_two_sentences_are_sampled_with_one_seed(run, monkeypatch):
     seeds, draw = [], sentence_job.with_contrast_sources
 
