@@ -49,11 +49,12 @@ _LEAST = 3  # characters of a term
 
 @dataclasses.dataclass(frozen=True)
 class _Item:
-    """A line, its reference, and the terms whose translation the reference has."""
+    """A line, its reference, the terms whose translation this has, and its language."""
 
     source: str
     reference: str
     terms: LineTerms
+    target: str
 
 
 def main() -> None:
@@ -70,7 +71,7 @@ def main() -> None:
     flags = parser.parse_args()
     entries = _index_entries(flags.help_folder, flags.source, flags.target)
     pairs = zip(read_lines(flags.input), read_lines(flags.reference), strict=True)
-    items = list(itertools.islice(_items(pairs, entries, flags.source), flags.lines))
+    items = list(itertools.islice(_items(pairs, entries, flags.source, flags.target), flags.lines))
     count = sum(term.count for item in items for term in item.terms.required)
     print(f"{len(entries)} terms of the index; {count} in {len(items)} lines")
     translator = Translator.load(flags.run, bindings=[f"Decode.beam_size={flags.beam_size}"])
@@ -114,23 +115,26 @@ def _uncapitalized(term: str) -> str:
 
 
 def _items(
-    pairs: Iterable[tuple[str, str]], entries: Mapping[str, Sequence[str]], language: str
+    pairs: Iterable[tuple[str, str]],
+    entries: Mapping[str, Sequence[str]],
+    source_lang: str,
+    target: str,
 ) -> Iterator[_Item]:
     """Yield the lines that have a term whose translation the reference has."""
     glossary = Glossary(tuple(GlossaryEntry(term, tuple(t)) for term, t in entries.items()))
     for source, reference in pairs:
         required = []
-        for term in glossary.terms_of(source, language).required:
+        for term in glossary.terms_of(source, source_lang).required:
             targets = tuple(target for target in term.targets if target in reference)
             one = dataclasses.replace(term, targets=targets[:1])
-            if targets and not missing_terms(LineTerms((one,)), reference):
+            if targets and not missing_terms(LineTerms((one,)), reference, target):
                 required.append(one)
         if required:
-            yield _Item(source, reference, LineTerms(tuple(required)))
+            yield _Item(source, reference, LineTerms(tuple(required)), target)
 
 
 def _missing(item: _Item, text: str) -> int:
-    return len(missing_terms(item.terms, text))
+    return len(missing_terms(item.terms, text, item.target))
 
 
 def _systems(

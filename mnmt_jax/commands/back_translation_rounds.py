@@ -145,7 +145,7 @@ class BackTranslationRounds:
     ) -> TokenCache | None:
         check_cache_directory(output, overwrite=None)
         pairs = BackTranslatedPairs(self.cache, dataclasses.replace(self.draws, round=number))
-        job = TranslationJob.create(translator, beam_size=self.beam_size)
+        job = self._job(translator)
         output.parent.mkdir(parents=True, exist_ok=True)
         made_by = job.provenance() | pairs.facts()
         partial = (
@@ -203,6 +203,11 @@ class BackTranslationRounds:
             )
         return translator
 
+    def _job(self, translator: Translator) -> TranslationJob:
+        job = TranslationJob.create(translator, beam_size=self.beam_size)
+        job.refuse_source_contrast(f"--run={translator.run}", "back-translation")
+        return job
+
     def _config(self, cache: TokenCache, number: int) -> Config:
         """Return the training configuration of a round; its default length is an epoch."""
         files, bindings = self.configuration
@@ -248,7 +253,7 @@ class BackTranslationRounds:
                     f"--workdir={folder}: is not the folder that process 0 writes to; choose one "
                     "on storage that all processes share"
                 )
-        job = TranslationJob.create(translator, beam_size=self.beam_size)
+        job = self._job(translator)
         facts = job.provenance() | self._training_facts()
         facts |= BackTranslatedPairs(self.cache, self.draws).facts()
         if not file.is_file():

@@ -140,7 +140,9 @@ def _load(
 ) -> TranslationJob:
     """Load a teacher; the one before is dropped."""
     translator = Translator.load(run, step, gin_files=gin_files, bindings=bindings)
-    return TranslationJob.create(translator, beam_size=beam_size)
+    job = TranslationJob.create(translator, beam_size=beam_size)
+    job.refuse_source_contrast(f"--teacher={run}", "distillation")
+    return job
 
 
 def _direction(line: Line) -> Direction:

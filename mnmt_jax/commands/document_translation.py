@@ -123,7 +123,7 @@ def _translate(job: SentenceJob, texts: Sequence[TextToTranslate]) -> list[TextT
     with tqdm(total=len(texts), unit=" texts", file=sys.stderr, disable=None) as bar:
         for start in range(0, len(texts), _AT_A_TIME):
             part = texts[start : start + _AT_A_TIME]
-            results += job.translate_texts(part)
+            results += job.translate_texts(part, first_number=start)
             bar.update(len(part))
     return results
 

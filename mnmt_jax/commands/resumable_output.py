@@ -67,6 +67,7 @@ class ResumableOutput:
         self._header = (json.dumps({UNFINISHED: provenance}, sort_keys=True) + "\n").encode()
         self._completed = self._end = self._count = 0
         self._complete = self._is_waiting = False
+        self._is_reusing = True
         self._first_file: IO[bytes] | None = None
         self._check_others()
         self._file = self.path.open("a+b")
@@ -125,25 +126,24 @@ class ResumableOutput:
         Raises:
             OSError: if the disk is full.
         """
-        is_reusing, count = True, 0
+        count = 0
         while window := list(itertools.islice(lines, self._window)):
             count += len(window)
             shard_lines = [line for line in window if self._share.holds(line.number)]
-            done = self._reuse(shard_lines) if is_reusing else set()
+            done = self._reuse(shard_lines) if self._is_reusing else set()
             if len(done) == len(shard_lines):
                 continue
-            if is_reusing:
+            if self._is_reusing:
                 self._cut()
                 if self._completed:
                     say(f"resumes after {pluralize(self._completed, 'line')}")
-            is_reusing = False
             done |= {line.number for line in window if not self._share.holds(line.number)}
             report(0)
             for line, translation in translate(window, done=done):
                 self._write(format_record(make_record(line, translation)).encode() + b"\n")
                 self._completed += 1
                 report(1)
-        if is_reusing:
+        if self._is_reusing:
             self._cut()
         if self._share.processes > 1:
             self._write(json.dumps({_LINES: count}).encode() + b"\n")
@@ -200,6 +200,7 @@ class ResumableOutput:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        kept = self._kept_lines()
         with contextlib.suppress(OSError):  # of a refused write that has been reported already
             self._file.close()
         if self._first_file:
@@ -210,13 +211,18 @@ class ResumableOutput:
             status = (
                 f"process {self._share.process} of {self._share.processes} has finished its lines"
             )
-            "lines"
             return say(f"{status}; the last process to finish writes {self._output}")
-        if self._completed:
-            line_count = pluralize(self._completed, "translated line")
-            say(f"{line_count} kept in {self.path}: run the same command again to resume")
+        if kept:
+            say(f"{kept} kept in {self.path}: run the same command again to resume")
         else:
             self.path.unlink(missing_ok=True)
+
+    def _kept_lines(self) -> str:
+        """Return the translated lines in the file, for a message; '' if it has none."""
+        if self._is_reusing:  # an error before the file was read to its end
+            has_lines = os.fstat(self._file.fileno()).st_size > len(self._header)
+            return "translated lines" if has_lines else ""
+        return pluralize(self._completed, "translated line") if self._completed else ""
 
     def _reuse(self, window: Sequence[Line]) -> set[int]:
         """Return the numbers of the finished lines of a window, up to the first bad record."""
@@ -267,8 +273,9 @@ class ResumableOutput:
         )
 
     def _cut(self) -> None:
-        """Truncate the file after the last good record."""
+        """Truncate the file after the last good record; the next ones are written there."""
         self._file.truncate(self._end)
+        self._is_reusing = False
 
     def _write(self, text: bytes) -> None:
         with name_os_errors(str(self.path)):

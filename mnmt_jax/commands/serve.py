@@ -161,12 +161,7 @@ def _load_job(
         retry_pivot=flags.retry_pivot or None,
         lid=flags.lid,
     )
-    if weight := job.decode.source_contrast:
-        raise UserError(
-            f"--run={run}: Decode.source_contrast={weight:g} contrasts sentences with others, "
-            "which a server does not do; add --gin.Decode.source_contrast=0"
-            + (" --gin.Decode.seed=0" if job.decode.seed and not job.decode.temperature else "")
-        )
+    job.refuse_source_contrast(f"--run={run}", "a server")
     return job
 
 

@@ -47,6 +47,8 @@ def read_lines(
     """
     name, number = path or "standard input", 0
     undecodable = EncodingCheck()
+    if path is None and sys.stdin is None:
+        raise UserError("there is no standard input; name a file with --input")
     for number, line in enumerate(text_reader.read_lines(path or sys.stdin.buffer), start=1):
         if not isinstance(line, text_reader.Flaw):
             yield line
@@ -117,6 +119,8 @@ def check_output_file(
 
 def _is_read(path: str, source: str | None) -> bool:
     """Return whether a path is the input file, also through a link."""
+    if source is None and sys.stdin is None:
+        return False
     try:
         status = os.stat(sys.stdin.fileno() if source is None else source)
         return stat.S_ISREG(status.st_mode) and os.path.samestat(status, os.stat(path))

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
 from mnmt_jax.vocabulary.seeded_permutation import hash64
 
 Pair = tuple[str, str]
 _KIND, _TEXT = range(2)  # purposes of a hash, so that the draws are independent
 _LETTERS_PER_TYPO = 40
-_DOTLESS_I = ("az", "tr")
 _TAGS = (
     ("<b>", "</b>"),
     ("<i>", "</i>"),
@@ -36,15 +36,12 @@ _TAGS = (
 
 def lower(pair: Pair, languages: Pair, rng: random.Random) -> Pair:
     """Return the pair with its source in lower case."""
-    source = pair[0]
-    if _has_dotless_i(languages[0]):
-        source = source.replace("I", "ı").replace("İ", "i")
-    return source.lower(), pair[1]
+    return to_lower(pair[0], languages[0]), pair[1]
 
 
 def upper(pair: Pair, languages: Pair, rng: random.Random) -> Pair:
     """Return the pair in upper case."""
-    return _upper(pair[0], languages[0]), _upper(pair[1], languages[1])
+    return to_upper(pair[0], languages[0]), to_upper(pair[1], languages[1])
 
 
 def title(pair: Pair, languages: Pair, rng: random.Random) -> Pair:
@@ -149,16 +146,8 @@ def _below(rng: random.Random, limit: int) -> int:
     return int(rng.random() * limit)
 
 
-def _has_dotless_i(language: str) -> bool:
-    return language.partition("_")[0] in _DOTLESS_I
-
-
-def _upper(text: str, language: str) -> str:
-    return (text.replace("i", "İ") if _has_dotless_i(language) else text).upper()
-
-
 def _title(text: str, language: str) -> str:
-    return " ".join(_upper(word[:1], language) + word[1:] for word in text.split(" "))
+    return " ".join(to_upper(word[:1], language) + word[1:] for word in text.split(" "))
 
 
 def _typo(text: str, rng: random.Random) -> str:

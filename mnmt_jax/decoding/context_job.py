@@ -11,6 +11,7 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.pretrained import PretrainedModel
+from mnmt_jax.decoding.search_settings import length_limit
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names
@@ -131,6 +132,9 @@ class ContextJob(TranslationJob):
         ]
         if not divided:
             return None
+        limited = translation.limited
+        if divided[0][0] is not translation.hypotheses[0] and translation.pivot is None:
+            limited = self._is_limited(divided[0][0], chunk)
         return [
             dataclasses.replace(
                 translation,
@@ -138,6 +142,7 @@ class ContextJob(TranslationJob):
                     Hypothesis(sentences[position], hypothesis.score, (), hypothesis.utility)
                     for hypothesis, sentences in divided
                 ),
+                limited=limited,
                 unknown_characters="".join(
                     character
                     for character in line.text
@@ -146,6 +151,13 @@ class ContextJob(TranslationJob):
             )
             for position, line in enumerate(chunk)
         ]
+
+    def _is_limited(self, hypothesis: Hypothesis, chunk: Sequence[Line]) -> bool:
+        """Return whether a hypothesis of a chunk has the maximum length."""
+        text = self.context.join([line.text for line in chunk])
+        pieces = self.pretrained.vocabulary.encode(text, chunk[0].source_lang)
+        extra = self.pretrained.inference_model.instruction.source_extra
+        return len(hypothesis.tokens) > length_limit(self.decode, len(pieces) + extra)
 
 
 def create_job(

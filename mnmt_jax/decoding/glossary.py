@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +18,12 @@ from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, Term
 from mnmt_jax.decoding.text_parts import is_spaceless
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
+from mnmt_jax.vocabulary.letter_case import has_dotless_i, lower_characters
+from mnmt_jax.vocabulary.normalization import normalize
 
 _FORBIDDEN = "!"
 _SEPARATOR = "|"
+_SPACES = re.compile(" {2,}")
 _MAX_TARGETS = 100  # of a term; each is looked for in each translation
 _REMEDY = "a line is SOURCE<TAB>TARGET, with further targets after |"
 
@@ -137,12 +141,13 @@ class Glossary:
         """Return the terms of a line, the longest ones where several begin.
 
         Args:
-            text: the line.
+            text: the line. It is read as the model does: composed or decomposed characters, and
+                white space of any kind and length, are the same.
             language: code of its language. Terms start and end at the ends of words, except in
                 languages without spaces.
             ignore_case: whether the case of terms does not matter.
         """
-        matches = collections.Counter(self._matches(text, is_spaceless(language), ignore_case))
+        matches = collections.Counter(self._matches(_plain(text), language, ignore_case))
         entries = [*self._everywhere, *matches]
         if not entries:
             return NO_TERMS
@@ -152,53 +157,73 @@ class Glossary:
         forbidden = dict.fromkeys(text for entry in entries for text in entry.forbidden)
         return LineTerms(required, tuple(forbidden))
 
-    def _matches(self, text: str, spaceless: bool, ignore_case: bool) -> Iterator[GlossaryEntry]:
-        lower, start = _lower(text), 0
+    def _matches(self, text: str, language: str, ignore_case: bool) -> Iterator[GlossaryEntry]:
+        index, spaceless = self._index(language), is_spaceless(language)
+        lower, start = lower_characters(text, language), 0
+
+        def find_longest() -> tuple[GlossaryEntry | None, int]:
+            for length in index.lengths.get(lower[start], ()):
+                stop = start + length
+                if stop <= len(text) and (spaceless or _is_boundary(text, stop)):
+                    entry = index.find(text[start:stop], lower[start:stop], ignore_case)
+                    if entry is not None:
+                        return entry, length
+            return None, 1
+
         while start < len(text):
-            entry = None
+            length = 1
             if spaceless or _is_boundary(text, start):
-                entry = self._longest_at(start, text, lower, spaceless, ignore_case)
-            if entry is not None:
-                yield entry
-            start += len(entry.source) if entry else 1
-
-    def _longest_at(
-        self, start: int, text: str, lower: str, spaceless: bool, ignore_case: bool
-    ) -> GlossaryEntry | None:
-        """Return the longest entry that begins at a position; None if there is none."""
-        for length in self._lengths.get(lower[start], ()):
-            stop = start + length
-            if stop <= len(text) and (spaceless or _is_boundary(text, stop)):
-                entry = self._find(text[start:stop], lower[start:stop], ignore_case)
+                entry, length = find_longest()
                 if entry is not None:
-                    return entry
-        return None
+                    yield entry
+            start += length
 
-    def _find(self, text: str, lower: str, ignore_case: bool) -> GlossaryEntry | None:
-        """Return the entry of a text; one in lower case is also meant in other cases."""
-        entry = self._by_source.get(text) or self._by_source.get(lower)
-        return self._by_lower.get(lower) if entry is None and ignore_case else entry
+    def _index(self, language: str) -> _Index:
+        """Return the entries by their sources in the lower case of a language."""
+        key = has_dotless_i(language)
+        if key not in self._indexes:
+            self._indexes[key] = _Index.of(self.entries, language)
+        return self._indexes[key]
+
+    @functools.cached_property
+    def _indexes(self) -> dict[bool, _Index]:
+        return {}
 
     @functools.cached_property
     def _everywhere(self) -> tuple[GlossaryEntry, ...]:
         return tuple(entry for entry in self.entries if not entry.source)
 
-    @functools.cached_property
-    def _by_source(self) -> dict[str, GlossaryEntry]:
-        return {entry.source: entry for entry in self.entries}
 
-    @functools.cached_property
-    def _by_lower(self) -> dict[str, GlossaryEntry]:
-        return {_lower(entry.source): entry for entry in self.entries}
+@dataclasses.dataclass(frozen=True)
+class _Index:
+    """Entries by their sources, as `_plain` writes them.
 
-    @functools.cached_property
-    def _lengths(self) -> dict[str, list[int]]:
-        """Lengths of sources by their first character, the longest first."""
+    Attributes:
+        by_source: by the source.
+        by_lower: by the source in lower case.
+        lengths: lengths of sources by their first character in lower case, the longest first.
+    """
+
+    by_source: dict[str, GlossaryEntry]
+    by_lower: dict[str, GlossaryEntry]
+    lengths: dict[str, list[int]]
+
+    @classmethod
+    def of(cls, entries: Iterable[GlossaryEntry], language: str) -> _Index:
+        """Return the index of entries for texts of a language."""
+        by_source = {_plain(entry.source).strip(): entry for entry in entries}
+        by_source.pop("", None)
+        by_lower = {lower_characters(text, language): one for text, one in by_source.items()}
         lengths: dict[str, set[int]] = {}
-        for entry in self.entries:
-            if entry.source:
-                lengths.setdefault(_lower(entry.source[0]), set()).add(len(entry.source))
-        return {first: sorted(values, reverse=True) for first, values in lengths.items()}
+        for lower in by_lower:
+            lengths.setdefault(lower[0], set()).add(len(lower))
+        longest_first = {first: sorted(them, reverse=True) for first, them in lengths.items()}
+        return cls(by_source, by_lower, longest_first)
+
+    def find(self, text: str, lower: str, ignore_case: bool) -> GlossaryEntry | None:
+        """Return the entry of a text; one in lower case is also meant in other cases."""
+        entry = self.by_source.get(text) or self.by_source.get(lower)
+        return self.by_lower.get(lower) if entry is None and ignore_case else entry
 
 
 GlossaryLike = Glossary | Mapping[str, str | Sequence[str]] | str | Path
@@ -237,9 +262,9 @@ def _parse_lines(text: str, name: str) -> Iterator[GlossaryEntry]:
         yield entry
 
 
-def _lower(text: str) -> str:
-    """Return a text in lower case, character by character, so that positions stay."""
-    return "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+def _plain(text: str) -> str:
+    """Return a text as vocabularies read it: normalised, with single spaces."""
+    return _SPACES.sub(" ", normalize(text))
 
 
 def _is_boundary(text: str, position: int) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mnmt_jax.decoding.contrastive_decoding import language_contrast_weights
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.guards import TranslationChecker
+from mnmt_jax.decoding.search_settings import without_source_contrast
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.vocabulary.language_codes import find_code, match_code
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
@@ -145,6 +146,6 @@ def _with_language_contrast(job: TranslationJob, languages: Sequence[str]) -> Tr
     )
     weight = min(max(decode.language_contrast, _LANGUAGE_CONTRAST), _MAX_CONTRAST / len(names))
     changed = dataclasses.replace(
-        decode, source_contrast=0.0, language_contrast=weight, contrast_languages=names
+        without_source_contrast(decode), language_contrast=weight, contrast_languages=names
     )
     return dataclasses.replace(job, decode=changed, retry=None)

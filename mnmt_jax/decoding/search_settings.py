@@ -131,6 +131,12 @@ def greedy_settings(decode: Decode) -> Decode:
     return dataclasses.replace(decode, beam_size=1, **plain)
 
 
+def without_source_contrast(decode: Decode) -> Decode:
+    """Return settings without source contrast, and without a seed that nothing else uses."""
+    seed = decode.seed if decode.method == "sample" else _DEFAULTS.seed
+    return dataclasses.replace(decode, source_contrast=0.0, seed=seed)
+
+
 def override_decode(decode: Decode, **settings: Any) -> Decode:
     """Return settings with other values of some fields.
 

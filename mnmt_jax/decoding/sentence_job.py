@@ -21,6 +21,7 @@ from mnmt_jax.decoding.translate_lines import LINE_BREAKS, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 
 _WINDOW_SIZE = 512
+_TEXT_STRIDE = 1_327_385_765  # modulo 2**31, two million multiples are 1,073 or more apart
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,11 +73,17 @@ class SentenceJob(TranslationJob):
 
         Args:
             texts: the texts.
-            first_number: number of the first sentence; seeds sampling.
+            first_number: number of the first text; seeds sampling.
         """
 
         def translate(lines: Sequence[LineOfText]) -> list[Translation]:
-            numbered = [line.numbered(first_number + n) for n, line in enumerate(lines)]
+            numbered = [
+                line.numbered(
+                    first_number + n,
+                    sampling_index=_sampling_index(first_number + line.text_index, line.index),
+                )
+                for n, line in enumerate(lines)
+            ]
             contrasted = list(with_contrast_sources(numbered, self.decode))
             completed = super(SentenceJob, self).as_completed(contrasted)
             translations = {line.number: translation for line, translation in completed}
@@ -104,6 +111,14 @@ class SentenceJob(TranslationJob):
         return dataclasses.replace(
             joined, missing_terms=result.missing_terms, forbidden_terms=result.forbidden_terms
         )
+
+
+def _sampling_index(number: int, index: int) -> int:
+    """Return what seeds the sampling of a sentence, from the numbers of its text and in the text.
+
+    Sentences of two million texts of up to 1,000 sentences have different ones.
+    """
+    return (number * _TEXT_STRIDE + index) % 2**31
 
 
 def run_steps(

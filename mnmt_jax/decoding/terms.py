@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
 import unicodedata
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnmt_jax.decoding.search_terms import SearchTerms
+from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _BEFORE = "("  # separates a term from the space mark that precedes the first word of a text
@@ -140,19 +142,23 @@ def search_terms(encoded: Sequence[EncodedTerms], size: int) -> SearchTerms:
     return SearchTerms(tokens, counts, shape.alternatives)
 
 
-def missing_terms(terms: LineTerms, text: str, *, ignore_case: bool = False) -> tuple[str, ...]:
+def missing_terms(
+    terms: LineTerms, text: str, language: str, *, ignore_case: bool = False
+) -> tuple[str, ...]:
     """Return the sources of required terms that a translation lacks, or has too rarely.
 
     Args:
         terms: the terms.
         text: the translation.
+        language: code of its language.
         ignore_case: whether case does not matter. Otherwise the first letter may be a capital.
     """
     if not terms.required:
         return ()
-    text = _comparable(text, ignore_case)
+    comparable = functools.partial(_comparable, language=language, ignore_case=ignore_case)
+    text = comparable(text)
     forms = [
-        [_comparable(form, ignore_case) for target in term.targets for form in _cased(target)]
+        [comparable(form) for target in term.targets for form in _cased(target, language)]
         for term in terms.required
     ]
     counts = with_contained(forms, [term.count for term in terms.required], count_texts)
@@ -164,23 +170,24 @@ def missing_terms(terms: LineTerms, text: str, *, ignore_case: bool = False) -> 
 
 
 def present_forbidden_terms(
-    terms: LineTerms, text: str, *, ignore_case: bool = False
+    terms: LineTerms, text: str, language: str, *, ignore_case: bool = False
 ) -> tuple[str, ...]:
-    """Return the forbidden texts that a translation has; case as in `missing_terms`."""
+    """Return the forbidden texts that a translation has; arguments as in `missing_terms`."""
     if not terms.forbidden:
         return ()
-    text = _comparable(text, ignore_case)
+    comparable = functools.partial(_comparable, language=language, ignore_case=ignore_case)
+    text = comparable(text)
     return tuple(
         one
         for one in terms.forbidden
-        if any(_comparable(form, ignore_case) in text for form in _cased(one))
+        if any(comparable(form) in text for form in _cased(one, language))
     )
 
 
-def _comparable(text: str, ignore_case: bool) -> str:
+def _comparable(text: str, *, language: str, ignore_case: bool) -> str:
     """Return a text in the form that vocabularies write, NFKC."""
     text = unicodedata.normalize("NFKC", text)
-    return text.lower() if ignore_case else text
+    return to_lower(text, language) if ignore_case else text
 
 
 def with_contained(
@@ -230,7 +237,7 @@ def _sequences(
     sequences = dict.fromkeys(
         sequence
         for text in texts
-        for form in _cased(text)
+        for form in _cased(text, language)
         for sequence in _encode(form, vocabulary, language)
     )
     return tuple(
@@ -248,9 +255,9 @@ def _encode(text: str, vocabulary: Vocabulary, language: str) -> Iterator[tuple[
         yield inside[len(bracket) :]
 
 
-def _cased(text: str) -> tuple[str, ...]:
+def _cased(text: str, language: str) -> tuple[str, ...]:
     """Return a text, and the text with its first letter as a capital if that differs."""
-    capitalized = text[:1].upper() + text[1:]
+    capitalized = to_upper(text[:1], language) + text[1:]
     return (text,) if capitalized == text else (text, capitalized)
 
 

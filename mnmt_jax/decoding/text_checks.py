@@ -87,7 +87,7 @@ def join_pieces(text: str, pieces: Sequence[Translation], length_penalty: float)
     """
     best = [piece.hypotheses[0] for piece in pieces if piece.hypotheses]
     tokens = tuple(token for hypothesis in best for token in hypothesis.tokens)
-    total = sum(one.score * len(one.tokens) ** length_penalty for one in best)
+    total = sum(one.score * len(one.tokens) ** length_penalty for one in best if one.tokens)
     score = total / len(tokens) ** length_penalty if tokens else 0.0
     pivots = [piece.pivot for piece in pieces if piece.pivot is not None]
     return Translation(

@@ -36,6 +36,7 @@ from mnmt_jax.decoding.text_parts import (
 )
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
 
 _LEAST_CAPITALS = 2  # letters of a sentence in capitals
 
@@ -135,6 +136,7 @@ class LineOfText:
         aligned: whether its translation is aligned to it.
         terms: texts that the translation must or must not have.
         index: index among the lines of its text that are translated together, from 0.
+        text_index: index of its text among those that are translated together, from 0.
     """
 
     text: str
@@ -143,6 +145,7 @@ class LineOfText:
     aligned: bool = False
     terms: LineTerms = NO_TERMS
     index: int = 0
+    text_index: int = 0
 
     def numbered(self, number: int, *, sampling_index: int | None = None) -> Line:
         """Return the line with a number, as jobs take it; arguments as of `Line`."""
@@ -198,9 +201,11 @@ def _translate(
 ) -> Generator[list[LineOfText], Sequence[Translation], None]:
     """Translate the sentences of each text."""
     lines: list[LineOfText] = []
-    for sentences in by_text:
+    for t, sentences in enumerate(by_text):
         of_text = [line for sentence in sentences for line in sentence.lines()]
-        lines += (dataclasses.replace(line, index=n) for n, line in enumerate(of_text))
+        lines += (
+            dataclasses.replace(line, index=n, text_index=t) for n, line in enumerate(of_text)
+        )
     translations = iter((yield lines) if lines else ())
     for sentence in itertools.chain(*by_text):
         sentence.take(translations)
@@ -221,7 +226,7 @@ class _Sentence:
         self._text, self._fits, self._aligned = text, fits, aligned
         self._is_capitals = _is_capitals(self.source)
         self._pieces = self._fitting(
-            [(_true_case(self.source) if self._is_capitals else self.source, "")]
+            [(_true_case(self.source, text.source) if self._is_capitals else self.source, "")]
         )
         self._translations: tuple[Translation, ...] = ()
         self._is_split = False
@@ -296,7 +301,8 @@ class _Sentence:
             leading, _, trailing = split_spaces(piece)
             text += leading + next(translations) + trailing + after
         if self._is_capitals:
-            text = change_around_placeholders(text, str.upper)
+            target = self._text.target
+            text = change_around_placeholders(text, lambda part: to_upper(part, target))
         return text
 
     def alignment(self) -> Alignment | None:
@@ -310,13 +316,14 @@ class _Sentence:
 
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation."""
-        text, terms, ignore_case = self.translated(), self._terms(self.source), self._is_capitals
+        text, terms = self.translated(), self._terms(self.source)
+        language, ignore_case = self._text.target, self._is_capitals
         return SentenceTranslation(
             self.source,
             text,
             self._translations,
-            missing_terms(terms, text, ignore_case=ignore_case),
-            present_forbidden_terms(terms, text, ignore_case=ignore_case),
+            missing_terms(terms, text, language, ignore_case=ignore_case),
+            present_forbidden_terms(terms, text, language, ignore_case=ignore_case),
         )
 
     def restored(self, text: str) -> str:
@@ -389,12 +396,12 @@ def _is_capitals(sentence: str) -> bool:
     return outside.isupper() and sum(map(str.isalpha, outside)) >= _LEAST_CAPITALS
 
 
-def _true_case(sentence: str) -> str:
+def _true_case(sentence: str, language: str) -> str:
     """Return a sentence in lower case around placeholders, with a capital at its start."""
-    lower = change_around_placeholders(sentence, str.lower)
+    lower = change_around_placeholders(sentence, lambda text: to_lower(text, language))
     (start, _), *_ = split_at_placeholders(lower)
     letters = [index for index, character in enumerate(start) if character.isalpha()]
     if not letters:  # it starts with a placeholder
         return lower
     first = letters[0]
-    return lower[:first] + lower[first].upper() + lower[first + 1 :]
+    return lower[:first] + to_upper(lower[first], language) + lower[first + 1 :]

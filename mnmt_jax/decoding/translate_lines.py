@@ -197,8 +197,8 @@ def to_translation(
         encoded.truncated,
         limited,
         unknown_characters=encoded.unknown,
-        missing_terms=missing_terms(line.terms, text),
-        forbidden_terms=present_forbidden_terms(line.terms, text),
+        missing_terms=missing_terms(line.terms, text, line.target_lang),
+        forbidden_terms=present_forbidden_terms(line.terms, text, line.target_lang),
     )
 
 

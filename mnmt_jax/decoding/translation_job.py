@@ -22,6 +22,7 @@ from mnmt_jax.decoding.search_settings import (
     describe_search,
     override_decode,
     with_beam_size,
+    without_source_contrast,
 )
 from mnmt_jax.decoding.terms import NO_TERMS
 from mnmt_jax.decoding.translate_lines import Translation, translate_lines
@@ -152,6 +153,24 @@ class TranslationJob:
     def contrasts_lines(self) -> bool:
         """Whether lines are contrasted with other lines."""
         return self.decode.source_contrast > 0
+
+    def refuse_source_contrast(self, flag: str, user: str) -> None:
+        """Check that sentences are not contrasted with others.
+
+        Args:
+            flag: the flag that named the run, with its value.
+            user: what does not draw others, for the error.
+
+        Raises:
+            UserError: if they are.
+        """
+        if weight := self.decode.source_contrast:
+            has_unused_seed = without_source_contrast(self.decode).seed != self.decode.seed
+            raise UserError(
+                f"{flag}: Decode.source_contrast={weight:g} contrasts sentences with others, which "
+                f"{user} does not do; add --gin.Decode.source_contrast=0"
+                + (" --gin.Decode.seed=0" if has_unused_seed else "")
+            )
 
     @property
     def window_size(self) -> int:

@@ -158,23 +158,35 @@ def load_evaluated_model(
         metrics_file=run_dir.metrics_file,
         vocabulary=translator.vocabulary,
         decoding_overrides={**overrides, **extra_settings},
-        check_directions=functools.partial(_warn_of_untrained_reverse, job.decode.utility, trained),
+        check_directions=functools.partial(_warn_of_untrained_reverse, job, trained),
     )
     return evaluated_model, translator.languages
 
 
 def _warn_of_untrained_reverse(
-    utility: str, trained: frozenset[Direction] | None, directions: Sequence[Direction]
+    job: TranslationJob, trained: frozenset[Direction] | None, directions: Sequence[Direction]
 ) -> None:
     """Warn if translations are ranked by directions that the model was not trained on."""
-    if utility != "backward" or trained is None:
+    if job.decode.utility != "backward" or trained is None:
         return
-    reverse = [(target, source) for source, target in directions]
+    reverse = dict.fromkeys(
+        (target, source)
+        for pair in directions
+        for source, target in _searched_directions(job, pair)
+    )
     if untrained := ["-".join(pair) for pair in reverse if pair not in trained]:
         warn(
             f"Decode.utility='backward' ranks by {join_names(untrained, shown=4)}, which the model "
             "was not trained on"
         )
+
+
+def _searched_directions(job: TranslationJob, direction: Direction) -> list[Direction]:
+    """Return the directions of the searches that translate a direction."""
+    source, target = direction
+    if job.pivot is None or job.pivot in direction:
+        return [direction]
+    return [(source, job.pivot), (source if job.pivot_prompt else job.pivot, target)]
 
 
 def _translated_sentence(translation: Translation) -> TranslatedSentence:

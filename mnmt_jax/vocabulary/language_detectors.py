@@ -68,7 +68,9 @@ class LanguageDetector:
             The label and its probability among these languages. If they have less than a tenth of
             the probability of all, the result of `best`.
         """
-        ranked = self.rank(text.lower() if text.isupper() else text, _ALL_LABELS)
+        if text.isupper():
+            text = text.replace("İ", "i").lower()  # else i with a dot too many
+        ranked = self.rank(text, _ALL_LABELS)
         expected = [(label, probability) for label, probability in ranked if label in labels]
         total = sum(probability for _, probability in expected)
         if total < _LEAST_SHARE * sum(probability for _, probability in ranked):

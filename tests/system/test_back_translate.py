@@ -211,6 +211,8 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
             ("--workdir={straight}", "--gin.Decode.max_length=5", "--gin.Optimizer.eps=1e-4"),
             "other settings .Optimizer.eps, max_length.; use",
         ),
+        (("--output=x", "--gin.Decode.source_contrast=0.5"), "add --gin.Decode.source_contrast=0$"),
+        (("--workdir=x", "--gin.Decode.source_contrast=0.5"), "which back-translation does not do"),
         (("--output=x", "--gin.Train.steps=3"), "--output does not train; omit the flag"),
         (("--workdir={made}",), "--workdir=.*: already exists; choose another folder"),
         (("--workdir=x", "--run=nowhere"), "nowhere/config.gin: no such file; name a run"),

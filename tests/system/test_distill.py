@@ -205,6 +205,12 @@ def test_sources_longer_than_the_largest_bucket_are_left_out(made, monkeypatch, 
         (("de-nl=first",), (), "--teacher=de-nl=.*'nl', which is not among"),
         (("nowhere",), (), "nowhere/config.gin: no such file; name a run"),
         (("first",), ("--gin.Train.steps=3",), "this command does not train; omit the flag"),
+        (
+            ("first",),
+            ("--gin.Decode.source_contrast=0.5", "--gin.Decode.seed=3"),
+            "--teacher=.*: Decode.source_contrast=0.5 contrasts sentences with others, which "
+            "distillation .*; add --gin.Decode.source_contrast=0 --gin.Decode.seed=0$",
+        ),
         (("first",), ("--num_processes=2",), "--process_id is missing beside the other flags"),
     ],
 )

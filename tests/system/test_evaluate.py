@@ -270,3 +270,8 @@ def test_reranking_by_an_untrained_direction_is_a_warning(folder, capfd):
         model, _ = load_evaluated_model(folder / "tiny", bindings=bindings, beam_size=2)
         model.check_directions([("en", "de"), ("en", "fr"), ("de", "en")])
         assert expected in (text := capfd.readouterr().err) and bool(expected) == bool(text)
+    model, _ = load_evaluated_model(
+        folder / "tiny", bindings=["Decode.utility='backward'"], beam_size=2, pivot="en"
+    )
+    model.check_directions([("de", "fr"), ("de", "en")])
+    assert "ranks by fr-en, which" in capfd.readouterr().err  # and by en-de, of each first search

@@ -131,6 +131,29 @@ def test_lines_of_a_chunk_with_other_sentences_are_translated_alone(
     assert [h.score for h in completed[3].hypotheses] == [-1, -2]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "options", "limited"),
+    [
+        ((12, 5), {}, False),
+        ((5, 12), {}, True),
+        ((12, 11), {}, False),
+        ((5, 11), {"max_length_per_source": 0.1}, True),
+        ((12, 10), {"max_length_per_source": 0.1}, False),
+    ],
+)
+def test_only_lines_of_the_chosen_hypothesis_of_maximum_length_are_limited(
+    translator, lengths, options, limited
+):
+    """The first hypothesis has another number of sentences than the chunk."""
+    job = job_of(translator, **options)
+    chunk = list(job.number_lines(["one", "two"], source="en", target="de"))
+    texts = zip(("A", "A|B"), lengths, strict=True)
+    hypotheses = (Hypothesis(text, -1.0, (3,) * length) for text, length in texts)
+    translation = Translation(tuple(hypotheses), limited=not limited)
+    parts = job._divide(translation, chunk)
+    assert [(part.text, part.limited) for part in parts] == [("A", limited), ("B", limited)]
+
+
 def test_the_only_line_of_a_chunk_is_marked_in_a_document_of_several(translator, searched):
     longest = " ".join(["one"] * 12)
     lines = ["one", "two", "one | two", longest, "", "", "river", "", "one | two"]

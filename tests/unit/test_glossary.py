@@ -1,6 +1,7 @@
 """Glossaries: their files, the terms of a text, and what translations lack."""
 
 import time
+import unicodedata
 
 import pytest
 
@@ -60,6 +61,26 @@ def test_combining_marks_belong_to_a_word():
     assert _counts({"फ़ाइल": "file"}, "फ़ाइलें फ़ाइल", "hi") == {"फ़ाइल": 1}
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["my résumé", "my re\u0301sume\u0301", "the file\u00a0name", "the file \t name", "FILE\nNAME"],
+)
+@pytest.mark.parametrize("change", [str, lambda text: unicodedata.normalize("NFD", text)])
+def test_terms_are_found_in_text_that_the_model_reads_alike(text, change):
+    glossary = {change("résumé"): "Lebenslauf", "file\u00a0 name": "Dateiname", "\u200b": "nichts"}
+    expected = change("résumé") if "my" in text else "file\u00a0 name"
+    assert _counts(glossary, text) == {expected: 1}
+
+
+@pytest.mark.parametrize("language", ["tr", "az_Latn"])
+def test_lower_case_terms_are_meant_in_the_cases_of_the_language(language):
+    glossary = {"ışık": "light", "iyi": "good", "İzmir": "Izmir"}
+    assert _counts(glossary, "İyi IŞIK ışık", language) == {"iyi": 1, "ışık": 2}
+    assert _counts(glossary, "Iyi işik izmir", language) == {}
+    assert _counts(glossary, "izmir", language, ignore_case=True) == {"İzmir": 1}
+    assert _counts(glossary, "Iyi", "en") == {"iyi": 1}
+
+
 def test_a_change_of_length_in_lower_case_does_not_move_terms():
     assert _counts({"file": "Datei"}, "İİİ file İ") == {"file": 1}
 
@@ -75,7 +96,7 @@ def test_large_glossaries_and_many_terms_take_little_time():
     text = " ".join(f"a{n}" for n in range(3000))
     start = time.process_time()
     terms = glossary.terms_of(text, "en")
-    assert len(terms.required) == 3000 and len(missing_terms(terms, "b b")) == 0
+    assert len(terms.required) == 3000 and len(missing_terms(terms, "b b", "de")) == 0
     assert encode_terms(terms, vocabulary(), "de") is not None
     assert time.process_time() - start < 2
 
@@ -84,7 +105,7 @@ def test_many_targets_of_many_terms_take_little_time():
     targets = [tuple(f"w{n}x{m}" for m in range(100)) for n in range(64)]
     terms = LineTerms(tuple(Term(f"s{n}", texts) for n, texts in enumerate(targets)))
     start = time.process_time()
-    assert missing_terms(terms, "w7x3") == tuple(f"s{n}" for n in range(64) if n != 7)
+    assert missing_terms(terms, "w7x3", "de") == tuple(f"s{n}" for n in range(64) if n != 7)
     assert time.process_time() - start < 1
 
 
@@ -155,30 +176,39 @@ def test_the_digest_is_that_of_the_entries(tmp_path):
 )
 def test_missing_terms_are_counted_outside_of_longer_ones(text, missing):
     terms = LineTerms((Term("file manager", ("Dateimanager",)), Term("file", ("Datei", "Akte"))))
-    assert missing_terms(terms, text) == missing
+    assert missing_terms(terms, text, "de") == missing
 
 
 def test_terms_with_one_translation_need_it_as_often():
     terms = LineTerms((Term("file", ("Datei",)), Term("document", ("Datei",))))
-    assert missing_terms(terms, "Datei") == ("file", "document")
-    assert missing_terms(terms, "Datei, Datei") == ()
+    assert missing_terms(terms, "Datei", "de") == ("file", "document")
+    assert missing_terms(terms, "Datei, Datei", "de") == ()
 
 
 def test_the_first_letter_of_a_term_may_be_a_capital():
     terms = LineTerms((Term("print", ("drucken",)),), ("sie",))
-    assert missing_terms(terms, "Drucken") == ()
-    assert missing_terms(terms, "DRUCKEN") == ("print",)
-    assert missing_terms(terms, "DRUCKEN", ignore_case=True) == ()
-    assert present_forbidden_terms(terms, "Sie SIE") == ("sie",)
-    assert present_forbidden_terms(terms, "SIE") == ()
-    assert present_forbidden_terms(terms, "SIE", ignore_case=True) == ("sie",)
+    assert missing_terms(terms, "Drucken", "de") == ()
+    assert missing_terms(terms, "DRUCKEN", "de") == ("print",)
+    assert missing_terms(terms, "DRUCKEN", "de", ignore_case=True) == ()
+    assert present_forbidden_terms(terms, "Sie SIE", "de") == ("sie",)
+    assert present_forbidden_terms(terms, "SIE", "de") == ()
+    assert present_forbidden_terms(terms, "SIE", "de", ignore_case=True) == ("sie",)
+
+
+def test_capitals_of_terms_are_those_of_the_language():
+    terms = LineTerms((Term("good", ("iyi",)),), ("ışık",))
+    assert missing_terms(terms, "İyi günler", "tr") == ()
+    assert missing_terms(terms, "Iyi günler", "tr") == ("good",)
+    assert missing_terms(terms, "İYİ", "az", ignore_case=True) == ()
+    assert present_forbidden_terms(terms, "IŞIK", "tr", ignore_case=True) == ("ışık",)
+    assert present_forbidden_terms(terms, "Işık", "tr") == ("ışık",)
 
 
 def test_compatible_characters_are_equal():
     """SentencePiece writes NFKC: three dots for an ellipsis."""
     terms = LineTerms((Term("more", ("mehr\u2026",)),), ("\uff21",))
-    assert missing_terms(terms, "mehr...") == ()
-    assert present_forbidden_terms(terms, "A") == ("\uff21",)
+    assert missing_terms(terms, "mehr...", "de") == ()
+    assert present_forbidden_terms(terms, "A", "de") == ("\uff21",)
 
 
 def test_the_tokens_of_a_term_are_those_at_the_start_and_inside_of_a_word():
@@ -201,7 +231,7 @@ def test_terms_that_cannot_be_encoded_are_left_out_but_reported():
     vocab = vocabulary()
     terms = LineTerms((Term("x", ("\u4e00",)), Term("y", ("haus " * 17,))), ("\u4e00",))
     assert encode_terms(terms, vocab, "de") is None
-    assert missing_terms(terms, "nothing") == ("x", "y")
+    assert missing_terms(terms, "nothing", "de") == ("x", "y")
 
 
 def test_too_many_terms_are_bounded():

@@ -200,3 +200,11 @@ def test_pieces_of_a_sentence_are_joined():
     joined = join_pieces("a b", pieces, 1.0)
     assert joined.score == pytest.approx(-2 / 3) and joined.limited and joined.retried == "pivot"
     assert join_pieces("", [], 1.0).retried is None
+
+
+def test_a_piece_without_tokens_has_no_part_in_the_score():
+    """A sentence of characters that are copied, for a length penalty below 0."""
+    copied = Translation((Hypothesis("漢字", 0.0, ()),))
+    joined = join_pieces("漢字 a", [copied, translation("a")], -1.0)
+    assert joined.score == pytest.approx(-0.5)
+    assert join_pieces("漢字", [copied], -1.0).score == 0.0

@@ -157,6 +157,14 @@ def test_the_best_of_some_languages_has_its_probability_among_them():
     assert detector.best("x") == detector.best_among("x", {"de"}) == ("", 0.0)
 
 
+def test_capitals_are_read_in_lower_case_without_a_dot_too_many():
+    read: list[str] = []
+    detector = LanguageDetector("made", "made|1", lambda text, count: read.append(text) or [])
+    detector.best_among("İYİ GÜNLER", {"tr"})
+    detector.best_among("İyi günler", {"tr"})
+    assert read == ["iyi günler", "İyi günler"]
+
+
 def test_short_text_and_capitals_are_detected_better_among_some_languages():
     detector = find_detector("lid.176")
     assert detector.best("Dankeschön")[1] < detector.best_among("Dankeschön", {"en", "de"})[1]

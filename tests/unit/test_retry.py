@@ -12,6 +12,7 @@ from mnmt_jax.commands import translate as command_module
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.decoding import guards, retry, translation_job
 from mnmt_jax.decoding.retry import CONTRAST, PIVOT, Retry
+from mnmt_jax.decoding.search_settings import make_search
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
@@ -99,6 +100,15 @@ def test_contrasts_of_the_settings_are_kept():
     decode = Retry.create(job, DETECTOR).attempts[0].job.decode
     assert (decode.source_contrast, decode.language_contrast) == (0.0, 0.45)
     assert decode.contrast_languages == ("de", "source")
+
+
+@pytest.mark.parametrize(("temperature", "seed"), [(0.0, 0), (1.0, 5)])
+def test_a_seed_of_contrast_lines_alone_is_not_of_the_further_search(temperature, seed):
+    settings = {"source_contrast": 0.3, "temperature": temperature, "seed": 5}
+    job = TranslationJob.create(made_translator(), **settings)
+    for search in Retry.create(job, DETECTOR).attempts:
+        make_search(search.job.decode)
+    assert Retry.create(job, DETECTOR).attempts[0].job.decode.seed == seed
 
 
 def test_provenance_names_the_retry():

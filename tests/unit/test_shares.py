@@ -150,6 +150,45 @@ def test_finished_lines_are_flushed_to_disk_at_once(tmp_path):
     assert kept == b'{"made_by": {"a": 1}}\nrecord\n'
 
 
+def interrupted(count: int):
+    """Yield lines, then raise as a slow input with Ctrl-C, or a bad line, does."""
+    yield from lines(count)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("read", [None, 0, 3, WINDOW + 3])
+def test_an_error_before_finished_lines_are_read_keeps_them(read, tmp_path, capsys):
+    output, kept = tmp_path / "out", tmp_path / "out.unfinished"
+
+    def translate(window, /, *, done):
+        for line in window:
+            if line.number == 2 * WINDOW + 3:
+                raise KeyboardInterrupt
+            yield line, Translation((Hypothesis(line.text.upper(), -1.0, (2,)),))
+
+    with pytest.raises(KeyboardInterrupt), ResumableOutput(str(output), {"a": 1}, WINDOW) as first:
+        first.finish(lines(21), translate, lambda done: None)
+    content = kept.read_bytes()
+    assert "19 translated lines kept in" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt), ResumableOutput(str(output), {"a": 1}, WINDOW) as again:
+        if read is None:
+            raise KeyboardInterrupt
+        again.finish(interrupted(read), translate, lambda done: None)
+    assert kept.read_bytes() == content
+    assert f"translated lines kept in {kept}: run the same" in capsys.readouterr().err
+    assert work(output, WorkShard()) and output.read_text() == expected(21)
+    assert "resumes after 19 lines" in capsys.readouterr().err
+
+
+def test_an_error_before_the_first_line_leaves_no_file(tmp_path):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ResumableOutput(str(tmp_path / "out"), {"a": 1}, WINDOW) as unfinished,
+    ):
+        unfinished.finish(interrupted(3), lambda window, done: iter(()), lambda done: None)
+    assert list(tmp_path.iterdir()) == []
+
+
 def compete(folder: Path, processes: int, rounds: int) -> None:
     """Run processes that end together, or kill and restart one, alternately."""
 

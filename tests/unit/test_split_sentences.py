@@ -116,6 +116,21 @@ def test_a_stopped_command_continues_after_its_last_window(command, monkeypatch,
     assert windows == [[0, 1], [2, 3], [4, 5], [4, 5]]
 
 
+def test_no_two_sentences_are_sampled_with_one_seed(run, monkeypatch):
+    seeds, draw = [], sentence_job.with_contrast_sources
+
+    def record(lines, decode):
+        seeds.extend(line.seed for line in lines)
+        return draw(lines, decode)
+
+    monkeypatch.setattr(sentence_job, "with_contrast_sources", record)
+    monkeypatch.setattr(sentence_job, "_WINDOW_SIZE", 2)
+    job = SentenceJob.create(Translator.load(run))
+    lines = job.number_lines(["one. two. three.", "house. river."] * 2, source="en", target="de")
+    assert len(list(job.in_order(lines))) == 4
+    assert len(set(seeds)) == len(seeds) == 10
+
+
 def test_several_processes_are_refused(command):
     with pytest.raises(
         UserError, match="--split_sentences translates in one process; leave --num_processes out"

@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from mnmt_jax.commands.text_files import check_input_file
+from mnmt_jax.commands.text_files import check_input_file, check_output_file
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import corpus as corpus_module
 from mnmt_jax.data.encodings import guess_narrow_encoding, guess_wide_encoding
@@ -71,6 +71,13 @@ def test_a_pipe_is_read_by_its_name(compress):
         assert list(input_lines(f"/dev/fd/{reader}")) == ["in 3 Tagen", "vor 2 Tagen"]
     finally:
         os.close(reader)
+
+
+def test_a_closed_standard_input_is_one_error_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)  # as after <&-
+    check_output_file(str(tmp_path / "out"), None)
+    with pytest.raises(UserError, match="^there is no standard input; name a file with --input$"):
+        list(input_lines(None))
 
 
 def test_invalid_utf16_is_a_bad_line():

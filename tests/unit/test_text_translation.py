@@ -89,6 +89,20 @@ def test_capitals_are_translated_in_lower_case_and_returned_as_capitals():
 
 
 @pytest.mark.parametrize(
+    ("source", "target", "text", "line", "answer", "translation"),
+    [
+        ("tr", "en", "DİKKAT: ISLAK ZEMİN", "Dikkat: ıslak zemin", "Wet floor", "WET FLOOR"),
+        ("tur_Latn", "en", "İYİ GÜNLER", "İyi günler", "Good day", "GOOD DAY"),
+        ("az_Latn", "de", "IŞIK {i} VAR", "Işık {i} var", "Es {i} ist da", "ES {i} IST DA"),
+        ("en", "tr", "GOOD LIGHT", "Good light", "iyi ışık", "İYİ IŞIK"),
+    ],
+)
+def test_capitals_with_and_without_a_dot(source, target, text, line, answer, translation):
+    result, steps = translate(text, {line: answer}.__getitem__, source=source, target=target)
+    assert steps == [[line]] and result.text == translation
+
+
+@pytest.mark.parametrize(
     ("text", "line", "translation"),
     [
         ("PRESS {key} NOW", "Press {key} now", "SO PRESS {key} NOW"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.commands import translate
+from mnmt_jax.commands import document_translation, translate
 from mnmt_jax.commands.document_translation import warn_of_terms
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_translation import SentenceTranslation, TextTranslation
@@ -49,6 +49,16 @@ def test_a_document_is_translated_as_its_texts(run, command, capsys):
     assert text != "one two"
     assert paragraphs(output.read_bytes(), DOCUMENT) == [CONTENT.format(text)]
     assert f"{output}: 1 text translated" in capsys.readouterr().err
+
+
+def test_samples_do_not_depend_on_how_texts_are_divided(command, tmp_path, monkeypatch):
+    texts = ["one two", "three house", "one two"]
+    content = "".join(f"<w:p>{CONTENT.format(text)}</w:p>" for text in texts)
+    (tmp_path / "in.docx").write_bytes(make_docx(content))
+    expected = paragraphs(command("--gin.Decode.temperature=1.0").read_bytes(), DOCUMENT)
+    monkeypatch.setattr(document_translation, "_AT_A_TIME", 1)
+    assert paragraphs(command("--gin.Decode.temperature=1.0").read_bytes(), DOCUMENT) == expected
+    assert expected[0] != expected[2]
 
 
 def test_a_glossary_applies(command, tmp_path):
