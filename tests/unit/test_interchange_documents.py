@@ -227,8 +227,12 @@ def test_encodings_of_catalogs():
             0
         ].decode()
     )
-    for wrong, says in (("ASCII", "ASCII"), ("nothing", "nothing")):
-        with pytest.raises(UserError, match=rf"a\.po: is not {says}, as it says; convert"):
+    for wrong, says in (
+        ("ASCII", "is not ASCII, as it says"),
+        ("nothing", "declares nothing, which is not supported"),
+        ("punycode", "declares punycode, which is not supported"),
+    ):
+        with pytest.raises(UserError, match=rf"a\.po: {says}; convert it to UTF-8"):
             translated(text.replace("ISO-8859-1", wrong).encode("latin-1"), "a.po")
 
 

@@ -78,8 +78,17 @@ def test_html_is_one_segment_in_its_encoding():
     assert translated("\ufeff<p>é</p>", "a.htm", identity)[0] == "\ufeff<p>é</p>".encode()
     with pytest.raises(UserError, match=r"a\.html: has no text; there is nothing to translate"):
         translated("<p class='a'>12</p>", "a.html")
-    with pytest.raises(UserError, match=r"a\.html: is not nothing, as it says; convert it to"):
-        translated('<meta charset="nothing">é', "a.html")
+    for name in ("nothing", "punycode", "utf-7"):
+        with pytest.raises(UserError, match=rf"a\.html: declares {name}, which is not supported;"):
+            translated(f'<meta charset="{name}">é', "a.html")
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF8", "utf-16", "UTF-16LE"])
+def test_a_declaration_of_utf_16_in_ascii_means_utf_8(charset):
+    page = f'<meta charset="{charset}"><p>Café</p>{{}}\n'
+    for end in ("", "a"):  # an even and an odd number of bytes
+        after, (segment,) = translated(page.format(end), "a.html", identity)
+        assert segment.text == page.format(end) and after == page.format(end).encode()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
