@@ -199,6 +199,31 @@ def test_a_chunked_body_is_limited_without_its_length(monkeypatch):
             assert b" 413 " in client.recv(65536)
 
 
+@pytest.mark.parametrize("kind", ["Content-Length: 20000000", "Transfer-Encoding: chunked"])
+def test_a_client_that_sends_all_of_a_body_that_is_too_large_gets_an_answer(kind):
+    limits = {**LIMITS, "max_bytes": 1000, "body_timeout": 30}
+    body = bytes(20_000_000)
+    if kind.endswith("chunked"):
+        body = b"".join((b"1312d00\r\n", body, b"\r\n0\r\n\r\n"))
+    request = HEAD + kind.encode() + b"\r\n\r\n" + body
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
+        with connect(url) as client:
+            for _ in range(2):  # the connection can be used again
+                client.sendall(request)
+                assert b" 413 " in receive_until(client, b'bytes"}')
+            client.sendall(request.replace(b"Host: x", b"Connection: close", 1))
+            assert b" 413 " in everything(client)
+
+
+def test_the_rest_of_a_body_that_is_too_large_has_a_time_limit():
+    limits = {**LIMITS, "max_bytes": 1000}
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
+        with connect(url) as client:
+            client.sendall(HEAD + b"Content-Length: 20000000\r\n\r\n" + bytes(2000))
+            assert b" 413 " in receive_until(client, b'bytes"}')
+            assert 0.5 < seconds_until_closed(client, b"a", 0.1) < 5
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
