@@ -241,6 +241,34 @@ def test_text_that_is_no_text_is_a_mistake_of_the_client(address, path, body):
     assert call(address, path, body, **headers)[0] == 400
 
 
+def multipart(text: bytes, charset: str, name: bytes = b'"q"') -> tuple[bytes, dict[str, str]]:
+    """Return the body and header of a form with a text; the boundary has a quote."""
+    parts = {name: text, b'"source"': b"fr", b'"target"': b"de"}
+    body = b"".join(
+        b'--"b\r\nContent-Disposition: form-data; name=%s\r\n\r\n%s\r\n' % part
+        for part in parts.items()
+    )
+    header = rf'multipart/form-data{charset}; boundary="\"b"'
+    return body + b'--"b--\r\n', {"Content-Type": header}
+
+
+@pytest.mark.parametrize("charset", ["", "; charset=latin-1", "; charset=nothing"])
+def test_text_of_a_form_with_files_is_utf_8(address, charset):
+    body, header = multipart("café".encode(), charset)
+    assert call(address, "/translate", body, **header) == (200, {"translatedText": "[de] café"})
+    refusal = 400, {"error": "the fields are not UTF-8"}
+    for text, name in ((b"\xe9", b'"q"'), (b"a\xc3", b'"q"'), (b"a", b'"q"; filename="\xe9"')):
+        body, header = multipart(text, charset, name)
+        assert call(address, "/translate", body, **header) == refusal
+
+
+def test_a_form_cannot_choose_a_slow_decoder(address):
+    body, header = multipart(b"text-" + b"a" * 500_000, "; charset=punycode")
+    start = time.process_time()
+    assert call(address, "/translate?model=none", body, **header)[0] == 400
+    assert time.process_time() - start < 5
+
+
 def test_pairs_of_surrogates_are_characters(address):
     body = json.dumps({**HELLO, "q": "🙂"}).encode()
     assert b"\\ud83d" in body
