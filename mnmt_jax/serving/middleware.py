@@ -180,9 +180,10 @@ class MetricsMiddleware:
 
 
 class ModelPathMiddleware:
-    """Takes `/models/NAME` from the beginning of paths, and notes the name in the scope.
+    """Takes `/models/NAME` from the beginning of paths, and slashes from their end.
 
-    So a client that cannot send the field `model` chooses a model by the server's address.
+    The name is noted in the scope, so a client that cannot send the field `model` chooses a model
+    by the server's address. A redirection to the path without a slash would lose it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -190,8 +191,11 @@ class ModelPathMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] == "http" and scope["path"].startswith(_MODELS):
-            name, slash, path = scope["path"].removeprefix(_MODELS).partition("/")
-            if name and slash:
-                scope = {**scope, "path": slash + path, MODEL: name}
+        if scope["type"] == "http":
+            path, model = scope["path"], {}
+            if path.startswith(_MODELS):
+                name, slash, rest = path.removeprefix(_MODELS).partition("/")
+                if name and slash:
+                    path, model = slash + rest, {MODEL: name}
+            scope = {**scope, "path": path.rstrip("/") or "/", **model}
         await self._app(scope, receive, send)
