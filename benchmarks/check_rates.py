@@ -19,9 +19,9 @@ from pathlib import Path
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
 from mnmt_jax.decoding.guards import TranslationChecker
-from mnmt_jax.decoding.text_parts import is_spaceless
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.runtime.run_command import run_command
+from mnmt_jax.vocabulary.language_codes import is_spaceless
 from mnmt_jax.vocabulary.language_detectors import make_lid176
 
 _COLUMNS = ("off_target", "copied", "repeated", "empty")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
-from mnmt_jax.decoding.text_parts import is_spaceless
+from mnmt_jax.vocabulary.language_codes import is_spaceless
 
 _BEST_CUTS = (r"[;:。；：．]\s*", r"[,、，،]\s*|\s+[–—-]\s+", r"\s+", "")
 
@@ -42,7 +43,8 @@ def restore_line_breaks_slowly(
     """Restore line breaks as `restore_line_breaks`, comparing each with every space."""
     spaces = [match.span() for match in re.finditer(" +", text)]
     if not spaces and is_spaceless(language):
-        spaces = [(index, index) for index in range(1, len(text))]
+        is_mark = [unicodedata.category(character).startswith("M") for character in text]
+        spaces = [(index, index) for index in range(1, len(text)) if not is_mark[index]]
     spaces = spaces or [(len(text), len(text))]
     by_space: dict[tuple[int, int], str] = {}
     for position, line_break in breaks:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import encodings
+import encodings.aliases
 import itertools
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +25,13 @@ BYTE_ORDER_MARKS = {  # UTF-32 first: its mark starts with that of UTF-16
 }
 """Encoding of each byte order mark; "" for UTF-8."""
 
+_DECLARABLE = frozenset(  # those of the Encoding standard and of gettext, as Python names them
+    "ascii big5 big5hkscs cp437 cp850 cp852 cp855 cp862 cp866 cp874 cp932 cp949 cp950 cp1125 "
+    "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 euc_jis_2004 euc_jp euc_kr "
+    "gb18030 gb2312 gbk iso2022_jp iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7 "
+    "iso8859_8 iso8859_9 iso8859_10 iso8859_11 iso8859_13 iso8859_14 iso8859_15 iso8859_16 johab "
+    "koi8_r koi8_t koi8_u latin_1 mac_cyrillic mac_roman ptcp154 shift_jis tis_620 utf_8".split()
+)
 _BLOCK = 1 << 18  # bytes read at a time
 _MARKED_SUFFIX = " with a byte order mark"
 _REPLACE_HANDLER = "mnmt_jax.half_character"  # name of an error handler
@@ -76,6 +85,16 @@ def _replace_undecodable(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(_REPLACE_HANDLER, _replace_undecodable)
+
+
+def declared_codec(label: str) -> str:
+    """Return Python's name of an encoding that a file may declare; "" if it may not.
+
+    Python knows others, such as Punycode, which it decodes in quadratic time.
+    """
+    name = encodings.normalize_encoding(label).lower()
+    codec = encodings.aliases.aliases.get(name, name)
+    return codec if codec in _DECLARABLE else ""
 
 
 def conversion_hint(encoding: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import IO
 
+from mnmt_jax.data.encodings import declared_codec
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.errors import UserError
 
@@ -28,7 +29,7 @@ def check_po_lines(path: str, encoding: str) -> str:
         encoding: encoding that the file declares.
 
     Returns:
-        The encoding that was used: UTF-8 if the declared one is unknown.
+        The encoding that was used: UTF-8 if the declared one is not supported.
 
     Raises:
         UserError: if a line is malformed or longer than `MAX_LINE_BYTES` characters, or a text or
@@ -36,12 +37,8 @@ def check_po_lines(path: str, encoding: str) -> str:
         OSError: if the file cannot be opened.
         UnicodeError: if the file cannot be decoded.
     """
-    try:
-        file = open(path, encoding=encoding)
-    except LookupError:
-        encoding = _DEFAULT_ENCODING
-        file = open(path, encoding=encoding)
-    with file:
+    encoding = declared_codec(encoding) or _DEFAULT_ENCODING
+    with open(path, encoding=encoding) as file:
         check_po_text(file, path)
     return encoding
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, Term
-from mnmt_jax.decoding.text_parts import is_spaceless
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
+from mnmt_jax.vocabulary.language_codes import is_spaceless
 from mnmt_jax.vocabulary.letter_case import has_dotless_i, lower_characters
 from mnmt_jax.vocabulary.normalization import normalize
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from mnmt_jax.decoding.element_ends import end_of_element
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node
 
@@ -50,7 +51,7 @@ def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
         end = position + 1
         is_tag = token.kind in ("start", "empty", "end")
         if token.kind in ("start", "empty") and reader.is_untranslated(token):
-            end = _end_of_element(tokens, position)
+            end = end_of_element(reader, tokens, position)
         raw = "".join(other.raw for other in tokens[position:end])
         is_block = is_tag and reader.is_block(token.name)
         if is_block or _is_unclosed(tokens[position:end]):
@@ -69,18 +70,6 @@ def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
 def text_of(reader: MarkupReader, document: str) -> str:
     """Return the text of a document, a line per run."""
     return "\n".join(run.text for run in split_runs(reader, document) if isinstance(run, Run))
-
-
-def _end_of_element(tokens: Sequence[Token], start: int) -> int:
-    """Return the index after the end tag of an element; after the last token, if it has none."""
-    name, depth = tokens[start].name, 0
-    for index in range(start, len(tokens)):
-        token = tokens[index]
-        if token.name == name:
-            depth += {"start": 1, "end": -1}.get(token.kind, 0)
-        if depth <= 0:
-            return index + 1
-    return len(tokens)
 
 
 def _is_unclosed(tokens: Sequence[Token]) -> bool:

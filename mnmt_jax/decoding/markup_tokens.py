@@ -38,13 +38,14 @@ _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|\w+);?")
 _XML_ENTITIES = ("amp", "lt", "gt", "quot", "apos")
 _VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 _RAW_TEXT = ("script", "style")
-_BLOCKS = frozenset(
+BLOCKS = frozenset(
     "address article aside blockquote body br caption center col colgroup dd details dialog dir "
     "div dl dt fieldset figcaption figure footer form frameset h1 h2 h3 h4 h5 h6 head header "
     "hgroup hr html iframe legend li link main menu meta nav noscript ol optgroup option p pre "
     "search section select summary table tbody td template textarea tfoot th thead title tr ul "
     "video".split()
 )
+"""Elements of HTML before and after which are different sentences."""
 _INVISIBLE = frozenset((*_RAW_TEXT, "math", "svg", "template"))
 _UNTRANSLATED = _INVISIBLE | {"code", "pre"}
 
@@ -132,7 +133,7 @@ class MarkupReader:
         """Return whether text before and after a tag are different sentences."""
         if name in self.rules.splitting:
             return True
-        is_html_block = self.markup == "html" and name in _BLOCKS
+        is_html_block = self.markup == "html" and name in BLOCKS
         return is_html_block and name not in self.rules.non_splitting
 
     def is_untranslated(self, tag: Token) -> bool:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from mnmt_jax.documents.line_breaks import nearest_space
+from mnmt_jax.documents.line_breaks import break_places, nearest_space
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
@@ -28,7 +28,6 @@ _NUMBER = r"\(?\d{1,3}[.)]|\(?[a-z][.)]"
 _BULLETS = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*")
 _NUMBERED = re.compile(rf"\s*(?:(?:{_BULLET})\s+)*(?:{_NUMBER})\s+")
 _SENTENCE_END = re.compile(r"[.!?:;…。！？：；．।॥؟۔][\"'”’»)\]}」』）]*$")
-_SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
 # Characters of a line that may be wrapped: before lower case, and before anything else.
 _WRAPPED_LOWER, _WRAPPED = 30, 40
 # The lookbehinds let a run of spaces be read once, instead of again from each of its spaces.
@@ -80,11 +79,6 @@ def split_text(text: str, language: str, ends: SentenceEnds = "all") -> list[Par
             parts += [Part(before), Part(stripped, has_letters(stripped)), Part(after)]
         parts.append(Part(suffix))
     return [part for part in parts if part.text]
-
-
-def is_spaceless(language: str) -> bool:
-    """Return whether a language is written without spaces between words and sentences."""
-    return parse_code(language).language in _SPACELESS
 
 
 def split_spaces(text: str) -> tuple[str, str, str]:
@@ -164,10 +158,7 @@ def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]], language
         breaks: relative positions and texts, ascending, as `join_lines` returns them.
         language: code of the language of the translation.
     """
-    spaces = [match.span() for match in re.finditer(" +", text)]
-    if not spaces and is_spaceless(language):
-        spaces = [(index, index) for index in range(1, len(text))]
-    spaces = spaces or [(len(text), len(text))]
+    spaces = break_places(text, language) or [(len(text), len(text))]
     starts = [start for start, _ in spaces]
     by_space: dict[int, list[str]] = {}
     for position, line_break in breaks:

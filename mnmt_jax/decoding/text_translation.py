@@ -27,7 +27,6 @@ from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, missing_terms, present_
 from mnmt_jax.decoding.text_parts import (
     Part,
     SentenceEnds,
-    is_spaceless,
     join_lines,
     restore_line_breaks,
     split_long,
@@ -35,6 +34,7 @@ from mnmt_jax.decoding.text_parts import (
     split_text,
 )
 from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.vocabulary.language_codes import is_spaceless
 from mnmt_jax.vocabulary.language_detectors import has_letters
 from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
 

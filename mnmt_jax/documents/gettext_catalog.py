@@ -75,13 +75,22 @@ def _parsed(text: str, name: str) -> Any:
     text = text.replace("\r\n", "\n")
     check_po_text(io.StringIO(text), name)
     try:
-        catalog = polib.pofile(f"{text}\n")  # a text of one line would be the name of a file
+        catalog = polib.pofile(_Lines(f"{text}\n"))  # one line would be the name of a file
     except (OSError, ValueError, IndexError) as error:
         reason = one_line(error)
         line = re.search(r"\(line (\d+)\)", str(error))
         place = f"{name}:{line[1]}: unexpected" if line else f"{name}: {reason}"
         raise UserError(f"{place}; repair the file, or export it again") from None
     return catalog
+
+
+class _Lines(str):
+    """A text whose lines end with line feeds alone; `str.splitlines` ends them at others too."""
+
+    def splitlines(self, keepends: bool = False) -> list[str]:
+        """Return the lines; the last one is empty, if the text ends with a line feed."""
+        assert not keepends
+        return self.split("\n")
 
 
 class _Catalog:

@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 import bisect
+import re
+import unicodedata
 from collections.abc import Sequence
+
+from mnmt_jax.vocabulary.language_codes import is_spaceless
+
+
+def break_places(text: str, language: str) -> list[tuple[int, int]]:
+    """Return the spans of a line in whose place a line break may be.
+
+    They are its spaces; without any, in a language without spaces, the places between characters.
+    """
+    spaces = [match.span() for match in re.finditer(" +", text)]
+    if spaces or not is_spaceless(language):
+        return spaces
+    letters = (
+        index for index in range(1, len(text)) if unicodedata.category(text[index])[0] != "M"
+    )
+    return [(index, index) for index in letters]
 
 
 def nearest_space(spaces: Sequence[int], place: float, first: int) -> int | None:

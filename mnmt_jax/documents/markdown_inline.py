@@ -22,6 +22,9 @@ _RULES = {  # function of markdown_it.rules_inline by name of the rule
     "entity": "entity",
 }
 _ATOMS = ("image", "autolink")
+_FOOTNOTE = re.compile(
+    r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))"
+)  # but no link with an address or label
 _PAIRS = ("emphasis", "strikethrough")
 _HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^>]*?(/?)>")
 _VOID = frozenset("area br col embed hr img input link meta source track wbr".split())
@@ -128,6 +131,8 @@ def _recorded(rule: str, apply: Callable[[StateInline, bool], bool]) -> Any:
     def record(state: StateInline, silent: bool) -> bool:
         records = getattr(state, "records", None)
         start, count, label_end = state.pos, len(state.tokens), 0
+        if rule == "link" and _FOOTNOTE.match(state.src, start):
+            return False  # if its note is an address, that defines a link for CommonMark
         if records is not None and not silent and rule == "link" and state.src[start] == "[":
             label_end = state.md.helpers.parseLinkLabel(state, start, True)
         applied = apply(state, silent)

@@ -7,6 +7,7 @@ are. A wrapped paragraph has as many lines as before.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -92,7 +93,7 @@ def read_markdown(data: bytes, name: str, options: DocumentOptions) -> Document:
         ) from None
     original, encoding = decode_text(data, name, options.source)
     line_end = "\r\n" if "\r\n" in original else "\n"
-    source = re.sub("\r\n?", "\n", original)
+    source = re.sub("\r\n?", "\n", original).replace("\0", "\ufffd")  # as CommonMark demands
     pieces = _Pieces(source)
     blocks = list(_blocks(parser, source, pieces))
     return ParagraphDocument(
@@ -137,9 +138,7 @@ def _blocks(parser: Any, source: str, pieces: _Pieces) -> Iterator[Block]:
             position = places[-1]
             yield _MarkdownParagraph(parser, env, (token.content, kind), places, pieces)
         elif token.type == "html_block":
-            start = starts[token.map[0]]
-            if source.startswith(token.content, start):
-                yield _HtmlBlock(start, token.content, pieces)
+            yield _HtmlBlock(_html_lines(source, token.content, starts, token.map[0]), pieces)
 
 
 def _places(
@@ -159,10 +158,15 @@ def _places(
     for number, text in enumerate(content.split("\n"), start=line):
         start = max(position, starts[number])
         end = starts[number + 1] - 1 if number + 1 < len(starts) else len(source)
-        candidates = (source.find(one, start, end) for one in (text, text.replace("|", "\\|")))
-        place = next((one for one in candidates if one >= 0), -1)
+        stripped = text.lstrip(" \t")  # a tab of which the block takes a part becomes spaces
+        spellings = (text, text.replace("|", "\\|"), stripped)
+        candidates = ((source.find(one, start, end), one) for one in spellings)
+        place, spelling = next((one for one in candidates if one[0] >= 0), (-1, ""))
         if place < 0:
             return None
+        if spelling == stripped:
+            places += [place] * (len(text) - len(stripped))
+            text = stripped
         for character in text:
             place += character == "|" and source[place] == "\\"
             places.append(place)
@@ -172,17 +176,46 @@ def _places(
     return places
 
 
-class _HtmlBlock:
-    """A block of HTML."""
+def _html_lines(
+    source: str, content: str, starts: Sequence[int], first: int
+) -> list[tuple[int, int, int]]:
+    """Return where each line of a block of HTML starts in the source, its text, and its end.
 
-    def __init__(self, start: int, content: str, pieces: _Pieces) -> None:
-        self._start, self._content, self._pieces = start, content, pieces
-        self.segments = [Segment(content, "html")]
+    Args:
+        source: the file.
+        content: lines without the marks of the blocks around them.
+        starts: places of the lines.
+        first: number of the first line.
+    """
+    lines = []
+    for number, text in enumerate(content.removesuffix("\n").split("\n"), start=first):
+        end = starts[number + 1] - 1 if number + 1 < len(starts) else len(source)
+        if not source.endswith(text, starts[number], end):
+            text = text.lstrip(" \t")  # a tab of which the block takes a part becomes spaces
+        lines.append((starts[number], end - len(text), end))
+    return lines
+
+
+class _HtmlBlock:
+    """A block of HTML, whose lines may begin with marks of a list or quote.
+
+    Args:
+        lines: places of the start, the text and the end of each line.
+        pieces: the source.
+    """
+
+    def __init__(self, lines: Sequence[tuple[int, int, int]], pieces: _Pieces) -> None:
+        source = pieces.source
+        self._place, self._pieces = (lines[0][1], lines[-1][2]), pieces
+        self._marks = ["", *(source[start:text] for start, text, _ in lines[1:])]
+        self.segments = [Segment("\n".join(source[text:end] for _, text, end in lines), "html")]
 
     def replace(self, texts: Iterator[str]) -> None:
         """Replace the block by its translation."""
-        end = self._start + len(self._content)
-        self._pieces.replace(self._start, end, next(texts))
+        lines = next(texts).split("\n")
+        marks = itertools.chain(self._marks, itertools.repeat(self._marks[-1]))
+        text = "\n".join(mark + line for mark, line in zip(marks, lines, strict=False))
+        self._pieces.replace(*self._place, text)
 
 
 class _MarkdownParagraph(Paragraph):

@@ -12,6 +12,7 @@ from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _CHARSET = re.compile(rb"""<meta\s[^>]*?charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _TAG = re.compile("<[^<>]*>")
+_UTF8 = ("utf-8", "utf8", "utf-16", "utf-16le", "utf-16be")  # of a declaration that is ASCII
 _HEAD_BYTES = 4096  # of HTML, with the declaration of its encoding
 
 
@@ -43,13 +44,15 @@ def read_text(data: bytes, name: str, options: DocumentOptions) -> Document:
 def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
     """Read HTML; characters that its encoding lacks are written as references.
 
+    A page that declares UTF-16 in ASCII is read as UTF-8, as the HTML standard demands.
+
     Raises:
         UserError: if its encoding is not known, or not the one that it declares.
     """
     declared = _CHARSET.search(data[:_HEAD_BYTES])
     charset = declared[1].decode("ascii", "replace") if declared else "utf-8"
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if is_marked or charset.lower() in ("utf-8", "utf8"):
+    if is_marked or charset.lower() in _UTF8:
         return _WholeText(*decode_text(data, name, options.source), "html")
     encoding = TextEncoding(charset, errors="xmlcharrefreplace")
     return _WholeText(*decode_declared(data, name, encoding), "html")

@@ -1,5 +1,6 @@
 """SubRip subtitles (.srt): times, numbers and marks are kept, and cues have as many lines.
 
+A cue whose translation cannot be divided has fewer: a blank line would end it.
 The lines of a cue are translated together, except the lines of a dialogue, which start with a
 dash. The pattern of the package srt takes quadratic time, so cues are read line by line here.
 """
@@ -10,7 +11,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.documents.line_breaks import nearest_space
+from mnmt_jax.documents.line_breaks import break_places, nearest_space
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
@@ -33,7 +34,7 @@ def read_srt(data: bytes, name: str, options: DocumentOptions) -> Document:
         UserError: if a line is in no cue, or the encoding is not known.
     """
     text, encoding = decode_text(data, name, options.source)
-    return _Subtitles(text, encoding, name)
+    return _Subtitles(text, encoding, name, options.target)
 
 
 class _Subtitles:
@@ -41,8 +42,8 @@ class _Subtitles:
 
     source = ""
 
-    def __init__(self, text: str, encoding: TextEncoding, name: str) -> None:
-        self._encoding = encoding
+    def __init__(self, text: str, encoding: TextEncoding, name: str, target: str) -> None:
+        self._encoding, self._target = encoding, target
         self._lines = text.split("\n")
         self._groups = [
             group for cue in _cues(self._lines, name) for group in _groups(self._lines, cue)
@@ -58,15 +59,18 @@ class _Subtitles:
 
     def write(self, texts: Sequence[str]) -> bytes:
         """Return the file with translated cues."""
-        lines = list(self._lines)
+        lines: list[str | None] = [*self._lines]
         for group, segment, text in zip(self._groups, self.segments, texts, strict=True):
             if segment.markup:
                 text = html.unescape(text)
-            marks, _ = _split_marks(lines[group.start].strip())
-            for number, line in zip(group, _wrapped(text, len(group)), strict=True):
-                end = "\r" if lines[number].endswith("\r") else ""
-                lines[number] = (marks if number == group.start else "") + line + end
-        return self._encoding.encode("\n".join(lines))
+            marks, _ = _split_marks(self._lines[group.start].strip())
+            first, *others = _wrapped(text, len(group), self._target)
+            written = [line for line in (marks + first, *others) if line]
+            absent = [None] * (len(group) - len(written))  # they are the first: the last has an end
+            for number, line in zip(group, [*absent, *written], strict=True):
+                end = "\r" if self._lines[number].endswith("\r") else ""
+                lines[number] = None if line is None else line + end
+        return self._encoding.encode("\n".join(line for line in lines if line is not None))
 
 
 def _cues(lines: Sequence[str], name: str) -> list[range]:
@@ -116,15 +120,23 @@ def _split_marks(text: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else ("", text)
 
 
-def _wrapped(text: str, count: int) -> list[str]:
-    """Divide a text at spaces into a number of lines of about equal length."""
+def _wrapped(text: str, count: int, language: str) -> list[str]:
+    """Divide a text into at most so many lines, of about equal length.
+
+    Args:
+        text: the text.
+        count: number of lines.
+        language: code of its language.
+    """
     text = " ".join(text.split())
-    spaces = [match.start() for match in re.finditer(" ", text)]
-    lines, start, first = [], 0, 0  # the first space after the start
+    places = break_places(text, language)
+    ends = [end for end, _ in places]
+    lines, start, first = [], 0, 0  # the first place after the start
     for remaining in range(count, 1, -1):
-        middle = start + (len(text) - start) / remaining
-        number = nearest_space(spaces, middle, first)
-        end = len(text) if number is None else spaces[number]
+        number = nearest_space(ends, start + (len(text) - start) / remaining, first)
+        if number is None:
+            break
+        end, following = places[number]
         lines.append(text[start:end])
-        start, first = end + 1, len(spaces) if number is None else number + 1
+        start, first = following, number + 1
     return [*lines, text[start:]]

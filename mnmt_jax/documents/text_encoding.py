@@ -8,6 +8,7 @@ import dataclasses
 from mnmt_jax.data.encodings import (
     BYTE_ORDER_MARKS,
     conversion_hint,
+    declared_codec,
     guess_narrow_encoding,
     guess_wide_encoding,
 )
@@ -74,12 +75,15 @@ def decode_declared(data: bytes, name: str, encoding: TextEncoding) -> tuple[str
     """Return the text of a file in the encoding that it declares, and the encoding.
 
     Raises:
-        UserError: if it is not in this encoding, or there is none of this name.
+        UserError: if it is not in this encoding, or files may not declare it.
     """
     charset = encoding.name
+    codec = declared_codec(charset)
+    if not codec:
+        raise UserError(f"{name}: declares {charset}, which is not supported; convert it to UTF-8")
     try:
-        return data.decode(charset), encoding
-    except (LookupError, UnicodeError):
+        return data.decode(codec), dataclasses.replace(encoding, name=codec)
+    except UnicodeError:
         raise UserError(f"{name}: is not {charset}, as it says; convert it to UTF-8") from None
 
 

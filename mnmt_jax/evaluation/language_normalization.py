@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from mnmt_jax.decoding.text_parts import is_spaceless
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.evaluation.comparison import DirectionGroup, direction_groups
 from mnmt_jax.evaluation.result import Metric, RunResult
@@ -29,6 +28,7 @@ from mnmt_jax.evaluation.result_labels import model_label
 from mnmt_jax.pages.html_elements import Html, tag
 from mnmt_jax.pages.html_page import section, text_table
 from mnmt_jax.pages.markdown_tables import format_score, markdown_table
+from mnmt_jax.vocabulary.language_codes import is_spaceless
 from mnmt_jax.vocabulary.languages import Direction
 
 METRICS = ("bleu", "chrf", "spbleu", "comet", "xcomet", "kiwi", "metricx", "bert_score")

@@ -57,6 +57,7 @@ def create_app(service: TranslationService, is_ready: Callable[[], bool]) -> Fas
         dependencies=[identify],
         docs_url=None,  # FastAPI's pages load scripts of other addresses
         redoc_url=None,
+        redirect_slashes=False,  # ModelPathMiddleware strips them
     )
     registry = CollectorRegistry()
     for router in (

@@ -81,7 +81,9 @@ class _Documents:
         )
         name, data = await _read_upload(fields)
         suffix = check_format(name)
-        stored_name, document = self._store.add(name, options.target, user_of(request).name, suffix)
+        stored_name, document = self._store.add(
+            name, options.target, user_of(request).name, suffix, has_key=False
+        )
         await self._store.run(stored_name, self._translation(data, options, user_of(request)))
         url = f"{request.base_url}download_file/{stored_name}"
         terms = lacking_terms(document, ("missingTerms", "forbiddenTerms"))
@@ -95,7 +97,7 @@ class _Documents:
         document.is_fetched = True
         return _file_response(document)
 
-    async def upload(self, request: Request) -> dict[str, str]:
+    async def upload(self, request: Request) -> dict[str, str | None]:
         """Begin to translate a document (DeepL)."""
         fields = await read_fields(request)
         source = text_field(fields, "source_lang")
@@ -112,7 +114,9 @@ class _Documents:
             raise RefusedError(400, "output_format is not supported")
         options = with_glossary(self._service, request, fields, options)
         name, data = await _read_upload(fields)
-        stored_name, document = self._store.add(name, options.target, user_of(request).name)
+        stored_name, document = self._store.add(
+            name, options.target, user_of(request).name, has_key=True
+        )
         self._store.start(stored_name, self._translation(data, options, user_of(request)))
         return {"document_id": stored_name, "document_key": document.key}
 

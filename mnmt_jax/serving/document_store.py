@@ -32,7 +32,7 @@ class StoredDocument:
         name: name of the file that was sent.
         target: code of the target language.
         user: name of its user.
-        key: secret of its user.
+        key: secret of its user; None if its random name is.
         status: whether it is translated.
         data: the translated file.
         message: why it was not translated.
@@ -46,7 +46,7 @@ class StoredDocument:
     name: str
     target: str
     user: str
-    key: str
+    key: str | None
     status: Status = "translating"
     data: bytes = b""
     message: str = ""
@@ -92,7 +92,7 @@ class DocumentStore:
         return len(self._documents)
 
     def add(
-        self, name: str, target: str, user: str, suffix: str = ""
+        self, name: str, target: str, user: str, suffix: str = "", *, has_key: bool
     ) -> tuple[str, StoredDocument]:
         """Add a document that is about to be translated; return its random name too.
 
@@ -101,6 +101,7 @@ class DocumentStore:
             target: code of the target language.
             user: name of its user.
             suffix: end of the random name.
+            has_key: whether a key is its secret; else its random name is.
 
         Raises:
             RefusedError: with status 429, if too many are in translation; half of them may be of
@@ -108,7 +109,8 @@ class DocumentStore:
         """
         self._check_room(user)
         stored_name = secrets.token_hex(16).upper() + suffix
-        document = StoredDocument(name, target, user, secrets.token_hex(32).upper())
+        key = secrets.token_hex(32).upper() if has_key else None
+        document = StoredDocument(name, target, user, key)
         self._documents[stored_name] = document
         return stored_name, document
 
@@ -137,12 +139,10 @@ class DocumentStore:
             key: its key; None if its name is its secret.
 
         Raises:
-            RefusedError: with status 404, if there is none, or it has another key.
+            RefusedError: with status 404, if there is none, or its key is another one.
         """
         document = self._documents.get(stored_name)
-        if document is None or not (
-            key is None or hmac.compare_digest(document.key.encode(), key.encode())
-        ):
+        if document is None or not _is_same(document.key, key):
             raise RefusedError(404, "no such document; it is kept for a limited time")
         return document
 
@@ -208,6 +208,13 @@ class DocumentStore:
             excess -= document.size
             of_user[document.user] -= document.size
             self.remove(name)
+
+
+def _is_same(first: str | None, second: str | None) -> bool:
+    """Return whether two keys are the same, in a time that does not depend on them."""
+    if first is None or second is None:
+        return first is second
+    return hmac.compare_digest(first.encode(), second.encode())
 
 
 def _rank(document: StoredDocument, largest: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ def parse_entries(text: str, kind: str) -> list[tuple[str, str]]:
     """Return the terms of a glossary and their translations.
 
     Args:
-        text: a pair a line; blank lines are left out.
+        text: a pair a line; blank lines and a byte order mark are left out.
         kind: `tsv` or `csv`.
 
     Raises:
@@ -106,11 +107,12 @@ def _rows(text: str, kind: str) -> Iterator[tuple[int, Sequence[str]]]:
     Raises:
         RefusedError: with status 400, if quotes of CSV do not match.
     """
-    lines = text.splitlines()
+    text = text.removeprefix("\ufeff")
     if kind == "tsv":
-        yield from ((n, line.split("\t")) for n, line in enumerate(lines, start=1) if line.strip())
+        lines = enumerate(text.splitlines(), start=1)
+        yield from ((number, line.split("\t")) for number, line in lines if line.strip())
         return
-    reader = csv.reader(lines, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for columns in reader:
             if any(columns):

@@ -22,14 +22,15 @@ Respond = Callable[[int, str, str], JSONResponse]
 class BodyLimitMiddleware:
     """Refuses bodies that are too large or too slow, and cancels abandoned requests.
 
-    The size so far counts, so a body needs no content length. A request is abandoned when its
-    client closes the connection before the answer.
+    The size so far counts, so a body needs no content length. The rest of a body that is too large
+    is dropped: most clients read no answer before they have sent all of it. A request is abandoned
+    when its client closes the connection before the answer.
 
     Args:
         app: the application.
         max_bytes: most bytes of a body.
         max_bytes_by_path: other limits, by path.
-        seconds: most seconds of a body.
+        seconds: most seconds of a body, and again of the rest of one that is too large.
         respond: answers refused requests.
     """
 
@@ -53,7 +54,7 @@ class BodyLimitMiddleware:
         max_bytes = self._max_bytes_by_path.get(scope["path"], self._max_bytes)
         try:
             async with asyncio.timeout(self._seconds):
-                body = await _read(receive, max_bytes)
+                body, is_complete = await _read(receive, max_bytes)
         except TimeoutError:
             text = f"the body took more than {self._seconds:g} seconds"
             response = self._respond(408, text, scope["path"])
@@ -64,9 +65,20 @@ class BodyLimitMiddleware:
             return
         if len(body) > max_bytes:
             text = f"the body has more than {max_bytes} bytes"
-            await self._respond(413, text, scope["path"])(scope, receive, send)
+            response = self._respond(413, text, scope["path"])
+            await response(scope, receive, _without_end(send))
+            if not is_complete:
+                await self._drop_body(receive)
+            await send({"type": "http.response.body"})
             return
         await self._handle(scope, body, receive, send)
+
+    async def _drop_body(self, receive: Receive) -> None:
+        """Read the rest of a body until its end or the end of its time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                while (await receive()).get("more_body", False):
+                    pass
 
     async def _handle(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Run the application until it has answered or the client has gone."""
@@ -82,16 +94,28 @@ class BodyLimitMiddleware:
             gone.cancel()
 
 
-async def _read(receive: Receive, max_bytes: int) -> bytes | None:
-    """Return the body, or its beginning if it is too large; None if the client has gone."""
+async def _read(receive: Receive, max_bytes: int) -> tuple[bytes | None, bool]:
+    """Return the body, or its beginning if it is too large, and whether that is all of it.
+
+    The body is None if the client has gone.
+    """
     body, is_complete = bytearray(), False
     while not is_complete and len(body) <= max_bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return None
+            return None, True
         body += message.get("body", b"")
         is_complete = not message.get("more_body", False)
-    return bytes(body)
+    return bytes(body), is_complete
+
+
+def _without_end(send: Send) -> Send:
+    """Return a channel that leaves an answer open after its last byte."""
+
+    async def send_open(message: Message) -> None:
+        await send({**message, "more_body": True} if "body" in message else message)
+
+    return send_open
 
 
 def _replay(body: bytes, gone: asyncio.Future[Message]) -> Receive:
@@ -156,9 +180,10 @@ class MetricsMiddleware:
 
 
 class ModelPathMiddleware:
-    """Takes `/models/NAME` from the beginning of paths, and notes the name in the scope.
+    """Takes `/models/NAME` from the beginning of paths, and slashes from their end.
 
-    So a client that cannot send the field `model` chooses a model by the server's address.
+    The name is noted in the scope, so a client that cannot send the field `model` chooses a model
+    by the server's address. A redirection to the path without a slash would lose it.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -166,8 +191,11 @@ class ModelPathMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] == "http" and scope["path"].startswith(_MODELS):
-            name, slash, path = scope["path"].removeprefix(_MODELS).partition("/")
-            if name and slash:
-                scope = {**scope, "path": slash + path, MODEL: name}
+        if scope["type"] == "http":
+            path, model = scope["path"], {}
+            if path.startswith(_MODELS):
+                name, slash, rest = path.removeprefix(_MODELS).partition("/")
+                if name and slash:
+                    path, model = slash + rest, {MODEL: name}
+            scope = {**scope, "path": path.rstrip("/") or "/", **model}
         await self._app(scope, receive, send)

@@ -48,6 +48,8 @@ def make_router(service: TranslationService) -> APIRouter:
     async def docs(request: Request) -> Response:
         model = request.scope.get(MODEL)
         _check_model(service, model)
+        if request.scope["raw_path"].endswith(b"/"):  # links of the page are relative
+            return RedirectResponse("../docs")
         address = f"{request.base_url}models/{quote(model)}/" if model else f"{request.base_url}"
         html = make_docs_page(
             request.app.openapi(), address.rstrip("/"), service.settings.require_keys

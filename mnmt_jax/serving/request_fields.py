@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from mnmt_jax.serving.middleware import MODEL
@@ -17,6 +20,7 @@ from mnmt_jax.serving.users import User
 # It warns about malformed uploads, which are answered with status 400.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
+_NO_UTF8 = "the fields are not UTF-8"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
 
 
@@ -50,8 +54,7 @@ async def _read_fields(request: Request, lists: tuple[str, ...]) -> dict[str, An
     if kind == "application/json":
         return fields | _json(body, lists)
     if kind == "multipart/form-data":
-        form = await request.form()
-        return fields | _collected([(key, value) for key, value in form.multi_items()], lists)
+        return fields | _collected(await _multipart(request), lists)
     if body.lstrip().startswith(b"{"):
         raise RefusedError(400, "the body looks like JSON; send Content-Type: application/json")
     return fields | _form(body, lists)
@@ -185,7 +188,42 @@ def _form(text: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
         return _collected(parse_qsl(text.decode(), keep_blank_values=True, errors="strict"), lists)
     except UnicodeDecodeError:
-        raise RefusedError(400, "the fields are not UTF-8") from None
+        raise RefusedError(400, _NO_UTF8) from None
+
+
+async def _multipart(request: Request) -> list[tuple[str, Any]]:
+    """Return the fields of a form with files; its texts and names are UTF-8, whatever it declares.
+
+    Starlette reads text that is not in the declared encoding as Latin-1, so all is read as that.
+    """
+    _, options = parse_options_header(request.headers["content-type"])
+    kind = "multipart/form-data; charset=latin-1"
+    if b"boundary" in options:
+        boundary = options[b"boundary"].decode("latin-1")
+        escaped = boundary.replace("\\", "\\\\").replace('"', '\\"')
+        kind += f'; boundary="{escaped}"'
+    try:
+        form = await MultiPartParser(Headers({"content-type": kind}), request.stream()).parse()
+    except MultiPartException as error:
+        raise RefusedError(400, error.message) from None
+    try:
+        return [(_utf8(name), _decoded(value)) for name, value in form.multi_items()]
+    except UnicodeDecodeError:
+        await form.close()
+        raise RefusedError(400, _NO_UTF8) from None
+
+
+def _decoded(value: str | UploadFile) -> str | UploadFile:
+    """Return a field of a form with its text, or the name of its file, in UTF-8."""
+    if isinstance(value, str):
+        return _utf8(value)
+    value.filename = _utf8(value.filename or "")
+    return value
+
+
+def _utf8(text: str) -> str:
+    """Return UTF-8 that was read as Latin-1 as what it means."""
+    return text.encode("latin-1").decode()
 
 
 def _collected(pairs: list[tuple[str, Any]], lists: tuple[str, ...]) -> dict[str, Any]:

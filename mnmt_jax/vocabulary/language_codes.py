@@ -34,6 +34,7 @@ _PREFERRED = {"fil": "tl", "pbt": "ps"}
 _EQUAL_SCRIPTS = {"Hang": "Kore"}
 _NO_REGION = ("XX", "ZZ")  # mBART-50's `pt_XX`
 _NO_DEFAULT_REGION = ("pt",)
+_SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
 _NO_LANGUAGE = ("und", "mul", "zxx", "mis")
 _MAX_LENGTH = 35  # characters; RFC 5646 section 4.4.1
 _NAME_LENGTH = 4  # minimum length of a text to compare with language names
@@ -130,6 +131,11 @@ def canonical_code_or_input(text: str) -> str:
 def is_code(text: str) -> bool:
     """Return whether a text is a language code."""
     return _parse_or_none(text) is not None
+
+
+def is_spaceless(language: str) -> bool:
+    """Return whether a language is written without spaces between words and sentences."""
+    return parse_code(language).language in _SPACELESS
 
 
 def is_same_language(first: str, second: str) -> bool:

@@ -63,7 +63,7 @@ TEXTS = [
     'x <x id="1" translate="no">a\\|b</x> y',
     "z",
     "Setext",
-    "<div>\nA block\n</div>\n",
+    "<div>\nA block\n</div>",
     "The note here.",
 ]
 
@@ -89,6 +89,31 @@ def test_an_untranslated_page_is_the_same(end):
     assert after == data
     assert [one.text.strip().removeprefix("1. ") for one in segments[:-3]] == TEXTS[:-2]
     assert [segment.markup for segment in segments].count("html") == 2
+
+
+@pytest.mark.parametrize(
+    ("page", "texts"),
+    [
+        ("- One item\n\tgoes on\n- Two\n", ["One item goes on", "Two"]),
+        ("1. One *item\n\tgoes* on\n", ['One <g id="1">item goes</g> on']),
+        (">\tOne quote\n>\tgoes on\n", ["One quote goes on"]),
+        ("* One item  \n\t\tgoes on\n", ["One item", "goes on"]),
+        ("1. A step\n   <p>\n   A block</p>\n", ["A step", "<p>\nA block</p>"]),
+        ("> <div>\n> A block\n> </div>\n", ["<div>\nA block\n</div>"]),
+        ("- A\n\n\t<div>\n\t\tB c</div>\n", ["A", "<div>\nB c</div>"]),
+        ("> <pre>\n>\n>  A</pre>\n> b", ["<pre>\n\n A</pre>", "b"]),
+        ("A word\0\n", ["A word\ufffd"]),
+    ],
+)
+def test_text_after_tabs_and_html_in_lists_and_quotes_are_translated(page, texts):
+    kept, segments = translated(page, "a.md", identity)
+    assert [segment.text for segment in segments] == texts
+    page = page.replace("\0", "\ufffd")
+    assert kept.decode() == page
+    after, _ = translated(page, "a.md")
+    tags = re.compile(r"<[^>]*>|[^<]+")
+    upper = tags.sub(lambda match: match[0] if match[0][0] == "<" else match[0].upper(), page)
+    assert after.decode() == upper
 
 
 def test_a_translated_page_has_the_same_structure():
@@ -151,6 +176,11 @@ def test_a_translated_page_has_the_same_structure():
         ("***a** b*", 'x <g id="1">y</g>', "*x **y***"),
         ("**a*", 'x <g id="1">y</g>', "x *y*"),
         ("+++\nt: a\n+++\nb", "x", "+++\nt: a\n+++\nx"),
+        ("a[^1].\n\n[^1]: http://b.c", 'x y<x id="1"/>.', "x y[^1].\n\n[^1]: http://b.c"),
+        ("a[^b][^c].\n\n[^c]: d", 'x<x id="1"/><x id="2"/>.', "x[^b][^c].\n\n[^c]: d"),
+        ("a [^b](c) d", 'x <g id="1">y</g>', "x [y](c)"),
+        ("> <p>a\n> b\n> c</p>", "<p>x\ny</p>", "> <p>x\n> y</p>"),
+        ("1. <p>a</p>", "<p>x\ny</p>", "1. <p>x\ny</p>"),
     ],
 )
 def test_translations_do_not_become_markup(page, translation, expected):

@@ -211,6 +211,23 @@ def test_texts_of_a_catalog_without_translation_get_one(end):
     assert entries[1].fuzzy and entries[0].flags == ["c-format"]
 
 
+@pytest.mark.parametrize("separator", [*"\v\f\x1c\x1d\x1e\x85\u2028\u2029"])
+def test_lines_of_a_catalog_end_with_line_feeds_alone(separator):
+    text = PO.replace("# Kept", f"# {separator}Kept").replace(
+        "#. for", f"{separator}\n#. for{separator}"
+    )
+    text = text.replace("Long text", f"Long{separator}text")
+    after, segments = translated(text, "a.po")
+    assert segments[3].text == f"Long{separator}text in pieces"
+    written = [line for line in after.decode().split("\n") if line.startswith("msgstr")]
+    assert [line.partition(" ")[2].strip() for line in written][1:5] == [
+        r'"OPEN \"%S\""',
+        '"Offen"',
+        '"ONE FILE"',
+        '""',  # before lines of the plural
+    ]
+
+
 def test_a_language_of_one_plural_form_has_the_plural():
     text = 'msgid "One"\nmsgid_plural "Many"\nmsgstr[0] ""\n'
     assert translated(text, "a.po")[0].decode() == text.replace('""', '"MANY"')
@@ -227,8 +244,12 @@ def test_encodings_of_catalogs():
             0
         ].decode()
     )
-    for wrong, says in (("ASCII", "ASCII"), ("nothing", "nothing")):
-        with pytest.raises(UserError, match=rf"a\.po: is not {says}, as it says; convert"):
+    for wrong, says in (
+        ("ASCII", "is not ASCII, as it says"),
+        ("nothing", "declares nothing, which is not supported"),
+        ("punycode", "declares punycode, which is not supported"),
+    ):
+        with pytest.raises(UserError, match=rf"a\.po: {says}; convert it to UTF-8"):
             translated(text.replace("ISO-8859-1", wrong).encode("latin-1"), "a.po")
 
 

@@ -78,6 +78,47 @@ def test_untranslated_elements_stay(document):
     assert translate(document, tag_rules=rules) == (document, [])
 
 
+@pytest.mark.parametrize(
+    ("document", "lines"),
+    [
+        ("<p translate=no>Keep\n<p>One<p>two", ["One", "two"]),
+        ("<p translate=no>Keep<hr>One", ["One"]),
+        ("<div><p translate=no>Keep <b>it</div>One", ["One"]),
+        ("<p translate=no>Keep<span>it</p>One", ["One"]),
+        ("<ul><li translate=no>Keep<li>one</ul><p>Two", ["one", "Two"]),
+        ("<ul><li translate=no>Keep</ul>One", ["One"]),
+        ("<ul><li translate=no>Keep<ul><li>it<li>it</ul>it</br>it<li>one</ul>", ["one"]),
+        ("<table><tr><td translate=no>Keep<td>one<tr><th>two</table>", ["one", "two"]),
+        ("<table><tr><td translate=no><p>Keep<tr><td>one</table>", ["one"]),
+        ("<table><tr translate=no><td>Keep<td>it<tr><td>one</table>Two", ["one", "Two"]),
+        ("<tbody translate=no><tr><td>Keep<tr><td>it<tbody><td>one", ["one"]),
+        ("<dl><dt translate=no>Keep<dd>one<dt>two</dl>", ["one", "two"]),
+        ("<select><option translate=no>Keep<option>one</select>", ["one"]),
+        ("<div translate=no><p>Keep<p>it</div>One", ["One"]),
+    ],
+)
+def test_an_untranslated_element_without_an_end_tag_ends_where_html_ends_it(document, lines):
+    text, (translated,) = translate(document)
+    assert translated == lines
+    before, *_ = re.split(r"\b(?i:one)", document)
+    assert text.startswith(before) and text.lower() == document.lower()
+
+
+def test_elements_of_xml_end_with_their_end_tags():
+    document = '<p translate="no">Keep <p>it</p> it</p> <p>One</p>'
+    assert translate(document, same, markup="xml") == (document, [["Keep it it One"]])
+
+
+@pytest.mark.parametrize("unit", ["<p>", "<b>", "<div></div>", "<hr>", "<li></li></ul>", "<td>"])
+def test_the_end_of_an_element_is_found_in_linear_time(unit):
+    seconds = []
+    for count in (3_000, 30_000):
+        start = time.process_time()
+        translate("<option translate=no>" + "<b>" * count + unit * count)
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 60 * max(seconds[0], 1e-2)
+
+
 def test_an_untranslated_element_that_the_translation_keeps_is_found_in_it():
     text, steps = translate("Press <code>Ctrl &amp; C</code> now.", reverse_words)
     assert steps == [["Press Ctrl & C now."], ["Press now."]]

@@ -55,10 +55,10 @@ def test_syntax_of_po_lines(line, flaw):
     assert re.match(flaw, po_line_error(line))
 
 
-@pytest.mark.parametrize("charset", ["iso-8859-1", "UTF-8", "utf-8-sig", "CHARSET", "hex"])
+@pytest.mark.parametrize("charset", ["iso-8859-1", "UTF-8", "utf-8-sig", "CHARSET", "hex", "utf-7"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_files_written_by_polib_are_read(tmp_path, charset, end):
-    """In the file's own encoding, or UTF-8 where it declares none that is known."""
+    """In the file's own encoding, or UTF-8 where it declares none that is supported."""
     polib = pytest.importorskip("polib")
     po_file = polib.POFile(wrapwidth=20)
     po_file.metadata = {"Language": "de", "Content-Type": f"text/plain; charset={charset}"}
@@ -66,7 +66,7 @@ def test_files_written_by_polib_are_read(tmp_path, charset, end):
     texts = [text for text in texts if charset != "iso-8859-1" or "\u2028" not in text]
     po_file += [polib.POEntry(msgid=f"{n} {t}", msgstr=t, comment=t) for n, t in enumerate(texts)]
     path = tmp_path / "a.po"
-    encoding = {"CHARSET": "utf-8-sig", "hex": "utf-8"}.get(charset, charset)
+    encoding = {"CHARSET": "utf-8-sig", "hex": "utf-8", "utf-7": "utf-8"}.get(charset, charset)
     path.write_bytes(str(po_file).replace("\n", end).encode(encoding))
     read = [unit.texts["de"] for unit in read_units(str(path))]
     assert read == [" ".join(text.split()) for text in texts]

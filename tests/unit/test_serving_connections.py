@@ -199,6 +199,31 @@ def test_a_chunked_body_is_limited_without_its_length(monkeypatch):
             assert b" 413 " in client.recv(65536)
 
 
+@pytest.mark.parametrize("kind", ["Content-Length: 20000000", "Transfer-Encoding: chunked"])
+def test_a_client_that_sends_all_of_a_body_that_is_too_large_gets_an_answer(kind):
+    limits = {**LIMITS, "max_bytes": 1000, "body_timeout": 30}
+    body = bytes(20_000_000)
+    if kind.endswith("chunked"):
+        body = b"".join((b"1312d00\r\n", body, b"\r\n0\r\n\r\n"))
+    request = HEAD + kind.encode() + b"\r\n\r\n" + body
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
+        with connect(url) as client:
+            for _ in range(2):  # the connection can be used again
+                client.sendall(request)
+                assert b" 413 " in receive_until(client, b'bytes"}')
+            client.sendall(request.replace(b"Host: x", b"Connection: close", 1))
+            assert b" 413 " in everything(client)
+
+
+def test_the_rest_of_a_body_that_is_too_large_has_a_time_limit():
+    limits = {**LIMITS, "max_bytes": 1000}
+    with serving(made_service(MadeJob(), wait_milliseconds=0, **limits)) as url:
+        with connect(url) as client:
+            client.sendall(HEAD + b"Content-Length: 20000000\r\n\r\n" + bytes(2000))
+            assert b" 413 " in receive_until(client, b'bytes"}')
+            assert 0.5 < seconds_until_closed(client, b"a", 0.1) < 5
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -214,6 +239,34 @@ def test_a_chunked_body_is_limited_without_its_length(monkeypatch):
 def test_text_that_is_no_text_is_a_mistake_of_the_client(address, path, body):
     headers = {"Content-Type": "application/json"} if body.startswith(b"{") else {}
     assert call(address, path, body, **headers)[0] == 400
+
+
+def multipart(text: bytes, charset: str, name: bytes = b'"q"') -> tuple[bytes, dict[str, str]]:
+    """Return the body and header of a form with a text; the boundary has a quote."""
+    parts = {name: text, b'"source"': b"fr", b'"target"': b"de"}
+    body = b"".join(
+        b'--"b\r\nContent-Disposition: form-data; name=%s\r\n\r\n%s\r\n' % part
+        for part in parts.items()
+    )
+    header = rf'multipart/form-data{charset}; boundary="\"b"'
+    return body + b'--"b--\r\n', {"Content-Type": header}
+
+
+@pytest.mark.parametrize("charset", ["", "; charset=latin-1", "; charset=nothing"])
+def test_text_of_a_form_with_files_is_utf_8(address, charset):
+    body, header = multipart("café".encode(), charset)
+    assert call(address, "/translate", body, **header) == (200, {"translatedText": "[de] café"})
+    refusal = 400, {"error": "the fields are not UTF-8"}
+    for text, name in ((b"\xe9", b'"q"'), (b"a\xc3", b'"q"'), (b"a", b'"q"; filename="\xe9"')):
+        body, header = multipart(text, charset, name)
+        assert call(address, "/translate", body, **header) == refusal
+
+
+def test_a_form_cannot_choose_a_slow_decoder(address):
+    body, header = multipart(b"text-" + b"a" * 500_000, "; charset=punycode")
+    start = time.process_time()
+    assert call(address, "/translate?model=none", body, **header)[0] == 400
+    assert time.process_time() - start < 5
 
 
 def test_pairs_of_surrogates_are_characters(address):

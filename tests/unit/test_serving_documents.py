@@ -267,7 +267,7 @@ def test_the_user_with_the_most_bytes_makes_room():
         store = DocumentStore(60, 4, 180_000)
         names = []
         for user in ("little", "much", "much", "little"):
-            names.append(store.add("a.txt", "de", user)[0])
+            names.append(store.add("a.txt", "de", user, has_key=False)[0])
             await store.run(names[-1], translate)
         assert len(store) == 3
         assert store.get(names[0]) and store.get(names[2]) and store.get(names[3])
@@ -305,7 +305,7 @@ def test_a_document_in_translation_when_the_server_ends_is_removed():
         return b""
 
     async def use(store: DocumentStore) -> None:
-        name, document = store.add("a.txt", "de", "one")
+        name, document = store.add("a.txt", "de", "one", has_key=True)
         store.start(name, translate)
         await asyncio.sleep(0)
         document.task.cancel()
@@ -375,6 +375,8 @@ def test_the_steps_of_a_document_of_deepl(client, job, address):
     assert early.status_code == 503
     job.gate.set()
     assert client.translate_document_wait_until_done(handle).done
+    without_key = requests.get(f"{address}/download_file/{handle.document_id}", timeout=60)
+    assert without_key.status_code == 404
     for key in ("", "wrong", "ü"):
         assert requests.post(url, {"document_key": key}, timeout=60).status_code == 404
         assert requests.post(f"{url}/result", {"document_key": key}, timeout=60).status_code == 404
@@ -413,17 +415,19 @@ def test_documents_of_deepl_are_refused_at_once(client):
 def test_a_stored_document_needs_its_name_and_key():
     async def use() -> None:
         store = DocumentStore(1, 4, 1 << 20)
-        name, document = store.add("../a.TXT", "de", "me", ".txt")
+        name, document = store.add("../a.TXT", "de", "me", ".txt", has_key=True)
         assert re.fullmatch(r"[0-9A-F]{32}\.txt", name)
-        assert store.get(name) is store.get(name, document.key) is document
-        with pytest.raises(RefusedError):
-            store.get(name, "other")
-        store.add("b.txt", "de", "me")
+        assert store.get(name, document.key) is document
+        named, other = store.add("b.txt", "de", "me", has_key=False)
+        assert store.get(named) is other
+        for wrong, key in ((name, "other"), (name, None), (named, document.key), (named, "")):
+            with pytest.raises(RefusedError):
+                store.get(wrong, key)
         for user in ("me", "you", "you", "they"):
             with (
                 pytest.raises(RefusedError) if user in ("me", "they") else contextlib.nullcontext()
             ):
-                store.add("c.txt", "de", user)
+                store.add("c.txt", "de", user, has_key=False)
 
     asyncio.run(use())
 

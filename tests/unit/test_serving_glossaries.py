@@ -119,11 +119,24 @@ def test_status_and_form_of_the_routes(address):
         ({"entries": "a\tb\x07"}, "entries, line 1: a control character"),
         ({"entries": 'a,"b', "entries_format": "csv"}, "entries, line 1: unexpected end"),
         ({"entries": "a,b,c", "entries_format": "csv"}, "entries, line 1: 3 columns"),
+        ({"entries": '"a\nb",c', "entries_format": "csv"}, "entries, line 2: a control character"),
     ],
 )
 def test_a_mistake_in_a_glossary_has_a_line(address, changes, message):
     status, answer = call(address, "/v2/glossaries", NEW | changes)
     assert status == 400 and message in answer["message"]
+
+
+@pytest.mark.parametrize(("kind", "separator"), [("tsv", "\t"), ("csv", ",")])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_byte_order_mark_is_no_part_of_a_term(address, kind, separator, end):
+    entries = f"\ufefffile{separator}Datei{end}{end}folder{separator}Ordner{end}"
+    status, made = call(
+        address, "/v2/glossaries", NEW | {"entries": entries, "entries_format": kind}
+    )
+    assert (status, made["entry_count"]) == (201, 2)
+    entries = _request(address, f"/v2/glossaries/{made['glossary_id']}/entries", "GET")[2]
+    assert entries == "file\tDatei\nfolder\tOrdner"
 
 
 def test_a_glossary_is_for_its_languages_alone(address):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 
 import pytest
 
@@ -172,14 +173,26 @@ def test_the_message_about_a_run_that_ctranslate2_lacks_has_a_remedy(monkeypatch
 # Pages and the end
 
 
-def test_pages_of_models_end_with_a_slash(address):
+def test_pages_with_relative_links_have_one_address(address):
     connection = http.client.HTTPConnection(address.removeprefix("http://"))
-    connection.request("GET", "/models/made")
-    response = connection.getresponse()
-    assert (response.status, response.headers["Location"]) == (307, "made/")
+    for path, location in (("/models/made", "made/"), ("/models/made/docs/", "../docs")):
+        connection.request("GET", path)
+        response = connection.getresponse()
+        assert (response.status, response.headers["Location"]) == (307, location)
+        response.read()
     message = "model: nope is not served; the models are made"
     for path in ("/models/nope/", "/models/nope/page.js", "/models/nope"):
         assert call(address, path) == (404, {"error": message})
+
+
+@pytest.mark.parametrize("path", ["/translate/", "/models/made1/translate/", "/v2/translate//"])
+def test_a_slash_at_the_end_of_a_path_changes_nothing(path):
+    fields = {"q": "Hello", "text": "Hello", "source_lang": "en", "source": "en"}
+    fields |= {"target_lang": "DE", "target": "de"}
+    with serving(made_service(MadeJob(), MadeJob(name="small:"), wait_milliseconds=0)) as url:
+        status, answer = call(url, path, fields)
+    assert status == 200
+    assert ("[small:de] Hello" if "made1" in path else "[de] Hello") in json.dumps(answer)
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,17 @@ def test_html_is_one_segment_in_its_encoding():
     assert translated("\ufeff<p>é</p>", "a.htm", identity)[0] == "\ufeff<p>é</p>".encode()
     with pytest.raises(UserError, match=r"a\.html: has no text; there is nothing to translate"):
         translated("<p class='a'>12</p>", "a.html")
-    with pytest.raises(UserError, match=r"a\.html: is not nothing, as it says; convert it to"):
-        translated('<meta charset="nothing">é', "a.html")
+    for name in ("nothing", "punycode", "utf-7"):
+        with pytest.raises(UserError, match=rf"a\.html: declares {name}, which is not supported;"):
+            translated(f'<meta charset="{name}">é', "a.html")
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF8", "utf-16", "UTF-16LE"])
+def test_a_declaration_of_utf_16_in_ascii_means_utf_8(charset):
+    page = f'<meta charset="{charset}"><p>Café</p>{{}}\n'
+    for end in ("", "a"):  # an even and an odd number of bytes
+        after, (segment,) = translated(page.format(end), "a.html", identity)
+        assert segment.text == page.format(end) and after == page.format(end).encode()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -132,17 +141,32 @@ def test_subtitles_are_read_alike_by_another_reader():
 
 
 @pytest.mark.parametrize(
-    ("text", "lines"),
+    ("text", "target", "lines"),
     [
-        ("Die erste Zeile von zwei Zeilen", ["Die erste Zeile", "von zwei Zeilen"]),
-        ("Donaudampfschifffahrt", ["Donaudampfschifffahrt", ""]),
-        ("ab\ncd", ["ab", "cd"]),
+        ("Die erste Zeile von zwei Zeilen", "de", ["Die erste Zeile", "von zwei Zeilen"]),
+        ("Donaudampfschifffahrt", "de", ["Donaudampfschifffahrt"]),
+        ("ab\ncd", "de", ["ab", "cd"]),
+        ("两行中的第一行", "zh_Hans", ["两行中", "的第一行"]),
+        ("第一行 第二", "zh", ["第一行", "第二"]),
+        ("กินที่", "th", ["กิน", "ที่"]),
+        ("กี่", "th", ["กี่"]),
+        ("", "de", []),
     ],
 )
-def test_a_cue_keeps_its_number_of_lines(text, lines):
+def test_a_cue_keeps_its_number_of_lines_if_it_has_so_many(text, target, lines):
     cue = SRT.split("\n\n")[0]
-    after, _ = translated(cue, "a.srt", lambda _: [text])
+    after, _ = translated(cue, "a.srt", lambda _: [text], target=target)
     assert after.decode().split("\n")[2:] == lines
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", ["", "\n", "\n\n2\n00:00:03,000 --> 00:00:04,000\nTwo\n"])
+def test_no_blank_line_ends_a_cue(end, last):
+    times = "1\n00:00:01,000 --> 00:00:02,000\n"
+    cue = f"{times}{{\\an8}}One two\nthree\n- Four\nfive{last}".replace("\n", end)
+    after, _ = translated(cue, "a.srt", lambda ones: ["Hier", "- Da", "Dort"][: len(ones)])
+    expected = f"{times}{{\\an8}}Hier\n-\nDa{last.replace('Two', 'Dort')}"
+    assert after.decode() == expected.replace("\n", end)
 
 
 def test_text_outside_of_cues_names_its_line():
