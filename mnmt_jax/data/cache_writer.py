@@ -18,6 +18,7 @@ import numpy as np
 from mnmt_jax.data.cache import FORMAT, CachedTask, Split, TokenCache, lengths_path, shard_path
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.data.document_context import Context
+from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_writable, new_folder
 from mnmt_jax.files.bucket import refuse_bucket
@@ -27,6 +28,7 @@ from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 DEFAULT_SHARD_EXAMPLES = 1_000_000
+_TRAIN = "train"
 _ENCODE_LINES = 1024
 _LENGTHS_BUFFER = 2**20  # numbers that are written at a time
 # One record per group, so that a single example can be read; small records do not compress.
@@ -131,15 +133,33 @@ def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTa
             languages.
 
     Raises:
-        UserError: if the vocabulary gives the ids of the cache another meaning.
+        UserError: if the vocabulary gives the ids of the cache another meaning, tags in prompts
+            included.
     """
     if not vocabulary.is_extension_of(cache.vocabulary):
         raise UserError(
             f"{cache.directory}: its vocabulary is neither that of --vocabulary nor the one before "
             "languages were added to it; cache its text again with --vocabulary"
         )
+    tags_moved = vocabulary.first_tag != cache.vocabulary.first_tag
     for name in cache.tasks:
+        if tags_moved and has_prompts(cache, name):
+            raise UserError(
+                f"{cache.directory}: '{name}' has prompts, whose language tags have other ids in "
+                "--vocabulary; name the cache without prompts, and repeat --auxiliary"
+            )
         yield ReusedTask(cache, name)
+
+
+def has_prompts(cache: TokenCache, name: str) -> bool:
+    """Return whether the sources of a task include auxiliary translations (`join_auxiliary`).
+
+    Only the first training pair is read: all pairs of a task have them, or none.
+    """
+    if _TRAIN not in cache.tasks[name].splits:
+        return False
+    source, _ = cache.pair(name, _TRAIN, 0)
+    return bool(split_auxiliary(cache.vocabulary, source)[1].size)
 
 
 def encode_pairs(

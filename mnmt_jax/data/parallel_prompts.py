@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, TokenPair, write_cache
+from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, TokenPair, has_prompts, write_cache
 from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -63,7 +63,7 @@ class PromptedPairs:
             UserError: if no task has an auxiliary language, or a task has prompts already.
         """
         prompted = {name: self.auxiliary_of(name) for name in self.cache.tasks_with(_TRAIN)}
-        if old := [name for name in prompted if name.startswith(PREFIX)]:
+        if old := [name for name in prompted if has_prompts(self.cache, name)]:
             raise UserError(
                 f"--auxiliary: '{old[0]}' has prompts already; leave its cache out of --also"
             )

@@ -9,7 +9,13 @@ import pytest
 
 from mnmt_jax.commands.cache import main
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_writer import TaskSource, encode_pairs, write_cache
+from mnmt_jax.data.cache_writer import (
+    TaskSource,
+    encode_pairs,
+    has_prompts,
+    reused_tasks,
+    write_cache,
+)
 from mnmt_jax.data.distillation import DistilledPairs
 from mnmt_jax.data.parallel_prompts import PromptedPairs
 from mnmt_jax.decoding import translation_job as job_module
@@ -18,6 +24,7 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from tests.unit.made_text import sentence, vocabulary
 from tests.unit.made_translator import LINES, made_translator
+from tests.unit.test_additions import grown
 
 # Sentences of each task: en-de and en-fr share 3, 4 and 5.
 TASKS = {"en_de": range(1, 6), "de_en": range(1, 6), "en_fr": range(3, 9), "fr_en": range(3, 9)}
@@ -85,6 +92,26 @@ def test_the_sentences_to_distill_have_no_prompts(cache, tmp_path):
     assert [*task.splits["train"]()] == [
         (source, pieces(n, "de")) for source, n in zip(sources, range(7, 10), strict=True)
     ]
+
+
+def test_prompts_are_not_reused_with_a_vocabulary_that_moves_their_tags(cache, tmp_path):
+    """Pieces of an added language take the ids that tags had."""
+    written, with_pieces = prompted(cache, tmp_path, {"de": "fr"}), grown(vocabulary())
+    for extension in (vocabulary(), vocabulary().with_language("nl")):
+        assert [task.name for task in reused_tasks(written, extension)] == [*written.tasks]
+    assert with_pieces.is_extension_of(vocabulary())
+    assert [task.name for task in reused_tasks(cache, with_pieces)] == [*cache.tasks]
+    kept = DistilledPairs(written, ("prompted_made_en_de",), keep=True)
+    tasks = kept.sources(sentence(n, "de") for n in range(7, 10))
+    distilled = write_cache(tmp_path / "distilled", tasks, vocabulary=vocabulary())
+    assert [name for name in distilled.tasks if has_prompts(distilled, name)] == [
+        "distilled_prompted_made_en_de",
+        "prompted_made_en_de",
+        "prompted_made_de_en",
+    ]
+    for prompts in (written, distilled):
+        with pytest.raises(UserError, match="prompted_made_en_de' has prompts, .* other ids in"):
+            list(reused_tasks(prompts, with_pieces))
 
 
 def test_text_of_single_languages_gets_no_prompts(tmp_path):
