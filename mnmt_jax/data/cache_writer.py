@@ -102,6 +102,16 @@ class ReusedTask:
         """Code of the target language."""
         return self.cache.tasks[self.name].target_lang
 
+    @property
+    def splits(self) -> Mapping[str, Split]:
+        """Size of each split."""
+        return self.cache.tasks[self.name].splits
+
+    @property
+    def context(self) -> Context | None:
+        """How its pairs were made of documents; None for single sentences."""
+        return self.cache.tasks[self.name].context
+
     def write(self, directory: Path, shard_examples: int) -> CachedTask:
         """Hard-link the task's files; copy them where the file system refuses links.
 
@@ -213,23 +223,61 @@ def write_cache(
     directory = Path(directory)
     check_cache_directory(directory, overwrite)
     with new_folder(directory, overwrite=overwrite) as partial:
-        written: dict[str, CachedTask] = {}
-        for task in tasks:
-            check_name(task.name, "task", max_bytes=MAX_JOINED_BYTES)
-            if task.name in written:
-                raise UserError(
-                    f"task '{task.name}' occurs twice, in the corpus and a cache or in two caches; "
-                    "choose another name for your files with --name, or leave that cache out of "
-                    "--also"
-                )
-            for language in (task.source_lang, task.target_lang):
-                vocabulary.tag_id(language)
-            written[task.name] = task.write(partial, shard_examples)
-            report(_task_line(written[task.name]))
-        if not written:
-            raise UserError("no tasks to write; name a mixture or directions")
-        write_cache_facts(partial, written.values(), vocabulary)
+        write_tasks(
+            partial, tasks, vocabulary=vocabulary, shard_examples=shard_examples, report=report
+        )
     return TokenCache.open(directory)
+
+
+def write_tasks(
+    folder: Path,
+    tasks: Iterable[TaskSource | ReusedTask],
+    *,
+    vocabulary: Vocabulary,
+    shard_examples: int = DEFAULT_SHARD_EXAMPLES,
+    report: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Write the files of a cache to a folder; names and languages are checked before any text.
+
+    Args:
+        folder: folder without the files of a cache.
+        tasks: as in `write_cache`.
+        vocabulary: as in `write_cache`.
+        shard_examples: as in `write_cache`.
+        report: as in `write_cache`.
+
+    Raises:
+        UserError: as `write_cache`, except for the directory.
+    """
+    tasks = list(tasks)
+    _check_tasks(tasks, vocabulary)
+    written = []
+    for task in tasks:
+        written.append(task.write(folder, shard_examples))
+        report(_task_line(written[-1]))
+    write_cache_facts(folder, written, vocabulary)
+
+
+def _check_tasks(tasks: Sequence[TaskSource | ReusedTask], vocabulary: Vocabulary) -> None:
+    """Check that there are tasks, their names, and that their languages have tags.
+
+    Raises:
+        UserError: if not.
+    """
+    if not tasks:
+        raise UserError("no tasks to write; name a mixture or directions")
+    names: set[str] = set()
+    for task in tasks:
+        check_name(task.name, "task", max_bytes=MAX_JOINED_BYTES)
+        if task.name in names:
+            raise UserError(
+                f"task '{task.name}' occurs twice, in the corpus and a cache or in two caches; "
+                "choose another name for your files with --name, or leave that cache out of "
+                "--also"
+            )
+        names.add(task.name)
+        for language in (task.source_lang, task.target_lang):
+            vocabulary.tag_id(language)
 
 
 def write_cache_facts(directory: Path, tasks: Iterable[CachedTask], vocabulary: Vocabulary) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import subprocess
+import sys
 import types
 
 import pytest
@@ -17,7 +20,7 @@ from mnmt_jax.data.cache_writer import (
     write_cache,
 )
 from mnmt_jax.data.distillation import DistilledPairs
-from mnmt_jax.data.parallel_prompts import PromptedPairs
+from mnmt_jax.data.parallel_prompts import PromptedPairs, write_prompted_cache
 from mnmt_jax.decoding import translation_job as job_module
 from mnmt_jax.decoding.encoded_lines import Line, encode_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
@@ -194,8 +197,33 @@ def test_invalid_languages_are_one_error_line(auxiliary, message, output, monkey
 
 
 def test_an_auxiliary_language_of_no_direction_is_refused(cache, tmp_path):
-    with pytest.raises(UserError, match="--auxiliary: no training direction can have"):
+    """Before the text is encoded, which takes long."""
+    message = "--auxiliary: no training direction can have .* are made_en_de, made_de_en, made_en"
+    with pytest.raises(UserError, match=message):
         prompted(cache, tmp_path, {"de": "en"})
+    tasks = [TaskSource("made_en_de", "en", "de", {"train": lambda: pytest.fail("read")})]
+    with pytest.raises(UserError, match="--auxiliary: no training direction can have"):
+        write_prompted_cache(tmp_path / "new", tasks, {"de": "en"}, vocabulary=vocabulary())
+
+
+def test_leftovers_of_a_killed_command_are_removed(output, monkeypatch):
+    """The plain tasks are kept in the folder that becomes the cache."""
+    flags = ["--tsv", str(output.parent / "{split}.tsv"), "--vocab_size=60", "--no-byte_fallback"]
+    arguments = ["mnmt cache", *flags, "--output", str(output), "--auxiliary=de=fr"]
+    code = (
+        "import os, signal, sys\n"
+        "from mnmt_jax.commands.cache import main\n"
+        "from mnmt_jax.data.parallel_prompts import PromptedPairs\n"
+        "PromptedPairs.tasks = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"sys.argv = {arguments}\n"
+        "main()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    before = {path.name for path in output.parent.iterdir() if path.is_dir()}
+    assert len(before) == 1 and "new" not in before
+    call(monkeypatch, output, "--auxiliary=de=fr")
+    assert {path.name for path in output.parent.iterdir() if path.is_dir()} == {"new"}
+    assert {path.name for path in output.iterdir()} == {"cache.json", "tasks", "vocabulary"}
 
 
 def test_a_cache_without_shared_sentences_is_refused(tmp_path):
