@@ -20,7 +20,7 @@ from mnmt_jax.data.corpus import Share
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import check_writable, new_folder
+from mnmt_jax.files.atomic_write import check_writable, new_folder, refuse_current_folder
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.path_checks import MAX_JOINED_BYTES, check_name
@@ -319,10 +319,11 @@ def check_output_directory(
         kind: name of the kind in messages.
 
     Raises:
-        UserError: if the directory cannot be written or is in a bucket, has other content, or
-            exists and `overwrite` is not set.
+        UserError: if the directory cannot be written, is in a bucket or the current folder, has
+            other content, or exists and `overwrite` is not set.
     """
     refuse_bucket(directory)
+    refuse_current_folder(directory)
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         check_writable(directory)
         return
