@@ -16,8 +16,9 @@ import pytest
 
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
+from mnmt_jax.data.corpus import Selection
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
-from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles
+from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles, PatternFiles
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -64,6 +65,45 @@ def test_without_steps_it_is_the_cache_of_the_same_text(corpus, vocabulary, tmp_
     expected = content(tmp_path / "plain")
     assert content(tmp_path / "prepared") == expected and len(expected) > 25
     assert not (tmp_path / "prepared.unfinished").exists()
+
+
+def test_a_sample_of_one_direction_is_that_of_the_cache(vocabulary, tmp_path):
+    """Published samples are of a direction whose codes may not be sorted, as Romanian to Dutch."""
+    for code in ("de", "en"):
+        text = "\n".join(made_text.sentences(code, 20))
+        (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
+    patterns = {"train": (str(tmp_path / "train.{language}"),)}
+    selection = Selection(sample_sizes={("en", "de"): 7})
+    files = PatternFiles("made", patterns, ("de", "en"), selection=selection)
+    encoder, directions = made_text.vocabulary(), (("en", "de"),)
+    sources = cache_task_sources(files, directions, encoder)
+    cache = write_cache(tmp_path / "plain", sources, vocabulary=encoder)
+    assert cache.split("made_en_de", "train").examples == 7
+    prepare(
+        files,
+        plan_tasks(files, directions),
+        made_recipe(()),
+        form=CacheOutput(vocabulary),
+        output=tmp_path / "prepared",
+        runner=LocalRunner(1),
+    )
+    assert content(tmp_path / "prepared") == content(tmp_path / "plain")
+
+
+def test_directions_with_different_text_are_not_prepared_together(vocabulary, tmp_path):
+    """Each direction alone is that of its own files."""
+    for folder, count in (("de-en", 9), ("en-de", 8)):
+        (tmp_path / folder).mkdir()
+        for code in ("de", "en"):
+            text = "\n".join(made_text.sentences(code, count))
+            (tmp_path / folder / f"train.{code}").write_text(text, encoding="utf-8")
+    files = ParallelFiles("made", str(tmp_path / "{pair}" / "{split}.{language}"), ("de", "en"))
+    options = {"form": TextOutput(), "output": tmp_path / "text", "runner": LocalRunner(1)}
+    both = plan_tasks(files, (("de", "en"), ("en", "de")))
+    with pytest.raises(UserError, match=r"de-en/train.de.* de-en and en-de have different text"):
+        prepare(files, both, made_recipe(()), **options)
+    prepare(files, both[1:], made_recipe(()), **options)
+    assert len((tmp_path / "text" / "train.de-en.de").read_text().splitlines()) == 8
 
 
 def slowly(corpus, languages) -> tuple[list[tuple[str, str]], dict[str, int]]:
