@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import multiprocessing
 import os
 import random
@@ -31,6 +32,7 @@ from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import Counts, make_stages
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.data.text_reader import Cleaning
+from mnmt_jax.data.translation_file_corpus import BitextFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock
 from tests.unit import made_text
@@ -287,6 +289,53 @@ def test_a_changed_file_is_named(vocabulary, tmp_path):
     (tmp_path / "train.en").write_text("new\n" * 20, encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(f"(changed: {tmp_path / 'train.en'})")):
         prepare(files, tasks, made_recipe((Nothing(),)), **options)
+
+
+def read_and_stop(function, job, units):
+    if function is not passes.write_clean_text:
+        raise StoppedError
+    LocalRunner(1)(function, job, units)
+
+
+def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
+    """By other tags of a file, another rule for bad lines, another column or exchanged scores."""
+    tags = "".join(
+        f'<tuv xml:lang="{tag}"><seg>{tag}</seg></tuv>' for tag in ("en-US", "en-GB", "de")
+    )
+    tmx = f'<tmx version="1.4"><header/><body><tu>{tags}</tu></body></tmx>'
+    (tmp_path / "memory.tmx").write_text(tmx, encoding="utf-8")
+    row = {"plain": {"de": "eins", "en": "one"}, "other": {"de": "zwei", "en": "two"}}
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n", encoding="utf-8")
+    for name in ("a", "b"):
+        (tmp_path / f"train.de-en.{name}").write_text("1\n", encoding="utf-8")
+
+    def rows(column, on_bad_line="error"):
+        pattern = f"{tmp_path}/{{split}}.jsonl#{column}.{{language}}"
+        return ParallelFiles("made", pattern, ("de", "en"), cleaning=Cleaning(on_bad_line))
+
+    def memory(*languages):
+        return BitextFiles("made", [str(tmp_path / "memory.tmx")], languages, splits={"train": ""})
+
+    def scored(*names):
+        files = [str(tmp_path / f"train.{{pair}}.{name}") for name in names]
+        return {"scores": [*map(ScoreFiles, ("x", "y"), files)]}
+
+    steps = (Score("x", minimum=0), Score("y", minimum=0))
+    for name, changed, first, second in (
+        ("languages", "languages", (memory("en-US", "de"), {}), (memory("en-GB", "de"), {})),
+        ("rule", "on_bad_line", (rows("plain"), {}), (rows("plain", "drop"), {})),
+        ("column", "columns", (rows("plain"), {}), (rows("other"), {})),
+        ("scores", "scores", (rows("plain"), scored("a", "b")), (rows("plain"), scored("b", "a"))),
+    ):
+        options = {"form": TextOutput(), "output": tmp_path / name}
+        recipe = made_recipe(steps if name == "scores" else ())
+        tasks = plan_tasks(first[0], (("de", "en"),))
+        for text, more in (first, first):
+            with pytest.raises(StoppedError):
+                prepare(text, tasks, recipe, runner=read_and_stop, **options, **more)
+        text, more = second
+        with pytest.raises(UserError, match=rf"another preparation \(changed: {changed}\)"):
+            prepare(text, tasks, recipe, runner=read_and_stop, **options, **more)
 
 
 def test_files_of_a_joined_corpus_are_named_counted_and_scored(vocabulary, tmp_path):

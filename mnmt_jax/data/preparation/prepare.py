@@ -176,7 +176,7 @@ def _score_paths(tasks: Sequence[PlannedTask], scores: Sequence[ScoreFiles]) -> 
 def _identity(
     job: Job, tasks: Sequence[PlannedTask], recipe: Recipe, partition_keys: int
 ) -> dict[str, Any]:
-    """Return what must be equal to continue: the recipe, sizes, tasks and files."""
+    """Return what must be equal to continue: the recipe, sizes, tasks, files and their reading."""
     paths = {
         path
         for task in tasks
@@ -186,6 +186,8 @@ def _identity(
     paths |= _score_paths(tasks, job.scores)
     files = {path: [Path(path).stat().st_size, Path(path).stat().st_mtime_ns] for path in paths}
     return {
+        **_settings(job.corpus, tasks),
+        "scores": [[item.name, item.pattern] for item in job.scores],
         "recipe": [f"{step!r}" for step in recipe.steps],
         "dependencies": recipe.dependencies(_languages(tasks)),
         "corpus": job.corpus.name,
@@ -193,6 +195,16 @@ def _identity(
         "files": {path: files[path] for path in sorted(files)},
         "sizes": [job.chunk_pairs, partition_keys],
     }
+
+
+def _settings(corpus: Corpus, tasks: Sequence[PlannedTask]) -> dict[str, dict[str, Any]]:
+    """Return the settings of the corpora that the tasks are read from, by setting and split."""
+    settings: dict[str, dict[str, Any]] = {}
+    for split in SPLITS:
+        if any(split in task.splits for task in tasks):
+            for name, value in corpus.part(split).settings().items():
+                settings.setdefault(name, {})[split] = value
+    return settings
 
 
 @contextlib.contextmanager
