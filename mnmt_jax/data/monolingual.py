@@ -6,13 +6,12 @@ and batches are built in the same way as from pairs.
 
 from __future__ import annotations
 
-import glob
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, add_if_new
 from mnmt_jax.data.opposite_directions import distinct_directions
-from mnmt_jax.data.split_aliases import language_aliases
+from mnmt_jax.data.split_aliases import find_files, language_aliases
 from mnmt_jax.data.text_reader import Cleaning, read_lines, resolve
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import Direction
@@ -151,12 +150,11 @@ class MonolingualFiles(FileCorpus):
 
     @staticmethod
     def _files(pattern: str) -> tuple[str, ...]:
-        names = (pattern, f"{pattern}.gz")
-        paths = {path for name in names for path in glob.glob(name, recursive=True)}
+        paths = find_files(pattern)
         if not pattern.endswith(".gz"):
             for path in paths:
                 resolve(path.removesuffix(".gz"))
-        return tuple(sorted(paths))
+        return tuple(paths)
 
 
 def check_has_language(corpus: Corpus, split: str, direction: Direction) -> None:

@@ -15,6 +15,7 @@ from mnmt_jax.data.monolingual import MonolingualCorpus
 from mnmt_jax.data.opposite_directions import has_same_text
 from mnmt_jax.data.pair_counts import count_pairs
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
+from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.data.text_reader import Cleaning, read_lines
 from mnmt_jax.errors import UserError
 from tests.unit import made_text
@@ -116,6 +117,19 @@ def test_split_aliases_and_pair_folders(tmp_path):
     corpus = ParallelFiles("mine", pattern, ("en", "de", "fr"))
     assert corpus.directions("train") == (("en", "de"), ("de", "en"))
     assert list(corpus.pairs("train", ("en", "de"))) == PAIRS
+
+
+@pytest.mark.parametrize("name", ["c#1", "b[1]", "what?"])
+def test_any_name_of_a_folder_is_read(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    write(folder, train_eng=EN, train_de=DE)
+    (folder / "dev.jsonl").write_text('{"text#1": {"en": "One.", "de": "Eins."}}\n')
+    assert list(parallel(folder).pairs("train", ("en", "de"))) == PAIRS
+    pattern = f"{folder}/{{split}}.jsonl#text#1.{{language}}"
+    corpus = ParallelFiles("mine", pattern, ("en", "de"), splits={"validation": "dev"})
+    assert list(corpus.pairs("validation", ("en", "de"))) == PAIRS[:1]
+    assert guess_split_name(pattern, ("en", "de"), "validation") == "dev"
 
 
 def test_files_in_both_orders_of_a_pair_are_all_read(tmp_path):
