@@ -72,8 +72,11 @@ def parse_contexts(arguments: argparse.Namespace, corpus: Corpus) -> list[Contex
         return []
     if invalid := [number for number in numbers if not number.isdecimal()]:
         raise UserError(f"--context: {invalid[0]!r} must be a number of pieces, such as 128")
+    pieces = list(map(int, numbers))
+    if repeated := [number for number in pieces if pieces.count(number) > 1]:
+        raise UserError(f"--context: {repeated[0]} is named twice; leave one of them out")
     if corpus.document_ids is None:
         raise UserError("--context needs --document_ids, the files with the document of each line")
     if arguments.share is not None:
         raise UserError("--context needs whole documents; leave --share out")
-    return [Context(int(number), arguments.separator or SEPARATOR) for number in numbers]
+    return [Context(number, arguments.separator or SEPARATOR) for number in pieces]

@@ -50,10 +50,16 @@ def main() -> None:
 
     from mnmt_jax.data.libreoffice_corpus import write_help_corpus
     from mnmt_jax.data.published_corpora import PUBLISHED
-    from mnmt_jax.files.atomic_write import check_output, check_writable, new_folder
+    from mnmt_jax.files.atomic_write import (
+        check_output,
+        check_writable,
+        new_folder,
+        refuse_current_folder,
+    )
 
     output = Path(arguments.output or PUBLISHED[arguments.corpus].path)
     if arguments.overwrite and (output / RECORD).is_file():
+        refuse_current_folder(output)
         check_writable(output)
     else:
         check_output(output)

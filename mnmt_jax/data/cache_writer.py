@@ -18,8 +18,9 @@ import numpy as np
 from mnmt_jax.data.cache import FORMAT, CachedTask, Split, TokenCache, lengths_path, shard_path
 from mnmt_jax.data.corpus import Share
 from mnmt_jax.data.document_context import Context
+from mnmt_jax.data.instruction import split_auxiliary
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import check_writable, new_folder
+from mnmt_jax.files.atomic_write import check_writable, new_folder, refuse_current_folder
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.path_checks import MAX_JOINED_BYTES, check_name
@@ -27,6 +28,7 @@ from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 DEFAULT_SHARD_EXAMPLES = 1_000_000
+_TRAIN = "train"
 _ENCODE_LINES = 1024
 _LENGTHS_BUFFER = 2**20  # numbers that are written at a time
 # One record per group, so that a single example can be read; small records do not compress.
@@ -100,6 +102,16 @@ class ReusedTask:
         """Code of the target language."""
         return self.cache.tasks[self.name].target_lang
 
+    @property
+    def splits(self) -> Mapping[str, Split]:
+        """Size of each split."""
+        return self.cache.tasks[self.name].splits
+
+    @property
+    def context(self) -> Context | None:
+        """How its pairs were made of documents; None for single sentences."""
+        return self.cache.tasks[self.name].context
+
     def write(self, directory: Path, shard_examples: int) -> CachedTask:
         """Hard-link the task's files; copy them where the file system refuses links.
 
@@ -131,15 +143,33 @@ def reused_tasks(cache: TokenCache, vocabulary: Vocabulary) -> Iterator[ReusedTa
             languages.
 
     Raises:
-        UserError: if the vocabulary gives the ids of the cache another meaning.
+        UserError: if the vocabulary gives the ids of the cache another meaning, tags in prompts
+            included.
     """
     if not vocabulary.is_extension_of(cache.vocabulary):
         raise UserError(
             f"{cache.directory}: its vocabulary is neither that of --vocabulary nor the one before "
             "languages were added to it; cache its text again with --vocabulary"
         )
+    tags_moved = vocabulary.first_tag != cache.vocabulary.first_tag
     for name in cache.tasks:
+        if tags_moved and has_prompts(cache, name):
+            raise UserError(
+                f"{cache.directory}: '{name}' has prompts, whose language tags have other ids in "
+                "--vocabulary; name the cache without prompts, and repeat --auxiliary"
+            )
         yield ReusedTask(cache, name)
+
+
+def has_prompts(cache: TokenCache, name: str) -> bool:
+    """Return whether the sources of a task include auxiliary translations (`join_auxiliary`).
+
+    Only the first training pair is read: all pairs of a task have them, or none.
+    """
+    if _TRAIN not in cache.tasks[name].splits:
+        return False
+    source, _ = cache.pair(name, _TRAIN, 0)
+    return bool(split_auxiliary(cache.vocabulary, source)[1].size)
 
 
 def encode_pairs(
@@ -193,23 +223,61 @@ def write_cache(
     directory = Path(directory)
     check_cache_directory(directory, overwrite)
     with new_folder(directory, overwrite=overwrite) as partial:
-        written: dict[str, CachedTask] = {}
-        for task in tasks:
-            check_name(task.name, "task", max_bytes=MAX_JOINED_BYTES)
-            if task.name in written:
-                raise UserError(
-                    f"task '{task.name}' occurs twice, in the corpus and a cache or in two caches; "
-                    "choose another name for your files with --name, or leave that cache out of "
-                    "--also"
-                )
-            for language in (task.source_lang, task.target_lang):
-                vocabulary.tag_id(language)
-            written[task.name] = task.write(partial, shard_examples)
-            report(_task_line(written[task.name]))
-        if not written:
-            raise UserError("no tasks to write; name a mixture or directions")
-        write_cache_facts(partial, written.values(), vocabulary)
+        write_tasks(
+            partial, tasks, vocabulary=vocabulary, shard_examples=shard_examples, report=report
+        )
     return TokenCache.open(directory)
+
+
+def write_tasks(
+    folder: Path,
+    tasks: Iterable[TaskSource | ReusedTask],
+    *,
+    vocabulary: Vocabulary,
+    shard_examples: int = DEFAULT_SHARD_EXAMPLES,
+    report: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Write the files of a cache to a folder; names and languages are checked before any text.
+
+    Args:
+        folder: folder without the files of a cache.
+        tasks: as in `write_cache`.
+        vocabulary: as in `write_cache`.
+        shard_examples: as in `write_cache`.
+        report: as in `write_cache`.
+
+    Raises:
+        UserError: as `write_cache`, except for the directory.
+    """
+    tasks = list(tasks)
+    _check_tasks(tasks, vocabulary)
+    written = []
+    for task in tasks:
+        written.append(task.write(folder, shard_examples))
+        report(_task_line(written[-1]))
+    write_cache_facts(folder, written, vocabulary)
+
+
+def _check_tasks(tasks: Sequence[TaskSource | ReusedTask], vocabulary: Vocabulary) -> None:
+    """Check that there are tasks, their names, and that their languages have tags.
+
+    Raises:
+        UserError: if not.
+    """
+    if not tasks:
+        raise UserError("no tasks to write; name a mixture or directions")
+    names: set[str] = set()
+    for task in tasks:
+        check_name(task.name, "task", max_bytes=MAX_JOINED_BYTES)
+        if task.name in names:
+            raise UserError(
+                f"task '{task.name}' occurs twice, in the corpus and a cache or in two caches; "
+                "choose another name for your files with --name, or leave that cache out of "
+                "--also"
+            )
+        names.add(task.name)
+        for language in (task.source_lang, task.target_lang):
+            vocabulary.tag_id(language)
 
 
 def write_cache_facts(directory: Path, tasks: Iterable[CachedTask], vocabulary: Vocabulary) -> None:
@@ -251,10 +319,11 @@ def check_output_directory(
         kind: name of the kind in messages.
 
     Raises:
-        UserError: if the directory cannot be written or is in a bucket, has other content, or
-            exists and `overwrite` is not set.
+        UserError: if the directory cannot be written, is in a bucket or the current folder, has
+            other content, or exists and `overwrite` is not set.
     """
     refuse_bucket(directory)
+    refuse_current_folder(directory)
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         check_writable(directory)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import hashlib
 import heapq
 import itertools
@@ -10,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -153,6 +154,10 @@ class Corpus(abc.ABC):
         """Return the files of a split and direction; empty if unknown."""
         return ()
 
+    def settings(self) -> dict[str, Any]:
+        """Return what its text depends on besides its name and files, by setting, for JSON."""
+        return {}
+
     @abc.abstractmethod
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yield (source, target) sentences in a fixed order.
@@ -239,6 +244,10 @@ class FileCorpus(Corpus):
     def splits(self) -> tuple[str, ...]:
         """Return the splits that have files."""
         return tuple(split for split in self._split_names if self.directions(split))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the rules for bad lines and the selection; see the base class."""
+        return {**dataclasses.asdict(self._cleaning), "selection": repr(self._selection)}
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yield (source, target) sentences; see the base class.

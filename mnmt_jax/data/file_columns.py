@@ -1,7 +1,7 @@
 """Text columns of files: lines of a text file, or a column of a JSON-lines or Parquet file.
 
-A place is written PATH or PATH#COLUMN. Dots in COLUMN lead into nested fields, as in
-"translation.de".
+A place is written PATH or PATH#COLUMN. COLUMN has no slash, so folders may have `#` in their names.
+Dots in COLUMN lead into nested fields, as in "translation.de".
 """
 
 from __future__ import annotations
@@ -50,9 +50,16 @@ class TextColumn:
         return _json_column(self.path, self.column, _JSON_FACTOR * max_bytes + _JSON_EXTRA)
 
 
+def split_column(name: str) -> tuple[str, str]:
+    """Return the path and the column of PATH or PATH#COLUMN; "" is no column."""
+    folder, slash, file = name.rpartition("/")
+    file, _, column = file.partition("#")
+    return f"{folder}{slash}{file}", column
+
+
 def find_text_column(name: str) -> TextColumn | None:
     """Return the place that PATH or PATH#COLUMN names; None if the file does not exist."""
-    path, _, column = name.partition("#")
+    path, column = split_column(name)
     resolved = resolve(path)
     return None if resolved is None else TextColumn(resolved, column)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mnmt_jax.data.cache_writer import TaskSource, encode_pairs
+from mnmt_jax.data.opposite_directions import distinct_directions
 from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, get_corpus, register_corpus
 from mnmt_jax.data.published_corpora import FINE_TUNING_COUNTS, PUBLISHED
 from mnmt_jax.errors import UserError, join_names
@@ -103,10 +104,8 @@ def validate_lines(corpus: Corpus, supervised: Sequence[Direction]) -> None:
     zero_shot = zero_shot_directions(corpus, supervised)
     for split, directions in (("train", supervised), ("validation", (*supervised, *zero_shot))):
         present = set(corpus.directions(split)).intersection(directions)
-        for direction in sorted(present):
-            # Opposite directions have the same lines.
-            is_duplicate = direction[::-1] in present and direction > direction[::-1]
-            if not is_duplicate and not corpus.size(split, direction):
+        for direction in distinct_directions(corpus, split, sorted(present)):
+            if not corpus.size(split, direction):
                 raise no_text_error(corpus, split, direction)
 
 
@@ -204,7 +203,7 @@ def language_text(
 
     Args:
         corpus: corpus with the text.
-        directions: directions to read; opposite directions have the same text, so one is read.
+        directions: directions to read; of opposite directions with the same text one is read.
         limit: maximum sentences per language, taken from its directions round-robin.
         english_from: languages in whose pairs English is read; other languages are then read in
             their pair with English alone. Empty: all pairs are read.
@@ -228,9 +227,7 @@ def language_lines(
     english = find_english(corpus.languages)
     if english_from:
         _check_english_pairs(distinct, english, english_from)
-    for direction in distinct:
-        if direction[::-1] in distinct and direction > direction[::-1]:
-            continue
+    for direction in distinct_directions(corpus, "train", distinct):
         for side in (1,) if direction[0] == direction[1] else (0, 1):  # monolingual: target only
             if not english_from or _is_read(direction, side, english, english_from):
                 streams[direction[side]].append(_side_sentences(corpus, direction, side))

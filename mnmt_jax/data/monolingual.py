@@ -6,12 +6,12 @@ and batches are built in the same way as from pairs.
 
 from __future__ import annotations
 
-import glob
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, add_if_new
-from mnmt_jax.data.split_aliases import language_aliases
+from mnmt_jax.data.opposite_directions import distinct_directions
+from mnmt_jax.data.split_aliases import find_files, language_aliases
 from mnmt_jax.data.text_reader import Cleaning, read_lines, resolve
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import Direction
@@ -20,8 +20,8 @@ from mnmt_jax.vocabulary.languages import Direction
 class MonolingualCorpus(Corpus):
     """Monolingual text of a parallel corpus, by language, without repeated sentences.
 
-    Opposite directions have the same text, so one of them is read. Keeps 8 bytes (of a hash) per
-    sentence of a language in memory.
+    Of opposite directions with the same text one is read. Keeps 8 bytes (of a hash) per sentence of
+    a language in memory.
 
     Args:
         corpus: parallel corpus.
@@ -61,9 +61,9 @@ class MonolingualCorpus(Corpus):
                     yield "", sentences[side]
 
     def _distinct_directions(self, split: str) -> Sequence[Direction]:
-        """Return the directions to read, one of two opposite ones."""
+        """Return the directions to read, one of two opposite ones that have the same text."""
         available = [pair for pair in self._corpus.directions(split) if pair in self._directions]
-        return [pair for pair in available if not (pair[::-1] in available and pair > pair[::-1])]
+        return distinct_directions(self._corpus, split, available)
 
 
 class MonolingualFiles(FileCorpus):
@@ -150,12 +150,11 @@ class MonolingualFiles(FileCorpus):
 
     @staticmethod
     def _files(pattern: str) -> tuple[str, ...]:
-        names = (pattern, f"{pattern}.gz")
-        paths = {path for name in names for path in glob.glob(name, recursive=True)}
+        paths = find_files(pattern)
         if not pattern.endswith(".gz"):
             for path in paths:
                 resolve(path.removesuffix(".gz"))
-        return tuple(sorted(paths))
+        return tuple(paths)
 
 
 def check_has_language(corpus: Corpus, split: str, direction: Direction) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mnmt_jax.data.corpus import Corpus
 from mnmt_jax.data.mixtures import check_training_text
+from mnmt_jax.data.opposite_directions import has_same_text
 from mnmt_jax.vocabulary.languages import Direction
 
 
@@ -41,9 +42,10 @@ def count_pairs(
 def _sizes(
     corpus: Corpus, split: str, directions: Iterable[Direction]
 ) -> Iterator[tuple[Direction, int]]:
-    """Yield each direction with its number of pairs; opposite directions have the same."""
+    """Yield each direction with its number of pairs; text of two directions is read once."""
     sizes: dict[Direction, int] = {}
     for pair in directions:
-        opposite = sizes.get(pair[::-1])
-        sizes[pair] = corpus.size(split, pair) if opposite is None else opposite
+        opposite = pair[::-1]
+        is_known = opposite in sizes and has_same_text(corpus, split, pair)
+        sizes[pair] = sizes[opposite] if is_known else corpus.size(split, pair)
         yield pair, sizes[pair]

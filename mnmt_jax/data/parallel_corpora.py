@@ -12,6 +12,7 @@ import difflib
 import itertools
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, Selection
@@ -145,6 +146,12 @@ class PatternFiles(FileCorpus):
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Return the two files of a direction."""
         return tuple(place.path for place in self._places(split)[direction])
+
+    def settings(self) -> dict[str, Any]:
+        """Return those of the base class and the columns that are read."""
+        places = {split: itertools.chain(*self._places(split).values()) for split in self._patterns}
+        columns = {split: sorted({one.column for one in sides}) for split, sides in places.items()}
+        return {**super().settings(), "columns": columns}
 
     def _places(self, split: str) -> Mapping[Direction, tuple[TextColumn, TextColumn]]:
         """Return the places of both sides of each direction; searches the disk only once."""

@@ -16,14 +16,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, TokenPair, write_cache
+from mnmt_jax.data.cache import CachedTask, TokenCache
+from mnmt_jax.data.cache_writer import (
+    ReusedTask,
+    TaskSource,
+    TokenPair,
+    check_cache_directory,
+    has_prompts,
+    write_tasks,
+)
 from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.files.atomic_write import new_folder
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 PREFIX = "prompted_"
@@ -48,41 +57,24 @@ class PromptedPairs:
 
         Text of single languages and chunks of documents get none.
         """
-        source, target = direction = self._direction(name)
-        if source == target or self.cache.tasks[name].context:
-            return None
-        for language in (target, source):
-            if (code := self.auxiliary.get(language)) is not None and code not in direction:
-                return code
-        return None
+        return _auxiliary_of(self.cache.tasks[name], self.auxiliary, self.cache.vocabulary)
 
     def tasks(self) -> Iterator[ReusedTask | TaskSource]:
         """Yield all tasks of the new cache.
 
         Raises:
-            UserError: if no task has an auxiliary language, or a task has prompts already.
+            UserError: if no task has an auxiliary language.
         """
-        prompted = {name: self.auxiliary_of(name) for name in self.cache.tasks_with(_TRAIN)}
-        if old := [name for name in prompted if name.startswith(PREFIX)]:
-            raise UserError(
-                f"--auxiliary: '{old[0]}' has prompts already; leave its cache out of --also"
-            )
-        if not any(prompted.values()):
-            raise UserError(
-                "--auxiliary: no training direction can have one of these languages; the tasks are "
-                + join_names(list(prompted))
-            )
+        prompted = _auxiliary_by_name(self.cache.tasks, self.auxiliary, self.cache.vocabulary)
         for name in self.cache.tasks:
             yield ReusedTask(self.cache, name)
         for name, language in prompted.items():
-            if language is not None:
-                task, pairs = self.cache.tasks[name], functools.partial(self._pairs, name, language)
-                languages = task.source_lang, task.target_lang
-                yield TaskSource(f"{PREFIX}{name}", *languages, {_TRAIN: pairs}, task.share)
+            task, pairs = self.cache.tasks[name], functools.partial(self._pairs, name, language)
+            languages = task.source_lang, task.target_lang
+            yield TaskSource(f"{PREFIX}{name}", *languages, {_TRAIN: pairs}, task.share)
 
-    def _direction(self, name: str) -> tuple[str, str]:
-        task, code_of = self.cache.tasks[name], self.cache.vocabulary.vocabulary_code_of
-        return code_of(task.source_lang), code_of(task.target_lang)
+    def _direction(self, name: str) -> Direction:
+        return _direction_of(self.cache.tasks[name], self.cache.vocabulary)
 
     def _pairs(self, name: str, language: str) -> Iterator[TokenPair]:
         """Yield the pairs of a task that have a translation in an auxiliary language.
@@ -117,6 +109,46 @@ class PromptedPairs:
         return translations
 
 
+def _direction_of(task: CachedTask | ReusedTask | TaskSource, vocabulary: Vocabulary) -> Direction:
+    """Return the languages of a task in the vocabulary's codes."""
+    code_of = vocabulary.vocabulary_code_of
+    return code_of(task.source_lang), code_of(task.target_lang)
+
+
+def _auxiliary_of(
+    task: CachedTask | ReusedTask | TaskSource, auxiliary: Mapping[str, str], vocabulary: Vocabulary
+) -> str | None:
+    """Return the auxiliary language of a task; see `PromptedPairs.auxiliary_of`."""
+    source, target = direction = _direction_of(task, vocabulary)
+    if source == target or task.context:
+        return None
+    for language in (target, source):
+        if (code := auxiliary.get(language)) is not None and code not in direction:
+            return code
+    return None
+
+
+def _auxiliary_by_name(
+    tasks: Mapping[str, CachedTask | ReusedTask | TaskSource],
+    auxiliary: Mapping[str, str],
+    vocabulary: Vocabulary,
+) -> dict[str, str]:
+    """Return the auxiliary language of each training task that has one.
+
+    Raises:
+        UserError: if no task has one.
+    """
+    trained = {name: task for name, task in tasks.items() if _TRAIN in task.splits}
+    languages = {name: _auxiliary_of(task, auxiliary, vocabulary) for name, task in trained.items()}
+    prompted = {name: code for name, code in languages.items() if code is not None}
+    if not prompted:
+        raise UserError(
+            "--auxiliary: no training direction can have one of these languages; the tasks are "
+            + join_names(list(trained))
+        )
+    return prompted
+
+
 def write_prompted_cache(
     directory: str | Path,
     tasks: Iterable[TaskSource | ReusedTask],
@@ -137,16 +169,24 @@ def write_prompted_cache(
         report: called with one line per finished task.
 
     Raises:
-        UserError: as `write_cache` and `PromptedPairs`.
+        UserError: as `write_cache` and `PromptedPairs`, or if a task has prompts already.
     """
-    parent = Path(directory).absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".plain-", dir=parent) as folder:
-        plain = write_cache(Path(folder) / "cache", tasks, vocabulary=vocabulary, report=report)
-        return write_cache(
-            directory,
-            PromptedPairs(plain, auxiliary).tasks(),
+    directory, tasks = Path(directory), list(tasks)
+    check_cache_directory(directory, overwrite)
+    for task in tasks:
+        if isinstance(task, ReusedTask) and has_prompts(task.cache, task.name):
+            raise UserError(
+                f"--auxiliary: '{task.name}' has prompts already; leave its cache out of --also"
+            )
+    _auxiliary_by_name({task.name: task for task in tasks}, auxiliary, vocabulary)
+    with new_folder(directory, overwrite=overwrite) as partial:
+        plain = partial / "plain"
+        write_tasks(plain, tasks, vocabulary=vocabulary, report=report)
+        write_tasks(
+            partial,
+            PromptedPairs(TokenCache.open(plain), auxiliary).tasks(),
             vocabulary=vocabulary,
-            overwrite=overwrite,
             report=lambda line: report(line) if line.startswith(PREFIX) else None,
         )
+        shutil.rmtree(plain)
+    return TokenCache.open(directory)

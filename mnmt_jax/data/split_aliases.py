@@ -7,6 +7,7 @@ import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from mnmt_jax.data.file_columns import split_column
 from mnmt_jax.vocabulary.language_codes import canonical_code, canonical_code_or_input
 
 _LIKELY = {"train": "train", "validation": "val|dev", "test": "test|tst|newstest"}
@@ -26,7 +27,8 @@ def guess_split_name(pattern: str, languages: Sequence[str], split: str) -> str:
     words = collections.Counter(
         match["split"]
         for match in matches
-        if "{language}" not in pattern or canonical_code_or_input(match["language"]) in codes
+        if "language" not in match.groupdict()  # in the column alone, or nowhere
+        or canonical_code_or_input(match["language"]) in codes
     )
     return words.most_common(1)[0][0] if words else ""
 
@@ -51,30 +53,35 @@ def language_aliases(
     return {code: tuple(forms) for code, forms in words.items()}
 
 
+def find_files(pattern: str) -> list[str]:
+    """Return the existing files of a pattern and of the pattern with ".gz", in the order of names.
+
+    Args:
+        pattern: path; its fields and `*` stand for any part of a name, `**` for any folders. All
+            other characters, such as `[`, stand for themselves.
+    """
+    tokens = re.split(r"(\{split\}|\{language\}|\{pair\}|\*\*|\*)", pattern)
+    wildcards = {"*": "*", "**": "**", **dict.fromkeys(_FIELDS, "*")}
+    expression = "".join(wildcards.get(token) or glob.escape(token) for token in tokens)
+    names = (expression, f"{expression}.gz")
+    return sorted({path for name in names for path in glob.glob(name, recursive=True)})
+
+
 def _matches(pattern: str, expressions: dict[str, str]) -> Iterator[re.Match[str]]:
     """Yield the matches of a pattern's existing files, in the order of their names.
 
     Args:
-        pattern: path; what follows `#` is a column.
+        pattern: path, or `PATH#COLUMN`.
         expressions: regular expressions by field, which become named groups.
     """
-    path = pattern.partition("#")[0]
+    path, _ = split_column(pattern)
     if not any(field in path for field in _FIELDS):
         return
-    glob_pattern, regex = path, re.escape(path)
+    regex = re.escape(path)
     for name, expression in expressions.items():
         field = re.escape(f"{{{name}}}")
         regex = regex.replace(field, f"(?P<{name}>{expression})", 1).replace(field, f"(?P={name})")
     regex = regex.replace(r"\{pair\}", r"[\w@-]+").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
-    glob_pattern = "".join(
-        token if token in (*_FIELDS, "*", "**") else glob.escape(token)
-        for token in re.split(r"(\{split\}|\{language\}|\{pair\}|\*\*|\*)", path)
-    )
-    for field in _FIELDS:
-        glob_pattern = glob_pattern.replace(field, "*")
-    files = glob.glob(glob_pattern, recursive=True) + glob.glob(
-        f"{glob_pattern}.gz", recursive=True
-    )
-    for file in sorted(set(files)):
+    for file in find_files(path):
         if match := re.fullmatch(regex, file.removesuffix(".gz")) or re.fullmatch(regex, file):
             yield match

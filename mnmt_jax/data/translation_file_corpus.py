@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from mnmt_jax.data.corpus import FileCorpus, Line, NoFilesError
 from mnmt_jax.data.text_reader import Cleaning, resolve
@@ -85,6 +86,10 @@ class BitextFiles(FileCorpus):
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Return the files of the split that have units with both languages."""
         return tuple(path for path in self._paths.get(split, []) if self._serves(path, direction))
+
+    def settings(self) -> dict[str, Any]:
+        """Return those of the base class and the tag that is read of each language, by file."""
+        return {**super().settings(), "languages": self._tag_by_code}
 
     def _serves(self, path: str, direction: Direction) -> bool:
         """Return whether a unit of a file has both languages."""

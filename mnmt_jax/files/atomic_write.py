@@ -44,13 +44,27 @@ def check_output(directory: Path) -> None:
     """Check that a new folder can be written.
 
     Raises:
-        UserError: if a file or a non-empty folder has this name, it is in a bucket, or it cannot be
-            written.
+        UserError: if a file or a non-empty folder has this name, it is the current folder or in a
+            bucket, or it cannot be written.
     """
     refuse_bucket(directory)
+    refuse_current_folder(directory)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"{directory}: already exists; choose another --output or remove it")
     check_writable(directory)
+
+
+def refuse_current_folder(directory: Path) -> None:
+    """Check that a new folder would not replace the current one, which would be lost to the shell.
+
+    Raises:
+        UserError: if it would.
+    """
+    if directory.is_dir() and directory.samefile(os.curdir):
+        raise UserError(
+            f"{directory}: is the current folder, which is not replaced; choose another --output, "
+            "such as --output=new"
+        )
 
 
 def check_replaced(path: Path, is_ours: Callable[[str], bool], flag: str = "--output") -> None:

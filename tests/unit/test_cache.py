@@ -194,6 +194,20 @@ def test_errors_name_the_remedy(tmp_path, cache):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        (task(), "'made_en_de' occurs twice"),
+        (task("other", target_lang="xx"), "'xx' has no tag"),
+        (task("a/b"), "task='a/b'"),
+    ],
+)
+def test_names_and_languages_are_checked_before_any_text_is_read(tmp_path, last, message):
+    tasks = [task(splits={"train": lambda: pytest.fail("read")}), last]
+    with pytest.raises(UserError, match=message):
+        write_cache(tmp_path / "a", iter(tasks), vocabulary=made_text.vocabulary())
+
+
 TASK, SHARDS = "tasks/made_en_de", "train-0000{}.array_record"
 
 

@@ -10,8 +10,12 @@ import pytest
 from mnmt_jax.commands.text_files import read_lines as input_lines
 from mnmt_jax.data import parallel_corpora
 from mnmt_jax.data.cldr import CldrCorpus
-from mnmt_jax.data.mixtures import cache_task_sources, language_text
+from mnmt_jax.data.mixtures import cache_task_sources, language_text, validate_lines
+from mnmt_jax.data.monolingual import MonolingualCorpus
+from mnmt_jax.data.opposite_directions import has_same_text
+from mnmt_jax.data.pair_counts import count_pairs
 from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
+from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.data.text_reader import Cleaning, read_lines
 from mnmt_jax.errors import UserError
 from tests.unit import made_text
@@ -113,6 +117,46 @@ def test_split_aliases_and_pair_folders(tmp_path):
     corpus = ParallelFiles("mine", pattern, ("en", "de", "fr"))
     assert corpus.directions("train") == (("en", "de"), ("de", "en"))
     assert list(corpus.pairs("train", ("en", "de"))) == PAIRS
+
+
+@pytest.mark.parametrize("name", ["c#1", "b[1]", "what?"])
+def test_any_name_of_a_folder_is_read(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    write(folder, train_eng=EN, train_de=DE)
+    (folder / "dev.jsonl").write_text('{"text#1": {"en": "One.", "de": "Eins."}}\n')
+    assert list(parallel(folder).pairs("train", ("en", "de"))) == PAIRS
+    pattern = f"{folder}/{{split}}.jsonl#text#1.{{language}}"
+    corpus = ParallelFiles("mine", pattern, ("en", "de"), splits={"validation": "dev"})
+    assert list(corpus.pairs("validation", ("en", "de"))) == PAIRS[:1]
+    assert guess_split_name(pattern, ("en", "de"), "validation") == "dev"
+
+
+def test_files_in_both_orders_of_a_pair_are_all_read(tmp_path):
+    """As WMT's test sets, which differ by direction; copies count once."""
+    directions = ("en", "de"), ("de", "en")
+    for number, pair in enumerate(("de-en", "en-de")):
+        (tmp_path / pair).mkdir()
+        first, second = (b"".join(text.splitlines(True)[number:]) for text in (EN, DE))
+        write(tmp_path / pair, train_en=first, train_de=second, test_en=EN, test_de=DE)
+    pattern = f"{tmp_path}/{{pair}}/{{split}}.{{language}}"
+    corpus = ParallelFiles("mine", pattern, ("en", "de"))
+    assert list(corpus.pairs("train", ("en", "de"))) == PAIRS[1:]
+    assert list(corpus.pairs("train", ("de", "en"))) == [pair[::-1] for pair in PAIRS]
+    assert [has_same_text(corpus, split, ("en", "de")) for split in corpus.splits()] == [
+        False,
+        True,
+    ]
+    counts = count_pairs(corpus, directions, ["train", "test"])
+    assert counts == {"train": {"en-de": 2, "de-en": 3}, "test": {"en-de": 3, "de-en": 3}}
+    assert sorted(language_text(corpus, directions, 9)["en"]) == sorted(
+        ["One.", *["Two.", "Three."] * 2]
+    )
+    text = MonolingualCorpus(corpus, directions)
+    assert {line for _, line in text.pairs("train", ("en", "en"))} == {"One.", "Two.", "Three."}
+    write(tmp_path / "en-de", train_en=b"", train_de=b"")
+    with pytest.raises(UserError, match=r"en-de/train\.\S+: no sentence pair"):
+        validate_lines(ParallelFiles("mine", pattern, ("en", "de")), directions)
 
 
 FLAWS = [

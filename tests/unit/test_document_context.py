@@ -290,6 +290,7 @@ def test_a_context_whose_chunks_are_all_too_long_is_refused(folder):
         (["--separator=|"], "--separator needs --context"),
         (["--document_ids={}/{{split}}.ids"], "--document_ids needs --context"),
         (["--document_ids={}/{{split}}.ids", "--context=a"], "'a' must be a number of pieces"),
+        (["--document_ids={}/{{split}}.ids", "--context=30,60,030"], "context: 30 is named twice"),
         (["--document_ids={}/{{split}}.ids", "--context=30", "--share=0.5"], "leave --share out"),
     ],
 )

@@ -346,7 +346,7 @@ def test_pages_without_sentences_are_skipped(tree, tmp_path):
     refused(tmp_path, "no test sentence exists in all languages", f"--from={tree}")
 
 
-def test_an_existing_folder_is_overwritten_only_on_request(fetched, tree, tmp_path):
+def test_an_existing_folder_is_overwritten_only_on_request(fetched, tree, tmp_path, monkeypatch):
     before = (fetched / "train.de").read_bytes()
     with pytest.raises(UserError, match="already exists"):
         command("fetch_corpus", "libreoffice_help", "--from", tree)
@@ -355,6 +355,9 @@ def test_an_existing_folder_is_overwritten_only_on_request(fetched, tree, tmp_pa
     assert (fetched / "train.de").read_bytes() == before
     with pytest.raises(UserError):
         command("fetch_corpus", "libreoffice_help", "--from", fetched, "--overwrite")
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="is the current folder"):
+        patch.chdir(fetched)
+        command("fetch_corpus", "libreoffice_help", "--from", tree, "--overwrite", "--output=.")
     assert (fetched / "train.de").read_bytes() == before
     (fetched / "corpus.json").unlink()
     with pytest.raises(UserError, match="already exists"):

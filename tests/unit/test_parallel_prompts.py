@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import subprocess
+import sys
 import types
 
 import pytest
 
 from mnmt_jax.commands.cache import main
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.data.cache_writer import TaskSource, encode_pairs, write_cache
+from mnmt_jax.data.cache_writer import (
+    TaskSource,
+    encode_pairs,
+    has_prompts,
+    reused_tasks,
+    write_cache,
+)
 from mnmt_jax.data.distillation import DistilledPairs
-from mnmt_jax.data.parallel_prompts import PromptedPairs
+from mnmt_jax.data.parallel_prompts import PromptedPairs, write_prompted_cache
 from mnmt_jax.decoding import translation_job as job_module
 from mnmt_jax.decoding.encoded_lines import Line, encode_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from tests.unit.made_text import sentence, vocabulary
 from tests.unit.made_translator import LINES, made_translator
+from tests.unit.test_additions import grown
 
 # Sentences of each task: en-de and en-fr share 3, 4 and 5.
 TASKS = {"en_de": range(1, 6), "de_en": range(1, 6), "en_fr": range(3, 9), "fr_en": range(3, 9)}
@@ -85,6 +95,26 @@ def test_the_sentences_to_distill_have_no_prompts(cache, tmp_path):
     assert [*task.splits["train"]()] == [
         (source, pieces(n, "de")) for source, n in zip(sources, range(7, 10), strict=True)
     ]
+
+
+def test_prompts_are_not_reused_with_a_vocabulary_that_moves_their_tags(cache, tmp_path):
+    """Pieces of an added language take the ids that tags had."""
+    written, with_pieces = prompted(cache, tmp_path, {"de": "fr"}), grown(vocabulary())
+    for extension in (vocabulary(), vocabulary().with_language("nl")):
+        assert [task.name for task in reused_tasks(written, extension)] == [*written.tasks]
+    assert with_pieces.is_extension_of(vocabulary())
+    assert [task.name for task in reused_tasks(cache, with_pieces)] == [*cache.tasks]
+    kept = DistilledPairs(written, ("prompted_made_en_de",), keep=True)
+    tasks = kept.sources(sentence(n, "de") for n in range(7, 10))
+    distilled = write_cache(tmp_path / "distilled", tasks, vocabulary=vocabulary())
+    assert [name for name in distilled.tasks if has_prompts(distilled, name)] == [
+        "distilled_prompted_made_en_de",
+        "prompted_made_en_de",
+        "prompted_made_de_en",
+    ]
+    for prompts in (written, distilled):
+        with pytest.raises(UserError, match="prompted_made_en_de' has prompts, .* other ids in"):
+            list(reused_tasks(prompts, with_pieces))
 
 
 def test_text_of_single_languages_gets_no_prompts(tmp_path):
@@ -167,8 +197,33 @@ def test_invalid_languages_are_one_error_line(auxiliary, message, output, monkey
 
 
 def test_an_auxiliary_language_of_no_direction_is_refused(cache, tmp_path):
-    with pytest.raises(UserError, match="--auxiliary: no training direction can have"):
+    """Before the text is encoded, which takes long."""
+    message = "--auxiliary: no training direction can have .* are made_en_de, made_de_en, made_en"
+    with pytest.raises(UserError, match=message):
         prompted(cache, tmp_path, {"de": "en"})
+    tasks = [TaskSource("made_en_de", "en", "de", {"train": lambda: pytest.fail("read")})]
+    with pytest.raises(UserError, match="--auxiliary: no training direction can have"):
+        write_prompted_cache(tmp_path / "new", tasks, {"de": "en"}, vocabulary=vocabulary())
+
+
+def test_leftovers_of_a_killed_command_are_removed(output, monkeypatch):
+    """The plain tasks are kept in the folder that becomes the cache."""
+    flags = ["--tsv", str(output.parent / "{split}.tsv"), "--vocab_size=60", "--no-byte_fallback"]
+    arguments = ["mnmt cache", *flags, "--output", str(output), "--auxiliary=de=fr"]
+    code = (
+        "import os, signal, sys\n"
+        "from mnmt_jax.commands.cache import main\n"
+        "from mnmt_jax.data.parallel_prompts import PromptedPairs\n"
+        "PromptedPairs.tasks = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"sys.argv = {arguments}\n"
+        "main()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    before = {path.name for path in output.parent.iterdir() if path.is_dir()}
+    assert len(before) == 1 and "new" not in before
+    call(monkeypatch, output, "--auxiliary=de=fr")
+    assert {path.name for path in output.parent.iterdir() if path.is_dir()} == {"new"}
+    assert {path.name for path in output.iterdir()} == {"cache.json", "tasks", "vocabulary"}
 
 
 def test_a_cache_without_shared_sentences_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import multiprocessing
 import os
 import random
@@ -16,8 +17,9 @@ import pytest
 
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
+from mnmt_jax.data.corpus import Selection
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
-from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles
+from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles, PatternFiles
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -30,6 +32,7 @@ from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import Counts, make_stages
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.data.text_reader import Cleaning
+from mnmt_jax.data.translation_file_corpus import BitextFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import lock
 from tests.unit import made_text
@@ -64,6 +67,45 @@ def test_without_steps_it_is_the_cache_of_the_same_text(corpus, vocabulary, tmp_
     expected = content(tmp_path / "plain")
     assert content(tmp_path / "prepared") == expected and len(expected) > 25
     assert not (tmp_path / "prepared.unfinished").exists()
+
+
+def test_a_sample_of_one_direction_is_that_of_the_cache(vocabulary, tmp_path):
+    """Published samples are of a direction whose codes may not be sorted, as Romanian to Dutch."""
+    for code in ("de", "en"):
+        text = "\n".join(made_text.sentences(code, 20))
+        (tmp_path / f"train.{code}").write_text(text, encoding="utf-8")
+    patterns = {"train": (str(tmp_path / "train.{language}"),)}
+    selection = Selection(sample_sizes={("en", "de"): 7})
+    files = PatternFiles("made", patterns, ("de", "en"), selection=selection)
+    encoder, directions = made_text.vocabulary(), (("en", "de"),)
+    sources = cache_task_sources(files, directions, encoder)
+    cache = write_cache(tmp_path / "plain", sources, vocabulary=encoder)
+    assert cache.split("made_en_de", "train").examples == 7
+    prepare(
+        files,
+        plan_tasks(files, directions),
+        made_recipe(()),
+        form=CacheOutput(vocabulary),
+        output=tmp_path / "prepared",
+        runner=LocalRunner(1),
+    )
+    assert content(tmp_path / "prepared") == content(tmp_path / "plain")
+
+
+def test_directions_with_different_text_are_not_prepared_together(vocabulary, tmp_path):
+    """Each direction alone is that of its own files."""
+    for folder, count in (("de-en", 9), ("en-de", 8)):
+        (tmp_path / folder).mkdir()
+        for code in ("de", "en"):
+            text = "\n".join(made_text.sentences(code, count))
+            (tmp_path / folder / f"train.{code}").write_text(text, encoding="utf-8")
+    files = ParallelFiles("made", str(tmp_path / "{pair}" / "{split}.{language}"), ("de", "en"))
+    options = {"form": TextOutput(), "output": tmp_path / "text", "runner": LocalRunner(1)}
+    both = plan_tasks(files, (("de", "en"), ("en", "de")))
+    with pytest.raises(UserError, match=r"de-en/train.de.* de-en and en-de have different text"):
+        prepare(files, both, made_recipe(()), **options)
+    prepare(files, both[1:], made_recipe(()), **options)
+    assert len((tmp_path / "text" / "train.de-en.de").read_text().splitlines()) == 8
 
 
 def slowly(corpus, languages) -> tuple[list[tuple[str, str]], dict[str, int]]:
@@ -247,6 +289,53 @@ def test_a_changed_file_is_named(vocabulary, tmp_path):
     (tmp_path / "train.en").write_text("new\n" * 20, encoding="utf-8")
     with pytest.raises(UserError, match=re.escape(f"(changed: {tmp_path / 'train.en'})")):
         prepare(files, tasks, made_recipe((Nothing(),)), **options)
+
+
+def read_and_stop(function, job, units):
+    if function is not passes.write_clean_text:
+        raise StoppedError
+    LocalRunner(1)(function, job, units)
+
+
+def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
+    """By other tags of a file, another rule for bad lines, another column or exchanged scores."""
+    tags = "".join(
+        f'<tuv xml:lang="{tag}"><seg>{tag}</seg></tuv>' for tag in ("en-US", "en-GB", "de")
+    )
+    tmx = f'<tmx version="1.4"><header/><body><tu>{tags}</tu></body></tmx>'
+    (tmp_path / "memory.tmx").write_text(tmx, encoding="utf-8")
+    row = {"plain": {"de": "eins", "en": "one"}, "other": {"de": "zwei", "en": "two"}}
+    (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n", encoding="utf-8")
+    for name in ("a", "b"):
+        (tmp_path / f"train.de-en.{name}").write_text("1\n", encoding="utf-8")
+
+    def rows(column, on_bad_line="error"):
+        pattern = f"{tmp_path}/{{split}}.jsonl#{column}.{{language}}"
+        return ParallelFiles("made", pattern, ("de", "en"), cleaning=Cleaning(on_bad_line))
+
+    def memory(*languages):
+        return BitextFiles("made", [str(tmp_path / "memory.tmx")], languages, splits={"train": ""})
+
+    def scored(*names):
+        files = [str(tmp_path / f"train.{{pair}}.{name}") for name in names]
+        return {"scores": [*map(ScoreFiles, ("x", "y"), files)]}
+
+    steps = (Score("x", minimum=0), Score("y", minimum=0))
+    for name, changed, first, second in (
+        ("languages", "languages", (memory("en-US", "de"), {}), (memory("en-GB", "de"), {})),
+        ("rule", "on_bad_line", (rows("plain"), {}), (rows("plain", "drop"), {})),
+        ("column", "columns", (rows("plain"), {}), (rows("other"), {})),
+        ("scores", "scores", (rows("plain"), scored("a", "b")), (rows("plain"), scored("b", "a"))),
+    ):
+        options = {"form": TextOutput(), "output": tmp_path / name}
+        recipe = made_recipe(steps if name == "scores" else ())
+        tasks = plan_tasks(first[0], (("de", "en"),))
+        for text, more in (first, first):
+            with pytest.raises(StoppedError):
+                prepare(text, tasks, recipe, runner=read_and_stop, **options, **more)
+        text, more = second
+        with pytest.raises(UserError, match=rf"another preparation \(changed: {changed}\)"):
+            prepare(text, tasks, recipe, runner=read_and_stop, **options, **more)
 
 
 def test_files_of_a_joined_corpus_are_named_counted_and_scored(vocabulary, tmp_path):

@@ -74,6 +74,18 @@ def test_an_output_in_use_is_refused(outputs, tmp_path, name):
     assert sorted(path.name for path in output.parent.iterdir() if path.name[0] == ".") == []
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"average"}))
+def test_the_current_folder_is_refused_before_any_work(outputs, tmp_path, monkeypatch, name):
+    """It cannot be replaced without a loss to the shell in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mnmt_jax.vocabulary.sentencepiece_training.train_model", None)
+    flags = [flag.format(run=outputs / "run", folder=outputs) for flag in COMMANDS[name]]
+    for output in (".", tmp_path):
+        with pytest.raises(UserError, match=f"^{output}: is the current folder, .* --output=new"):
+            command(*flags, "--output", output)
+    assert not os.listdir(tmp_path)
+
+
 def test_an_output_created_meanwhile_is_kept(tmp_path):
     output = tmp_path / "new"
     message = (

@@ -118,8 +118,14 @@ def stage_folder(job: Job, group: Group, stage: int) -> Path:
     return job.work / f"stage_{stage}" / group.name
 
 
-def write_clean_text(job: Job, group: Group) -> None:
+def write_clean_text(job: Job, group: Group, direction: Direction) -> None:
     """Write the clean text of a group in chunks, and the sizes of the chunks.
+
+    Args:
+        job: the preparation.
+        group: whose text.
+        direction: direction of the group to read; matters if only one is a task's, since a
+            published sample may be of that one alone.
 
     Raises:
         UserError: as `Corpus.pairs`.
@@ -130,7 +136,8 @@ def write_clean_text(job: Job, group: Group) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     sizes, report = [], DropReport()
-    for number, chunk in enumerate(_chunks(_scored_pairs(job, group, report), job.chunk_pairs)):
+    scored = _scored_pairs(job, group, direction, report)
+    for number, chunk in enumerate(_chunks(scored, job.chunk_pairs)):
         pairs, scores = zip(*chunk, strict=True)
         sources, targets = zip(*pairs, strict=True)
         batch = PairBatch(sources, targets, group.languages, _columns(job, group, scores))
@@ -139,10 +146,11 @@ def write_clean_text(job: Job, group: Group) -> None:
     write_facts(done, {"pairs": sizes, "unclean": dict(report.dropped)})
 
 
-def _scored_pairs(job: Job, group: Group, report: DropReport) -> Iterator[ScoredPair]:
-    """Yield the pairs of a group in the order of the sorted codes, with their scores."""
-    is_sorted = group.languages in job.corpus.directions(group.split)
-    direction = group.languages if is_sorted else group.languages[::-1]
+def _scored_pairs(
+    job: Job, group: Group, direction: Direction, report: DropReport
+) -> Iterator[ScoredPair]:
+    """Yield the pairs of a direction in the order of the sorted codes, with their scores."""
+    is_sorted = direction == group.languages
     pairs: Iterator[ScoredPair]
     corpus = job.corpus.part(group.split)
     if isinstance(corpus, FileCorpus):

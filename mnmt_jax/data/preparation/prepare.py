@@ -18,6 +18,7 @@ from typing import Any
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.mixtures import PlannedTask, no_text_error
+from mnmt_jax.data.opposite_directions import has_same_text
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -33,6 +34,7 @@ from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.atomic_write import lock, new_folder, write_text
 from mnmt_jax.files.json_objects import differing_keys
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
+from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CHUNK_PAIRS = 50_000
@@ -81,6 +83,7 @@ def prepare(
     form.check(output, overwrite)
     _check_languages(tasks, recipe, form.vocabulary)
     _check_scores(corpus, tasks, recipe, scores)
+    _check_text(corpus, tasks)
     work = output.with_name(f"{output.name}.unfinished")
     stages = make_stages(recipe.steps)
     job = Job(work, corpus, form, stages, chunk_pairs, tuple(scores))
@@ -143,6 +146,23 @@ def _check_scores(
     _score_paths(tasks, scores)
 
 
+def _check_text(corpus: Corpus, tasks: Sequence[PlannedTask]) -> None:
+    """Check that opposite directions have the same text, as the result has one for both.
+
+    Raises:
+        UserError: if two have not.
+    """
+    planned = {(split, task.direction) for task in tasks for split in task.splits}
+    for split, pair in sorted(planned):
+        if (split, pair[::-1]) in planned and not has_same_text(corpus, split, pair):
+            files = [file for one in (pair, pair[::-1]) for file in corpus.files(split, one)]
+            raise UserError(
+                f"{join_names(files)}: {'-'.join(pair)} and {'-'.join(pair[::-1])} have different "
+                "text, but a preparation writes one for both; move two of the files away, or use "
+                "'mnmt cache'"
+            )
+
+
 def _score_paths(tasks: Sequence[PlannedTask], scores: Sequence[ScoreFiles]) -> set[str]:
     """Return the files with the scores of all training text.
 
@@ -156,7 +176,7 @@ def _score_paths(tasks: Sequence[PlannedTask], scores: Sequence[ScoreFiles]) -> 
 def _identity(
     job: Job, tasks: Sequence[PlannedTask], recipe: Recipe, partition_keys: int
 ) -> dict[str, Any]:
-    """Return what must be equal to continue: the recipe, sizes, tasks and files."""
+    """Return what must be equal to continue: the recipe, sizes, tasks, files and their reading."""
     paths = {
         path
         for task in tasks
@@ -166,6 +186,8 @@ def _identity(
     paths |= _score_paths(tasks, job.scores)
     files = {path: [Path(path).stat().st_size, Path(path).stat().st_mtime_ns] for path in paths}
     return {
+        **_settings(job.corpus, tasks),
+        "scores": [[item.name, item.pattern] for item in job.scores],
         "recipe": [f"{step!r}" for step in recipe.steps],
         "dependencies": recipe.dependencies(_languages(tasks)),
         "corpus": job.corpus.name,
@@ -173,6 +195,16 @@ def _identity(
         "files": {path: files[path] for path in sorted(files)},
         "sizes": [job.chunk_pairs, partition_keys],
     }
+
+
+def _settings(corpus: Corpus, tasks: Sequence[PlannedTask]) -> dict[str, dict[str, Any]]:
+    """Return the settings of the corpora that the tasks are read from, by setting and split."""
+    settings: dict[str, dict[str, Any]] = {}
+    for split in SPLITS:
+        if any(split in task.splits for task in tasks):
+            for name, value in corpus.part(split).settings().items():
+                settings.setdefault(name, {})[split] = value
+    return settings
 
 
 @contextlib.contextmanager
@@ -235,11 +267,12 @@ def _run_passes(
     job: Job, tasks: Sequence[PlannedTask], partition_keys: int, runs: _PassRunner
 ) -> list[GroupCounts]:
     """Run all passes before the last; return what was dropped of each group, in order."""
-    groups = _groups_of(tasks)
-    runs.run("read", passes.write_clean_text, [(group,) for group in groups])
-    for group in groups:
+    directions = _directions_of(tasks)
+    groups = list(directions)
+    runs.run("read", passes.write_clean_text, list(directions.items()))
+    for group, direction in directions.items():
         if not passes.chunk_sizes(job, group) and group.split == "train":
-            raise no_text_error(job.corpus, group.split, group.languages)
+            raise no_text_error(job.corpus, group.split, direction)
     for stage in range(len(job.stages)):
         _run_stage(job, groups, stage, partition_keys, runs)
     counts = [sum_chunks(job, group) for group in groups]
@@ -248,15 +281,17 @@ def _run_passes(
     return counts
 
 
-def _groups_of(tasks: Sequence[PlannedTask]) -> list[Group]:
-    """Return the groups of the tasks: training text first."""
-    groups = (
-        Group.of(split, task.direction)
-        for split in SPLITS
-        for task in tasks
-        if split in task.splits
-    )
-    return list(dict.fromkeys(groups))
+def _directions_of(tasks: Sequence[PlannedTask]) -> dict[Group, Direction]:
+    """Return the groups of the tasks, training text first, with a direction of a task to read.
+
+    Of two directions it is the one of the sorted codes.
+    """
+    directions: dict[Group, Direction] = {}
+    for split in SPLITS:
+        for direction in (task.direction for task in tasks if split in task.splits):
+            group = Group.of(split, direction)
+            directions[group] = min(direction, directions.get(group, direction))
+    return directions
 
 
 def _run_stage(

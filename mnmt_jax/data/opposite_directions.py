@@ -1,0 +1,48 @@
+"""Opposite directions of a corpus, which usually have the same text.
+
+They do not if a pair of languages has files in both orders, such as WMT's test sets in `de-en/` and
+`en-de/`.
+"""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Iterable
+
+from mnmt_jax.data.corpus import Corpus
+from mnmt_jax.vocabulary.languages import Direction
+
+
+def has_same_text(corpus: Corpus, split: str, direction: Direction) -> bool:
+    """Return whether a direction has the text of the opposite one: the same files, or copies.
+
+    Args:
+        corpus: the corpus; has text of both directions.
+        split: name of the split.
+        direction: source and target language.
+    """
+    files, opposite = (corpus.files(split, pair) for pair in (direction, direction[::-1]))
+    if {*files} == {*opposite}:
+        return True
+    if len(files) != len(opposite):
+        return False
+    sides = zip(files, opposite[::-1], strict=True)
+    return all(filecmp.cmp(*paths, shallow=False) for paths in sides)
+
+
+def distinct_directions(
+    corpus: Corpus, split: str, directions: Iterable[Direction]
+) -> list[Direction]:
+    """Return directions in their order, one of two opposite ones that have the same text.
+
+    Args:
+        corpus: the corpus; has text of all directions.
+        split: name of the split.
+        directions: source and target languages.
+    """
+    distinct = dict.fromkeys(directions)
+    return [
+        pair
+        for pair in distinct
+        if not (pair > pair[::-1] in distinct and has_same_text(corpus, split, pair))
+    ]
