@@ -38,15 +38,14 @@ def _arm(workspace: Workspace, name: str) -> dict[str, Any]:
     losses = [None] if arm.tuned_as else workspace.losses(name)
     tuned = workspace.losses(arm.tuned_as) if arm.tuned_as else losses
     if None in tuned and len(tuned) > 1:
-        return {"chosen": [], "losses": losses, "seeds": {}}
+        return workspace.recorded.get(name, {"chosen": [], "losses": losses, "seeds": {}})
     candidate = workspace.choice(name)
-    seeds = dict(workspace.recorded.get(name, {}).get("seeds", {}))
+    seeds = workspace.recorded_runs(name)
     for seed in workspace.experiment.seeds_of(arm):
         run = workspace.run(name, candidate, seed)
         if (run / "finished").is_file() and not workspace.is_recorded(name, seed):
             seeds[str(seed)] = _run(run, list(arm.decodings) if arm.evaluated else [])
-    chosen = list(workspace.experiment.grid_of(arm)[candidate])
-    return {"chosen": chosen, "losses": losses, "seeds": seeds}
+    return {"chosen": workspace.chosen(name), "losses": losses, "seeds": seeds}
 
 
 def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:

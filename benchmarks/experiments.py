@@ -179,10 +179,27 @@ class Workspace:
             raise UserError(f"{arm}: a candidate has no validation loss yet")
         return losses.index(min(known))
 
+    def chosen(self, name: str) -> list[str]:
+        """Return the bindings of the chosen candidate of an arm.
+
+        Raises:
+            UserError: if a candidate was not trained.
+        """
+        return list(self.experiment.grid_of(self.experiment.arms[name])[self.choice(name)])
+
+    def recorded_runs(self, name: str) -> dict[str, Any]:
+        """Return the recorded results of an arm by seed; empty if another candidate was chosen.
+
+        Raises:
+            UserError: if a candidate was not trained.
+        """
+        recorded = self.recorded.get(name, {})
+        return dict(recorded["seeds"]) if recorded.get("chosen") == self.chosen(name) else {}
+
     def is_recorded(self, name: str, seed: int) -> bool:
         """Return whether the recorded results have all scores of a run."""
-        arm, recorded = self.experiment.arms[name], self.recorded.get(name, {}).get("seeds", {})
-        scores = recorded.get(str(seed), {}).get("scores", {})
+        arm = self.experiment.arms[name]
+        scores = self.recorded_runs(name).get(str(seed), {}).get("scores", {})
         return arm.evaluated and set(arm.decodings) <= set(scores)
 
     def jobs(self, names: Sequence[str]) -> list[Job]:

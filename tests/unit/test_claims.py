@@ -131,7 +131,8 @@ def test_recorded_results_of_another_machine_are_not_repeated(tmp_path, monkeypa
 
     def evaluate(space, run, decoding, flags, cores):
         result = {"directions": {"de-fr": row("supervised", 90.0)}}
-        space.recorded.setdefault("base", {}).setdefault("seeds", {})[run.name[-1]] = {
+        space.recorded.setdefault("base", {})["chosen"] = space.chosen("base")
+        space.recorded["base"].setdefault("seeds", {})[run.name[-1]] = {
             "scores": {decoding: result}
         }
 
@@ -153,6 +154,18 @@ def test_recorded_results_of_another_machine_are_not_repeated(tmp_path, monkeypa
     assert set(third.recorded["base"]["seeds"]) == {"7", "8"}
     execute(third.jobs(["base"]), 1)
     assert len(trained) == 4
+    unknown = Workspace(tmp_path / "fourth", experiment, {"arms": {"base": other(third)}})
+    assert summarize(unknown)["arms"]["base"]["seeds"].keys() == {"7", "8"}  # nothing is chosen yet
+    for number in range(2):
+        write_run(unknown.run("base", number, 7), [2.0 - number])
+    assert not summarize(unknown)["arms"]["base"]["seeds"].get("8")
+    assert not unknown.is_recorded("base", 7)
+
+
+def other(space):
+    """Return recorded results of a candidate that is not the best, without its losses."""
+    (chosen,) = space.experiment.grid[:1]
+    return {**space.recorded["base"], "chosen": list(chosen), "losses": []}
 
 
 @pytest.mark.parametrize("table", ["multi30k", "graft", "positions"])
