@@ -311,10 +311,11 @@ def _tag_arguments(config: Config, *, is_register: bool) -> dict[str, Any]:
     """
     layout, name = config.model.layout, config.data.instruction
     instruction = INSTRUCTIONS[name]
+    tags_both_sides = instruction.source_tag == "target" and instruction.trigger == "tag"
     reason = ""
     if layout in LANGUAGE_MODELS and name != "3":
         reason = "the target of the model that it is grafted into starts from its tag ('3')"
-    elif (name == "register") != is_register:
+    elif tags_both_sides != is_register:
         reason = (
             "there registers, and nothing else, have the target's tag both in the source and as "
             "the first target input ('register')"

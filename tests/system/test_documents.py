@@ -276,7 +276,7 @@ def test_guide(root):
 
 def test_methods(root, request):
     """The page's methods are the files that its commands import, and its test passes."""
-    own, described, loss, _, kind, test, *_ = (
+    *_, own, described, loss, _, kind, test = (
         one for one in commands("docs/methods.md") if not one.listed
     )
     made_pages.cache(root, "runs/quickstart/cache")

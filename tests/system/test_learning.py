@@ -99,6 +99,10 @@ def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_d
     assert min(shares.values()) >= EXACT, shares
 
 
+# With the equations as they stand, which learn such a text in fewer updates than the defaults.
+PLAIN_GTPDM = TPDM(layer=1, gated=True, clip=False, head_start=0, ramp=0, critic_steps=1)
+
+
 @pytest.mark.parametrize(
     ("layout", "instruction", "of_model", "of_training"),
     [
@@ -111,7 +115,7 @@ def test_learns_to_translate(layout, instruction, cache, corpus, tmp_path, one_d
         ),
         ("register", "register", (LanguageLayers(mlp=32),), ()),
         ("encoder_decoder", "5", (LCS(),), (MRASP2(1),)),
-        ("encoder_decoder", "1", (TPDM(layer=1, gated=True, head_start=0, ramp=0),), ()),
+        ("encoder_decoder", "1", (PLAIN_GTPDM,), ()),
     ],
     ids=[
         "language layers and a cut residual",

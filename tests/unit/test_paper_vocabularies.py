@@ -178,7 +178,7 @@ def test_text_is_cleaned_where_the_files_of_its_recipe_are(tmp_path, relaxed_dty
     command, train, text = texts["cache"]
     assert command.endswith("--output caches/nllb_bridge") and "prepared" not in train
     assert "recipe nllb_mitre, which needs DATA/histograms: not used" in text
-    assert "nllb_bridge: not done here: the authors' cleaning" in text
+    assert "nllb_bridge: not done here: the cleaning and removal of repeated pairs" in text
 
 
 @pytest.mark.parametrize("name, count", [("two_stage/table1", 1), ("language_layers/table7", 0)])
