@@ -176,7 +176,7 @@ class TPDM(Method, name="tpdm"):
     """Position disentangling: the heads, the critic and the loss terms.
 
     The paper's equations as they stand are `clip=False, head_start=0, ramp=0, critic_steps=1`. With
-    them and its weight of 1 a model learns to mislead the critic and loses its translation quality
+    them and its weight of 1 a model learns to mislead the critic and loses translation quality
     (docs/results_claims.md), which these defaults prevent.
 
     Attributes:
