@@ -87,8 +87,12 @@ _STABLE_CRITIC = ("TPDM.clip=True", "TPDM.head_start=400", "TPDM.ramp=400", "TPD
 _PLAIN_CRITIC = ("TPDM.clip=False", "TPDM.head_start=0", "TPDM.ramp=0", "TPDM.critic_steps=1")
 
 
-def _tpdm(information: float, *extra_bindings: str, **fields: Any) -> Arm:
-    critic = () if _STABLE_CRITIC[0] in extra_bindings else _PLAIN_CRITIC
+def _tpdm(
+    information: float,
+    *extra_bindings: str,
+    critic: tuple[str, ...] = _PLAIN_CRITIC,
+    **fields: Any,
+) -> Arm:
     bindings = (*_TPDM, f"TPDM.information={information}", *critic, *extra_bindings)
     return Arm("encoder_decoder_tiny", bindings, **{"tuned_as": "tpdm_0.1_mended", **fields})
 
@@ -96,21 +100,23 @@ def _tpdm(information: float, *extra_bindings: str, **fields: Any) -> Arm:
 _POSITIONS = {
     "baseline": Arm("encoder_decoder_tiny"),
     "residual_attention": Arm("encoder_decoder_tiny", ("Model.methods=('cut_residual',)",)),
-    "tpdm_0.1_mended": _tpdm(0.1, *_STABLE_CRITIC, tuned_as=""),
+    "tpdm_0.1_mended": _tpdm(0.1, critic=_STABLE_CRITIC, tuned_as=""),
     "tpdm_0": _tpdm(0),
     "tpdm_0.1": _tpdm(0.1),
     "tpdm_0.4": _tpdm(0.4),
     "tpdm_1": _tpdm(1),
-    "tpdm_0_mended": _tpdm(0, *_STABLE_CRITIC),
-    "tpdm_0.4_mended": _tpdm(0.4, *_STABLE_CRITIC),
-    "tpdm_1_mended": _tpdm(1, *_STABLE_CRITIC),
+    "tpdm_0_mended": _tpdm(0, critic=_STABLE_CRITIC),
+    "tpdm_0.4_mended": _tpdm(0.4, critic=_STABLE_CRITIC),
+    "tpdm_1_mended": _tpdm(1, critic=_STABLE_CRITIC),
     "tpdm_1_mean": _tpdm(1, "TPDM.reduction='mean'"),
-    "tpdm_1_mean_mended": _tpdm(1, "TPDM.reduction='mean'", *_STABLE_CRITIC),
-    "tpdm_0.1_mended_without_alignment": _tpdm(0.1, *_STABLE_CRITIC, "TPDM.alignment=0.0"),
+    "tpdm_1_mean_mended": _tpdm(1, "TPDM.reduction='mean'", critic=_STABLE_CRITIC),
+    "tpdm_0.1_mended_without_alignment": _tpdm(0.1, "TPDM.alignment=0.0", critic=_STABLE_CRITIC),
     "gtpdm_1": _tpdm(1, "TPDM.gated=True"),
-    "gtpdm_1_mended": _tpdm(1, "TPDM.gated=True", *_STABLE_CRITIC),
-    "gtpdm_0.25_mended": _tpdm(0.25, "TPDM.gated=True", *_STABLE_CRITIC),
-    "gtpdm_1_mended_prior_0.1": _tpdm(1, "TPDM.gated=True", "TPDM.prior=0.1", *_STABLE_CRITIC),
+    "gtpdm_1_mended": _tpdm(1, "TPDM.gated=True", critic=_STABLE_CRITIC),
+    "gtpdm_0.25_mended": _tpdm(0.25, "TPDM.gated=True", critic=_STABLE_CRITIC),
+    "gtpdm_1_mended_prior_0.1": _tpdm(
+        1, "TPDM.gated=True", "TPDM.prior=0.1", critic=_STABLE_CRITIC
+    ),
 }
 
 _DROPOUTS = tuple((f"Model.dropout={rate}",) for rate in (0.1, 0.3))

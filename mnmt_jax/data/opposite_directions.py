@@ -41,8 +41,10 @@ def distinct_directions(
         directions: source and target languages.
     """
     distinct = dict.fromkeys(directions)
-    return [
-        pair
-        for pair in distinct
-        if not (pair > pair[::-1] in distinct and has_same_text(corpus, split, pair))
-    ]
+
+    def is_repeated(pair: Direction) -> bool:
+        opposite = pair[::-1]
+        is_second = opposite in distinct and pair > opposite
+        return is_second and has_same_text(corpus, split, pair)
+
+    return [pair for pair in distinct if not is_repeated(pair)]

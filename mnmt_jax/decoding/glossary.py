@@ -158,25 +158,20 @@ class Glossary:
         return LineTerms(required, tuple(forbidden))
 
     def _matches(self, text: str, language: str, ignore_case: bool) -> Iterator[GlossaryEntry]:
-        index, spaceless = self._index(language), is_spaceless(language)
-        lower, start = lower_characters(text, language), 0
-
-        def find_longest() -> tuple[GlossaryEntry | None, int]:
-            for length in index.lengths.get(lower[start], ()):
-                stop = start + length
-                if stop <= len(text) and (spaceless or _is_boundary(text, stop)):
-                    entry = index.find(text[start:stop], lower[start:stop], ignore_case)
-                    if entry is not None:
-                        return entry, length
-            return None, 1
-
+        index, lower = self._index(language), lower_characters(text, language)
+        is_end = [is_spaceless(language) or _is_boundary(text, n) for n in range(len(text) + 1)]
+        start = 0
         while start < len(text):
-            length = 1
-            if spaceless or _is_boundary(text, start):
-                entry, length = find_longest()
-                if entry is not None:
-                    yield entry
-            start += length
+            stops = [start + length for length in index.lengths.get(lower[start], ())]
+            found = (
+                (one, stop)
+                for stop in stops
+                if is_end[start] and stop <= len(text) and is_end[stop]
+                if (one := index.find(text[start:stop], lower[start:stop], ignore_case))
+            )
+            entry, start = next(found, (None, start + 1))
+            if entry:
+                yield entry
 
     def _index(self, language: str) -> _Index:
         """Return the entries by their sources in the lower case of a language."""

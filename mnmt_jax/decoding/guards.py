@@ -144,7 +144,7 @@ class TranslationChecker:
             language=language,
             probability=probability,
             off_target=is_certain and expected is not None and not is_target,
-            copied=is_copying_wrong(self.detector, source_language, target_language)
+            copied=must_differ_from_source(self.detector, source_language, target_language)
             and not (is_certain and is_target)
             and is_copy(source, text),
             repeated=is_repetitive(source, source_language, text, target_language),
@@ -157,7 +157,7 @@ class TranslationChecker:
         )
 
 
-def is_copying_wrong(
+def must_differ_from_source(
     detector: LanguageDetector, source_language: str, target_language: str
 ) -> bool:
     """Return whether a translation must differ from its source.

@@ -74,7 +74,7 @@ def _check_applies(decode: Decode) -> None:
                     f"Decode.{name}={value:g} restricts sampling, but Decode.temperature=0 "
                     f"searches; set Decode.temperature, e.g. to 1.0, or Decode.{name}={default:g}"
                 )
-    if decode.method != "sample" and not decode.source_contrast and decode.seed != _DEFAULTS.seed:
+    if not _uses_seed(decode) and decode.seed != _DEFAULTS.seed:
         raise UserError(
             f"Decode.seed={decode.seed} selects samples and contrast lines, but the search has "
             f"neither; set Decode.temperature, e.g. to 1.0, or Decode.seed={_DEFAULTS.seed}"
@@ -125,16 +125,23 @@ def with_beam_size(decode: Decode, beam_size: int | None) -> Decode:
 
 def greedy_settings(decode: Decode) -> Decode:
     """Return settings with greedy search, without those of other searches."""
-    others = ["beam_groups", "diversity_penalty", "temperature", "utility"]
-    others += [] if decode.source_contrast else ["seed"]
+    others = ("beam_groups", "diversity_penalty", "temperature", "utility")
     plain = {name: getattr(_DEFAULTS, name) for name in (*others, *_OF_SAMPLING)}
-    return dataclasses.replace(decode, beam_size=1, **plain)
+    return _without_unused_seed(dataclasses.replace(decode, beam_size=1, **plain))
 
 
 def without_source_contrast(decode: Decode) -> Decode:
     """Return settings without source contrast, and without a seed that nothing else uses."""
-    seed = decode.seed if decode.method == "sample" else _DEFAULTS.seed
-    return dataclasses.replace(decode, source_contrast=0.0, seed=seed)
+    return _without_unused_seed(dataclasses.replace(decode, source_contrast=0.0))
+
+
+def _uses_seed(decode: Decode) -> bool:
+    """Return whether a search draws samples or contrast lines."""
+    return decode.method == "sample" or decode.source_contrast > 0
+
+
+def _without_unused_seed(decode: Decode) -> Decode:
+    return decode if _uses_seed(decode) else dataclasses.replace(decode, seed=_DEFAULTS.seed)
 
 
 def override_decode(decode: Decode, **settings: Any) -> Decode:
@@ -180,7 +187,7 @@ def describe_search(decode: Decode) -> dict[str, Any]:
         unused.append("utility")
     if not decode.copy_unknown:
         unused.append("copy_unknown")
-    if decode.method != "sample" and not decode.source_contrast:
+    if not _uses_seed(decode):
         unused.append("seed")
     return {name: value for name, value in fields.items() if name not in unused}
 

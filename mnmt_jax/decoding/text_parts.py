@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from mnmt_jax.documents.line_breaks import break_places, nearest_space
+from mnmt_jax.documents.line_breaks import line_break_spans, nearest_space
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
@@ -158,7 +158,7 @@ def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]], language
         breaks: relative positions and texts, ascending, as `join_lines` returns them.
         language: code of the language of the translation.
     """
-    spaces = break_places(text, language) or [(len(text), len(text))]
+    spaces = line_break_spans(text, language) or [(len(text), len(text))]
     starts = [start for start, _ in spaces]
     by_space: dict[int, list[str]] = {}
     for position, line_break in breaks:

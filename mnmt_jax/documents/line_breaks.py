@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 
 
-def break_places(text: str, language: str) -> list[tuple[int, int]]:
+def line_break_spans(text: str, language: str) -> list[tuple[int, int]]:
     """Return the spans of a line in whose place a line break may be.
 
     They are its spaces; without any, in a language without spaces, the places between characters.

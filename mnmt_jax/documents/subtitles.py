@@ -11,7 +11,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.documents.line_breaks import break_places, nearest_space
+from mnmt_jax.documents.line_breaks import line_break_spans, nearest_space
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
@@ -129,7 +129,7 @@ def _wrapped(text: str, count: int, language: str) -> list[str]:
         language: code of its language.
     """
     text = " ".join(text.split())
-    places = break_places(text, language)
+    places = line_break_spans(text, language)
     ends = [end for end, _ in places]
     lines, start, first = [], 0, 0  # the first place after the start
     for remaining in range(count, 1, -1):

@@ -11,7 +11,7 @@ import numpy as np
 
 from mnmt_jax.data.document_context import WITHOUT_CONTEXT
 from mnmt_jax.data.pair_checks import has_words_on_one_side
-from mnmt_jax.decoding.guards import is_copy, is_copying_wrong, is_empty, is_repetitive
+from mnmt_jax.decoding.guards import is_copy, is_empty, is_repetitive, must_differ_from_source
 from mnmt_jax.errors import pluralize
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.metrics import Scores, corpus_scores, is_exact
@@ -115,7 +115,7 @@ def _flags(
     """Return the fields of quality flags of a result."""
     source, target = direction
     pairs = list(zip(texts.sources, hypotheses, strict=True))
-    may_copy = not is_copying_wrong(benchmark.detector, source, target)
+    may_copy = not must_differ_from_source(benchmark.detector, source, target)
     characters = sum(map(len, texts.references))
     return {
         "empty": sum(not output.strip() or is_empty(text, output) for text, output in pairs),

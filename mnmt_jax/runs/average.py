@@ -22,6 +22,9 @@ from mnmt_jax.runs.run_directory import RunDirectory
 def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]) -> None:
     """Average the parameters of checkpoints and write RUN/average, replacing an older one.
 
+    An element that is equal in all checkpoints stays as it is: the float32 sum of n equal numbers,
+    divided by n, may differ from them. Frozen parameters thus keep their fingerprint.
+
     Args:
         run_dir: the run.
         steps: steps of the checkpoints, e.g. from `newest_steps` or `best_steps`.
@@ -29,9 +32,6 @@ def average_checkpoints(run_dir: str | Path | RunDirectory, steps: Sequence[int]
     Raises:
         UserError: if one of them does not exist or is damaged, or RUN/average is not an average;
             nothing is written then.
-
-    An element that is equal in all checkpoints stays as it is: the float32 sum of n equal numbers,
-    divided by n, may differ from them. Frozen parameters thus keep their fingerprint.
 
     Source: MITRE spec 6.7, fairseq's `average_checkpoints`: the mean in float32.
     """

@@ -102,7 +102,7 @@ def _update_flops(learner: Learner, tokens: Mapping[str, float], examples: float
 def validate_params(session: Session) -> Record:
     """Return the validation losses and scores; empty if the cache has no validation split."""
     setup = session.setup
-    names = setup.tasks.supervised + setup.tasks.zero_shot
+    names = setup.tasks.all
     if not names:
         return {}
     session.checked_window()

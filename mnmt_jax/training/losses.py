@@ -92,11 +92,13 @@ def merge_player_sums(sums_by_player: Mapping[str, Sums]) -> Sums:
         sums_by_player: sums by the player's name, with those of the unnamed player.
     """
     main = sums_by_player[""]
-    merged: dict[str, Any] = {}
-    for sums in sums_by_player.values():
-        scale = main[_TOKENS] / jnp.maximum(sums[_TOKENS], 1.0)
-        merged |= {name: total * scale for name, total in sums.items()}
-    return {**merged, **main}
+    scaled = {
+        name: total * (main[_TOKENS] / jnp.maximum(sums[_TOKENS], 1.0))
+        for player, sums in sums_by_player.items()
+        if player
+        for name, total in sums.items()
+    }
+    return {**scaled, **main}
 
 
 def token_loss(

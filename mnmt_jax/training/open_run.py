@@ -23,7 +23,7 @@ from mnmt_jax.training.reporter import Reporter
 from mnmt_jax.training.session import Session
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.state import NEVER, TrainState, create_state
-from mnmt_jax.training.validation import ValidationHistory, ranking_tasks, task_languages
+from mnmt_jax.training.validation import ValidationHistory, task_languages
 
 
 def open_session(
@@ -209,7 +209,7 @@ def _unranked(setup: TrainingSetup) -> str:
     if not (setup.config.data.validation_examples or translates):
         return "Data.validation_examples=0 validates nothing"
     unmeasured = task_languages(pipeline) if translates else pipeline.tasks_without_validation()
-    by_group = {name: ranking_tasks(setup.tasks, name) for name in TASK_GROUPS}
+    by_group = {name: getattr(setup.tasks, name) for name in TASK_GROUPS}
     measured = [name for name, tasks in by_group.items() if {*tasks} - {*unmeasured}]
     if group in measured:
         return ""

@@ -36,6 +36,11 @@ class ValidationTasks(NamedTuple):
     from_english: tuple[str, ...] = ()
     to_english: tuple[str, ...] = ()
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Tasks of both kinds."""
+        return self.supervised + self.zero_shot
+
 
 @dataclasses.dataclass
 class ValidationHistory:
@@ -187,19 +192,6 @@ def checkpoint_loss(result: Mapping[str, Any], best_by: str) -> float | None:
     means = (_means(tasks) if tasks else {}) if group == "all" else measures.get(group, {})
     value = means.get(measure)
     return None if value is None else -value if measure in _HIGHER_IS_BETTER else value
-
-
-def ranking_tasks(tasks: ValidationTasks, group: str) -> tuple[str, ...]:
-    """Return the tasks of a group of `Train.best_by`.
-
-    Args:
-        tasks: groups of tasks.
-        group: name of the group; `all` is both kinds of tasks.
-    """
-    names: tuple[str, ...] = (
-        tasks.supervised + tasks.zero_shot if group == "all" else tasks._asdict()[group]
-    )
-    return names
 
 
 def _per_token(sums: Sums) -> dict[str, float]:

@@ -64,7 +64,7 @@ def validate_translations(setup: TrainingSetup, params: Any, scorer: Scorer) -> 
     """
     tasks = {
         name: task
-        for name in setup.tasks.supervised + setup.tasks.zero_shot
+        for name in setup.tasks.all
         if (task := setup.cache.tasks[name]).source_lang != task.target_lang
     }
     text = {name: _first_lines(setup, name) for name in tasks}
