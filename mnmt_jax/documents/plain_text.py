@@ -6,6 +6,7 @@ import codecs
 import re
 from collections.abc import Sequence
 
+from mnmt_jax.data.encodings import declared_codec
 from mnmt_jax.documents.segments import Document, DocumentOptions, Markup, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
 from mnmt_jax.vocabulary.language_detectors import has_letters
@@ -13,6 +14,16 @@ from mnmt_jax.vocabulary.language_detectors import has_letters
 _CHARSET = re.compile(rb"""<meta\s[^>]*?charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _TAG = re.compile("<[^<>]*>")
 _UTF8 = ("utf-8", "utf8", "utf-16", "utf-16le", "utf-16be")  # of a declaration that is ASCII
+_HTML_CODECS = {  # encodings that the HTML standard reads as larger ones, as Python names them
+    "ascii": "cp1252",
+    "latin_1": "cp1252",
+    "iso8859_9": "cp1254",
+    "iso8859_11": "cp874",
+    "tis_620": "cp874",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "gb2312": "gbk",
+}
 _HEAD_BYTES = 4096  # of HTML, with the declaration of its encoding
 
 
@@ -44,7 +55,8 @@ def read_text(data: bytes, name: str, options: DocumentOptions) -> Document:
 def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
     """Read HTML; characters that its encoding lacks are written as references.
 
-    A page that declares UTF-16 in ASCII is read as UTF-8, as the HTML standard demands.
+    A page that declares UTF-16 in ASCII is read as UTF-8 and one that declares ISO-8859-1 as
+    Windows-1252, as the HTML standard demands.
 
     Raises:
         UserError: if its encoding is not known, or not the one that it declares.
@@ -54,5 +66,6 @@ def read_html(data: bytes, name: str, options: DocumentOptions) -> Document:
     is_marked = data.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if is_marked or charset.lower() in _UTF8:
         return _WholeText(*decode_text(data, name, options.source), "html")
-    encoding = TextEncoding(charset, errors="xmlcharrefreplace")
+    codec = declared_codec(charset)
+    encoding = TextEncoding(_HTML_CODECS.get(codec, charset), errors="xmlcharrefreplace")
     return _WholeText(*decode_declared(data, name, encoding), "html")

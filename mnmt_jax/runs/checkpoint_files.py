@@ -119,17 +119,24 @@ def check_marks(directory: Path) -> None:
         UserError: if a checkpoint looks complete but has no completion mark.
     """
     for folder in directory.iterdir() if directory.exists() else ():
-        metadata = folder / "_CHECKPOINT_METADATA"
         if not folder.name.isdigit() or (folder / MARK).exists():
             continue
-        looks_complete = (
-            not metadata.exists() or json.loads(metadata.read_text())["commit_timestamp_nsecs"]
-        )
-        if looks_complete and (folder / "extra" / "metadata").exists():
+        if _looks_complete(folder) and (folder / "extra" / "metadata").exists():
             raise UserError(
                 f"{folder} has no {MARK}, which marks a checkpoint in a bucket as complete; if it "
                 "was copied completely, put an empty file of this name into it and its folders"
             )
+
+
+def _looks_complete(folder: Path) -> bool:
+    """Whether Orbax's record of a step, if it has one, says when the step was completed."""
+    metadata = folder / "_CHECKPOINT_METADATA"
+    if not metadata.exists():
+        return True
+    try:
+        return bool(json.loads(metadata.read_text())["commit_timestamp_nsecs"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{metadata} is damaged; copy {folder} again, or remove it") from None
 
 
 def array_types(tree: Any) -> dict[str, str]:

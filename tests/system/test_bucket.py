@@ -144,6 +144,9 @@ def test_a_checkpoint_without_its_mark_is_not_taken_for_half_of_one(bucket, stra
     (other / "checkpoints" / "8" / "commit_success.txt").unlink()
     with pytest.raises(UserError, match=r"unmarked/checkpoints/8 has no commit_success.txt"):
         train(config, str(other))
+    (other / "checkpoints" / "8" / "_CHECKPOINT_METADATA").write_text("{")
+    with pytest.raises(UserError, match=r"8/_CHECKPOINT_METADATA is damaged; copy .*8 again, or"):
+        train(config, str(other))
     assert (other / "checkpoints" / "8" / "params").is_dir()
 
 

@@ -83,6 +83,20 @@ def test_html_is_one_segment_in_its_encoding():
             translated(f'<meta charset="{name}">é', "a.html")
 
 
+@pytest.mark.parametrize(
+    ("declared", "actual", "text"),
+    [
+        ("iso-8859-1", "cp1252", "“é €”"),
+        ("US-ASCII", "cp1252", "“Café”"),
+        ("gb2312", "gbk", "镕基"),
+        ("Shift_JIS", "cp932", "①髙"),
+    ],
+)
+def test_html_is_read_in_the_larger_encoding_that_browsers_use(declared, actual, text):
+    page = f'<meta charset="{declared}"><p>{text}</p>'.encode(actual)
+    assert translated(page, "a.html", identity)[0] == page
+
+
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "utf-16", "UTF-16LE"])
 def test_a_declaration_of_utf_16_in_ascii_means_utf_8(charset):
     page = f'<meta charset="{charset}"><p>Café</p>{{}}\n'
