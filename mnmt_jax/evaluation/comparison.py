@@ -201,12 +201,15 @@ def _detector_notes(results: Sequence[RunResult]) -> Iterable[str]:
 
 
 def _model_notes(results: Sequence[RunResult]) -> Iterable[str]:
-    """Yield a note for each optional metric whose models differ."""
+    """Yield a note for each optional metric whose signatures name several models."""
     for metric in OPTIONAL_METRICS:
         models = differing_models(result.signatures.get(metric.key) for result in results)
         if models:
             names = ", ".join(model.removeprefix("model:") for model in models)
-            yield f"{metric.title} is by different models ({names}) and cannot be compared."
+            yield (
+                f"{metric.title} is by models that are not known to be the same ({names}) and "
+                "cannot be compared."
+            )
 
 
 def _limit_remedy(results: Sequence[RunResult]) -> str:

@@ -361,6 +361,7 @@ def _run_result(
         directions=results,
         signatures=_signatures(scored, benchmark) | _checksum(model, results),
         curves=log.curves,
+        validation=log.validation,
         samples=tuple(
             sample for item in scored if item.result.direction in sampled for sample in item.samples
         ),

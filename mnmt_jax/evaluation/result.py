@@ -208,6 +208,8 @@ class RunResult:
         signatures: signature of each metric, per target language where they differ.
         curves: training curves by name: `train` (training loss), and the validation losses
             `supervised`, `zero_shot`, `from_english` and `to_english`.
+        validation: validation measures at the evaluated step, by the same groups of directions:
+            "nll", and "perplexity", the mean of the directions' perplexities.
         samples: translations to show.
         config: the run's resolved configuration, by section.
         decoding: decoding settings (beam size and the like).
@@ -231,6 +233,7 @@ class RunResult:
     directions: tuple[DirectionResult, ...]
     signatures: Mapping[str, Any] = field(default_factory=dict)
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    validation: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     decoding: Mapping[str, Any] = field(default_factory=dict)

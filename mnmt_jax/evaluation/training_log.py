@@ -11,6 +11,7 @@ from mnmt_jax.evaluation.result import Curve
 from mnmt_jax.files.json_objects import is_number, read_records
 
 _CURVES = ("train", "supervised", "zero_shot", "from_english", "to_english")
+_MEASURES = ("nll", "perplexity")
 _MAX_POINTS = 400  # maximal number of points of a curve, not counting the last one
 
 
@@ -23,10 +24,13 @@ class TrainingLog:
         curves: negative log-likelihood in nats per target token: `train`, and the validation means
             over directions `supervised`, `zero_shot`, `from_english` and `to_english`; curves
             without logged points are absent.
+        validation: the means over directions at the requested step, by the same groups: "nll", and
+            "perplexity", the mean of the directions' perplexities.
     """
 
     seconds: float | None = None
     curves: Mapping[str, Curve] = field(default_factory=dict)
+    validation: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog:
@@ -34,11 +38,12 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
 
     Args:
         path: path of `metrics.jsonl`.
-        step: number of updates at which to read the seconds; None for the last record.
+        step: number of updates at which to read seconds and validation; None for the last record
+            with them.
     """
     if path is None or not path.is_file():
         return TrainingLog()
-    seconds = None
+    seconds, at_step = None, {}
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in _CURVES}
     for _, record in read_records(path):
         record_step = record["step"]
@@ -46,19 +51,20 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
             seconds = float(record["seconds"])
         validation = record.get("validation")
         validation = validation if isinstance(validation, dict) else {}
-        for name in points:
-            losses = record if name == "train" else validation.get(name)
-            if (value := _loss(losses)) is not None:
-                points[name].append((record_step, value))
-    return TrainingLog(
-        seconds, {name: _subsample(curve) for name, curve in points.items() if curve}
-    )
+        measures = {name: _measures(validation.get(name)) for name in _CURVES[1:]}
+        if step in (None, record_step) and any(measures.values()):
+            at_step = {name: values for name, values in measures.items() if values}
+        for name, values in {"train": _measures(record), **measures}.items():
+            if "nll" in values:
+                points[name].append((record_step, values["nll"]))
+    curves = {name: _subsample(curve) for name, curve in points.items() if curve}
+    return TrainingLog(seconds, curves, at_step)
 
 
-def _loss(losses: Any) -> float | None:
-    """Return the negative log-likelihood of a record; None if absent or not finite."""
-    value = losses.get("nll") if isinstance(losses, dict) else None
-    return value if is_number(value) else None
+def _measures(losses: Any) -> dict[str, float]:
+    """Return the measures of a record that are finite numbers."""
+    values = losses if isinstance(losses, dict) else {}
+    return {name: values[name] for name in _MEASURES if is_number(values.get(name))}
 
 
 def _subsample(points: list[tuple[float, float]]) -> Curve:

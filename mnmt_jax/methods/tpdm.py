@@ -28,14 +28,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array
 
-from mnmt_jax.config.sections import Model
+from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.design.fields import Amount, Count, Positive, Range, Weight
 from mnmt_jax.design.layout import Stage
 from mnmt_jax.design.layouts import SOURCE, TARGET, translates
 from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, Intermediate, Objective, Player
 from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, Sublayer
-from mnmt_jax.errors import UserError
+from mnmt_jax.distributed.processes import is_first
+from mnmt_jax.errors import UserError, warn
 from mnmt_jax.model.attention import IMPLEMENTATIONS
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.context import Context, PositionInfo, SpanAttention
@@ -242,6 +243,18 @@ class TPDM(Method, name="tpdm"):
                     f"TPDM.{name}={value}: is of gates; set TPDM.gated=True, or leave it out"
                 )
 
+    def check(self, config: Config, plan: Plan) -> None:
+        """Warn if a run ends before the bound has its whole weight."""
+        del plan
+        steps = config.train.steps
+        if self.information and steps < self.head_start + self.ramp and is_first():
+            share = float(self._weight(jnp.asarray(steps - 1)))
+            warn(
+                f"TPDM's bound has no effect in the first {self.head_start} updates and only "
+                f"{share:.0%} of its weight at the end of a run of {steps}; set lower "
+                "TPDM.head_start and TPDM.ramp"
+            )
+
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Return the plan with the heads after the layer's attention, and the critic as auxiliary.
 
@@ -330,13 +343,12 @@ class TPDM(Method, name="tpdm"):
     def _chance_warning(self, step: int, value: float) -> str:
         """Return a warning if the critic knows nothing while the model minimises the bound."""
         is_active = self.information and step >= max(self.head_start + self.ramp, _WARNING_STEP)
-        if not is_active or value < -_WARNING_MARGIN:
-            return ""
+        if self.clip or not is_active or value < -_WARNING_MARGIN:
+            return ""  # a clipped bound has no gradient at chance: it cannot be exploited
         return (
             f"step {step}: TPDM's critic guesses positions no better than chance "
             f"({_MINUS_CHANCE} {value:.2f} nats): the model may exploit the bound rather than "
-            "forget positions; 'mnmt analyse probe' shows which, and a lower TPDM.information, "
-            "TPDM.clip=True, TPDM.head_start or more TPDM.critic_steps help"
+            "forget positions; 'mnmt analyse probe' shows which, and TPDM.clip=True prevents it"
         )
 
     def _weight(self, step: Array) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from operator import sub, truediv
 
@@ -31,8 +30,8 @@ FIELDS = {
     "off_target_nearest": "off_target_nearest",
 }
 """Metric of a column -> field of `DirectionResult`."""
-# Group of a column -> curve of validation losses.
-_CURVES = {
+# Group of a column -> group of validated directions.
+_VALIDATED = {
     "supervised": "supervised",
     "zero_shot": "zero_shot",
     "en_to_x": "from_english",
@@ -146,8 +145,8 @@ def group_score(result: RunResult, column: Column) -> float | None:
     if column.metric == "relative_time":
         return _update_seconds(result)
     if column.metric in ("nll", "perplexity"):
-        loss = _validation_nll(result, column.group)
-        return math.exp(loss) if loss is not None and column.metric == "perplexity" else loss
+        measures = result.validation.get(_VALIDATED.get(column.group, ""), {})
+        return measures.get(column.metric)
     field = FIELDS.get(column.metric)
     if field is None:
         return None
@@ -158,9 +157,3 @@ def group_score(result: RunResult, column: Column) -> float | None:
 def _update_seconds(result: RunResult) -> float | None:
     """Return the seconds of an update of the training, validation included; None if unknown."""
     return result.seconds / result.step if result.seconds and result.step else None
-
-
-def _validation_nll(result: RunResult, group: str) -> float | None:
-    """Return the validation loss at the evaluated step; None if the run did not log it."""
-    points = dict(result.curves.get(_CURVES.get(group, ""), ()))
-    return points.get(result.step) if result.step is not None else None

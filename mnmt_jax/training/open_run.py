@@ -10,7 +10,12 @@ from typing import IO
 import jax
 
 from mnmt_jax.config.sections import TASK_GROUPS, TRANSLATION_MEASURES
-from mnmt_jax.distributed.processes import check_same_on_all, is_first, wait_for_all
+from mnmt_jax.distributed.processes import (
+    broadcast_from_first,
+    check_same_on_all,
+    is_first,
+    wait_for_all,
+)
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.build import TrainingSetup
@@ -68,6 +73,19 @@ def open_session(
     return session
 
 
+def _check_shared(run: RunDirectory, found: bool) -> None:
+    """Check that all processes find what process 0 finds in the folder of a run.
+
+    Raises:
+        UserError: in processes that do not.
+    """
+    if broadcast_from_first([found]) != [found]:
+        raise UserError(
+            f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
+            "on storage that all processes share"
+        )
+
+
 def _begin(
     setup: TrainingSetup,
     run: RunDirectory,
@@ -77,6 +95,7 @@ def _begin(
 ) -> Session:
     """Restore or create the state of a locked run, and open its metrics files."""
     continues = bool(checkpoints.steps())
+    _check_shared(run, continues)
     was_prepared = run.exists()
     run.check(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     initial_params = None if continues else _read_initial_params(setup, sources)
@@ -89,11 +108,7 @@ def _begin(
     if is_first():
         _write_run_files(setup, run, continues)
     wait_for_all("prepared")
-    if not run.exists():
-        raise UserError(
-            f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
-            "on storage that all processes share"
-        )
+    _check_shared(run, run.exists())
     state = restored.state if restored else create_state(setup.init, setup.mesh)
     if initial_params:
         params = initial_params.replace(state.params)

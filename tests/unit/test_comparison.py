@@ -88,9 +88,14 @@ def test_dependent_sentences_of_document_context_are_noted(grown):
 @pytest.mark.parametrize(
     ("key", "one", "other", "title"),
     [
-        ("spbleu", "v:2|model:aa", "v:2|model:bb", "spBLEU is by different models (aa, bb)"),
-        ("comet", "comet:2|model:a|files:1", "comet:2|model:a|files:2", "COMET is by different"),
-        ("bert_score", {"to de": "model:a"}, {"to de": "model:b"}, "BERTScore is by different"),
+        (
+            "spbleu",
+            "v:2|model:aa",
+            "v:2|model:bb",
+            "spBLEU is by models that are not known to be the same (aa, bb)",
+        ),
+        ("comet", "comet:2|model:a|files:1", "comet:2|model:a|files:2", "COMET is by models"),
+        ("bert_score", {"to de": "model:a"}, {"to de": "model:b"}, "BERTScore is by models"),
         ("off_target_second", "a|1", "b|1", "The second off-target ratios are by different"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from decimal import Decimal
 
@@ -81,12 +80,13 @@ def test_training_times_are_relative_and_of_an_update(tmp_path):
     assert made["MNMT-TPDM-small", "all.relative_time"].ours.mean == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("step, loss", [(2, 1.5), (4, 1.25), (3, None), (None, None)])
-def test_perplexity_is_that_of_the_evaluated_step(step, loss):
-    curves = {"to_english": ((2, 1.5), (4, 1.25)), "from_english": ((2, 3.0), (4, 2.0))}
-    result = dataclasses.replace(RESULT, step=step, curves=curves)
-    score = cells.group_score(result, Column("x_to_en.perplexity", ""))
-    assert score == (None if loss is None else pytest.approx(math.exp(loss)))
+def test_perplexity_is_the_mean_of_the_directions():
+    """Not exp(nll), that of their logarithms."""
+    measures = {"to_english": {"nll": 2.0, "perplexity": 11.402}, "from_english": {"nll": 3.0}}
+    result = dataclasses.replace(RESULT, validation=measures)
+    columns = ("x_to_en.perplexity", "x_to_en.nll", "en_to_x.perplexity", "supervised.perplexity")
+    scores = [cells.group_score(result, Column(name, "")) for name in columns]
+    assert scores == [11.402, 2.0, None, None]
 
 
 def test_relative_times_without_a_log_are_unknown():

@@ -194,12 +194,27 @@ def by_hand_twice(learner, turn, state, batch):
 
 
 def test_a_critic_at_chance_is_warned_of_once_it_should_know():
-    warn = TPDM(layer=2, head_start=100, ramp=0).players()[0].objectives[1].warning
-    assert warn(400, 0.0) == "" and warn(600, -0.2) == ""
-    assert "critic_minus_chance -0.01 nats" in warn(600, -0.01)
-    assert TPDM(layer=2, information=0.0).players()[0].objectives[1].warning(600, 0.0) == ""
-    late = TPDM(layer=2, head_start=500, ramp=500).players()[0].objectives[1].warning
-    assert late(900, 0.0) == ""
+    def warner(**settings):
+        return TPDM(layer=2, **{"clip": False, **settings}).players()[0].objectives[1].warning
+
+    warning = warner(head_start=100, ramp=0)
+    assert warning(400, 0.0) == "" and warning(600, -0.2) == ""
+    assert "critic_minus_chance -0.01 nats" in warning(600, -0.01)
+    assert "TPDM.clip=True prevents it" in warning(600, -0.01)
+    assert warner(information=0.0)(600, 0.0) == ""
+    assert warner(head_start=500, ramp=500)(900, 0.0) == ""
+    assert warner(clip=True, head_start=0, ramp=0)(600, 0.0) == ""  # nothing to exploit
+
+
+def test_a_run_that_ends_before_the_bound_has_its_weight_is_warned_of(cache, capsys):
+    def said(steps: int, method: TPDM) -> str:
+        config = make_config(cache, train={"steps": steps})
+        method.check(config, None)
+        return capsys.readouterr().err
+
+    assert "no effect in the first 400 updates and only 0% of its weight at" in said(300, TPDM(2))
+    assert "only 50% of its weight at the end of a run of 600; set lower" in said(600, TPDM(2))
+    assert said(800, TPDM(2)) == said(300, TPDM(2, information=0.0)) == ""
 
 
 def test_gates_are_drawn_and_logged(cache):

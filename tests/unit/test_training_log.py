@@ -29,3 +29,18 @@ def test_invalid_lines_of_a_log_are_skipped(tmp_path):
     MetricsFile(tmp_path / "metrics.jsonl", after_step=2)
     kept = (tmp_path / "metrics.jsonl").read_bytes().split(b"\n")
     assert kept == [*lines[6:8], b""]
+
+
+def test_validation_at_a_step_does_not_depend_on_the_points_of_a_curve(tmp_path):
+    groups = {name: {"nll": 2.0, "perplexity": 11.4} for name in ("supervised", "to_english")}
+    records = [
+        {"step": step, "validation": groups | {"zero_shot": {"nll": step, "perplexity": None}}}
+        for step in range(1, 1001)
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    log = read_training_log(path, 998)
+    assert log.validation == groups | {"zero_shot": {"nll": 998}}
+    assert 998 not in dict(log.curves["zero_shot"])
+    assert read_training_log(path).validation["zero_shot"] == {"nll": 1000}
+    assert read_training_log(path, 1001).validation == {}
