@@ -18,7 +18,9 @@ from mnmt_jax.data.chunk_plan import ProcessRows
 from mnmt_jax.distributed.processes import add_process_flags, is_distributed
 from mnmt_jax.distributed.sharding import local_batch_shards, make_mesh
 from mnmt_jax.errors import UserError
+from mnmt_jax.training.train import train
 from tests.fresh_process import PATIENCE
+from tests.made_run import make_cache, make_config
 
 ROOT = Path(__file__).resolve().parents[2]
 THREE = ["--coordinator_address=localhost:1", "--num_processes=2", "--process_id=1"]
@@ -141,3 +143,14 @@ def test_the_work_ends_with_its_guard_and_hears_sigterm():
     child.send_signal(signal.SIGTERM)
     _, error = child.communicate(timeout=PATIENCE)
     assert child.returncode == 128 + signal.SIGTERM and "SIGTERM ended" in error
+
+
+def test_a_run_that_process_0_continues_and_this_one_does_not_find_is_refused(
+    tmp_path, monkeypatch, one_device
+):
+    """Before checkpoints are read: process 0 has them in a folder that is not shared."""
+    module = "mnmt_jax.training.open_run.broadcast_from_first"
+    monkeypatch.setattr(module, lambda numbers: [True])
+    with pytest.raises(UserError, match="run is not the folder that process 0 writes to; choose"):
+        train(make_config(make_cache(tmp_path / "cache")), tmp_path / "run")
+    assert not (tmp_path / "run" / "config.gin").exists()
