@@ -54,6 +54,12 @@ def main() -> None:
     parser.add_argument(
         "--print", action="store_true", help="run nothing; print the tables of --results"
     )
+    parser.add_argument(
+        "--baseline",
+        default="",
+        metavar="ARM",
+        help="with --print: the arm that the others are compared with; default: the first",
+    )
     flags = parser.parse_args()
     tables = flags.tables.split(",")
     if unknown := [name for name in tables if name not in EXPERIMENTS]:
@@ -62,11 +68,13 @@ def main() -> None:
         raise UserError("--trial: results of 4 updates are not recorded; leave out --results")
     if flags.print and not flags.results:
         raise UserError("--print: needs --results, e.g. --results docs/results")
+    if flags.baseline and not flags.print:
+        raise UserError("--baseline: is of printed tables; give --print too, or leave it out")
     if flags.print:
         for table in tables:
             if not (summary := read_results(flags.results, table)):
                 raise UserError(f"{flags.results}: no {table}.json; run {table} with --results")
-            print_tables(summary)
+            print_tables(summary, flags.baseline)
         return
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     workspaces = {table: workspace(flags, table) for table in tables}
@@ -128,10 +136,21 @@ def record(workspaces: Mapping[str, Workspace], folder: Path | None) -> None:
             write_text(folder / f"{table}.json", text + "\n")
 
 
-def print_tables(summary: Mapping[str, Any]) -> None:
-    """Print the tables of an experiment as Markdown."""
+def print_tables(summary: Mapping[str, Any], baseline: str = "") -> None:
+    """Print the tables of an experiment as Markdown.
+
+    Args:
+        summary: from `summarize`.
+        baseline: name of the arm that the others are compared with; empty is the first.
+
+    Raises:
+        UserError: if the baseline has no results.
+    """
     levels = summary.get("levels", ())
-    print(score_tables(summary))
+    if baseline and not summary["arms"].get(baseline, {}).get("seeds"):
+        known = ", ".join(name for name, arm in summary["arms"].items() if arm["seeds"])
+        raise UserError(f"--baseline={baseline}: has no results; choose from {known}")
+    print(score_tables(summary, baseline))
     if terms := last_terms(summary):
         print(f"\n### Terms after the last update\n\n{terms}")
     if levels:

@@ -229,6 +229,20 @@ def test_tables_compare_arms_with_the_first(tmp_path):
     assert "1.000 after 200" in first and "reached by 0 of 3" in first
 
 
+def test_printed_tables_compare_with_a_named_arm(tmp_path, capsys):
+    arms = {"base": arm(10.0, 12.0), "cut": arm(20.0, 22.0), "none": arm()}
+    document = {"title": "Made up", "arms": arms}
+    (tmp_path / "positions.json").write_text(json.dumps(document), encoding="utf-8")
+    flags = ["positions", f"--results={tmp_path}", "--print"]
+    call("benchmarks/claims.py", [*flags, "--baseline=cut"])
+    table = capsys.readouterr().out.partition("### Zero-shot directions")[2]
+    assert "BLEU - cut" in table and "| -10.0 (" in table
+    with pytest.raises(UserError, match="--baseline=none: has no results; choose from base, cut"):
+        call("benchmarks/claims.py", [*flags, "--baseline=none"])
+    with pytest.raises(UserError, match="--baseline: is of printed tables"):
+        call("benchmarks/claims.py", [*flags[:2], "--baseline=cut"])
+
+
 def test_the_page_matches_its_results():
     from claim_summary import score_tables
 
