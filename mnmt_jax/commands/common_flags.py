@@ -37,6 +37,10 @@ class CommandParser(argparse.ArgumentParser):
     synonyms: Mapping[str, str] = {}
     flag_hints: Mapping[str, str] = {}
 
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        """Create a parser that accepts no abbreviated flags: `--metrics` may be another flag's."""
+        super().__init__(*arguments, **{"allow_abbrev": False, **settings})
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check a choice as in the base class, and suggest the likely choice."""
         try:
@@ -87,7 +91,7 @@ class CommandParser(argparse.ArgumentParser):
             return
         for argument in itertools.takewhile(lambda text: text != "--", arguments):
             flag = argument.partition("=")[0]
-            if flag.startswith("--") and not any(name.startswith(flag) for name in known_flags):
+            if flag.startswith("--") and flag not in known_flags:
                 hint = self.flag_hints.get(flag, "")
                 hint = f"{hint}; " if hint else suggest(flag, known_flags)
                 raise UserError(f"{flag}: no such flag; {hint}see {self.prog} --help")

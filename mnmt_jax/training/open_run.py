@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import IO
 
 import jax
+import jax.numpy as jnp
 
 from mnmt_jax.config.sections import TASK_GROUPS, TRANSLATION_MEASURES
 from mnmt_jax.distributed.processes import (
@@ -207,11 +208,24 @@ def _describe_new_run(
         setup.pipeline.dropped_summary(),
         *source_lines,
         _trainable_summary(setup, state),
+        _short_warmup(setup),
         no_validation,
         f"{unranked}: no checkpoint is kept as the best" if unranked else "",
         no_target_language,
     )
     return [line for line in lines if line]
+
+
+def _short_warmup(setup: TrainingSetup) -> str:
+    """Return a line if the run ends before the learning rate has reached its peak."""
+    steps, settings = setup.config.train.steps, setup.config.optimizer
+    if steps >= settings.warmup_steps:
+        return ""
+    last, peak = setup.learner.schedule(jnp.asarray(steps - 1)), settings.learning_rate
+    return (
+        f"ends within its warm-up: the learning rate rises to {float(last):.2g} of {peak:.2g}; "
+        f"lower Optimizer.warmup_steps={settings.warmup_steps} for a run of {steps} updates"
+    )
 
 
 def _unranked(setup: TrainingSetup) -> str:

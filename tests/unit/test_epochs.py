@@ -93,12 +93,17 @@ def test_a_run_in_epochs_ends_and_continues(cache, tmp_path, capfd, one_device):
     run = tmp_path / "run"
     config = configure(cache, 1)
     steps = count_updates(config, TokenCache.open(cache), 1)
+    warmup = dataclasses.replace(config.optimizer, learning_rate=1e-3, warmup_steps=2 * steps)
+    config = dataclasses.replace(config, optimizer=warmup)
     assert train(config, run) is None
     assert records(run)[-1]["step"] == steps
-    assert f"Train.epochs=1 of 160 pairs: {steps:,} updates" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert f"Train.epochs=1 of 160 pairs: {steps:,} updates" in said
+    rate = f"{1e-3 * (steps - 1) / (2 * steps):.2g}"
+    assert f"ends within its warm-up: the learning rate rises to {rate} of 0.001; lower" in said
     saved = RunDirectory.open(run).config()
     assert (saved.train.steps, saved.train.epochs) == (steps, 0)
-    longer = configure(cache, 1.5)
+    longer = dataclasses.replace(configure(cache, 1.5), optimizer=warmup)
     assert train(longer, run) is None
     assert records(run)[-1]["step"] == count_updates(longer, TokenCache.open(cache), 1.5) > steps
 
