@@ -1,8 +1,15 @@
 """Average checkpoint parameters of a run; other commands load them with `--step=average`."""
 
+import argparse
+import itertools
 import sys
 
-from mnmt_jax.commands.common_flags import CommandParser, DefaultsHelpFormatter, positive_int
+from mnmt_jax.commands.common_flags import (
+    CommandParser,
+    DefaultsHelpFormatter,
+    positive_int,
+    split_list,
+)
 from mnmt_jax.errors import pluralize
 
 
@@ -17,8 +24,21 @@ def make_parser() -> CommandParser:
     which.add_argument(
         "--best", type=positive_int, metavar="N", help="average the N best by validation loss"
     )
-    which.add_argument("--steps", type=int, nargs="+", metavar="STEP", help="steps to average")
+    which.add_argument(
+        "--steps", type=_steps, nargs="+", metavar="STEP", help="steps to average, e.g. 100,200"
+    )
     return parser
+
+
+def _steps(text: str) -> list[int]:
+    """Parse the value of a flag as steps, separated by commas.
+
+    Raises:
+        argparse.ArgumentTypeError: if it is not numbers.
+    """
+    if not all(map(str.isdecimal, split_list(text))):
+        raise argparse.ArgumentTypeError(f"{text!r} must be steps, e.g. 100,200")
+    return [int(step) for step in split_list(text)]
 
 
 def main() -> None:
@@ -30,7 +50,7 @@ def main() -> None:
     from mnmt_jax.runs.run_directory import RunDirectory
 
     run = RunDirectory.open(flags.run)
-    steps = flags.steps or (
+    steps = [*itertools.chain(*flags.steps or ())] or (
         best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last)
     )
     requested, kind = (flags.best, "best") if flags.best else (flags.last, "last")

@@ -188,9 +188,7 @@ def main() -> None:
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     bad: BadLines = {}
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
-    for name in ("source", "target"):
-        code = match_code(getattr(flags, name), translator.languages, f"--{name}")
-        setattr(flags, name, code)
+    _match_languages(flags, translator.languages)
     job = _make_job(translator, flags)
     write = _writer(flags, translator.languages)
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
@@ -215,6 +213,14 @@ def main() -> None:
             records = (make_record(*pair) for pair in pairs)
             marked = write(records, file)
     _report_events(bad, marked, job)
+
+
+def _match_languages(flags: argparse.Namespace, languages: Sequence[str]) -> None:
+    """Replace `--source` and `--target` by the model's codes of these languages."""
+    for name in ("source", "target"):
+        setattr(flags, name, match_code(getattr(flags, name), languages, f"--{name}"))
+    if flags.source == flags.target:
+        warn(f"--source and --target are both {flags.source}")
 
 
 def _make_job(translator: Translator, flags: argparse.Namespace) -> TranslationJob:
@@ -328,7 +334,7 @@ def _report_events(bad_lines: BadLines, marked: _Marked, job: TranslationJob) ->
         marked.truncated,
         "line",
         f"of more than {max(decode.buckets)} tokens with tags truncated",
-        "add a larger bucket to --gin.Decode.buckets or split them",
+        "--split_sentences translates them whole, or add a larger bucket to --gin.Decode.buckets",
     )
     _warn_lines(
         marked.limited,

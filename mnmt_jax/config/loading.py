@@ -88,6 +88,8 @@ def load_config(
         values.forget(title)
     reads = itertools.count(1)
     for path in gin_files:
+        if Path(path).is_dir():
+            raise UserError(f"--gin_file={path}: is a folder{_config_inside(path)}")
         if (file := _find(path)) is None:
             raise UserError(f"--gin_file={path}: no such file{_similar_files(path)}")
         _read_file(values, file, path, reads=reads)
@@ -141,6 +143,12 @@ def _bindings() -> Bindings:
 def _find(path: str) -> Path | None:
     """Return a file in the working directory or else in `GIN_ROOT`; None if there is none."""
     return next((file for file in (Path(path), GIN_ROOT / path) if file.is_file()), None)
+
+
+def _config_inside(path: str) -> str:
+    """Return `; did you mean FILE?` for the configuration of a run; empty if there is none."""
+    file = Path(path) / "config.gin"
+    return f"; did you mean {file}?" if file.is_file() else ""
 
 
 def _similar_files(path: str) -> str:

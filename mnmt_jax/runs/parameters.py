@@ -128,7 +128,8 @@ def choose_step(directory: Path, step: int | str | None) -> int:
     if step is None:
         return steps[-1]
     if step not in steps:
-        raise UserError(f"{directory}: no checkpoint {step}; there are {steps}")
+        names = f", '{BEST}' and '{AVERAGE}'" if isinstance(step, str) else ""
+        raise UserError(f"{directory}: no checkpoint {step}; there are {steps}{names}")
     return int(step)
 
 

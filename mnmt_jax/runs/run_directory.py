@@ -371,10 +371,11 @@ def changed_fields(before: Config, after: Config) -> list[str]:
                     changed += itertools.chain(*map(_changed_settings, *methods))
             name = f"{section.name}.{field.name}"
             may_change = section.name in MAY_CHANGE or name in MAY_CHANGE
+            reason = ""
             if name == "train.steps" and after.optimizer.schedule == "cosine":
-                may_change = False  # the schedule ends at the last step, so every rate would change
+                may_change, reason = False, " (every learning rate of a cosine depends on it)"
             if values[0] != values[1] and not may_change:
-                changed.append(_describe_change(old, field.name, values))
+                changed.append(_describe_change(old, field.name, values) + reason)
     return changed
 
 

@@ -148,6 +148,14 @@ def test_a_misspelt_gin_file_gets_similar_names(path, hint):
     assert str(caught.value).startswith(start) and (hint or str(caught.value) == start)
 
 
+def test_a_folder_for_a_gin_file_names_the_configuration_inside(tmp_path):
+    with pytest.raises(UserError, match=f"^--gin_file={tmp_path}: is a folder$"):
+        load_config([str(tmp_path)])
+    (tmp_path / "config.gin").touch()
+    with pytest.raises(UserError, match=f"is a folder; did you mean {tmp_path}/config.gin\\?"):
+        load_config([str(tmp_path)])
+
+
 def test_a_string_without_quotes_is_explained(gin_file):
     with pytest.raises(UserError, match="strings need quotes of their own") as caught:
         load_config([gin_file], ["Data.cache=runs/mine/cache"])
