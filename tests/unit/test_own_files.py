@@ -67,7 +67,7 @@ def test_validation_files_of_another_split_name_are_suggested_early(
     ("splits", "missing", "suggested"),
     [
         ("train=train,validation=dev", "validation=dev", ""),
-        ("train=trian,validation=dev", "train=trian", "; perhaps --splits train=train,val.*=dev"),
+        ("train=trn,validation=dev", "train=trn", "; perhaps --splits train=train,val.*=dev"),
         ("train=train,validation=dev,test=tst", "test=tst", ""),
         ("train=train,validation=valid", "validation=valid", "train=train,validation=dev"),
     ],
