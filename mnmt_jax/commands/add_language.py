@@ -51,7 +51,7 @@ def make_parser() -> CommandParser:
         action="store_true",
         help="append no pieces: encode the language with the existing ones; needs no text",
     )
-    add_training_options(parser)
+    add_training_options(parser, uncounted="language tags and the run's byte pieces")
     parser.add_argument(
         "--noise",
         type=float,
@@ -120,9 +120,7 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
             f"no text in '{language}': give --text, --parallel, --tsv, --bitext or --mixture, or "
             "--keep_pieces to encode it with the existing pieces"
         )
-    inherited = ("byte_fallback", "text_normalization")
-    refuse_flags(arguments, inherited, "add-language, which uses the vocabulary's")
-    options = training_options(arguments)
+    options = training_options(arguments, TRAINING_FLAGS)
     corpus, directions = corpus_and_directions(arguments)
     corpus_code = find_code(language, corpus.languages)
     language_directions = [direction for direction in directions if corpus_code in direction]
@@ -136,9 +134,12 @@ def _model(arguments: argparse.Namespace, old_vocabulary: Vocabulary) -> bytes |
     text = {language: language_lines(corpus, language_directions)[corpus_code]}
     options = dataclasses.replace(
         options,
-        vocab_size=options.vocab_size
-        + len(old_vocabulary.byte_values),  # byte pieces exist already
         byte_fallback=bool(old_vocabulary.byte_values),
         text_normalization=old_vocabulary.normalization,
     )
-    return train_model(text, options, space_first=old_vocabulary.space_first)
+    return train_model(
+        text,
+        options,
+        space_first=old_vocabulary.space_first,
+        byte_pieces=len(old_vocabulary.byte_values),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -274,6 +274,7 @@ def file_corpus(
             if not (arguments.parallel or arguments.tsv):
                 raise UserError("--document_ids is for --parallel and --tsv; leave it out")
             corpus.document_ids = DocumentIds.of_splits(ids, splits)
+        _check_named_splits(arguments, corpus, splits)
         return _with_all_languages(corpus, join_names(arguments.bitext or [pattern]))
     except NoFilesError as error:
         split_words = {
@@ -287,6 +288,27 @@ def file_corpus(
         )
         remedy = f"perhaps --splits {suggested}" if suggested else _suggested_pattern(arguments)
         raise UserError(f"{error}{f'; {remedy}' if remedy else ''}") from error
+
+
+def _check_named_splits(
+    arguments: argparse.Namespace, corpus: Corpus, splits: Mapping[str, str]
+) -> None:
+    """Check that each split that `--splits` names has files.
+
+    Raises:
+        NoFilesError: if one has none.
+    """
+    from mnmt_jax.data.parallel_corpora import NoFilesError
+
+    if not arguments.splits:
+        return
+    present = corpus.splits()
+    for split, word in splits.items():
+        if split not in present:
+            raise NoFilesError(
+                f"--splits: {split}={word}: no files match {_pattern(arguments)} for languages "
+                f"{' '.join(corpus.languages)}; add them, or leave the split out"
+            )
 
 
 def benchmark_corpus(
@@ -336,8 +358,12 @@ def validation_hint(arguments: argparse.Namespace, corpus: Corpus) -> str:
         return ""
     pattern = _pattern(arguments)
     word = guess_split_name(pattern, corpus.languages, "validation") if "{split}" in pattern else ""
-    splits = _wanted_splits(arguments, None) | {"validation": word}
-    flag = ",".join(f"{split}={name}" for split, name in splits.items())
+    splits, present = _wanted_splits(arguments, None) | {"validation": word}, corpus.splits()
+    flag = ",".join(
+        f"{split}={name}"
+        for split, name in splits.items()
+        if split == "validation" or split in present
+    )
     return (
         f"no validation text is read; if your files call it '{word}', give --splits {flag}"
         if word

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Flags of the training itself: their types and help texts.
 _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "vocab_size": (positive_int, "pieces, without language tags; default: 8000"),
+    "vocab_size": (positive_int, "pieces, without {uncounted}; default: 8000"),
     "character_coverage": (float, "fraction of characters covered by pieces; default: 1.0"),
     "normalization": (
         str,
@@ -39,7 +39,10 @@ _OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "sampling temperature over languages; default: 5"),
     "seed": (int, "random seed of the sample; default: 0"),
 }
-TRAINING_FLAGS = (*_OPTIONS, "model_type", "byte_fallback", "text_normalization")
+TRAINING_FLAGS = (*_OPTIONS, "model_type")
+"""Flags of each training of a SentencePiece model."""
+
+_TRAINING_FLAGS = (*TRAINING_FLAGS, "byte_fallback", "text_normalization")
 # The rule of --lavs that uses a flag.
 _RULE_OF = {"lavs_threshold": "code", "lavs_copies": "code", "lavs_pairs": "paper"}
 _THRESHOLD = 20  # rule of the authors' script
@@ -55,6 +58,13 @@ def make_parser() -> CommandParser:
     parser.add_argument("--output", required=True, metavar="DIR", help="vocabulary folder to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing vocabulary")
     add_training_options(parser)
+    add_byte_fallback(parser)
+    parser.add_argument(
+        "--text_normalization",
+        choices=("nfc", "none"),
+        help="normalization before encoding, stored with the vocabulary; nfc: Unicode NFC, "
+        "uniform spaces, no zero-width spaces; default: nfc, or none with --sentencepiece",
+    )
     add_separator(parser, "piece for the separator of sentences in chunks (mnmt cache --context)")
     parser.add_argument(
         "--english_from",
@@ -92,20 +102,21 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for training a SentencePiece model."""
+def add_training_options(parser: argparse.ArgumentParser, uncounted: str = "language tags") -> None:
+    """Add the flags for training a SentencePiece model.
+
+    Args:
+        parser: receives the flags.
+        uncounted: what `--vocab_size` leaves out.
+    """
     for flag, (kind, text) in _OPTIONS.items():
         parser.add_argument(
-            f"--{flag}", type=kind, metavar="N" if kind is not str else "RULE", help=text
+            f"--{flag}",
+            type=kind,
+            metavar="N" if kind is not str else "RULE",
+            help=text.format(uncounted=uncounted),
         )
     parser.add_argument("--model_type", choices=("unigram", "bpe"), help="default: unigram")
-    add_byte_fallback(parser)
-    parser.add_argument(
-        "--text_normalization",
-        choices=("nfc", "none"),
-        help="normalization before encoding, stored with the vocabulary; nfc: Unicode NFC, "
-        "uniform spaces, no zero-width spaces; default: nfc, or none with --sentencepiece",
-    )
 
 
 def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
@@ -117,9 +128,7 @@ def add_byte_fallback(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def training_options(
-    arguments: argparse.Namespace, flags: Sequence[str] = TRAINING_FLAGS
-) -> SentencePieceOptions:
+def training_options(arguments: argparse.Namespace, flags: Sequence[str]) -> SentencePieceOptions:
     """Return the training options set by flags.
 
     Args:
@@ -192,7 +201,7 @@ def _adopt(arguments: argparse.Namespace) -> Made:
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     inapplicable = [flag for flag in FILE_FLAGS if flag != "languages"]
-    training = [flag for flag in TRAINING_FLAGS if flag != "text_normalization"]
+    training = [flag for flag in _TRAINING_FLAGS if flag != "text_normalization"]
     flags = ("name", "monolingual", *DIRECTION_FLAGS, *inapplicable, *training)
     refuse_flags(arguments, flags, "--sentencepiece")
     languages = canonical_codes(split_list(arguments.languages), "--languages")
@@ -214,7 +223,7 @@ def _train(arguments: argparse.Namespace) -> Made:
     from mnmt_jax.vocabulary.sentencepiece_training import train_sentencepiece
 
     _check_output(arguments)
-    options = training_options(arguments)
+    options = training_options(arguments, _TRAINING_FLAGS)
     if arguments.separator is not None:
         symbols = (Context(1, arguments.separator).separator,)
         options = dataclasses.replace(options, symbols=symbols)
@@ -300,7 +309,7 @@ def _check_split(arguments: argparse.Namespace) -> None:
     Raises:
         UserError: if one is missing, or belongs to another rule or to training.
     """
-    flags = ("sentencepiece", *TRAINING_FLAGS)
+    flags = ("sentencepiece", *_TRAINING_FLAGS)
     refuse_flags(arguments, flags, "--lavs, which trains no pieces")
     inapplicable = [flag for flag, rule in _RULE_OF.items() if rule != arguments.lavs]
     refuse_flags(arguments, inapplicable, f"--lavs {arguments.lavs}")

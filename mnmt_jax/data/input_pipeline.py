@@ -67,7 +67,7 @@ class Pipeline:
             process_rows: rows of the global batch that this process reads.
 
         Raises:
-            UserError: if no task has training text.
+            UserError: if a task of `data` is not in the cache, or none has training text.
         """
         self._local_rows = process_rows.local_rows(data.rows)
         self._process_rows = process_rows
@@ -75,7 +75,11 @@ class Pipeline:
         names = tuple(data.tasks) or cache.tasks_with(TRAIN)
         if not names:
             raise UserError(f"{cache.directory}: no task has a '{TRAIN}' split to train on")
-        sizes = {name: cache.split(name, TRAIN).examples for name in names}
+        try:
+            sizes = {name: cache.split(name, TRAIN).examples for name in names}
+        except UserError as error:
+            remedy = '--gin.Data.tasks="()" trains on all training tasks'
+            raise UserError(f"Data.tasks: {error}; {remedy}") from error
         tasks = {name: cache.tasks[name] for name in sizes}
         self.task_names, stages = weigh_tasks(data.weights, tasks, data.chunk_examples)
         self.converter = make_converter(cache.vocabulary, layout, data, extras)

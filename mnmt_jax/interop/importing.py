@@ -23,6 +23,7 @@ from mnmt_jax.interop.t5x_checkpoint import open_t5x
 from mnmt_jax.interop.token_table import rows_of_vocabulary
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
+from mnmt_jax.vocabulary.vocabulary_files import suggest_subfolder
 
 _OPEN: dict[str, Callable[[Path, Path | None], Foreign]] = {
     "fairseq": open_fairseq,
@@ -121,6 +122,8 @@ def _vocabulary_folders(
         return folder, None
     if not folder.is_dir():
         raise UserError(f"--vocabulary={folder}: no such folder")
+    if hint := suggest_subfolder(folder):
+        raise UserError(f"--vocabulary={folder}: no vocabulary; {hint}")
     return None, folder
 
 

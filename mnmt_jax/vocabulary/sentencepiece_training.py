@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ def train_model(
     options: SentencePieceOptions,
     *,
     space_first: bool = True,
+    byte_pieces: int = 0,
 ) -> bytes:
     """Train a SentencePiece model on text of several languages.
 
@@ -117,6 +119,7 @@ def train_model(
         sentences_by_language: text of each language, read once.
         options: size, type and sampling.
         space_first: put the space mark before the first word of a text too.
+        byte_pieces: number of byte pieces that `options.vocab_size` leaves out.
 
     Returns:
         The serialised model; deterministic for the same text and options.
@@ -128,48 +131,83 @@ def train_model(
     sample = normalize_lines(sample, options.text_normalization)
     if not sample:
         raise UserError("no sentences to train a vocabulary on; check the corpus and its split")
+    train = functools.partial(_run_trainer, sample, options, space_first)
+    try:
+        return train(options.vocab_size + byte_pieces)
+    except RuntimeError as error:
+        reason = _reason(error)
+        summary = re.sub(r" \(\d+\)", "", reason.split(". ")[0])
+        raise UserError(
+            f"SentencePiece could not train {options.vocab_size} pieces: {summary}; "
+            f"{_remedy(reason, options, byte_pieces, train)}"
+        ) from error
+
+
+def _run_trainer(
+    sample: Iterable[str], options: SentencePieceOptions, space_first: bool, size: int
+) -> bytes:
+    """Return the serialised model of `size` pieces, trained on sampled and normalised text.
+
+    Raises:
+        RuntimeError: if the text is too little for the size, or has too many characters.
+    """
     model = io.BytesIO()
     trainer_options: dict[str, Any] = {} if space_first else {"add_dummy_prefix": False}
     if options.symbols:
         trainer_options["user_defined_symbols"] = list(options.symbols)
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sample),
-            model_writer=model,
-            vocab_size=options.vocab_size,
-            model_type=options.model_type,
-            character_coverage=options.character_coverage,
-            byte_fallback=options.byte_fallback,
-            normalization_rule_name=options.normalization,
-            pad_id=PAD_ID,
-            eos_id=EOS_ID,
-            unk_id=UNK_ID,
-            bos_id=-1,
-            max_sentence_length=1 << 16,
-            shuffle_input_sentence=False,
-            # Float sums depend on how work is divided. A fixed number of threads gives the same
-            # result on machines with different numbers of cores.
-            num_threads=16,
-            minloglevel=2,
-            **trainer_options,
-        )
-    except RuntimeError as error:
-        reason = str(error).rsplit("] ", 1)[-1].strip()
-        raise UserError(
-            f"SentencePiece could not train {options.vocab_size} pieces: {reason.split('. ')[0]}; "
-            f"{_remedy(reason, options)}"
-        ) from error
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sample),
+        model_writer=model,
+        vocab_size=size,
+        model_type=options.model_type,
+        character_coverage=options.character_coverage,
+        byte_fallback=options.byte_fallback,
+        normalization_rule_name=options.normalization,
+        pad_id=PAD_ID,
+        eos_id=EOS_ID,
+        unk_id=UNK_ID,
+        bos_id=-1,
+        max_sentence_length=1 << 16,
+        shuffle_input_sentence=False,
+        # Float sums depend on how work is divided. A fixed number of threads gives the same
+        # result on machines with different numbers of cores.
+        num_threads=16,
+        minloglevel=2,
+        **trainer_options,
+    )
     return model.getvalue()
 
 
-def _remedy(reason: str, options: SentencePieceOptions) -> str:
+def _reason(error: RuntimeError) -> str:
+    return str(error).rsplit("] ", 1)[-1].strip()
+
+
+def _remedy(
+    reason: str,
+    options: SentencePieceOptions,
+    byte_pieces: int,
+    train: Callable[[int], bytes],
+) -> str:
     """Return how to correct a training configuration that SentencePiece rejects."""
     if too_many := re.search(r"<= (\d+)", reason):
-        return f"lower --vocab_size to at most {too_many[1]}, or give more text"
+        most, least = int(too_many[1]) - byte_pieces, _least_size(train) - byte_pieces
+        return f"lower --vocab_size to at most {most} (at least {least}), or give more text"
     if too_few := re.search(r"(\d+) vs (\d+)", reason):
-        byte_hint = ", or leave out the 256 pieces of bytes with --no-byte_fallback"
-        return f"raise --vocab_size to at least {too_few[2]}{byte_hint * options.byte_fallback}"
+        omit_bytes = options.byte_fallback and not byte_pieces
+        byte_hint = ", or leave out the 256 pieces of bytes with --no-byte_fallback" * omit_bytes
+        return f"raise --vocab_size to at least {int(too_few[2]) - byte_pieces}{byte_hint}"
     return f"correct what it names (the rule of normalization is '{options.normalization}')"
+
+
+def _least_size(train: Callable[[int], bytes]) -> int:
+    """Return the smallest size, which SentencePiece names before it trains any smaller one."""
+    specials = len((PAD_ID, EOS_ID, UNK_ID))
+    try:
+        train(specials)
+    except RuntimeError as error:
+        if too_few := re.search(r"(\d+) vs (\d+)", _reason(error)):
+            return int(too_few[2])
+    return specials
 
 
 def sample_sentences(

@@ -106,9 +106,8 @@ def read_vocabulary_files(directory: Path) -> tuple[VocabularyData, dict[str, An
     """
     for name in (MODEL_FILE, LANGUAGES_FILE, FACTS_FILE):
         if not (directory / name).is_file():
-            raise UserError(
-                f"{directory / name}: no such file; make a vocabulary with 'mnmt vocabulary'"
-            )
+            remedy = suggest_subfolder(directory) or "make a vocabulary with 'mnmt vocabulary'"
+            raise UserError(f"{directory / name}: no such file; {remedy}")
     pieces: tuple[str, ...] | None = None
     copies: tuple[LanguagePiece, ...] = ()
     path = directory / FACTS_FILE
@@ -131,6 +130,12 @@ def read_vocabulary_files(directory: Path) -> tuple[VocabularyData, dict[str, An
     additions = _read_additions(directory, added_languages)
     model = (directory / MODEL_FILE).read_bytes()
     return VocabularyData(model, languages, pieces, copies, additions, normalization), facts
+
+
+def suggest_subfolder(directory: Path) -> str:
+    """Return a suggestion of a run's or cache's own vocabulary; empty if it has none."""
+    folder = directory / "vocabulary"
+    return f"did you mean {folder}?" if (folder / FACTS_FILE).is_file() else ""
 
 
 def mismatched_files_error(directory: Path) -> UserError:

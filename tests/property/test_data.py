@@ -385,7 +385,11 @@ def test_validation_shows_each_pair_once_task_by_task(cache):
 
 
 def test_settings_are_checked(cache):
-    with pytest.raises(UserError, match="no task 'made_xx_de'"):
+    message = (
+        r"^Data.tasks: \S+: no task 'made_xx_de'; it has made_en_de, .*made_\w+; "
+        r'--gin.Data.tasks="\(\)" trains on all training tasks$'
+    )
+    with pytest.raises(UserError, match=message):
         batches(cache, LAYOUTS["prefix"], settings_of_run(tasks=("made_xx_de",)))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(?:#L(\d+))?\)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(?:#L(\d+)|#[^)\s]+)?\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

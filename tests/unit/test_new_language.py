@@ -364,7 +364,7 @@ def test_monolingual_text_trains_the_pieces(folder, tmp_path, monkeypatch, is_te
     """`--text` reads one file, `--monolingual` a side of parallel ones."""
     texts = []
 
-    def train(text, options, *, space_first):
+    def train(text, options, *, space_first, byte_pieces):
         texts.append({code: list(lines) for code, lines in text.items()})
         raise UserError("trained")
 
@@ -390,6 +390,7 @@ def test_monolingual_text_trains_the_pieces(folder, tmp_path, monkeypatch, is_te
         (["--language=nl", "--keep_pieces", "--mixture=x"], "--mixture does not apply"),
         (["--language=nl", "--keep_pieces", "--text=x"], "--text does not apply"),
         (["--language=nl", "--keep_pieces", "--monolingual"], "--monolingual does not apply"),
+        (["--language=nl", "--keep_pieces", "--byte_fallback"], "--byte_fallback: no such flag"),
         (
             ["--language=nl", "--mixture=cldr_quickstart"],
             "no training text in this language; it has en de",

@@ -54,13 +54,30 @@ def test_validation_files_of_another_split_name_are_suggested_early(
     with pytest.raises(ZeroDivisionError):
         _cache(data)
     error = capsys.readouterr().err
-    flag = f"train=train,validation={word},test=test"
+    flag = f"train=train,validation={word}"  # there is no test text
     assert error.startswith(
         f"warning: no validation text is read; if your files call it '{word}', give --splits {flag}"
     )
     with pytest.raises(ZeroDivisionError):
         _cache(data, "", f"--splits={flag}")
     assert "no validation text" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("splits", "missing", "suggested"),
+    [
+        ("train=train,validation=dev", "validation=dev", ""),
+        ("train=trn,validation=dev", "train=trn", "; perhaps --splits train=train,val.*=dev"),
+        ("train=train,validation=dev,test=tst", "test=tst", ""),
+        ("train=train,validation=valid", "validation=valid", "train=train,validation=dev"),
+    ],
+)
+def test_a_named_split_without_files_is_refused(data, no_training, splits, missing, suggested):
+    if missing != "validation=dev":
+        _write(data, "dev", 5)
+    message = rf"^--splits: {missing}: no files match \S* for languages en de; add .*{suggested}$"
+    with pytest.raises(UserError, match=message):
+        _cache(data, "", f"--splits={splits}")
 
 
 def test_no_hint_if_no_file_is_missing_or_similar(data, no_training, capsys):

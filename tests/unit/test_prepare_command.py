@@ -164,6 +164,22 @@ def test_languages_without_a_tag_are_refused_before_any_work(flags, tmp_path, mo
     assert not (tmp_path / "cache.unfinished").exists()
 
 
+def test_an_error_in_the_text_names_the_flags_of_the_next_call(flags, tmp_path, monkeypatch):
+    remedies = (
+        r"--on_bad_line=drop .*; after changing text or flags, add --overwrite to replace \S*"
+    )
+    for flag, message in (
+        ("--on_bad_line=error", rf"train.de:36: .*{remedies}cache.unfinished$"),
+        ("--on_bad_line=drop", "another preparation .*--overwrite"),
+    ):
+        monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, flag])
+        with pytest.raises(UserError, match=message):
+            prepare.main()
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--overwrite"])
+    prepare.main()
+    assert (tmp_path / "cache").exists()
+
+
 def test_the_result_is_readable_by_programs(flags, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
     prepare.main()

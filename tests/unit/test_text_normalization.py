@@ -11,7 +11,11 @@ import pytest
 from mnmt_jax.data.text_reader import BLANK, Cleaning, check_sentence
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.normalization import is_blank, normalize
-from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.sentencepiece_training import (
+    SentencePieceOptions,
+    train_model,
+    train_sentencepiece,
+)
 from mnmt_jax.vocabulary.unknown_characters import unknown_characters
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.unit import made_text
@@ -121,8 +125,6 @@ def test_vocabularies_without_normalisation_are_unchanged(tmp_path):
 
 
 def test_an_added_language_has_normalisation_and_byte_fallback():
-    from mnmt_jax.vocabulary.sentencepiece_training import train_model
-
     base = trained()
     options = SentencePieceOptions(vocab_size=273)
     added = base.with_language("nl", train_model({"nl": ["één huis bij de rivier"] * 9}, options))
@@ -145,9 +147,22 @@ def test_invisible_text_is_blank(text):
 
 
 def test_a_failed_vocabulary_training_suggests_a_change(tmp_path):
-    for size, remedy in ((5000, "lower --vocab_size to at most 320"), (20, "to at least 294, or")):
+    most = r"lower --vocab_size to at most 320 \(at least 294\), or give more text"
+    for size, remedy in ((5000, most), (20, "to at least 294, or")):
         with pytest.raises(UserError, match=remedy):
             train_sentencepiece(TEXT, tmp_path, options=SentencePieceOptions(vocab_size=size))
+
+
+def test_the_suggested_size_leaves_out_the_byte_pieces_that_were_not_counted():
+    messages = {
+        100: r"could not train 100 pieces: .* too high; lower .* at most 64 \(at least 38\), or",
+        20: "could not train 20 pieces: .*; raise --vocab_size to at least 38$",
+    }
+    for size, message in messages.items():
+        with pytest.raises(UserError, match=message):
+            train_model(TEXT, SentencePieceOptions(vocab_size=size), byte_pieces=256)
+    for size in (64, 38):
+        assert train_model(TEXT, SentencePieceOptions(vocab_size=size), byte_pieces=256)
 
 
 def test_too_few_pieces_for_byte_fallback_are_refused(tmp_path):

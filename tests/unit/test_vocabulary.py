@@ -9,6 +9,7 @@ import pytest
 import sentencepiece
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.vocabulary import sentencepiece_training
 from mnmt_jax.vocabulary.seeded_permutation import hash64, text_hash64
 from mnmt_jax.vocabulary.sentencepiece_training import (
@@ -96,8 +97,18 @@ def test_save_and_load(tmp_path):
     (tmp_path / "languages.txt").write_text("de\nen\nfr\n")
     with pytest.raises(UserError, match="does not belong"):
         Vocabulary.load(tmp_path)
-    with pytest.raises(UserError, match="no such file"):
+    with pytest.raises(UserError, match="no such file; make a vocabulary with"):
         Vocabulary.load(tmp_path / "missing")
+
+
+def test_the_vocabulary_of_a_named_run_is_suggested(tmp_path):
+    made_text.vocabulary().save(tmp_path / "vocabulary")
+    message = rf"spm.model: no such file; did you mean {tmp_path}/vocabulary\?$"
+    with pytest.raises(UserError, match=message):
+        Vocabulary.load(tmp_path)
+    message = rf"^--vocabulary={tmp_path}: no vocabulary; did you mean {tmp_path}/vocabulary\?$"
+    with pytest.raises(UserError, match=message):
+        import_checkpoint("fairseq", tmp_path / "model.pt", tmp_path / "run", vocabulary=tmp_path)
 
 
 def test_errors_name_the_remedy(tmp_path):

@@ -235,6 +235,9 @@ def _locked_work(
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
         try:
             yield
+        except UserError as error:
+            remedy = f"after changing text or flags, add --overwrite to replace {work}"
+            raise UserError(f"{error}; {remedy}") from error
         except KeyboardInterrupt:
             report(f"finished units are kept in {work}: run the same command again to resume")
             raise
