@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mnmt_jax.errors import join_names, pluralize
@@ -293,17 +293,8 @@ def _status(result: RunResult, results: Sequence[RunResult], direction: Directio
     languages = known[0].trained_languages
     if languages is None:
         return ZERO_SHOT
-    # Languages that only other models were trained on.
-    others = {code for other in known for code in _languages_known_as_trained(other)}
-    unseen = [code for code in direction if code in others.difference(languages)]
-    return f"unseen language {' '.join(sorted(unseen))}" if unseen else ZERO_SHOT
-
-
-def _languages_known_as_trained(result: RunResult) -> Collection[str]:
-    """Return the trained languages; of results without a record those of evaluated directions."""
-    if result.trained_languages is not None:
-        return result.trained_languages
-    return {code for pair in result.supervised or () for code in pair}
+    unseen = sorted({*direction}.difference(languages))
+    return f"unseen language {' '.join(unseen)}" if unseen else ZERO_SHOT
 
 
 def _summarize_statuses(statuses: Iterable[str]) -> str:
