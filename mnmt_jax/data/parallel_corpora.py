@@ -362,6 +362,10 @@ class JoinedCorpus(Corpus):
         """Return the files of a split and direction."""
         return self._by_split[split].files(split, direction)
 
+    def sample_size(self, split: str, direction: Direction) -> int | None:
+        """Return the sample size of the split's corpus."""
+        return self._by_split[split].sample_size(split, direction)
+
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yield (source, target) sentences; see the base class."""
         self._check(split, direction)

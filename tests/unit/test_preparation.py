@@ -81,15 +81,13 @@ def test_a_sample_of_one_direction_is_that_of_the_cache(vocabulary, tmp_path):
     sources = cache_task_sources(files, directions, encoder)
     cache = write_cache(tmp_path / "plain", sources, vocabulary=encoder)
     assert cache.split("made_en_de", "train").examples == 7
-    prepare(
-        files,
-        plan_tasks(files, directions),
-        made_recipe(()),
-        form=CacheOutput(vocabulary),
-        output=tmp_path / "prepared",
-        runner=LocalRunner(1),
-    )
-    assert content(tmp_path / "prepared") == content(tmp_path / "plain")
+    output = tmp_path / "prepared"
+    options = {"form": CacheOutput(vocabulary), "output": output, "runner": LocalRunner(1)}
+    both = plan_tasks(files, (*directions, ("de", "en")))
+    with pytest.raises(UserError, match="different samples of .*prepare one direction"):
+        prepare(files, both, made_recipe(()), **options)
+    prepare(files, both[:1], made_recipe(()), **options)
+    assert content(output) == content(tmp_path / "plain")
 
 
 def test_directions_with_different_text_are_not_prepared_together(vocabulary, tmp_path):
