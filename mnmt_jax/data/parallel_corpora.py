@@ -296,6 +296,10 @@ class TsvFile(FileCorpus):
         """Return the split's file."""
         return (self._paths[split],)
 
+    def settings(self) -> dict[str, Any]:
+        """Return those of the base class, the columns, and whether a header names them."""
+        return {**super().settings(), "columns": self._columns, "header": self._header}
+
     def _read_header(self, path: str) -> tuple[str, ...]:
         """Read the language codes from the first line of a file."""
         cells = _first_cells(path)

@@ -19,7 +19,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.corpus import Selection
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
-from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles, PatternFiles
+from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles, PatternFiles, TsvFile
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -296,12 +296,14 @@ def read_and_stop(function, job, units):
 
 
 def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
-    """By other tags of a file, another rule for bad lines, another column or exchanged scores."""
+    """By other tags, rules for bad lines or columns, or exchanged files or scores."""
     tags = "".join(
         f'<tuv xml:lang="{tag}"><seg>{tag}</seg></tuv>' for tag in ("en-US", "en-GB", "de")
     )
     tmx = f'<tmx version="1.4"><header/><body><tu>{tags}</tu></body></tmx>'
-    (tmp_path / "memory.tmx").write_text(tmx, encoding="utf-8")
+    for name in ("x", "y"):
+        (tmp_path / f"{name}.tmx").write_text(tmx, encoding="utf-8")
+    (tmp_path / "train.tsv").write_text("de\ten\n", encoding="utf-8")
     row = {"plain": {"de": "eins", "en": "one"}, "other": {"de": "zwei", "en": "two"}}
     (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n", encoding="utf-8")
     for name in ("a", "b"):
@@ -311,8 +313,12 @@ def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
         pattern = f"{tmp_path}/{{split}}.jsonl#{column}.{{language}}"
         return ParallelFiles("made", pattern, ("de", "en"), cleaning=Cleaning(on_bad_line))
 
-    def memory(*languages):
-        return BitextFiles("made", [str(tmp_path / "memory.tmx")], languages, splits={"train": ""})
+    def memory(names, english="en-US"):
+        files = [str(tmp_path / f"{name}.tmx") for name in names]
+        return BitextFiles("made", files, (english, "de"), splits={"train": ""})
+
+    def table(*columns):
+        return TsvFile("made", f"{tmp_path}/{{split}}.tsv", columns=columns or None)
 
     def scored(*names):
         files = [str(tmp_path / f"train.{{pair}}.{name}") for name in names]
@@ -320,7 +326,10 @@ def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
 
     steps = (Score("x", minimum=0), Score("y", minimum=0))
     for name, changed, first, second in (
-        ("languages", "languages", (memory("en-US", "de"), {}), (memory("en-GB", "de"), {})),
+        ("tags", "languages", (memory("x"), {}), (memory("x", "en-GB"), {})),
+        ("order", "order_of_files", (memory("xy"), {}), (memory("yx"), {})),
+        ("table", "columns", (table("de", "en"), {}), (table("en", "de"), {})),
+        ("header", "header", (table("de", "en"), {}), (table(), {})),
         ("rule", "on_bad_line", (rows("plain"), {}), (rows("plain", "drop"), {})),
         ("column", "columns", (rows("plain"), {}), (rows("other"), {})),
         ("scores", "scores", (rows("plain"), scored("a", "b")), (rows("plain"), scored("b", "a"))),
