@@ -44,7 +44,10 @@ def restore_line_breaks_slowly(
     spaces = [match.span() for match in re.finditer(" +", text)]
     if not spaces and is_spaceless(language):
         is_mark = [unicodedata.category(character).startswith("M") for character in text]
-        spaces = [(index, index) for index in range(1, len(text)) if not is_mark[index]]
+        pairs = [text[index - 1 : index + 1] for index in range(1, len(text))]
+        is_inside = [False, *(bool(re.fullmatch("[a-z]{2}", pair)) for pair in pairs)]
+        places = [n for n in range(1, len(text)) if not is_mark[n] and not is_inside[n]]
+        spaces = [(place, place) for place in places]
     spaces = spaces or [(len(text), len(text))]
     by_space: dict[tuple[int, int], str] = {}
     for position, line_break in breaks:

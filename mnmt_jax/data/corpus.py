@@ -154,6 +154,10 @@ class Corpus(abc.ABC):
         """Return the files of a split and direction; empty if unknown."""
         return ()
 
+    def sample_size(self, split: str, direction: Direction) -> int | None:
+        """Return the size of the sample that is drawn of the pairs; None if all are taken."""
+        return None
+
     def settings(self) -> dict[str, Any]:
         """Return what its text depends on besides its name and files, by setting, for JSON."""
         return {}
@@ -245,6 +249,10 @@ class FileCorpus(Corpus):
         """Return the splits that have files."""
         return tuple(split for split in self._split_names if self.directions(split))
 
+    def sample_size(self, split: str, direction: Direction) -> int | None:
+        """Return the sample size of training pairs; see the base class."""
+        return self._selection.sample_sizes.get(direction) if split == "train" else None
+
     def settings(self) -> dict[str, Any]:
         """Return the rules for bad lines and the selection; see the base class."""
         return {**dataclasses.asdict(self._cleaning), "selection": repr(self._selection)}
@@ -322,9 +330,9 @@ class FileCorpus(Corpus):
     ) -> Iterator[tuple[str, str]]:
         """Yield the clean pairs that the selection takes."""
         limit = self._selection.first.get(split)
-        sample_size = self._selection.sample_sizes.get(direction)
+        sample_size = self.sample_size(split, direction)
         pairs = itertools.islice(self._refilled_pairs(split, direction, report), limit)
-        if sample_size is None or split != "train":
+        if sample_size is None:
             return pairs
         second_pass = itertools.islice(self._refilled_pairs(split, direction, DropReport()), limit)
         return itertools.compress(pairs, _draw(sum(1 for _ in second_pass), sample_size))

@@ -296,6 +296,10 @@ class TsvFile(FileCorpus):
         """Return the split's file."""
         return (self._paths[split],)
 
+    def settings(self) -> dict[str, Any]:
+        """Return those of the base class, the columns, and whether a header names them."""
+        return {**super().settings(), "columns": self._columns, "header": self._header}
+
     def _read_header(self, path: str) -> tuple[str, ...]:
         """Read the language codes from the first line of a file."""
         cells = _first_cells(path)
@@ -361,6 +365,10 @@ class JoinedCorpus(Corpus):
     def files(self, split: str, direction: Direction) -> tuple[str, ...]:
         """Return the files of a split and direction."""
         return self._by_split[split].files(split, direction)
+
+    def sample_size(self, split: str, direction: Direction) -> int | None:
+        """Return the sample size of the split's corpus."""
+        return self._by_split[split].sample_size(split, direction)
 
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yield (source, target) sentences; see the base class."""

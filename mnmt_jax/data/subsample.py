@@ -47,6 +47,10 @@ class SubsampledCorpus(Corpus):
         """Return the files of the corpus."""
         return self._corpus.files(split, direction)
 
+    def sample_size(self, split: str, direction: Direction) -> int | None:
+        """Return the sample size of the corpus, whose sample is subsampled."""
+        return self._corpus.sample_size(split, direction)
+
     def pairs(self, split: str, direction: Direction) -> Iterator[tuple[str, str]]:
         """Yield the selected pairs, in the order of the corpus; see the base class."""
         pairs = self._corpus.pairs(split, direction)

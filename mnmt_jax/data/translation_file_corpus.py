@@ -88,8 +88,9 @@ class BitextFiles(FileCorpus):
         return tuple(path for path in self._paths.get(split, []) if self._serves(path, direction))
 
     def settings(self) -> dict[str, Any]:
-        """Return those of the base class and the tag that is read of each language, by file."""
-        return {**super().settings(), "languages": self._tag_by_code}
+        """Return those of the base class, the tag of each language by file, and all files."""
+        settings = super().settings()
+        return {**settings, "languages": self._tag_by_code, "order_of_files": self._paths}
 
     def _serves(self, path: str, direction: Direction) -> bool:
         """Return whether a unit of a file has both languages."""

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from mnmt_jax.decoding.markup_tokens import BLOCKS, MarkupReader, Token
 
-_ROWS = frozenset("tr tbody thead tfoot".split())
+_TABLE = frozenset(("table",))
+_SECTIONS = frozenset("tbody thead tfoot".split())
+_ROWS = _SECTIONS | {"tr"}
 _CELLS = frozenset("td th".split())
 _ENTRIES = frozenset("dd dt li".split())
 _ENDED_BY: Mapping[str, frozenset[str]] = {
@@ -23,11 +25,27 @@ _ENDED_BY: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("dd", "dt"), frozenset(("dd", "dt"))),
     **dict.fromkeys(_CELLS, _CELLS | _ROWS),
     "tr": _ROWS,
-    **dict.fromkeys(("tbody", "thead", "tfoot"), _ROWS - {"tr"}),
+    **dict.fromkeys(_SECTIONS, _SECTIONS),
+    "caption": _ROWS | _CELLS | {"caption", "col", "colgroup"},
+    "colgroup": _ROWS | _CELLS | {"caption", "colgroup"},
+    **dict.fromkeys(("rt", "rp"), frozenset("rb rp rt rtc".split())),
     "option": frozenset(("option", "optgroup", "hr")),
     "optgroup": frozenset(("optgroup", "hr")),
 }
 """Start tags before which an element ends whose end tag is omitted."""
+_BLOCK_ENDS = BLOCKS - {"br", "p"}
+_ENDED_WITH: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(_ENDED_BY, _BLOCK_ENDS),
+    **dict.fromkeys(_CELLS, _ROWS | _TABLE),
+    "tr": _SECTIONS | _TABLE,
+    **dict.fromkeys(("caption", "colgroup", *_SECTIONS), _TABLE),
+    **dict.fromkeys(("rt", "rp"), _BLOCK_ENDS | {"ruby"}),
+}
+"""End tags of parents with which an element ends whose end tag is omitted."""
+_SCOPES = frozenset(
+    "annotation-xml applet button desc foreignobject marquee mi mn mo ms mtext object".split()
+)
+"""Inline elements whose content ends no element around them (section 13.2.4.2)."""
 
 
 def end_of_element(reader: MarkupReader, tokens: Sequence[Token], start: int) -> int:
@@ -56,7 +74,7 @@ def end_of_element(reader: MarkupReader, tokens: Sequence[Token], start: int) ->
 
 
 class _OpenElements:
-    """Names of an element and of the blocks in it that are open, the outermost first.
+    """Names of an element and of the blocks and scopes in it that are open, the outermost first.
 
     Args:
         name: name of the element.
@@ -65,6 +83,8 @@ class _OpenElements:
 
     def __init__(self, name: str, is_html: bool) -> None:
         self._outermost, self._is_html = name, is_html
+        self._parent_ends = _ENDED_WITH.get(name, frozenset()) if is_html else frozenset()
+        self._kept = BLOCKS | _SCOPES if is_html else frozenset()
         self._names = [name]
         self._counts = Counter(self._names)
 
@@ -78,16 +98,14 @@ class _OpenElements:
         while self._is_html and self._names and token.name in _ENDED_BY.get(self._names[-1], ()):
             self._pop()
         is_open = token.kind == "start" and bool(self._names)
-        if is_open and (token.name == self._outermost or (self._is_html and token.name in BLOCKS)):
+        if is_open and (token.name == self._outermost or token.name in self._kept):
             self._names.append(token.name)
             self._counts[token.name] += 1
 
     def end(self, name: str) -> None:
         """End the last open element of a name; if it is of none, it may be that of the parent."""
-        is_inner = self._counts[name] > 0
-        is_block = self._is_html and name in BLOCKS and name not in ("br", "p")
-        is_of_parent = is_block and self._outermost in _ENDED_BY
-        while self._names and (is_inner or is_of_parent):
+        is_ending = self._counts[name] > 0 or name in self._parent_ends
+        while self._names and is_ending:
             if self._pop() == name:
                 break
 

@@ -18,7 +18,7 @@ from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, Term
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.vocabulary.language_codes import is_spaceless
-from mnmt_jax.vocabulary.letter_case import has_dotless_i, lower_characters
+from mnmt_jax.vocabulary.letter_case import has_dotless_i, lower_spellings
 from mnmt_jax.vocabulary.normalization import normalize
 
 _FORBIDDEN = "!"
@@ -158,16 +158,17 @@ class Glossary:
         return LineTerms(required, tuple(forbidden))
 
     def _matches(self, text: str, language: str, ignore_case: bool) -> Iterator[GlossaryEntry]:
-        index, lower = self._index(language), lower_characters(text, language)
+        index, lowers = self._index(language), lower_spellings(text, language)
         is_end = [is_spaceless(language) or _is_boundary(text, n) for n in range(len(text) + 1)]
         start = 0
         while start < len(text):
-            stops = [start + length for length in index.lengths.get(lower[start], ())]
+            lengths = set().union(*(index.lengths.get(lower[start], ()) for lower in lowers))
+            stops = [start + length for length in sorted(lengths, reverse=True)]
             found = (
                 (one, stop)
                 for stop in stops
                 if is_end[start] and stop <= len(text) and is_end[stop]
-                if (one := index.find(text[start:stop], lower[start:stop], ignore_case))
+                if (one := index.find([each[start:stop] for each in (text, *lowers)], ignore_case))
             )
             entry, start = next(found, (None, start + 1))
             if entry:
@@ -195,30 +196,38 @@ class _Index:
 
     Attributes:
         by_source: by the source.
-        by_lower: by the source in lower case.
-        lengths: lengths of sources by their first character in lower case, the longest first.
+        by_lower: by the spellings of the source in lower case.
+        lengths: lengths of sources by their first character in lower case.
     """
 
     by_source: dict[str, GlossaryEntry]
     by_lower: dict[str, GlossaryEntry]
-    lengths: dict[str, list[int]]
+    lengths: dict[str, set[int]]
 
     @classmethod
     def of(cls, entries: Iterable[GlossaryEntry], language: str) -> _Index:
         """Return the index of entries for texts of a language."""
         by_source = {_plain(entry.source).strip(): entry for entry in entries}
         by_source.pop("", None)
-        by_lower = {lower_characters(text, language): one for text, one in by_source.items()}
+        lowers = [(lower_spellings(text, language), entry) for text, entry in by_source.items()]
+        by_lower = {spellings[-1]: entry for spellings, entry in lowers}
+        by_lower |= {spellings[0]: entry for spellings, entry in lowers}
         lengths: dict[str, set[int]] = {}
         for lower in by_lower:
             lengths.setdefault(lower[0], set()).add(len(lower))
-        longest_first = {first: sorted(them, reverse=True) for first, them in lengths.items()}
-        return cls(by_source, by_lower, longest_first)
+        return cls(by_source, by_lower, lengths)
 
-    def find(self, text: str, lower: str, ignore_case: bool) -> GlossaryEntry | None:
-        """Return the entry of a text; one in lower case is also meant in other cases."""
-        entry = self.by_source.get(text) or self.by_source.get(lower)
-        return self.by_lower.get(lower) if entry is None and ignore_case else entry
+    def find(self, spellings: Sequence[str], ignore_case: bool) -> GlossaryEntry | None:
+        """Return the entry of a text; one in lower case is also meant in other cases.
+
+        Args:
+            spellings: the text, and its spellings in lower case.
+            ignore_case: whether the case of terms does not matter.
+        """
+        entries = [self.by_source.get(one) for one in spellings]
+        if ignore_case:
+            entries += [self.by_lower.get(one) for one in spellings[1:]]
+        return next(filter(None, entries), None)
 
 
 GlossaryLike = Glossary | Mapping[str, str | Sequence[str]] | str | Path

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mnmt_jax.decoding.search_terms import SearchTerms
-from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
+from mnmt_jax.vocabulary.letter_case import capitalized_spellings, to_lower
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _BEFORE = "("  # separates a term from the space mark that precedes the first word of a text
@@ -99,7 +99,8 @@ def encode_terms(terms: LineTerms, vocabulary: Vocabulary, language: str) -> Enc
     """Return the token sequences of terms; None if there are none.
 
     A text has up to four sequences: as at the start of a word and inside of one (after a bracket),
-    and both with its first letter as a capital (at the start of a sentence). Left out are sequences
+    and both with its first letter as a capital (at the start of a sentence); up to six if the
+    language has a capital of its own, such as İ beside I. Left out are sequences
     with unk, of more than 16 tokens, and terms without any other or beyond the size of the arrays.
 
     Args:
@@ -256,9 +257,8 @@ def _encode(text: str, vocabulary: Vocabulary, language: str) -> Iterator[tuple[
 
 
 def _cased(text: str, language: str) -> tuple[str, ...]:
-    """Return a text, and the text with its first letter as a capital if that differs."""
-    capitalized = to_upper(text[:1], language) + text[1:]
-    return (text,) if capitalized == text else (text, capitalized)
+    """Return a text, and the different texts with its first letter as a capital."""
+    return tuple(dict.fromkeys((text, *capitalized_spellings(text, language))))
 
 
 def _padded(size: int) -> int:

@@ -150,7 +150,7 @@ def join_lines(sentence: str) -> tuple[str, list[tuple[float, str]]]:
 def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]], language: str) -> str:
     """Return a translation with the line breaks of its source at the nearest spaces.
 
-    A space may get several; in a language without spaces, they may stand between any characters,
+    A space may get several; in a language without spaces, they may stand between characters,
     and otherwise at the end of a single word.
 
     Args:

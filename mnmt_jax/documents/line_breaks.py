@@ -9,19 +9,43 @@ from collections.abc import Sequence
 
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 
+TAG = r"</?[a-zA-Z][^<>]*>"
+_TAG_OR_SPACES = re.compile(rf"{TAG}| +")
+_WHOLE = re.compile(
+    rf"{TAG}|</?\d+/?>"
+    r"|[!-;=?-~\u00c0-\u052f]+"  # ASCII and other letters of alphabets with spaces
+    r"|[\U0001f1e6-\U0001f1ff]{2}"  # a flag
+)
+_JOINERS = frozenset("\u200d\u2060")
+_MODIFIERS = frozenset(map(chr, range(0x1F3FB, 0x1F400)))  # of the colour of an emoji
+
 
 def line_break_spans(text: str, language: str) -> list[tuple[int, int]]:
     """Return the spans of a line in whose place a line break may be.
 
-    They are its spaces; without any, in a language without spaces, the places between characters.
+    They are its spaces outside of tags; without any, in a language without spaces, the places
+    between characters. Tags, numbers, placeholders, words of other scripts and emoji are not
+    divided, and an element does not start at the end of a line or end at the start of one.
     """
-    spaces = [match.span() for match in re.finditer(" +", text)]
+    matches = _TAG_OR_SPACES.finditer(text)
+    spaces = [match.span() for match in matches if match[0].startswith(" ")]
     if spaces or not is_spaceless(language):
         return spaces
-    letters = (
-        index for index in range(1, len(text)) if unicodedata.category(text[index])[0] != "M"
-    )
-    return [(index, index) for index in letters]
+    inside = {index for match in _WHOLE.finditer(text) for index in _indivisible(match)}
+    places = (index for index in range(1, len(text)) if index not in inside)
+    return [(index, index) for index in places if not _is_joined(*text[index - 1 : index + 1])]
+
+
+def _indivisible(match: re.Match[str]) -> range:
+    """Return the places inside of a word or tag, after a start tag, and before an end tag."""
+    is_end_tag, is_tag = match[0].startswith("</"), match[0].startswith("<")
+    return range(match.start() + (not is_end_tag), match.end() + (is_tag and not is_end_tag))
+
+
+def _is_joined(first: str, second: str) -> bool:
+    """Return whether two characters are of one, as a letter and its accent."""
+    is_mark = unicodedata.category(second)[0] == "M" or second in _MODIFIERS
+    return is_mark or not _JOINERS.isdisjoint((first, second))
 
 
 def nearest_space(spaces: Sequence[int], place: float, first: int) -> int | None:

@@ -11,7 +11,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.documents.line_breaks import line_break_spans, nearest_space
+from mnmt_jax.documents.line_breaks import TAG, line_break_spans, nearest_space
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
@@ -22,6 +22,7 @@ _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
 _MAX_TIMES = 400  # characters of a line of times
 _NUMBER = re.compile(r"\s*\d{1,9}\s*")
 _DASHES = ("-", "–", "—", "‐")
+_BEFORE_TEXT = re.compile(rf"(?:{TAG}|[{re.escape(''.join(_DASHES))} ])*")
 _MARKS = re.compile(r"((?:\{\\[^{}]*\})*)(.*)", re.DOTALL)  # such as {\an8}
 _TAG = re.compile(r"</?[a-zA-Z]")
 _NO_TAG = re.compile(r"&|<(?!/?[a-zA-Z])")  # these characters have no meaning in SubRip
@@ -121,7 +122,7 @@ def _split_marks(text: str) -> tuple[str, str]:
 
 
 def _wrapped(text: str, count: int, language: str) -> list[str]:
-    """Divide a text into at most so many lines, of about equal length.
+    """Divide a text into at most so many lines, of about equal length, none of a dash alone.
 
     Args:
         text: the text.
@@ -129,7 +130,9 @@ def _wrapped(text: str, count: int, language: str) -> list[str]:
         language: code of its language.
     """
     text = " ".join(text.split())
-    places = line_break_spans(text, language)
+    match = _BEFORE_TEXT.match(text)
+    before = match.end() if match else 0
+    places = [span for span in line_break_spans(text, language) if span[0] > before]
     ends = [end for end, _ in places]
     lines, start, first = [], 0, 0  # the first place after the start
     for remaining in range(count, 1, -1):

@@ -32,11 +32,20 @@ def to_lower(text: str, language: str) -> str:
     return text.lower()
 
 
-def lower_characters(text: str, language: str) -> str:
-    """Return a text in lower case, character by character, so that positions stay."""
+def lower_spellings(text: str, language: str) -> tuple[str, ...]:
+    """Return a text in lower case, character by character, so that positions stay.
+
+    Names keep the I of other languages, so a language with ı also has a spelling with i for each I.
+
+    Example:
+        >>> lower_spellings("Instagram", "tr")
+        ('ınstagram', 'instagram')
+    """
     if has_dotless_i(language):
-        text = text.translate(_LOWER)
-    return "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+        texts = dict.fromkeys((text.translate(_LOWER), text.replace("I", "i").translate(_LOWER)))
+    else:
+        texts = dict.fromkeys((text,))
+    return tuple("".join(c.lower() if len(c.lower()) == 1 else c for c in one) for one in texts)
 
 
 def to_upper(text: str, language: str) -> str:
@@ -47,3 +56,16 @@ def to_upper(text: str, language: str) -> str:
         'İYİ GÜNLER'
     """
     return (text.replace("i", "İ") if has_dotless_i(language) else text).upper()
+
+
+def capitalized_spellings(text: str, language: str) -> tuple[str, ...]:
+    """Return the spellings of a text with its first letter as a capital.
+
+    Names have the capitals of other languages, so i also has I in a language with ı.
+
+    Example:
+        >>> capitalized_spellings("instagram", "tr")
+        ('İnstagram', 'Instagram')
+    """
+    capitals = dict.fromkeys((to_upper(text[:1], language), text[:1].upper()))
+    return tuple(capital + text[1:] for capital in capitals)

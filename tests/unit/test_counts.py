@@ -7,8 +7,16 @@ import json
 import pytest
 from lxml import html
 
+from mnmt_jax.data.corpus import Selection, Share
+from mnmt_jax.data.opposite_directions import has_same_text
 from mnmt_jax.data.pair_counts import count_pairs
-from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles
+from mnmt_jax.data.parallel_corpora import (
+    CldrPhrases,
+    JoinedCorpus,
+    ParallelFiles,
+    PatternFiles,
+)
+from mnmt_jax.data.subsample import SubsampledCorpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.count_page import count_page
 from mnmt_jax.papers.counts import count_cell, counted_splits, with_counts
@@ -45,6 +53,21 @@ def test_opposite_directions_are_read_once(tmp_path, monkeypatch):
     assert counts == {"train": {"en-de": 3, "de-en": 3}} and len(read) == 1
     with pytest.raises(UserError, match="no training text for en-fr"):
         count_pairs(corpus, [("en", "fr")], ["train"])
+
+
+def test_a_sample_of_one_direction_is_counted_for_it_alone(tmp_path):
+    for code in ("en", "de"):
+        (tmp_path / f"train.{code}").write_text("a\nb\nc\n")
+        (tmp_path / f"test.{code}").write_text("d\n")
+    patterns = {split: (f"{tmp_path}/{split}.{{language}}",) for split in ("train", "test")}
+    selection = Selection(sample_sizes={("en", "de"): 2})
+    directions = ("en", "de"), ("de", "en")
+    files = PatternFiles("made", patterns, ("en", "de"), selection=selection)
+    for corpus in (files, JoinedCorpus("made", ("en", "de"), dict.fromkeys(patterns, files))):
+        for order in (directions, directions[::-1]):
+            assert count_pairs(corpus, order, ["train"]) == {"train": {"en-de": 2, "de-en": 3}}
+        assert not has_same_text(SubsampledCorpus(corpus, Share(0.9)), "train", directions[0])
+        assert has_same_text(corpus, "test", directions[0])
 
 
 def test_the_command_prints_and_writes_counts(tmp_path, capsys):

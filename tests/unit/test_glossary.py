@@ -76,9 +76,22 @@ def test_terms_are_found_in_text_that_the_model_reads_alike(text, change):
 def test_lower_case_terms_are_meant_in_the_cases_of_the_language(language):
     glossary = {"ışık": "light", "iyi": "good", "İzmir": "Izmir"}
     assert _counts(glossary, "İyi IŞIK ışık", language) == {"iyi": 1, "ışık": 2}
-    assert _counts(glossary, "Iyi işik izmir", language) == {}
+    assert _counts(glossary, "İYİ Işık işik izmir", language) == {"iyi": 1, "ışık": 1}
     assert _counts(glossary, "izmir", language, ignore_case=True) == {"İzmir": 1}
     assert _counts(glossary, "Iyi", "en") == {"iyi": 1}
+
+
+@pytest.mark.parametrize("text", ["Instagram hesabı", "INSTAGRAM", "İnstagram", "instagram"])
+def test_terms_also_have_the_capitals_of_other_languages(text):
+    glossary = {"instagram": "Instagram", "ılık": "warm", "LinkedIn": "L"}
+    assert _counts(glossary, f"{text} Ilık", "tr") == {"instagram": 1, "ılık": 1}
+    assert _counts(glossary, "LINKEDIN LİNKEDIN", "tr", ignore_case=True) == {"LinkedIn": 2}
+
+
+def test_the_capitals_of_the_language_come_first():
+    glossary = {"ilik": "marrow", "ılık": "warm", "Ilıca": "spa", "İlıca": "other"}
+    assert _counts(glossary, "Ilık İlik Ilik", "tr") == {"ılık": 1, "ilik": 2}
+    assert _counts(glossary, "ILICA", "tr", ignore_case=True) == {"Ilıca": 1}
 
 
 def test_a_change_of_length_in_lower_case_does_not_move_terms():
@@ -198,10 +211,18 @@ def test_the_first_letter_of_a_term_may_be_a_capital():
 def test_capitals_of_terms_are_those_of_the_language():
     terms = LineTerms((Term("good", ("iyi",)),), ("ışık",))
     assert missing_terms(terms, "İyi günler", "tr") == ()
-    assert missing_terms(terms, "Iyi günler", "tr") == ("good",)
+    assert missing_terms(terms, "IYİ günler", "tr") == ("good",)
     assert missing_terms(terms, "İYİ", "az", ignore_case=True) == ()
     assert present_forbidden_terms(terms, "IŞIK", "tr", ignore_case=True) == ("ışık",)
     assert present_forbidden_terms(terms, "Işık", "tr") == ("ışık",)
+
+
+def test_targets_may_have_the_capitals_of_other_languages():
+    terms = LineTerms((Term("net", ("internet",)),), ("instagram",))
+    for capital in "iİI":
+        assert missing_terms(terms, f"{capital}nternet var", "tr") == ()
+        assert present_forbidden_terms(terms, f"{capital}nstagram", "tr") == ("instagram",)
+    assert missing_terms(terms, "INTERNET", "tr", ignore_case=True) == ()
 
 
 def test_compatible_characters_are_equal():

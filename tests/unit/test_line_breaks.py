@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mnmt_jax.documents.line_breaks import nearest_space
+from mnmt_jax.documents.line_breaks import line_break_spans, nearest_space
 from tests.unit.made_documents import translated
 
 
@@ -22,6 +22,30 @@ from tests.unit.made_documents import translated
 )
 def test_the_nearest_space_that_is_left(spaces, place, first, expected):
     assert nearest_space(spaces, place, first) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "我|出|生|在|2024|年|。",
+        "我|爱|MicrosoftWindows",
+        "在|1,234.5|米|a@b.com|和|Café|对|Да",
+        "你|{name}|好|<0>对|<br></0>|%(x)s|吗",
+        "<i>好</i>",
+        "好|<i>的|啊</i>|<b class='a b'>对</b>|吗",
+        "家|👨‍👩‍👧|👍🏽|🇩🇪|🇫🇷|❤️|。",
+        "กิ|น|ที่",
+    ],
+)
+def test_line_breaks_without_spaces_are_outside_of_words_tags_and_emoji(text):
+    whole = text.replace("|", "")
+    for place, _ in reversed(line_break_spans(whole, "zh")):
+        whole = f"{whole[:place]}|{whole[place:]}"
+    assert whole == text
+
+
+def test_spaces_of_tags_are_no_places_of_line_breaks():
+    assert line_break_spans("<a b='c d'>e  f</a> < g", "de") == [(12, 14), (19, 20), (21, 22)]
 
 
 def test_line_breaks_of_markdown_are_at_different_spaces():

@@ -19,7 +19,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import write_cache
 from mnmt_jax.data.corpus import Selection
 from mnmt_jax.data.mixtures import cache_task_sources, plan_tasks
-from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles, PatternFiles
+from mnmt_jax.data.parallel_corpora import JoinedCorpus, ParallelFiles, PatternFiles, TsvFile
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import KEY, repeated
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -81,15 +81,13 @@ def test_a_sample_of_one_direction_is_that_of_the_cache(vocabulary, tmp_path):
     sources = cache_task_sources(files, directions, encoder)
     cache = write_cache(tmp_path / "plain", sources, vocabulary=encoder)
     assert cache.split("made_en_de", "train").examples == 7
-    prepare(
-        files,
-        plan_tasks(files, directions),
-        made_recipe(()),
-        form=CacheOutput(vocabulary),
-        output=tmp_path / "prepared",
-        runner=LocalRunner(1),
-    )
-    assert content(tmp_path / "prepared") == content(tmp_path / "plain")
+    output = tmp_path / "prepared"
+    options = {"form": CacheOutput(vocabulary), "output": output, "runner": LocalRunner(1)}
+    both = plan_tasks(files, (*directions, ("de", "en")))
+    with pytest.raises(UserError, match="different samples of .*prepare one direction"):
+        prepare(files, both, made_recipe(()), **options)
+    prepare(files, both[:1], made_recipe(()), **options)
+    assert content(output) == content(tmp_path / "plain")
 
 
 def test_directions_with_different_text_are_not_prepared_together(vocabulary, tmp_path):
@@ -298,12 +296,14 @@ def read_and_stop(function, job, units):
 
 
 def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
-    """By other tags of a file, another rule for bad lines, another column or exchanged scores."""
+    """By other tags, rules for bad lines or columns, or exchanged files or scores."""
     tags = "".join(
         f'<tuv xml:lang="{tag}"><seg>{tag}</seg></tuv>' for tag in ("en-US", "en-GB", "de")
     )
     tmx = f'<tmx version="1.4"><header/><body><tu>{tags}</tu></body></tmx>'
-    (tmp_path / "memory.tmx").write_text(tmx, encoding="utf-8")
+    for name in ("x", "y"):
+        (tmp_path / f"{name}.tmx").write_text(tmx, encoding="utf-8")
+    (tmp_path / "train.tsv").write_text("de\ten\n", encoding="utf-8")
     row = {"plain": {"de": "eins", "en": "one"}, "other": {"de": "zwei", "en": "two"}}
     (tmp_path / "train.jsonl").write_text(f"{json.dumps(row)}\n", encoding="utf-8")
     for name in ("a", "b"):
@@ -313,8 +313,12 @@ def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
         pattern = f"{tmp_path}/{{split}}.jsonl#{column}.{{language}}"
         return ParallelFiles("made", pattern, ("de", "en"), cleaning=Cleaning(on_bad_line))
 
-    def memory(*languages):
-        return BitextFiles("made", [str(tmp_path / "memory.tmx")], languages, splits={"train": ""})
+    def memory(names, english="en-US"):
+        files = [str(tmp_path / f"{name}.tmx") for name in names]
+        return BitextFiles("made", files, (english, "de"), splits={"train": ""})
+
+    def table(*columns):
+        return TsvFile("made", f"{tmp_path}/{{split}}.tsv", columns=columns or None)
 
     def scored(*names):
         files = [str(tmp_path / f"train.{{pair}}.{name}") for name in names]
@@ -322,7 +326,10 @@ def test_text_that_is_read_in_another_way_is_noticed(tmp_path):
 
     steps = (Score("x", minimum=0), Score("y", minimum=0))
     for name, changed, first, second in (
-        ("languages", "languages", (memory("en-US", "de"), {}), (memory("en-GB", "de"), {})),
+        ("tags", "languages", (memory("x"), {}), (memory("x", "en-GB"), {})),
+        ("order", "order_of_files", (memory("xy"), {}), (memory("yx"), {})),
+        ("table", "columns", (table("de", "en"), {}), (table("en", "de"), {})),
+        ("header", "header", (table("de", "en"), {}), (table(), {})),
         ("rule", "on_bad_line", (rows("plain"), {}), (rows("plain", "drop"), {})),
         ("column", "columns", (rows("plain"), {}), (rows("other"), {})),
         ("scores", "scores", (rows("plain"), scored("a", "b")), (rows("plain"), scored("b", "a"))),

@@ -165,6 +165,13 @@ def test_subtitles_are_read_alike_by_another_reader():
         ("กินที่", "th", ["กิน", "ที่"]),
         ("กี่", "th", ["กี่"]),
         ("", "de", []),
+        ("- Da dort", "de", ["- Da", "dort"]),
+        ("- Donaudampfschifffahrt", "de", ["- Donaudampfschifffahrt"]),
+        ("<i>- Ja</i>", "de", ["<i>- Ja</i>"]),
+        ("–对", "zh", ["–对"]),
+        ('<font color="#ff0">Ja.</font>', "de", ['<font color="#ff0">Ja.</font>']),
+        ('<b class="a b">当然可以。</b>', "zh", ['<b class="a b">当', "然可以。</b>"]),
+        ("<i>好</i>", "zh", ["<i>好</i>"]),
     ],
 )
 def test_a_cue_keeps_its_number_of_lines_if_it_has_so_many(text, target, lines):
@@ -179,7 +186,7 @@ def test_no_blank_line_ends_a_cue(end, last):
     times = "1\n00:00:01,000 --> 00:00:02,000\n"
     cue = f"{times}{{\\an8}}One two\nthree\n- Four\nfive{last}".replace("\n", end)
     after, _ = translated(cue, "a.srt", lambda ones: ["Hier", "- Da", "Dort"][: len(ones)])
-    expected = f"{times}{{\\an8}}Hier\n-\nDa{last.replace('Two', 'Dort')}"
+    expected = f"{times}{{\\an8}}Hier\n- Da{last.replace('Two', 'Dort')}"
     assert after.decode() == expected.replace("\n", end)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.mixtures import PlannedTask, no_text_error
-from mnmt_jax.data.opposite_directions import has_same_text
+from mnmt_jax.data.opposite_directions import has_same_sample, has_same_text
 from mnmt_jax.data.preparation import passes
 from mnmt_jax.data.preparation.chunk_files import read_facts
 from mnmt_jax.data.preparation.outputs import CacheOutput, TextOutput
@@ -156,10 +156,13 @@ def _check_text(corpus: Corpus, tasks: Sequence[PlannedTask]) -> None:
     for split, pair in sorted(planned):
         if (split, pair[::-1]) in planned and not has_same_text(corpus, split, pair):
             files = [file for one in (pair, pair[::-1]) for file in corpus.files(split, one)]
+            difference, remedy = ("text", "move two of the files away, or prepare")
+            if not has_same_sample(corpus, split, pair):
+                difference, remedy = ("samples of the text", "prepare")
             raise UserError(
-                f"{join_names(files)}: {'-'.join(pair)} and {'-'.join(pair[::-1])} have different "
-                "text, but a preparation writes one for both; move two of the files away, or use "
-                "'mnmt cache'"
+                f"{join_names([*dict.fromkeys(files)])}: {'-'.join(pair)} and "
+                f"{'-'.join(pair[::-1])} have different {difference}, but a preparation writes one "
+                f"for both; {remedy} one direction (--directions), or use 'mnmt cache'"
             )
 
 
