@@ -86,7 +86,7 @@ def pluralize(number: int, word: str) -> str:
 
 def install_remedy(extra: str) -> str:
     """Return the remedy for a missing package: the command that installs an extra."""
-    return f"pip install 'mnmt-jax[{extra}]'"
+    return f"pip install '.[{extra}]' in a clone of mnmt-jax"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

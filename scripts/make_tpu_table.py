@@ -1,7 +1,7 @@
 """Compile MITRE's training step for TPU topologies and print the table of docs/tpu.md.
 
 A compilation takes minutes. Its JSON is stored in --folder, so the command resumes after an
-interruption. Needs the extra mnmt-jax[tpu].
+interruption. Needs the extra tpu.
 """
 
 from __future__ import annotations

@@ -62,4 +62,5 @@ def main() -> None:
             file=sys.stderr,
         )
     average_checkpoints(run, steps)
-    print(" ".join(str(step) for step in sorted(steps)))
+    averaged = ", ".join(str(step) for step in sorted(steps))
+    print(f"averaged step{'s'[: len(steps) - 1]} {averaged}; use it with --step=average")

@@ -88,7 +88,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(
         description=__doc__ + " Supervised directions get a training and a validation split; the "
         "corpus's other directions are zero-shot and get a validation split only. A mixture that "
-        "is not built in is looked up in seqio, which needs the extra mnmt-jax[seqio]."
+        "is not built in is looked up in seqio, which the extra seqio installs."
     )
     add_corpus_flags(parser)
     parser.add_argument("--output", required=True, metavar="CACHE", help="token cache to write")

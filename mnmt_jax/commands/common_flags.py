@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from mnmt_jax.errors import UserError, docs_page, suggest
+from mnmt_jax.errors import UserError, docs_page, install_remedy, suggest
 from mnmt_jax.files.bucket import is_bucket
 
 _PREFIX = "--gin."
@@ -286,7 +286,7 @@ def _remedy(error: Exception, names: Sequence[str]) -> str:
         return "this folder and PYTHONPATH were searched"
     if missing.startswith("mnmt_jax."):
         return "this version has no such module; mnmt_jax/__init__.py lists the packages"
-    return f"install it (seqio: mnmt-jax[seqio]; t5x: {docs_page('t5x.md')})"
+    return f"install it (seqio: {install_remedy('seqio')}; t5x: {docs_page('t5x.md')})"
 
 
 def _split_bindings(argv: list[str]) -> tuple[list[str], list[str]]:

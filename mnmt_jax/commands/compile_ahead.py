@@ -2,7 +2,7 @@
 
 The report has memory in bytes per chip, collectives and, for TPUs only, the compiler's estimates of
 FLOPs and seconds. If the training step does not fit into memory, it suggests the cheapest change of
-settings that makes it fit. Needs the extra mnmt-jax[tpu] or, for GPUs, mnmt-jax[gpu].
+settings that makes it fit. Needs the extra tpu or, for GPUs, gpu.
 """
 
 from __future__ import annotations

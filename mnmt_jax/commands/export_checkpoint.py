@@ -1,6 +1,7 @@
 """Export a run's model for Hugging Face (M2M-100 or MITRE layout), fairseq, t5x or CTranslate2."""
 
 from mnmt_jax.commands.common_flags import CommandParser, DefaultsHelpFormatter, add_step
+from mnmt_jax.errors import docs_page, warn
 
 
 def make_parser() -> CommandParser:
@@ -22,10 +23,16 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Parse the command line, export, and print the files written."""
+    """Export, print the files written, and warn of languages that `transformers` does not know."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.interop.exporting import export_checkpoint
 
-    for path in export_checkpoint(flags.format, flags.run, flags.output, step=flags.step):
+    files = export_checkpoint(flags.format, flags.run, flags.output, step=flags.step)
+    for path in files:
         print(path)
+    if flags.format == "huggingface" and "tokenizer_config.json" not in [one.name for one in files]:
+        warn(
+            "transformers has no tokenizer for these languages: AutoTokenizer would give wrong "
+            f"ids; {docs_page('checkpoints.md')} has code that gives the right ones"
+        )

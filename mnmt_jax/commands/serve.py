@@ -68,8 +68,8 @@ def make_parser() -> CommandParser:
     return parser
 
 
-def main() -> None:
-    """Load the models and serve them."""
+def main() -> int | None:
+    """Load the models and serve them; return the status of SIGTERM if that ends the server."""
     flags, gin_files, bindings = parse_command_line(make_parser())
     settings, runs = Settings.of_flags(flags), name_runs(flags.run)
     try:
@@ -102,16 +102,29 @@ def main() -> None:
         # The threads of HTTP and of the search hand the interpreter over often; its default of 5 ms
         # is as long as a small search.
         sys.setswitchinterval(1e-4)
-        signal.signal(signal.SIGTERM, _exit)  # uvicorn raises the signal again when it has stopped
+        signal.signal(
+            signal.SIGTERM, _terminate
+        )  # uvicorn raises the signal again when it has stopped
         try:
             server.run([listener])
+        except _Terminated as terminated:
+            return terminated.status
         finally:
             service.stop()
+    return None
 
 
-def _exit(number: int, _: object) -> NoReturn:
+class _Terminated(SystemExit):
+    """The end of the server by a signal; `status` is that of the command."""
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+        super().__init__(self.status)
+
+
+def _terminate(number: int, _: object) -> NoReturn:
     """End the command as the default handler of a signal does, but after `finally`."""
-    raise SystemExit(128 + number)
+    raise _Terminated(number)
 
 
 def _limit_threads(

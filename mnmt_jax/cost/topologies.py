@@ -139,8 +139,8 @@ def _gpus(topology: str, gpu: _Gpu, count: str, slices: int) -> list[jax.Device]
         raise UserError(f"--topology={topology}: needs a number of GPUs, e.g. h100:8")
     if not has_cuda_plugin():
         raise UserError(
-            f"--topology={topology} needs JAX's plugin for CUDA, which is not installed; pip "
-            "install 'mnmt-jax[gpu]'"
+            f"--topology={topology} needs JAX's plugin for CUDA, which is not installed; "
+            + install_remedy("gpu")
         )
     os.environ["XLA_FLAGS"] = f"{_GPU_FLAG} {os.environ.get('XLA_FLAGS', '')}".strip()
     shape = f"1x{slices}x{int(count)}"

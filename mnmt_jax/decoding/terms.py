@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import regex
 
 from mnmt_jax.decoding.search_terms import SearchTerms
+from mnmt_jax.vocabulary.language_codes import has_separate_words
 from mnmt_jax.vocabulary.letter_case import capitalized_spellings, to_lower
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _BEFORE = "("  # separates a term from the space mark that precedes the first word of a text
+_WORD_START = r"(?:(?<!\w)|(?!\w))"  # a text that begins with a mark may be anywhere
 _GROWTH = 4  # smallest size of arrays, and ratio of consecutive ones
 _MAX_SEQUENCES = 16  # alternatives of a term, in all their forms
 _MAX_TOKENS = 16  # of an alternative
@@ -148,6 +150,8 @@ def missing_terms(
 ) -> tuple[str, ...]:
     """Return the sources of required terms that a translation lacks, or has too rarely.
 
+    Terms must start words, in languages whose words are separate; they may end inside of one.
+
     Args:
         terms: the terms.
         text: the translation.
@@ -162,11 +166,12 @@ def missing_terms(
         [comparable(form) for target in term.targets for form in _cased(target, language)]
         for term in terms.required
     ]
-    counts = with_contained(forms, [term.count for term in terms.required], count_texts)
+    count_in = functools.partial(count_texts, start_words=has_separate_words(language))
+    counts = with_contained(forms, [term.count for term in terms.required], count_in)
     return tuple(
         term.source
         for term, alternatives, count in zip(terms.required, forms, counts, strict=True)
-        if count_texts(alternatives, text) < count
+        if count_in(alternatives, text) < count
     )
 
 
@@ -214,12 +219,19 @@ def with_contained(
     ]
 
 
-def count_texts(alternatives: Sequence[str], text: str) -> int:
-    """Return how often a text has one of several alternatives, without overlap."""
+def count_texts(alternatives: Sequence[str], text: str, *, start_words: bool = False) -> int:
+    """Return how often a text has one of several alternatives, without overlap.
+
+    Args:
+        alternatives: the texts to look for.
+        text: the text.
+        start_words: whether those in a word, after its first letter, do not count.
+    """
     longest_first = sorted((one for one in alternatives if one in text), key=len, reverse=True)
-    if len(longest_first) <= 1:
-        return sum(map(text.count, longest_first))
-    return len(re.findall("|".join(map(re.escape, longest_first)), text))
+    if not longest_first:
+        return 0
+    start = _WORD_START if start_words else ""
+    return len(regex.findall(f"{start}(?:{'|'.join(map(regex.escape, longest_first))})", text))
 
 
 def _count_tokens(alternatives: Sequence[Sequence[int]], tokens: Sequence[int]) -> int:

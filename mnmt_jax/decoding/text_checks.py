@@ -70,7 +70,8 @@ def checks_record(result: TextTranslation) -> dict[str, Any] | None:
         for one in result.sentences
         if one.checks is not None
     ]
-    return {**result.checks.as_dict(), "sentences": sentences}
+    untranslated = {} if result.is_translated else {"not_translated": True}
+    return {**result.checks.as_dict(), **untranslated, "sentences": sentences}
 
 
 def join_pieces(text: str, pieces: Sequence[Translation], length_penalty: float) -> Translation:

@@ -73,6 +73,7 @@ class TextTranslation:
         checks: results of its checks, if they were asked for.
         alternatives: the text with other hypotheses of its only sentence, best first; none with
             markup, because hypotheses have no tags.
+        is_translated: False if the text is in the target language and stays as it is.
     """
 
     text: str
@@ -80,6 +81,7 @@ class TextTranslation:
     markup: Markup = ""
     checks: TranslationChecks | None = None
     alternatives: tuple[str, ...] = ()
+    is_translated: bool = True
 
     @property
     def pieces(self) -> list[Translation]:

@@ -318,7 +318,7 @@ class TranslationService:
         for index, text in enumerate(texts):
             model = _choose(models, text)
             if text.source == text.target:
-                results[index] = TextTranslation(text.text, (), text.markup)
+                results[index] = TextTranslation(text.text, (), text.markup, is_translated=False)
             else:
                 by_model.setdefault(model, {})[index] = model.spelled(text)
         for model, members in by_model.items():

@@ -13,6 +13,7 @@ from typing import Any
 from mnmt_jax.errors import UserError
 
 _ENGINES = ("jax", "ctranslate2")
+_FLOAT32 = "float32"
 _PREFIX = "MNMT_SERVE_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
@@ -29,7 +30,7 @@ class Settings:
     host: str = _setting("127.0.0.1", "address; 0.0.0.0 is reachable from other machines")
     port: int = _setting(5000, "port; 0 for a free one", least=0)
     engine: str = _setting("jax", "what searches: jax, or ctranslate2 (encoder-decoders on CPUs)")
-    compute_type: str = _setting("float32", "precision of ctranslate2: float32, int8 and others")
+    compute_type: str = _setting(_FLOAT32, "precision of ctranslate2: float32, int8 and others")
     threads: int = _setting(
         0,
         "threads of a search on CPUs; 0 for as many as ctranslate2 chooses, and with jax for the "
@@ -108,6 +109,10 @@ class Settings:
             raise UserError(f"--port={self.port} must be at most 65535")
         if self.engine not in _ENGINES:
             raise UserError(f"--engine={self.engine} must be {' or '.join(_ENGINES)}")
+        if self.engine == "jax" and self.compute_type != _FLOAT32:
+            raise UserError(
+                f"--compute_type={self.compute_type} is for --engine=ctranslate2; add that flag"
+            )
         if self.engine == "ctranslate2" and self.replicas > 1:
             raise UserError("--replicas is for --engine=jax; ctranslate2 has --threads")
         if self.engine == "ctranslate2" and self.retry_off_target:

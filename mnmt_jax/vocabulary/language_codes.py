@@ -35,6 +35,8 @@ _EQUAL_SCRIPTS = {"Hang": "Kore"}
 _NO_REGION = ("XX", "ZZ")  # mBART-50's `pt_XX`
 _NO_DEFAULT_REGION = ("pt",)
 _SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
+# Written with prepositions, conjunctions or articles as parts of the next word.
+_PREFIXING = frozenset("acm acq aeb ajp am apc ar ars ary arz he ti".split())
 _NO_LANGUAGE = ("und", "mul", "zxx", "mis")
 _MAX_LENGTH = 35  # characters; RFC 5646 section 4.4.1
 _NAME_LENGTH = 4  # minimum length of a text to compare with language names
@@ -136,6 +138,15 @@ def is_code(text: str) -> bool:
 def is_spaceless(language: str) -> bool:
     """Return whether a language is written without spaces between words and sentences."""
     return parse_code(language).language in _SPACELESS
+
+
+def has_separate_words(language: str) -> bool:
+    """Return whether a word of a text starts after a space or a mark.
+
+    Languages without spaces have no such starts; Arabic, Hebrew, Amharic and Tigrinya write
+    prepositions and articles without a space before the next word.
+    """
+    return parse_code(language).language not in _SPACELESS | _PREFIXING
 
 
 def is_same_language(first: str, second: str) -> bool:

@@ -400,5 +400,5 @@ def test_what_cannot_be_a_run_is_refused(bucket, monkeypatch):
     with pytest.raises(UserError, match="gs://bucket/made: must be a folder"):
         write_run(Path("gs://bucket/made"), *[None] * 3, origin=("", ""))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[gcs\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[gcs\]'"):
         RunDirectory.open("gs://bucket/run")

@@ -75,6 +75,7 @@ def test_m2m100_round_trip(tmp_path, capsys):
     first, blank = translate(run, "en", "de")
     assert blank == "" and first == translate(run, "en", "de")[0]
     command("export_checkpoint", "--run", run, "--output", tmp_path / "again")
+    assert "AutoTokenizer" not in capsys.readouterr().err
     assert_equal(tensors_of(tmp_path / "again"), tensors)
     before, after = (
         json.loads((tmp_path / d / "config.json").read_text()) for d in ("hf", "again")
@@ -264,7 +265,7 @@ def test_a_vocabulary_trained_here_round_trips(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["fairseq", "huggingface"])
-def test_the_normalization_and_regional_languages_round_trip(tmp_path, kind):
+def test_the_normalization_and_regional_languages_round_trip(tmp_path, kind, capsys):
     made_foreign.fairseq_checkpoint(tmp_path / "fs", "encoder_decoder")
     import_checkpoint("fairseq", tmp_path / "fs" / "checkpoint.pt", tmp_path / "plain")
     run = RunDirectory(tmp_path / "plain")
@@ -275,7 +276,10 @@ def test_the_normalization_and_regional_languages_round_trip(tmp_path, kind):
     )
     params = zeros_of(config.model, vocabulary.size)
     write_run(tmp_path / "nfc", config, vocabulary, params, origin=("plain", "made"))
-    export_checkpoint(kind, tmp_path / "nfc", tmp_path / "out")
+    arguments = "--run", tmp_path / "nfc", "--format", kind, "--output", tmp_path / "out"
+    command("export_checkpoint", *arguments)
+    warned = "AutoTokenizer would give wrong ids" in capsys.readouterr().err
+    assert warned == (kind == "huggingface")
     path = tmp_path / "out" / "checkpoint.pt" if kind == "fairseq" else tmp_path / "out"
     import_checkpoint(kind, path, tmp_path / "again")
     again = Vocabulary.load(tmp_path / "again" / "vocabulary")

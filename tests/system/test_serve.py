@@ -22,6 +22,7 @@ import pytest
 from mnmt_jax.commands import serve
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
+from mnmt_jax.runtime import run_command
 from mnmt_jax.serving.database import Database
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.serving.usage import read_usage
@@ -93,6 +94,32 @@ def test_a_model_is_served_until_sigterm_and_again_after_a_kill(tmp_path):
         assert {status for status, _ in load} <= {200, 503, 0}  # answered, or not accepted
     answered = 2 + [status for status, _ in load].count(200)
     assert read_usage(Database(database))[""] >= answered * len(TEXT)
+
+
+def test_sigterm_while_shapes_are_compiled_ends_the_process_at_once(tmp_path, monkeypatch):
+    """The shutdown of Python aborts if a thread compiles, so `main` returns the status."""
+    run = write_made_run(tmp_path / "run", made_translator("1", "register"))
+    before, interval = signal.getsignal(signal.SIGTERM), sys.getswitchinterval()
+    ends, is_over = [], threading.Event()
+
+    def compile_for_long(*_) -> None:
+        wait_until(lambda: "handle_exit" in repr(signal.getsignal(signal.SIGTERM)))  # uvicorn's
+        os.kill(os.getpid(), signal.SIGTERM)
+        is_over.wait(PATIENCE)
+
+    monkeypatch.setenv("PJRT_NPROC", "8")  # else `main` sets it, for the whole process
+    monkeypatch.setattr("sys.argv", ["mnmt serve", f"--run={run}", "--port=0"])
+    monkeypatch.setattr(serve, "_prepare", compile_for_long)
+    monkeypatch.setattr(run_command, "_keep_programs", lambda: None)
+    monkeypatch.setattr(run_command, "exit_immediately", ends.append)
+    try:
+        with pytest.raises(SystemExit):
+            run_command.run_command(serve.main)
+    finally:
+        is_over.set()
+        signal.signal(signal.SIGTERM, before)
+        sys.setswitchinterval(interval)
+    assert ends == [143]
 
 
 @contextlib.contextmanager

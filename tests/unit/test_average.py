@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mnmt_jax.commands import average
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.runs.average import average_checkpoints
 from mnmt_jax.runs.parameters import load_params, write_params
@@ -33,3 +34,15 @@ def test_equal_elements_stay_bit_for_bit(tmp_path):
     for array in (mean["frozen"], mean["rows"][:40]):
         assert array.tobytes() == frozen.tobytes()
     np.testing.assert_allclose(mean["rows"][40:], trained.mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_the_command_says_what_it_averaged_and_how_to_use_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "new").mkdir()
+    for step in (200, 1000, 400):
+        write_params(tmp_path / "new", {"scale": LazyArray.of(np.float32(step))})
+        (tmp_path / "run" / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "new/checkpoints/0").rename(tmp_path / f"run/checkpoints/{step}")
+    for flag, steps in (("--last=2", "steps 400, 1000"), ("--last=1", "step 1000")):
+        monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", flag])
+        average.main()
+        assert capsys.readouterr().out == f"averaged {steps}; use it with --step=average\n"

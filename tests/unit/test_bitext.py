@@ -330,9 +330,7 @@ def test_versions_of_xliff(tmp_path, version):
 
 def test_po_files_need_polib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polib", None)
-    with pytest.raises(
-        UserError, match=r"de\.po: PO files need polib; pip install 'mnmt-jax\[po\]'"
-    ):
+    with pytest.raises(UserError, match=r"de\.po: PO files need polib; pip install '\.\[po\]'"):
         corpus(write(tmp_path, de_po=PO))
     (tmp_path / "de.po").unlink()
     with gzip.open(tmp_path / "de.po.gz", "wt") as file:

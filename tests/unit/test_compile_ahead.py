@@ -121,7 +121,7 @@ def test_missing_libtpu_is_one_error_line():
         cwd=ROOT,
     )
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: ") and "mnmt-jax[tpu]" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ") and "'.[tpu]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -79,5 +79,11 @@ def test_messages_name_extras_that_exist():
     named = set(re.findall(r"""install_remedy\(["']([\w-]+)["']\)""", code))
     assert len(named) > 10
     assert named <= {*EXTRAS}
-    written = re.findall(r"pip install '?mnmt-jax", code)
-    assert written == ["pip install 'mnmt-jax"]  # in `install_remedy`
+    written = re.findall(r"pip install ['\"]?(?:mnmt-jax|\.)", code)
+    assert written == ["pip install '."]  # in `install_remedy`
+
+
+def test_pages_install_extras_from_a_clone():
+    """The package is on no index."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert not [page for page in pages if "mnmt-jax[" in page.read_text(encoding="utf-8")]

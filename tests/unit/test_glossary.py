@@ -225,6 +225,41 @@ def test_targets_may_have_the_capitals_of_other_languages():
     assert missing_terms(terms, "INTERNET", "tr", ignore_case=True) == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("inday unitsItalia: Italy", ("Tagen", "Italien")),
+        ("in day units (Italia): Italy", ()),
+        ("3day units, l'Italian", ("Tagen",)),
+        ("Day units/Bella Italia", ()),
+    ],
+)
+def test_a_required_term_starts_a_word(text, missing):
+    italy = Term("Italien", ("Italia", "Bella Italia"))
+    terms = LineTerms((Term("Tagen", ("day units",)), italy))
+    assert missing_terms(terms, text, "en") == missing
+
+
+@pytest.mark.parametrize(
+    ("language", "target", "text"),
+    [
+        ("zh", "意大利", "去意大利"),
+        ("th", "ไทย", "ภาษาไทย"),
+        ("he", "בית", "לבית"),
+        ("arz", "كتاب", "والكتاب"),
+        ("de", "-jährig", "50-jährig"),
+    ],
+)
+def test_terms_inside_of_words_count_where_words_are_not_separate(language, target, text):
+    assert missing_terms(LineTerms((Term("x", (target,)),)), text, language) == ()
+
+
+def test_terms_in_words_of_other_terms_are_required_beside_them():
+    terms = LineTerms((Term("test file", ("testbestand",)), Term("file", ("bestand",))))
+    assert missing_terms(terms, "testbestand", "nl") == ("file",)
+    assert missing_terms(terms, "testbestand, bestand", "nl") == ()
+
+
 def test_compatible_characters_are_equal():
     """SentencePiece writes NFKC: three dots for an ellipsis."""
     terms = LineTerms((Term("more", ("mehr\u2026",)),), ("\uff21",))

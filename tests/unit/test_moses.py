@@ -99,7 +99,9 @@ def test_detokenized_text_is_unchanged(moses):
 
 def test_missing_sacremoses_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match=r"Moses; pip install 'mnmt-jax\[paper-metrics\]'$"):
+    with pytest.raises(
+        UserError, match=r"Moses; pip install '\.\[paper-metrics\]' in a clone of mnmt-jax$"
+    ):
         PaperScorer(PROCEDURES["ted30"], made_text.vocabulary(), None)
 
 

@@ -172,7 +172,7 @@ def test_iwslt17_compares_detokenized_hypotheses_with_tokenized_references():
 
 def test_missing_sacremoses_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[paper-metrics\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[paper-metrics\]'"):
         scorer("ec40")
     scorer("mitre")
 

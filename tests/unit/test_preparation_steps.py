@@ -260,13 +260,13 @@ TEXT = "The committee adopted the report on the situation of human rights in the
 def minhash(request, monkeypatch):
     """Take MinHash from datasketch, or from a stand-in."""
     if request.param == "datasketch":
-        pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
+        pytest.importorskip("datasketch", reason='pip install ".[prepare]"')
     else:
         monkeypatch.setitem(sys.modules, "datasketch", SimpleNamespace(MinHash=slow_steps.MinHash))
 
 
 def test_the_stand_in_is_datasketch():
-    package = pytest.importorskip("datasketch", reason='pip install "mnmt-jax[prepare]"')
+    package = pytest.importorskip("datasketch", reason='pip install ".[prepare]"')
     sets = [[3, 2**32 - 1, 7], [0], list(range(500))]
     settings = {"num_perm": 50, "seed": 1, "scheme": "affine32", "hashfunc": int}
     by_package, by_stand_in = (
@@ -324,7 +324,7 @@ def test_missing_packages_are_one_line(monkeypatch):
     for cached in (transforms._jieba, transforms._tokenizer):
         cached.cache_clear()
     for step in (NearDuplicates(), Moses(), Segment()):
-        with pytest.raises(UserError, match=rf"^{step.name} needs .*pip install 'mnmt-jax\[prep"):
+        with pytest.raises(UserError, match=rf"^{step.name} needs .*pip install '\.\[prep"):
             step.check_languages(["en", "zh"])
     Segment().check_languages(["en", "de"])
 
@@ -369,7 +369,7 @@ def test_only_chinese_is_segmented(monkeypatch):
 
 
 def test_jieba_segments():
-    pytest.importorskip("jieba", reason='pip install "mnmt-jax[prepare]"')
+    pytest.importorskip("jieba", reason='pip install ".[prepare]"')
     transforms._jieba.cache_clear()
     sentences = ["我来到北京清华大学，2019年。", "他 说 hello"]
     expected = ["我 来到 北京 清华大学 ， 2019 年 。", "他 说 hello"]

@@ -176,6 +176,11 @@ def test_checks_are_a_field_of_both_protocols():
         assert "checks" not in plain and plain["text"] == checked["text"]
         assert checked["checks"]["off_target"] and checked["checks"]["language"] == "fr"
         assert checked["checks"]["missing_numbers"] == ["2"]
+        assert "not_translated" not in checked["checks"]
+        (kept,) = call(url, "/v2/translate", {**body, "source_lang": "DE", "checks": "1"})[1][
+            "translations"
+        ]
+        assert kept["checks"]["not_translated"] and not kept["checks"]["sentences"]
         path = "/translate?q=12&source=en&target=de&checks=yes"
         assert call(url, path, {}) == (400, {"error": "checks must be true or false"})
 
@@ -235,3 +240,9 @@ def test_settings_of_retries_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match="--retry_pivot is the pivot of --retry_off_target"):
         Settings(retry_pivot="en")
     assert Settings(retry_off_target=True, retry_pivot="en").retry_off_target
+
+
+def test_a_precision_of_ctranslate2_is_refused_with_another_engine():
+    with pytest.raises(UserError, match=r"^--compute_type=int8 is for --engine=ctranslate2;"):
+        Settings(compute_type="int8")
+    assert Settings(engine="ctranslate2", compute_type="int8").engine == "ctranslate2"

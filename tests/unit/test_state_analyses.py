@@ -291,7 +291,7 @@ def test_tokens_are_sampled_without_replacement():
 def test_missing_scikit_learn_names_the_extra(monkeypatch):
     check_scikit_learn()
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(UserError, match=r"pip install 'mnmt-jax\[analysis\]'$"):
+    with pytest.raises(UserError, match=r"pip install '\.\[analysis\]' in a clone of mnmt-jax$"):
         check_scikit_learn()
 
 
