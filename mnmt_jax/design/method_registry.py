@@ -44,7 +44,7 @@ def get_method(name: str, field: str = "Model.methods") -> type[Method]:
     if name not in registered:
         raise UserError(
             f"{field}: no method '{name}'; {suggest(name, all_methods())}there are "
-            f"{join_names(all_methods())}; your own needs --module_import"
+            f"{join_names(all_methods())}; {_remedy(name)}"
         )
     method = registered[name]
     if not dataclasses.is_dataclass(method) or method.__hash__ is None:
@@ -95,6 +95,17 @@ def check_names(name: str, method: type[Method]) -> None:
     title = method.__name__
     if title in RESERVED_TITLES or any(_title_in_file(stem) == title for stem in library_methods()):
         raise UserError(f"{method.__module__}: '{title}' is a section of the library; rename yours")
+
+
+def _remedy(name: str) -> str:
+    """Return what makes a method of one's own known: the keyword of an imported class, or it."""
+    from mnmt_jax.design.method import Method
+
+    unnamed = [method for method in Method.__subclasses__() if not hasattr(method, "name")]
+    if not unnamed:
+        return "your own needs --module_import"
+    (*_, last) = unnamed
+    return f"write class {last.__name__}(Method, name='{name}') in {last.__module__}"
 
 
 def _registered() -> dict[str, type[Method]]:

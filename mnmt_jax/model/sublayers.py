@@ -25,6 +25,7 @@ from mnmt_jax.design.layout import Layout, Stage
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.plan import Kind, Layer, Lengths, Maps, Plan, StagePlan, Sublayer
 from mnmt_jax.distributed.dropout_mask import DropoutMask
+from mnmt_jax.errors import UserError
 from mnmt_jax.model.context import Context, PositionInfo, Spans
 from mnmt_jax.model.dropout import Dropout
 from mnmt_jax.model.intermediates import KEYS, QUERIES, record
@@ -268,6 +269,8 @@ def make_plan(config: Model, layout: Layout) -> Plan:
     plan = plain_plan(config, layout)
     for method in config.methods:
         plan = method.edit(plan, config)
+        if not isinstance(plan, Plan):
+            raise UserError(f"{type(method).__name__}.edit returned {plan!r}; return the plan")
     plan.check()
     return plan
 

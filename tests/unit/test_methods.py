@@ -412,6 +412,18 @@ def test_a_method_must_be_a_frozen_dataclass(monkeypatch):
         load_config([], ["Model.methods=('plain',)"])
 
 
+def test_a_class_without_its_keyword_and_an_edit_without_a_plan_are_named(monkeypatch):
+    unnamed = type("Bottlenecks", (Method,), {"__module__": "mine"})
+    with pytest.raises(UserError, match="write class Bottlenecks.Method, name='own'. in mine$"):
+        load_config([], ["Model.methods=('own',)"])
+    monkeypatch.setattr(unnamed, "name", "own", raising=False)
+    with pytest.raises(UserError, match="no method 'own2'; .*your own needs --module_import$"):
+        load_config([], ["Model.methods=('own2',)"])
+    monkeypatch.setattr(unnamed, "edit", lambda self, plan, config: None)
+    with pytest.raises(UserError, match="^Bottlenecks.edit returned None; return the plan$"):
+        plan_of(Model("prefix", (1,), methods=(unnamed(),)))
+
+
 def test_gin_knows_the_sections_of_methods():
     """As under t5x, whose gin parses the same files."""
     register_methods()
