@@ -62,5 +62,5 @@ def main() -> None:
             file=sys.stderr,
         )
     average_checkpoints(run, steps)
-    averaged = ", ".join(str(step) for step in sorted(steps))
-    print(f"averaged step{'s'[: len(steps) - 1]} {averaged}; use it with --step=average")
+    print(f"averaged {pluralize(len(steps), 'step')}; use it with --step=average", file=sys.stderr)
+    print(" ".join(str(step) for step in sorted(steps)))

@@ -42,7 +42,9 @@ def test_the_command_says_what_it_averaged_and_how_to_use_it(tmp_path, monkeypat
         write_params(tmp_path / "new", {"scale": LazyArray.of(np.float32(step))})
         (tmp_path / "run" / "checkpoints").mkdir(parents=True, exist_ok=True)
         (tmp_path / "new/checkpoints/0").rename(tmp_path / f"run/checkpoints/{step}")
-    for flag, steps in (("--last=2", "steps 400, 1000"), ("--last=1", "step 1000")):
+    for flag, steps, count in (("--last=2", "400 1000", "2 steps"), ("--last=1", "1000", "1 step")):
         monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", flag])
         average.main()
-        assert capsys.readouterr().out == f"averaged {steps}; use it with --step=average\n"
+        said = capsys.readouterr()
+        assert said.err == f"averaged {count}; use it with --step=average\n"
+        assert said.out == f"{steps}\n"  # for other programs

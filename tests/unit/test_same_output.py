@@ -181,5 +181,6 @@ def test_fewer_checkpoints_than_requested_are_reported(outputs, tmp_path, capsys
     requested = {(): 5, ("--last=2",): 2, ("--last=3",): 3}[flags]
     expected = f"--last={requested}: the run has 2 checkpoints; averaging these"
     assert stdout == "0 4\n" and stderr.startswith(expected) == (requested > 2)
-    assert (not stderr) == (requested == 2)
+    assert stderr.endswith("averaged 2 steps; use it with --step=average\n")
+    assert len(stderr.splitlines()) == (1 if requested == 2 else 2)
     assert load_params(run, "average")[1] == 4

@@ -176,7 +176,7 @@ def test_a_missing_package_is_one_line_before_anything_is_written(name, monkeypa
     use_stand_ins(monkeypatch)
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [])
-    message = f"Train.trackers: '{name}' needs the package {name}, .*'mnmt-jax\\[{name}\\]'"
+    message = f"Train.trackers: '{name}' needs the package {name}, .*'\\.\\[{name}\\]'"
     with pytest.raises(UserError, match=message):
         train(configured("tensorboard", name), tmp_path / "run")
     assert not (tmp_path / "run").exists()
