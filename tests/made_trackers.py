@@ -12,6 +12,7 @@ import importlib.util
 import json
 import re
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -221,8 +222,17 @@ def read_wandb(folder: Path) -> list[TrackedFacts]:
             runs.append(TrackedFacts(**facts))
         else:
             (file,) = run.glob("*.wandb")
-            runs.append(_read_records(file.read_bytes()))
+            runs.append(_read_ended(file))
     return runs
+
+
+def _read_ended(file: Path) -> TrackedFacts:
+    """Read the log of an ended run; W&B's process may write the end after `finish` returns."""
+    for _ in range(600):
+        if (facts := _read_records(file.read_bytes())).status is not None:
+            break
+        time.sleep(0.1)
+    return facts
 
 
 def _read_records(content: bytes) -> TrackedFacts:
