@@ -102,9 +102,8 @@ def main() -> int | None:
         # The threads of HTTP and of the search hand the interpreter over often; its default of 5 ms
         # is as long as a small search.
         sys.setswitchinterval(1e-4)
-        signal.signal(
-            signal.SIGTERM, _terminate
-        )  # uvicorn raises the signal again when it has stopped
+        # uvicorn raises the signal again when it has stopped.
+        signal.signal(signal.SIGTERM, _terminate)
         try:
             server.run([listener])
         except _Terminated as terminated:

@@ -159,6 +159,7 @@ class Glossary:
 
     def _matches(self, text: str, language: str, ignore_case: bool) -> Iterator[GlossaryEntry]:
         index, lowers = self._index(language), lower_spellings(text, language)
+        forms = (text, *lowers)
         is_end = [is_spaceless(language) or _is_boundary(text, n) for n in range(len(text) + 1)]
         start = 0
         while start < len(text):
@@ -168,7 +169,7 @@ class Glossary:
                 (one, stop)
                 for stop in stops
                 if is_end[start] and stop <= len(text) and is_end[stop]
-                if (one := index.find([each[start:stop] for each in (text, *lowers)], ignore_case))
+                if (one := index.find([form[start:stop] for form in forms], ignore_case))
             )
             entry, start = next(found, (None, start + 1))
             if entry:

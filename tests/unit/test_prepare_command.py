@@ -9,7 +9,8 @@ import pytest
 
 from mnmt_jax.commands import prepare
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.errors import UserError
+from mnmt_jax.data.preparation.prepare import _locked_work
+from mnmt_jax.errors import OutageError, UserError
 from tests.unit import made_text
 
 NORMAL = "form = 'NFC', spaces = True"
@@ -331,3 +332,9 @@ def test_a_builtin_mixture_has_text_to_evaluate_on(evaluation, tmp_path, monkeyp
     prepare.main()
     names = {path.name for path in (tmp_path / "clean").glob("*.de-en.*")}
     assert names == {f"{s}.de-en.{code}" for s in ("validation", "test") for code in ("de", "en")}
+
+
+def test_an_outage_stays_one_that_the_same_command_continues(tmp_path):
+    work = _locked_work(tmp_path / "work", {}, False, print)
+    with pytest.raises(OutageError, match="^no answer$"), work:
+        raise OutageError("no answer")

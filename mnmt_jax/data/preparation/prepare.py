@@ -30,7 +30,7 @@ from mnmt_jax.data.preparation.runners import Runner, Unit
 from mnmt_jax.data.preparation.score_files import ScoreFiles
 from mnmt_jax.data.preparation.stages import make_stages
 from mnmt_jax.data.preparation.steps import PairBatch, PieceRule
-from mnmt_jax.errors import UserError, join_names, pluralize
+from mnmt_jax.errors import OutageError, UserError, join_names, pluralize
 from mnmt_jax.files.atomic_write import lock, new_folder, write_text
 from mnmt_jax.files.json_objects import differing_keys
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
@@ -238,6 +238,8 @@ def _locked_work(
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
         try:
             yield
+        except OutageError:
+            raise
         except UserError as error:
             remedy = f"after changing text or flags, add --overwrite to replace {work}"
             raise UserError(f"{error}; {remedy}") from error
