@@ -19,7 +19,7 @@ from mnmt_jax.evaluation.result import (
 )
 from mnmt_jax.vocabulary.languages import Direction
 
-ALL, SUPERVISED, ZERO_SHOT = "all", "supervised", "zero-shot"
+ALL, SUPERVISED, ZERO_SHOT, UNSEEN = "all", "supervised", "zero-shot", "unseen language"
 _STATUS_ORDER = (SUPERVISED, ZERO_SHOT)
 _MAX_GROUPS = 6  # maximal number of groups shown separately
 
@@ -294,12 +294,19 @@ def _status(result: RunResult, results: Sequence[RunResult], direction: Directio
     if languages is None:
         return ZERO_SHOT
     unseen = sorted({*direction}.difference(languages))
-    return f"unseen language {' '.join(unseen)}" if unseen else ZERO_SHOT
+    return f"{UNSEEN} {' '.join(unseen)}" if unseen else ZERO_SHOT
+
+
+def _kind(status: str) -> str:
+    """Return a status without the names of unseen languages."""
+    return UNSEEN if status.startswith(UNSEEN) else status
 
 
 def _summarize_statuses(statuses: Iterable[str]) -> str:
     """Return the common status of several directions, or the number of directions by status."""
     counts = Counter(statuses)
+    if len(counts) > _MAX_GROUPS or len(set(map(_kind, counts))) == 1 < len(counts):
+        counts = Counter(map(_kind, counts.elements()))
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {status}" for status, count in counts.items())
@@ -308,9 +315,10 @@ def _summarize_statuses(statuses: Iterable[str]) -> str:
 def _merge_mixed(
     by_status: Mapping[tuple[str, ...], list[Direction]],
 ) -> dict[tuple[str, ...], list[Direction]]:
-    """Merge the groups whose status differs between models into one group."""
+    """Merge the groups of unseen languages, and those whose status differs between models."""
     merged: dict[tuple[str, ...], list[Direction]] = {}
-    for statuses, directions in by_status.items():
+    for names in by_status:
+        directions, statuses = by_status[names], tuple(map(_kind, names))
         key = statuses if len(set(statuses)) == 1 else ("mixed",)
         merged.setdefault(key, []).extend(directions)
     return merged

@@ -76,6 +76,9 @@ def test_a_language_is_unseen_only_if_no_direction_was_trained(grown):
         assert [group.statuses[0] for group in groups] == ["supervised", "zero-shot", "zero-shot"]
     groups = direction_groups([before, dataclasses.replace(after, trained_languages=None)])
     assert groups[-1].statuses == ("unseen language nl", "zero-shot")
+    few = dataclasses.replace(before, trained_languages=("en", "de"))
+    groups = [(group.statuses[0], group.directions(0)) for group in direction_groups([few])]
+    assert groups == [("supervised", 6), ("unseen language", 14)]
     alone = [(group.statuses, group.directions(0)) for group in direction_groups([before])]
     assert alone == [(("supervised",), 6), (("zero-shot",), 6), (("unseen language nl",), 8)]
 
