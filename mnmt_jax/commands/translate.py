@@ -219,8 +219,6 @@ def _match_languages(flags: argparse.Namespace, languages: Sequence[str]) -> Non
     """Replace `--source` and `--target` by the model's codes of these languages."""
     for name in ("source", "target"):
         setattr(flags, name, match_code(getattr(flags, name), languages, f"--{name}"))
-    if flags.source == flags.target:
-        warn(f"--source and --target are both {flags.source}")
 
 
 def _make_job(translator: Translator, flags: argparse.Namespace) -> TranslationJob:
