@@ -107,23 +107,21 @@ def main() -> int | None:
         try:
             server.run([listener])
         except _Terminated as terminated:
-            return terminated.status
+            return terminated.code
         finally:
             service.stop()
     return None
 
 
 class _Terminated(SystemExit):
-    """The end of the server by a signal; `status` is that of the command."""
+    """The end of the server by a signal."""
 
-    def __init__(self, number: int) -> None:
-        self.status = 128 + number
-        super().__init__(self.status)
+    code: int
 
 
 def _terminate(number: int, _: object) -> NoReturn:
     """End the command as the default handler of a signal does, but after `finally`."""
-    raise _Terminated(number)
+    raise _Terminated(128 + number)
 
 
 def _limit_threads(

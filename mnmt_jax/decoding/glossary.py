@@ -165,13 +165,13 @@ class Glossary:
         while start < len(text):
             lengths = set().union(*(index.lengths.get(lower[start], ()) for lower in lowers))
             stops = [start + length for length in sorted(lengths, reverse=True)]
-            found = (
+            matches = (
                 (one, stop)
                 for stop in stops
                 if is_end[start] and stop <= len(text) and is_end[stop]
                 if (one := index.find([form[start:stop] for form in forms], ignore_case))
             )
-            entry, start = next(found, (None, start + 1))
+            entry, start = next(matches, (None, start + 1))
             if entry:
                 yield entry
 

@@ -98,7 +98,7 @@ def check_names(name: str, method: type[Method]) -> None:
 
 
 def _remedy(name: str) -> str:
-    """Return what makes a method of one's own known: the keyword of an imported class, or it."""
+    """Return how a method of one's own becomes known: by a class keyword, or by an import."""
     from mnmt_jax.design.method import Method
 
     unnamed = [method for method in Method.__subclasses__() if not hasattr(method, "name")]

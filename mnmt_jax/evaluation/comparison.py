@@ -285,15 +285,14 @@ def _statuses(results: Sequence[RunResult], direction: Direction) -> tuple[str, 
 
 def _status(result: RunResult, results: Sequence[RunResult], direction: Direction) -> str:
     """Return the status of a direction; "all" if the training of all models is unknown."""
-    known = [other for other in (result, *results) if other.supervised is not None]
-    if not known:
+    known = training_reference((result, *results))
+    if known is None:
         return ALL
-    if direction in (known[0].supervised or ()):
+    if direction in (known.supervised or ()):
         return SUPERVISED
-    languages = known[0].trained_languages
-    if languages is None:
+    if known.trained_languages is None:
         return ZERO_SHOT
-    unseen = sorted({*direction}.difference(languages))
+    unseen = sorted({*direction}.difference(known.trained_languages))
     return f"{UNSEEN} {' '.join(unseen)}" if unseen else ZERO_SHOT
 
 
@@ -305,11 +304,12 @@ def _kind(status: str) -> str:
 def _summarize_statuses(statuses: Iterable[str]) -> str:
     """Return the common status of several directions, or the number of directions by status."""
     counts = Counter(statuses)
-    if len(counts) > _MAX_GROUPS or len(set(map(_kind, counts))) == 1 < len(counts):
-        counts = Counter(map(_kind, counts.elements()))
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
+    kinds = Counter(map(_kind, counts.elements()))
+    for common in (counts, kinds):
+        if len(common) == 1:
+            return next(iter(common))
+    shown = kinds if len(counts) > _MAX_GROUPS else counts
+    return ", ".join(f"{count} {status}" for status, count in shown.items())
 
 
 def _merge_mixed(
@@ -317,8 +317,8 @@ def _merge_mixed(
 ) -> dict[tuple[str, ...], list[Direction]]:
     """Merge the groups of unseen languages, and those whose status differs between models."""
     merged: dict[tuple[str, ...], list[Direction]] = {}
-    for names in by_status:
-        directions, statuses = by_status[names], tuple(map(_kind, names))
+    for names, directions in by_status.items():
+        statuses = tuple(map(_kind, names))
         key = statuses if len(set(statuses)) == 1 else ("mixed",)
         merged.setdefault(key, []).extend(directions)
     return merged

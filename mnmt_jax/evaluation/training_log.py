@@ -10,7 +10,7 @@ from typing import Any
 from mnmt_jax.evaluation.result import Curve
 from mnmt_jax.files.json_objects import is_number, read_records
 
-_CURVES = ("train", "supervised", "zero_shot", "from_english", "to_english")
+_GROUPS = ("supervised", "zero_shot", "from_english", "to_english")
 _MEASURES = ("nll", "perplexity")
 _MAX_POINTS = 400  # maximal number of points of a curve, not counting the last one
 
@@ -44,14 +44,14 @@ def read_training_log(path: Path | None, step: int | None = None) -> TrainingLog
     if path is None or not path.is_file():
         return TrainingLog()
     seconds, at_step = None, {}
-    points: dict[str, list[tuple[float, float]]] = {name: [] for name in _CURVES}
+    points: dict[str, list[tuple[float, float]]] = {name: [] for name in ("train", *_GROUPS)}
     for _, record in read_records(path):
         record_step = record["step"]
         if is_number(record.get("seconds")) and (step is None or record_step <= step):
             seconds = float(record["seconds"])
         validation = record.get("validation")
         validation = validation if isinstance(validation, dict) else {}
-        measures = {name: _measures(validation.get(name)) for name in _CURVES[1:]}
+        measures = {name: _measures(validation.get(name)) for name in _GROUPS}
         if step in (None, record_step) and any(measures.values()):
             at_step = {name: values for name, values in measures.items() if values}
         for name, values in {"train": _measures(record), **measures}.items():

@@ -247,7 +247,8 @@ class TPDM(Method, name="tpdm"):
         """Warn if a run ends before the bound has its whole weight."""
         del plan
         steps = config.train.steps
-        if self.information and steps < self.head_start + self.ramp and is_first():
+        is_short = 0 < steps < self.head_start + self.ramp  # 0: a copy of another run
+        if self.information and is_short and is_first():
             share = float(self._weight(jnp.asarray(steps - 1)))
             warn(
                 f"TPDM's bound has no effect in the first {self.head_start} updates and only "

@@ -129,7 +129,7 @@ def check_marks(directory: Path) -> None:
 
 
 def _looks_complete(folder: Path) -> bool:
-    """Whether Orbax's record of a step, if it has one, says when the step was completed."""
+    """Return whether Orbax's record of a step, if it has one, says when the step was completed."""
     metadata = folder / "_CHECKPOINT_METADATA"
     if not metadata.exists():
         return True

@@ -74,13 +74,17 @@ def open_session(
     return session
 
 
-def _check_shared(run: RunDirectory, found: bool) -> None:
-    """Check that all processes find what process 0 finds in the folder of a run.
+def _check_shared(run: RunDirectory, present: bool) -> None:
+    """Check that all processes see the folder of a run that process 0 sees.
+
+    Args:
+        run: the run.
+        present: whether this process sees a file in it, which process 0 sees or does not see.
 
     Raises:
-        UserError: in processes that do not.
+        UserError: in processes that disagree with process 0.
     """
-    if broadcast_from_first([found]) != [found]:
+    if broadcast_from_first([present]) != [present]:
         raise UserError(
             f"{run.location} is not the folder that process 0 writes to; choose a --workdir "
             "on storage that all processes share"

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mnmt_jax.commands import average
+from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.runs.average import average_checkpoints
 from mnmt_jax.runs.parameters import load_params, write_params
 
 STEPS = 5
+
+
+def write_step(run, step, params):
+    """Write a checkpoint of parameters alone."""
+    new = run.with_name("new")
+    write_params(new, {name: LazyArray.of(np.asarray(array)) for name, array in params.items()})
+    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (new / "checkpoints" / "0").rename(run / "checkpoints" / str(step))
 
 
 def test_equal_elements_stay_bit_for_bit(tmp_path):
@@ -25,9 +35,7 @@ def test_equal_elements_stay_bit_for_bit(tmp_path):
             "rows": np.concatenate([frozen, rows]),
             "scale": np.float32(step),
         }
-        write_params(tmp_path / "new", {n: LazyArray.of(np.asarray(a)) for n, a in params.items()})
-        (tmp_path / "run" / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "new/checkpoints/0").rename(tmp_path / f"run/checkpoints/{step}")
+        write_step(tmp_path / "run", step, params)
     average_checkpoints(tmp_path / "run", range(STEPS))
     mean, step = load_params(tmp_path / "run", "average")
     assert step == STEPS - 1 and mean["scale"] == 2.0
@@ -37,14 +45,28 @@ def test_equal_elements_stay_bit_for_bit(tmp_path):
 
 
 def test_the_command_says_what_it_averaged_and_how_to_use_it(tmp_path, monkeypatch, capsys):
-    (tmp_path / "new").mkdir()
     for step in (200, 1000, 400):
-        write_params(tmp_path / "new", {"scale": LazyArray.of(np.float32(step))})
-        (tmp_path / "run" / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "new/checkpoints/0").rename(tmp_path / f"run/checkpoints/{step}")
+        write_step(tmp_path / "run", step, {"scale": np.float32(step)})
     for flag, steps, count in (("--last=2", "400 1000", "2 steps"), ("--last=1", "1000", "1 step")):
         monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", flag])
         average.main()
         said = capsys.readouterr()
         assert said.err == f"averaged {count}; use it with --step=average\n"
         assert said.out == f"{steps}\n"  # for other programs
+
+
+@pytest.mark.parametrize(
+    ("steps", "averaged"), [(["200,1000"], "200 1000"), (["200", "400"], "200 400"), ([","], "")]
+)
+def test_steps_are_separated_by_commas_or_spaces(steps, averaged, tmp_path, monkeypatch, capsys):
+    for step in (200, 400, 1000):
+        write_step(tmp_path / "run", step, {"scale": np.float32(step)})
+    monkeypatch.setattr(
+        "sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", "--steps", *steps]
+    )
+    if averaged:
+        average.main()
+        assert capsys.readouterr().out == f"{averaged}\n"
+        return
+    with pytest.raises(UserError, match="--steps: ',' must be steps, e.g. 100,200"):
+        average.main()

@@ -214,7 +214,7 @@ def test_a_run_that_ends_before_the_bound_has_its_weight_is_warned_of(cache, cap
 
     assert "no effect in the first 400 updates and only 0% of its weight at" in said(300, TPDM(2))
     assert "only 50% of its weight at the end of a run of 600; set lower" in said(600, TPDM(2))
-    assert said(800, TPDM(2)) == said(300, TPDM(2, information=0.0)) == ""
+    assert said(800, TPDM(2)) == said(300, TPDM(2, information=0.0)) == said(0, TPDM(2)) == ""
 
 
 def test_gates_are_drawn_and_logged(cache):
