@@ -212,7 +212,7 @@ def _describe_new_run(
         setup.pipeline.dropped_summary(),
         *source_lines,
         _trainable_summary(setup, state),
-        _short_warmup(setup),
+        _unfinished_warmup(setup),
         no_validation,
         f"{unranked}: no checkpoint is kept as the best" if unranked else "",
         no_target_language,
@@ -220,7 +220,7 @@ def _describe_new_run(
     return [line for line in lines if line]
 
 
-def _short_warmup(setup: TrainingSetup) -> str:
+def _unfinished_warmup(setup: TrainingSetup) -> str:
     """Return a line if the run ends before the learning rate has reached its peak."""
     steps, settings = setup.config.train.steps, setup.config.optimizer
     if not 0 < steps < settings.warmup_steps:  # 0: a copy of another run
