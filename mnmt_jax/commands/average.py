@@ -36,9 +36,10 @@ def _steps(text: str) -> list[int]:
     Raises:
         argparse.ArgumentTypeError: if it is not numbers.
     """
-    if not all(map(str.isdecimal, split_list(text))):
+    steps = split_list(text)
+    if not steps or not all(map(str.isdecimal, steps)):
         raise argparse.ArgumentTypeError(f"{text!r} must be steps, e.g. 100,200")
-    return [int(step) for step in split_list(text)]
+    return [int(step) for step in steps]
 
 
 def main() -> None:

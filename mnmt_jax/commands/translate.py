@@ -188,7 +188,9 @@ def main() -> None:
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     bad: BadLines = {}
     texts = read_lines(flags.input, bad if flags.on_bad_line == "drop" else None)
-    _match_languages(flags, translator.languages)
+    for name in ("source", "target"):
+        code = match_code(getattr(flags, name), translator.languages, f"--{name}")
+        setattr(flags, name, code)
     job = _make_job(translator, flags)
     write = _writer(flags, translator.languages)
     lines = job.number_lines(texts, source=flags.source, target=flags.target)
@@ -212,15 +214,7 @@ def main() -> None:
             pairs = job.in_order(lines, report=report)
             records = (make_record(*pair) for pair in pairs)
             marked = write(records, file)
-    _report_events(bad, marked, job)
-
-
-def _match_languages(flags: argparse.Namespace, languages: Sequence[str]) -> None:
-    """Replace `--source` and `--target` by the model's codes of these languages."""
-    for name in ("source", "target"):
-        setattr(flags, name, match_code(getattr(flags, name), languages, f"--{name}"))
-    if flags.source == flags.target:
-        warn(f"--source and --target are both {flags.source}")
+    _report_events(bad, marked, job, flags)
 
 
 def _make_job(translator: Translator, flags: argparse.Namespace) -> TranslationJob:
@@ -315,9 +309,13 @@ class _Marked:
         self.characters.update(unknown)
 
 
-def _report_events(bad_lines: BadLines, marked: _Marked, job: TranslationJob) -> None:
+def _report_events(
+    bad_lines: BadLines, marked: _Marked, job: TranslationJob, flags: argparse.Namespace
+) -> None:
     """Print warnings about bad, uncontrasted, truncated and limited lines."""
-    decode = job.decode
+    decode, uncut = job.decode, "add a larger bucket to --gin.Decode.buckets"
+    if not flags.split_sentences and flags.context is None:
+        uncut = f"--split_sentences translates them whole, or {uncut}"
     for reason, what, remedy in (
         ("bad_utf8", "not UTF-8", "convert the input"),
         ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
@@ -334,7 +332,7 @@ def _report_events(bad_lines: BadLines, marked: _Marked, job: TranslationJob) ->
         marked.truncated,
         "line",
         f"of more than {max(decode.buckets)} tokens with tags truncated",
-        "--split_sentences translates them whole, or add a larger bucket to --gin.Decode.buckets",
+        uncut,
     )
     _warn_lines(
         marked.limited,

@@ -219,7 +219,7 @@ def _describe_new_run(
 def _short_warmup(setup: TrainingSetup) -> str:
     """Return a line if the run ends before the learning rate has reached its peak."""
     steps, settings = setup.config.train.steps, setup.config.optimizer
-    if steps >= settings.warmup_steps:
+    if not 0 < steps < settings.warmup_steps:  # 0: a copy of another run
         return ""
     last, peak = setup.learner.schedule(jnp.asarray(steps - 1)), settings.learning_rate
     return (

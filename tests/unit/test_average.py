@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mnmt_jax.commands import average
+from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.runs.average import average_checkpoints
 from mnmt_jax.runs.parameters import load_params, write_params
@@ -42,7 +44,18 @@ def test_the_command_says_what_it_averaged_and_how_to_use_it(tmp_path, monkeypat
         write_params(tmp_path / "new", {"scale": LazyArray.of(np.float32(step))})
         (tmp_path / "run" / "checkpoints").mkdir(parents=True, exist_ok=True)
         (tmp_path / "new/checkpoints/0").rename(tmp_path / f"run/checkpoints/{step}")
-    for flag, steps in (("--last=2", "steps 400, 1000"), ("--last=1", "step 1000")):
-        monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", flag])
+    for flags, steps in (
+        (["--last=2"], "steps 400, 1000"),
+        (["--last=1"], "step 1000"),
+        (["--steps=200,1000"], "steps 200, 1000"),
+        (["--steps", "200", "400"], "steps 200, 400"),
+    ):
+        monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", *flags])
         average.main()
         assert capsys.readouterr().out == f"averaged {steps}; use it with --step=average\n"
+
+
+@pytest.mark.parametrize("steps", ["200,best", ","])
+def test_steps_that_are_no_numbers_are_refused(steps):
+    with pytest.raises(UserError, match=f"--steps: '{steps}' must be steps, e.g. 100,200"):
+        average.make_parser().parse_args(["--run=run", f"--steps={steps}"])
