@@ -101,7 +101,11 @@ def _remedy(name: str) -> str:
     """Return what makes a method of one's own known: the keyword of an imported class, or it."""
     from mnmt_jax.design.method import Method
 
-    unnamed = [method for method in Method.__subclasses__() if not hasattr(method, "name")]
+    unnamed = [
+        method
+        for method in Method.__subclasses__()
+        if not hasattr(method, "name") and not method.__subclasses__()  # not a base of others
+    ]
     if not unnamed:
         return "your own needs --module_import"
     (*_, last) = unnamed
