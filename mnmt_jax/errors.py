@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import errno
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -72,6 +73,14 @@ def docs_page(name: str) -> str:
 def warn(text: str) -> None:
     """Print a warning of a command as one line on standard error."""
     print(f"warning: {text}", file=sys.stderr)
+
+
+def warn_caller(text: str) -> None:
+    """Raise an `MnmtWarning` whose location is the line outside of the library that called it."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "mnmt_jax":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, MnmtWarning, stacklevel=level)
 
 
 def say(line: str) -> None:

@@ -51,6 +51,7 @@ def translate_document_file(
             has nothing to translate.
     """
     _check_flags(flags)
+    from mnmt_jax.decoding.input_checks import warn_same_language
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.documents.formats import read_document
     from mnmt_jax.documents.segments import DocumentOptions
@@ -59,6 +60,7 @@ def translate_document_file(
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     source = match_code(flags.source, translator.languages, "--source")
     target = match_code(flags.target, translator.languages, "--target")
+    warn_same_language(source, target, translator.languages)
     options = DocumentOptions(target, source, flags.overwrite_translations)
     document = read_document(Path(flags.document).read_bytes(), flags.document, options)
     results = _translate(

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from mnmt_jax.commands.common_flags import (
 )
 from mnmt_jax.commands.context_flags import add_trained_context
 from mnmt_jax.commands.document_translation import translate_document_file
+from mnmt_jax.commands.line_events import LineEvents, report_events
 from mnmt_jax.commands.pass_through import (
     PassThroughParser,
     add_beam_runner,
@@ -43,23 +43,20 @@ from mnmt_jax.commands.text_files import (
     read_lines,
     read_record,
 )
-from mnmt_jax.data.document_context import WITHOUT_CONTEXT
-from mnmt_jax.data.text_reader import MAX_LINE_BYTES
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
-from mnmt_jax.errors import UserError, docs_page, join_names, pluralize, warn
+from mnmt_jax.errors import UserError, docs_page, pluralize
 from mnmt_jax.runtime.first_results import note_first_results
 from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.commands.beam_translation import BeamOutput
     from mnmt_jax.commands.resumable_output import ResumableOutput
-    from mnmt_jax.config.sections import Decode
     from mnmt_jax.data.preparation.runners import BeamRunner
     from mnmt_jax.decoding.encoded_lines import Line
     from mnmt_jax.decoding.translation_job import TranslationJob
     from mnmt_jax.decoding.translator import Translator
 
-    Writer = Callable[[Iterable[Mapping[str, Any]], IO[str]], "_Marked"]
+    Writer = Callable[[Iterable[Mapping[str, Any]], IO[str]], LineEvents]
 
 
 def make_parser() -> PassThroughParser:
@@ -212,7 +209,7 @@ def main() -> None:
             pairs = job.in_order(lines, report=report)
             records = (make_record(*pair) for pair in pairs)
             marked = write(records, file)
-    _report_events(bad, marked, job)
+    report_events(bad, marked, job, flags)
 
 
 def _match_languages(flags: argparse.Namespace, languages: Sequence[str]) -> None:
@@ -271,110 +268,6 @@ def _check_checks(flags: argparse.Namespace) -> None:
         raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
 
 
-@dataclasses.dataclass
-class _Marked:
-    """Numbers of lines with special events, by kind of event.
-
-    Attributes:
-        truncated: source truncated to the largest bucket.
-        limited: translation reached the length limit.
-        alone: no other line to contrast with.
-        unknown: characters that no piece of the vocabulary covers.
-        retried: the first translation failed the checks, and a further search passed them.
-        characters: counts of these characters.
-        terms: not translated as the glossary demands.
-        without_context: translated one by one, although the document has several lines.
-    """
-
-    truncated: list[int] = dataclasses.field(default_factory=list)
-    limited: list[int] = dataclasses.field(default_factory=list)
-    alone: list[int] = dataclasses.field(default_factory=list)
-    unknown: list[int] = dataclasses.field(default_factory=list)
-    retried: list[int] = dataclasses.field(default_factory=list)
-    characters: Counter[str] = dataclasses.field(default_factory=Counter)
-    terms: list[int] = dataclasses.field(default_factory=list)
-    without_context: list[int] = dataclasses.field(default_factory=list)
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Add the events of a record."""
-        is_alone = bool(record["nbest"]) and "others" not in record
-        unknown = record.get("unknown_characters", "")
-        for numbers, mark in (
-            (self.truncated, record["truncated"]),
-            (self.limited, record["limited"]),
-            (self.alone, is_alone),
-            (self.unknown, unknown),
-            (self.retried, "retried" in record),
-            (self.without_context, "without_context" in record),
-            (self.terms, record.keys() & {"missing_terms", "forbidden_terms"}),
-        ):
-            if mark:
-                numbers.append(record["line"])
-        self.characters.update(unknown)
-
-
-def _report_events(bad_lines: BadLines, marked: _Marked, job: TranslationJob) -> None:
-    """Print warnings about bad, uncontrasted, truncated and limited lines."""
-    decode = job.decode
-    for reason, what, remedy in (
-        ("bad_utf8", "not UTF-8", "convert the input"),
-        ("too_long", f"of more than {MAX_LINE_BYTES} bytes", "split them"),
-    ):
-        _warn_lines(bad_lines.get(reason, []), "line", f"{what}, treated as blank", remedy)
-    if job.contrasts_lines:
-        _warn_lines(
-            marked.alone,
-            "line",
-            "without another line to contrast with, translated without source contrast",
-            "translate more lines together",
-        )
-    _warn_lines(
-        marked.truncated,
-        "line",
-        f"of more than {max(decode.buckets)} tokens with tags truncated",
-        "--split_sentences translates them whole, or add a larger bucket to --gin.Decode.buckets",
-    )
-    _warn_lines(
-        marked.limited,
-        "translation",
-        f"at the length limit (Decode.max_length={decode.max_length}), possibly incomplete",
-        "raise --gin.Decode.max_length",
-    )
-    if marked.retried:
-        count = pluralize(len(marked.retried), "translation")
-        print(f"{count} replaced by a further search (--retry_off_target)", file=sys.stderr)
-    _warn_lines(marked.without_context, "line", WITHOUT_CONTEXT, "--format=jsonl marks them")
-    _warn_lines(
-        marked.terms,
-        "line",
-        "not translated as the glossary demands",
-        "--format=jsonl names the terms",
-    )
-    _report_unknown(marked, decode)
-
-
-def _report_unknown(marked: _Marked, decode: Decode) -> None:
-    """Print a message about the characters that the vocabulary lacks, with the most frequent."""
-    if not marked.characters:
-        return
-    from mnmt_jax.vocabulary.unknown_characters import describe_unknown
-
-    characters = describe_unknown(marked.characters)
-    if decode.copy_unknown:
-        lines = pluralize(len(marked.unknown), "line")
-        print(
-            f"copied into {lines} characters that are not in the vocabulary: {characters}",
-            file=sys.stderr,
-        )
-        return
-    _warn_lines(
-        marked.unknown,
-        "line",
-        f"with characters unknown to the vocabulary, encoded as <unk> or bytes ({characters})",
-        "copy them into translations with --gin.Decode.copy_unknown=True",
-    )
-
-
 def _on_beam(
     job: TranslationJob,
     made_by: Mapping[str, Any],
@@ -415,7 +308,7 @@ def _translate_to_file(
     partial: ResumableOutput | BeamOutput,
     output: str,
     write: Writer,
-) -> _Marked | None:
+) -> LineEvents | None:
     """Translate into a file, resuming where the same command was stopped.
 
     Returns:
@@ -436,8 +329,8 @@ def _writer(flags: argparse.Namespace, languages: Sequence[str]) -> Writer:
     """Return a function that writes a line per record, and returns the lines with events."""
     check = _make_check(flags, languages) if flags.checks else lambda record: {}
 
-    def write(records: Iterable[Mapping[str, Any]], file: IO[str]) -> _Marked:
-        marked = _Marked()
+    def write(records: Iterable[Mapping[str, Any]], file: IO[str]) -> LineEvents:
+        marked = LineEvents()
         for record in records:
             text = record["translation"]
             print(
@@ -489,10 +382,3 @@ def _progress() -> Iterator[Callable[[int], None]]:
     rate = count / max(seconds, 1e-9)
     summary = f"{pluralize(count, 'line')} in {seconds:.1f} s"
     print(f"{summary} ({rate:.1f} lines/s with compilation)", file=sys.stderr)
-
-
-def _warn_lines(numbers: list[int], noun: str, event: str, remedy: str) -> None:
-    """Print a warning about lines with an event, if any."""
-    if numbers:
-        shown = join_names([str(number) for number in numbers])
-        warn(f"{pluralize(len(numbers), noun)} {event} (line {shown}); {remedy}")

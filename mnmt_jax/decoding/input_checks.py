@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.data.text_reader import MAX_LINE_BYTES
-from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
+from mnmt_jax.errors import UserError, join_names, pluralize, warn_caller
 from mnmt_jax.vocabulary.language_codes import match_code
-
-_CALLER_LEVEL = 4  # frames from a warning to the caller of `Translator.translate` or `log_probs`
 
 
 def match_line_codes(
@@ -89,7 +86,7 @@ def warn_same_language(
     if isinstance(source, str) and isinstance(target, str):
         if (code := next(sources)) == next(targets):
             text = f"source and target are both '{code}'; name the language of the translations"
-            warnings.warn(text, MnmtWarning, stacklevel=_CALLER_LEVEL)
+            warn_caller(text)
         return
     same = [n for n, (a, b) in enumerate(zip(sources, targets, strict=False), 1) if a == b]
     if same:
@@ -97,4 +94,4 @@ def warn_same_language(
         text = (
             f"{pluralize(len(same), 'line')} whose source and target are one language ({numbers})"
         )
-        warnings.warn(text, MnmtWarning, stacklevel=_CALLER_LEVEL)
+        warn_caller(text)

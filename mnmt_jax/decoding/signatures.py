@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
@@ -16,13 +17,22 @@ def with_parameters_of(
     """Return a decorator that gives a function the parameters of another one.
 
     The function itself takes `*args, **kwargs` and passes them on. Type checkers and `help` show
-    the parameters of `method`.
+    the parameters of `method`, and an error about them names the function.
     """
 
     def decorate(function: Callable[..., R]) -> Callable[P, R]:
         returned = inspect.signature(function).return_annotation
         signature = inspect.signature(method).replace(return_annotation=returned)
-        function.__signature__ = signature  # type: ignore[attr-defined]
-        return cast(Callable[P, R], function)
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> R:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__qualname__}: {error}") from None
+            return function(*args, **kwargs)
+
+        checked.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(Callable[P, R], checked)
 
     return decorate

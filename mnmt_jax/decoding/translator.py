@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
@@ -16,7 +15,7 @@ from mnmt_jax.decoding.context_job import create_job
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.glossary import GlossaryLike, as_glossary
 from mnmt_jax.decoding.guards import TranslationChecker
-from mnmt_jax.decoding.input_checks import check_is_list, check_text
+from mnmt_jax.decoding.input_checks import check_is_list, check_text, warn_same_language
 from mnmt_jax.decoding.markup_tokens import MARKUPS, Markup
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.scoring import Score
@@ -27,7 +26,7 @@ from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
 from mnmt_jax.decoding.translate_lines import Translation, score_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
-from mnmt_jax.errors import MnmtWarning, UserError, join_names, pluralize
+from mnmt_jax.errors import UserError, join_names, pluralize, warn_caller
 from mnmt_jax.vocabulary.language_codes import match_code
 from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
@@ -105,8 +104,8 @@ class Translator(PretrainedModel):
         Returns:
             One translation per line, in order. Without source contrast a line's translation does
             not depend on the other lines. Warns of lines that are longer than the largest bucket
-            and were cut, of characters that the vocabulary does not have, and of translations
-            without a required term.
+            and were cut, of characters that the vocabulary does not have, of translations without
+            a required term, and of lines that are in the target language already.
 
         Raises:
             UserError: if the model does not have a language, a line is not text, or a setting is
@@ -116,18 +115,12 @@ class Translator(PretrainedModel):
         translations = list(stream)
         if cut := sum(translation.truncated for translation in translations):
             longest = max(job.decode.buckets)
-            warnings.warn(
+            warn_caller(
                 f"{pluralize(cut, 'line')} of more than {longest} tokens with tags truncated; "
                 "split them, or load the model with larger bindings=['Decode.buckets=(...)']",
-                MnmtWarning,
-                stacklevel=2,
             )
         if alone := sum(translation.without_context for translation in translations):
-            warnings.warn(
-                f"{pluralize(alone, 'line')} {WITHOUT_CONTEXT}; `stream` marks them",
-                MnmtWarning,
-                stacklevel=2,
-            )
+            warn_caller(f"{pluralize(alone, 'line')} {WITHOUT_CONTEXT}; `stream` marks them")
         _warn_unknown(translations, copied=job.decode.copy_unknown)
         _warn_terms(translations)
         return [translation.text for translation in translations]
@@ -204,6 +197,7 @@ class Translator(PretrainedModel):
         checker = TranslationChecker(find_detector(lid, "lid="), self.languages) if checks else None
         source = match_code(source, self.languages, "source")
         target = match_code(target, self.languages, "target")
+        warn_same_language(source, target, self.languages)
         to_translate = TextToTranslate(text, source, target, glossary=terms, markup=markup)
         (translation,) = job.translate_texts([to_translate])
         if checker is None:
@@ -261,11 +255,9 @@ def _warn_unknown(translations: Iterable[Translation], *, copied: bool) -> None:
     if copied or not any(unknown):
         return
     characters = describe_unknown(Counter("".join(unknown)))
-    warnings.warn(
+    warn_caller(
         f"{pluralize(sum(map(bool, unknown)), 'line')} with characters unknown to the vocabulary, "
         f"encoded as <unk> or bytes ({characters}); copy them with copy_unknown=True",
-        MnmtWarning,
-        stacklevel=3,
     )
 
 
@@ -276,11 +268,9 @@ def _warn_terms(translations: Iterable[Translation]) -> None:
         terms = dict.fromkeys(
             term for one in lines for term in (*one.missing_terms, *one.forbidden_terms)
         )
-        warnings.warn(
+        warn_caller(
             f"{pluralize(len(lines), 'line')} not translated as the glossary demands "
             f"({join_names(list(terms))}); `stream` says which",
-            MnmtWarning,
-            stacklevel=3,
         )
 
 

@@ -101,7 +101,11 @@ def _remedy(name: str) -> str:
     """Return how a method of one's own becomes known: by a class keyword, or by an import."""
     from mnmt_jax.design.method import Method
 
-    unnamed = [method for method in Method.__subclasses__() if not hasattr(method, "name")]
+    unnamed = [
+        method
+        for method in Method.__subclasses__()
+        if not hasattr(method, "name") and not method.__subclasses__()  # not a base of others
+    ]
     if not unnamed:
         return "your own needs --module_import"
     (*_, last) = unnamed

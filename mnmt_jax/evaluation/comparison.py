@@ -20,10 +20,12 @@ from mnmt_jax.evaluation.result import (
 from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT, UNSEEN = "all", "supervised", "zero-shot", "unseen language"
-_STATUS_ORDER = (SUPERVISED, ZERO_SHOT)
+_STATUS_ORDER = (SUPERVISED, ZERO_SHOT, UNSEEN)
 _MAX_GROUPS = 6  # maximal number of groups shown separately
 
 Items = Mapping[Direction, DirectionResult]
+_Training = tuple[frozenset[Direction] | None, Sequence[str] | None]
+"""Supervised directions and trained languages, None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -122,16 +124,24 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]
         Groups of the directions that all evaluations scored on the same sentences. If there are
         none, groups of the directions of each evaluation, which are not comparable. A model whose
         training directions are unknown is grouped as the first one where they are known. Without
-        one, or without common directions, all directions form one group.
+        one, all directions form one group. The statuses of more than 6 groups do not name the
+        unseen languages.
     """
     common = common_directions(results)
     all_items = [_by_direction(result) for result in results]
     if not common:
         return tuple(_separate_groups(results, all_items))
+    training = [_training(result, results) for result in results]
+    statuses = {
+        pair: tuple(_status(pair, *known) for known in training)
+        for pair in all_items[0]
+        if pair in common
+    }
+    if len(set(statuses.values())) > _MAX_GROUPS:
+        statuses = {pair: tuple(map(_kind, names)) for pair, names in statuses.items()}
     by_status: dict[tuple[str, ...], list[Direction]] = {}
-    for direction in all_items[0]:
-        if direction in common:
-            by_status.setdefault(_statuses(results, direction), []).append(direction)
+    for pair, names in statuses.items():
+        by_status.setdefault(names, []).append(pair)
     if len(by_status) > _MAX_GROUPS:
         by_status = _merge_mixed(by_status)
     rank = {status: number for number, status in enumerate(_STATUS_ORDER)}
@@ -139,8 +149,8 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]
         DirectionGroup(
             tuple({pair: items[pair] for pair in directions} for items in all_items),
             tuple(
-                _summarize_statuses(_status(result, results, pair) for pair in directions)
-                for result in results
+                _summarize_statuses(statuses[pair][number] for pair in directions)
+                for number in range(len(results))
             ),
             comparable=True,
         )
@@ -279,20 +289,21 @@ def _same_sentences(result: DirectionResult, other: DirectionResult | None) -> b
     return not both_known or result.text_fingerprint == other.text_fingerprint
 
 
-def _statuses(results: Sequence[RunResult], direction: Direction) -> tuple[str, ...]:
-    return tuple(_status(result, results, direction) for result in results)
+def _training(result: RunResult, results: Sequence[RunResult]) -> _Training:
+    """Return the training by which the directions of an evaluation are grouped."""
+    known = result if result.supervised is not None else training_reference(results)
+    return (known.supervised, known.trained_languages) if known else (None, None)
 
 
-def _status(result: RunResult, results: Sequence[RunResult], direction: Direction) -> str:
-    """Return the status of a direction; "all" if the training of all models is unknown."""
-    known = training_reference((result, *results))
-    if known is None:
+def _status(
+    direction: Direction, supervised: frozenset[Direction] | None, languages: Sequence[str] | None
+) -> str:
+    """Return the status of a direction; "all" if the training is unknown."""
+    if supervised is None:
         return ALL
-    if direction in (known.supervised or ()):
+    if direction in supervised:
         return SUPERVISED
-    if known.trained_languages is None:
-        return ZERO_SHOT
-    unseen = sorted({*direction}.difference(known.trained_languages))
+    unseen = [] if languages is None else sorted({*direction}.difference(languages))
     return f"{UNSEEN} {' '.join(unseen)}" if unseen else ZERO_SHOT
 
 
@@ -329,14 +340,11 @@ def _separate_groups(
 ) -> Iterable[DirectionGroup]:
     """Yield groups of the directions of each evaluation, not comparable."""
     unknown = any(result.supervised is None for result in results)
+    training = [(None, None) if unknown else _training(result, ()) for result in results]
     for status in (ALL,) if unknown else _STATUS_ORDER:
         items = tuple(
-            {
-                pair: item
-                for pair, item in results_by_direction.items()
-                if unknown or (pair in (result.supervised or ())) == (status == SUPERVISED)
-            }
-            for result, results_by_direction in zip(results, all_items, strict=True)
+            {pair: item for pair, item in by_pair.items() if _kind(_status(pair, *known)) == status}
+            for known, by_pair in zip(training, all_items, strict=True)
         )
         if any(items):
             yield DirectionGroup(items, (status,) * len(results), comparable=False)

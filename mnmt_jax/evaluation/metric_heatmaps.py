@@ -43,7 +43,7 @@ def _legend(metric: Metric, low: float, high: float, *, outlined: bool) -> Html:
     ramp = tag("span", f"{low:.0f}", tag("span", "", class_="ramp"), f"{high:.0f}")
     items = [ramp, tag("span", better)]
     if outlined:
-        items.append(tag("span", tag("span", "", class_="box"), "trained on; the others zero-shot"))
+        items.append(tag("span", tag("span", "", class_="box"), "trained on; the others not"))
     return tag("div", items, class_="legend")
 
 
@@ -94,7 +94,7 @@ def _cell(
     if value is None:
         return tag("td", "–", class_="none", title=f"{names}: left out")
     share = (value - ends[0]) / (ends[1] - ends[0])
-    status = {True: " (trained on)", False: " (zero-shot)", None: ""}[trained]
+    status = {True: " (trained on)", False: " (not trained on)", None: ""}[trained]
     return tag(
         "td",
         format_score(value),

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from mnmt_jax.errors import UserError, pluralize
 from mnmt_jax.evaluation.comparison import (
-    SUPERVISED,
-    ZERO_SHOT,
     DirectionGroup,
     common_samples,
     comparison_notes,
@@ -25,7 +23,13 @@ from mnmt_jax.evaluation.metrics import is_exact
 from mnmt_jax.evaluation.quality_flags import quality_section
 from mnmt_jax.evaluation.result import Metric, RunResult, Sample, languages_of, titled_metrics
 from mnmt_jax.evaluation.result_labels import decoding_label, model_label, step_label
-from mnmt_jax.evaluation.result_tables import average_rows, group_mean, leading_metrics, paper_table
+from mnmt_jax.evaluation.result_tables import (
+    average_rows,
+    group_mean,
+    leading_metrics,
+    paper_table,
+    training_rows,
+)
 from mnmt_jax.evaluation.seed_statistics import seed_notes
 from mnmt_jax.evaluation.significance import SentenceSignificance
 from mnmt_jax.evaluation.significance_tables import difference_section, seed_section
@@ -262,7 +266,7 @@ def _maps(runs: Sequence[RunResult], leading: Sequence[Metric]) -> list[Html]:
     mixed = any({item.supervised for item in run.directions} >= {True, False} for run in runs)
     differ = len({frozenset(item.direction for item in run.directions) for run in runs}) > 1
     remarks = {
-        "Means of rows and columns are over trained and zero-shot directions together.": mixed,
+        "Means of rows and columns are over directions trained on and others together.": mixed,
         "Models were evaluated in different directions: means are over those of each.": differ,
     }
     text = " ".join(remark for remark, applies in remarks.items() if applies)
@@ -280,18 +284,25 @@ def _reference_error(metric: Metric, runs: Sequence[RunResult]) -> str:
 def _averages(runs: Sequence[RunResult]) -> Html:
     tables = []
     # Groups whose directions differ between runs are only in the summary.
-    trained_alike = len({run.supervised for run in runs}) == 1
+    trained_alike = len({run.supervised for run in runs}) == 1 and not any(
+        group.mixed for group in direction_groups(runs)
+    )
     for number, run in enumerate(runs):
         metrics = [
             metric
             for metric in titled_metrics([run])
             if any(value is not None for value in run.values(metric.key).values())
         ]
-        columns = [average_rows(run.averages[metric.key]) for metric in metrics]
+        columns = [
+            average_rows(
+                run.averages[metric.key], training_rows(run, metric) if trained_alike else ()
+            )
+            for metric in metrics
+        ]
         rows = []
         for cells in zip(*columns, strict=True):
             count = max(average.directions for _, average in cells)
-            if count and (trained_alike or cells[0][0] not in (SUPERVISED, ZERO_SHOT)):
+            if count:
                 rows.append(
                     tag(
                         "tr",
@@ -410,7 +421,7 @@ def _samples(runs: Sequence[RunResult]) -> list[Html]:
     blocks = []
     for position, pair in enumerate(ordered):
         names = f"{language_name(pair[0])} → {language_name(pair[1])}"
-        kind = "" if supervised is None else "trained on" if pair in supervised else "zero-shot"
+        kind = "" if supervised is None else f"{'' if pair in supervised else 'not '}trained on"
         summary = tag("summary", names, tag("span", f"  {kind}", class_="muted"))
         cards = [_sample_card(sample, runs, samples_by_run) for sample in by_direction[pair]]
         blocks.append(collapsible(summary, *cards, unfolded=position < _UNFOLDED_DIRECTIONS))

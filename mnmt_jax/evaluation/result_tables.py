@@ -190,7 +190,7 @@ def sample_lines(results: Sequence[RunResult], count: int = 5) -> str:
     if reference and zero_shot:
         title = f"Translations, in directions that {reference.name} was not trained on"
         if all(_untrained(result, zero_shot) for result in results):
-            title = "Zero-shot translations, in directions never trained on"
+            title = "Translations, in directions never trained on"
     width = max([len(result.name) for result in results] + [len("reference")])
     blocks = [f"{title}:"]
     for sample in samples:
@@ -225,12 +225,26 @@ def sample_status(sample: Sample) -> str:
     return "differs" if sample.hypothesis.strip() else "empty"
 
 
-def average_rows(averages: Averages) -> list[tuple[str, Average]]:
-    """List the direction groups with a single average, with their titles."""
+def training_rows(result: RunResult, metric: Metric) -> list[tuple[str, Average]]:
+    """List the groups of `direction_groups` with their averages; none without known training."""
+    if result.supervised is None:
+        return []
+    groups = direction_groups([result])
+    return [(group.title, group.mean(0, metric.key)) for group in groups]
+
+
+def average_rows(
+    averages: Averages, by_training: Sequence[tuple[str, Average]] = ()
+) -> list[tuple[str, Average]]:
+    """List the direction groups with a single average, with their titles.
+
+    Args:
+        averages: averages of a metric.
+        by_training: further groups, of `training_rows`.
+    """
     rows = [
         ("all", averages.all),
-        ("supervised", averages.supervised),
-        ("zero-shot", averages.zero_shot),
+        *by_training,
         ("en →", averages.from_english),
         ("→ en", averages.to_english),
     ]
@@ -238,11 +252,14 @@ def average_rows(averages: Averages) -> list[tuple[str, Average]]:
     rows += [(f"→ {family}", average) for family, average in averages.to_family.items()]
     rows += averages.tiers.items()
     duplicates = ("English →", "→ English")
-    return [(name, item) for name, item in rows if item is not None and name not in duplicates]
+    return [(name, item) for name, item in rows if name not in duplicates]
 
 
 def _averages_table(result: RunResult) -> str:
-    columns = [average_rows(result.averages[metric.key]) for metric in result.metrics]
+    columns = [
+        average_rows(result.averages[metric.key], training_rows(result, metric))
+        for metric in result.metrics
+    ]
     rows = []
     for cells in zip(*columns, strict=True):
         count = max(average.directions for _, average in cells)

@@ -1,6 +1,7 @@
 """Comparison of several evaluations: common averages, and names with decoding settings."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -14,7 +15,7 @@ from mnmt_jax.evaluation.comparison import (
 from mnmt_jax.evaluation.report import report_page
 from mnmt_jax.evaluation.result import METRICS
 from mnmt_jax.evaluation.result_labels import decoding_label, disambiguate_names
-from mnmt_jax.evaluation.result_tables import comparison_table
+from mnmt_jax.evaluation.result_tables import comparison_table, result_page
 from mnmt_jax.pages.html_elements import breakable
 from mnmt_jax.pages.style_sheet import COLOURS, DARK_COLOURS, colour_class
 from tests.unit.colours import contrast, difference
@@ -81,6 +82,23 @@ def test_a_language_is_unseen_only_if_no_direction_was_trained(grown):
     assert groups == [("supervised", 6), ("unseen language", 14)]
     alone = [(group.statuses, group.directions(0)) for group in direction_groups([before])]
     assert alone == [(("supervised",), 6), (("zero-shot",), 6), (("unseen language nl",), 8)]
+    for text in (result_page(before), re.sub("<[^>]*>", " ", report_page([before]))):
+        averages = re.split("Averages(?: by group)?", text)[1].replace("|", " ").split()
+        for title, count in (("zero-shot", "6"), ("unseen language nl", "8")):
+            assert f"{title} {count} " in " ".join(averages)
+
+
+def test_unseen_languages_are_named_in_few_groups_only(grown):
+    """Also where no direction is common to the evaluations."""
+    before = grown[0]
+    english = changed(before, lambda item: dataclasses.replace(item, supervised=False))
+    expected = [("zero-shot", 2), ("unseen language", 18)]
+    many = dataclasses.replace(english, trained_languages=("en", "de"))
+    assert [(group.title, group.directions(0)) for group in direction_groups([many])] == expected
+    other = changed(many, lambda item: dataclasses.replace(item, sentences=1))
+    groups = direction_groups([many, other])
+    assert [(group.title, group.directions(1)) for group in groups] == expected
+    assert not any(group.comparable for group in groups)
 
 
 def test_dependent_sentences_of_document_context_are_noted(grown):

@@ -54,8 +54,15 @@ def test_translating_into_the_same_language_warns():
         translator.translate(["a"], source=code, target=code.upper())
     with pytest.warns(MnmtWarning, match=r"1 line whose source and target are one language \(2\)"):
         translator.translate(["a", "b"], source=code, target=[other, code])
-    with pytest.warns(MnmtWarning, match="both"):
-        translator.score(["a"], ["b"], source=code, target=code)
+    calls = (
+        lambda: translator.translate(["a"], source=code, target=code),
+        lambda: translator.translate_text("a", source=code, target=code),
+        lambda: translator.score(["a"], ["b"], source=code, target=code),
+    )
+    for call in calls:
+        with pytest.warns(MnmtWarning, match="both") as caught:
+            call()
+        assert [warning.filename for warning in caught] == [__file__]  # the caller
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         translator.translate(["a"], source=code, target=other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import gc
 import json
 import re
 import sys
@@ -413,9 +414,14 @@ def test_a_method_must_be_a_frozen_dataclass(monkeypatch):
 
 
 def test_a_class_without_its_keyword_and_an_edit_without_a_plan_are_named(monkeypatch):
+    gc.collect()  # classes of other tests
     unnamed = type("Bottlenecks", (Method,), {"__module__": "mine"})
     with pytest.raises(UserError, match="write class Bottlenecks.Method, name='own'. in mine$"):
         load_config([], ["Model.methods=('own',)"])
+    derived = type("Derived", (unnamed,), {"name": "derived"})
+    with pytest.raises(UserError, match="your own needs --module_import$"):
+        load_config([], ["Model.methods=('own',)"])
+    assert derived
     monkeypatch.setattr(unnamed, "name", "own", raising=False)
     monkeypatch.setattr(unnamed, "edit", lambda self, plan, config: None)
     with pytest.raises(UserError, match="^Bottlenecks.edit returned None; return the plan$"):

@@ -105,7 +105,7 @@ def test_every_score_appears_in_its_cell(runs, page):
         if name == "td" and "title" in attributes
     }
     assert len(cells) > 100
-    kinds = {True: "trained on", False: "zero-shot"}
+    kinds = {True: "trained on", False: "not trained on"}
     names = {"en": "English", "de": "German", "fr": "French", "cs": "Czech"}
     checked = 0
     for run in runs:
@@ -229,7 +229,7 @@ def test_a_missing_score_is_a_dash():
 
 
 def test_means_of_both_kinds_of_directions_are_named(runs):
-    remark = "Means of rows and columns are over trained and zero-shot directions together."
+    remark = "Means of rows and columns are over directions trained on and others together."
     assert remark in report_page(runs)
     zero_shot = tuple(item for item in runs[0].directions if not item.supervised)
     assert remark not in report_page([dataclasses.replace(runs[0], directions=zero_shot)])
@@ -318,7 +318,7 @@ def test_result_page_lists_every_direction_and_signature(runs):
 
 def test_samples_alternate_between_zero_shot_directions(runs):
     title, *blocks = sample_lines(runs, 5).split("\n\n")
-    assert title == "Zero-shot translations, in directions never trained on:"
+    assert title == "Translations, in directions never trained on:"
     assert len(blocks) == 5
     assert len({block.splitlines()[0] for block in blocks}) == 5
     for block in blocks:
@@ -344,7 +344,7 @@ def test_titles_of_samples_name_the_model_that_is_known(runs):
         assert first == title and blocks
         assert not any("en" in block.splitlines()[0].split() for block in blocks)
         page = report_page(others)
-        assert ">  zero-shot</span>" in page and ">  trained on</span>" in page
+        assert ">  not trained on</span>" in page and ">  trained on</span>" in page
     assert sample_lines([run, of_training(run, True)]).startswith(title)
     for supervised in (None, True):
         lines = sample_lines([of_training(run, supervised)]).splitlines()

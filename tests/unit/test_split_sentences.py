@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mnmt_jax.commands import translate
+from mnmt_jax.commands import line_events, translate
 from mnmt_jax.decoding import sentence_job
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.translator import Translator
@@ -129,6 +130,19 @@ def test_no_two_sentences_are_sampled_with_one_seed(run, monkeypatch):
     lines = job.number_lines(["one. two. three.", "house. river."] * 2, source="en", target="de")
     assert len(list(job.in_order(lines))) == 4
     assert len(set(seeds)) == len(seeds) == 10
+
+
+@pytest.mark.parametrize(
+    ("split", "context", "names_flag"),
+    [(False, None, True), (True, None, False), (False, 0, False)],
+)
+def test_truncated_lines_name_the_flag_if_it_applies(run, capsys, split, context, names_flag):
+    flags = argparse.Namespace(split_sentences=split, context=context)
+    job = SentenceJob.create(Translator.load(run))
+    line_events.report_events({}, line_events.LineEvents(truncated=[5]), job, flags)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("add a larger bucket to --gin.Decode.buckets")
+    assert ("; --split_sentences translates them whole, or" in line) == names_flag
 
 
 def test_several_processes_are_refused(command):

@@ -204,11 +204,12 @@ def test_a_restart_without_a_checkpoint_is_reported(cache, tmp_path, monkeypatch
         assert (message in capfd.readouterr().err) == is_restart
 
 
-def test_a_start_at_step_0_keeps_no_origin_and_average(cache, undisturbed_run, tmp_path):
+def test_a_start_at_step_0_keeps_no_origin_and_average(cache, undisturbed_run, tmp_path, capfd):
     """They are of the start before, whose checkpoints are gone."""
     run, config = tmp_path / "run", make_config(cache)
     none = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=0))
     train(none, run, [SourceRunSpec(undisturbed_run)])
+    assert none.optimizer.warmup_steps and "warm-up" not in capfd.readouterr().err
     average_checkpoints(run, [0])
     assert (run / "origin.json").is_file() and load_params(run, "average")[1] == 0
     assert train(none, run) is None  # continues

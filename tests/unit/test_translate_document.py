@@ -12,7 +12,7 @@ from mnmt_jax.commands.document_translation import warn_of_terms
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_translation import SentenceTranslation, TextTranslation
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import MnmtWarning, UserError
 from tests.unit.made_documents import make_docx, paragraphs
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator
@@ -66,6 +66,11 @@ def test_a_glossary_applies(command, tmp_path):
     (tmp_path / "terms.tsv").write_text("one\tgreen\n", encoding="utf-8")
     (text,) = paragraphs(command(f"--glossary={tmp_path / 'terms.tsv'}").read_bytes(), DOCUMENT)
     assert "green" in text and "green" not in paragraphs(plain, DOCUMENT)[0]
+
+
+def test_equal_languages_are_warned_of(command):
+    with pytest.warns(MnmtWarning, match="source and target are both 'en'"):
+        command("--target=en")
 
 
 def test_failed_translations_are_searched_again(command, monkeypatch):

@@ -345,3 +345,11 @@ def test_length_and_step_limits():
     assert length_limit(Decode(max_length=15, max_length_per_source=1.2), 7) == 15
     assert [initial_step_limit(bucket, 201) for bucket in (16, 32, 64, 128)] == [32, 56, 104, 201]
     assert initial_step_limit(16, 48) == 48 and initial_step_limit(16, 49) == 32
+
+
+def test_a_missing_argument_is_named_with_the_method_called():
+    translator = made_translator()
+    for method in (translator.translate, translator.stream, translator.translate_nbest):
+        name = method.__qualname__
+        with pytest.raises(TypeError, match=f"^{name}: missing a required argument: 'target'$"):
+            method(["x"], source="de")

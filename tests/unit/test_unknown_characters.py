@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mnmt_jax.analysis.teacher_forcing import make_forced_sentences
+from mnmt_jax.commands.line_events import LineEvents
 from mnmt_jax.commands.text_files import make_record
-from mnmt_jax.commands.translate import _Marked
 from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.decoding.copy_unknown import extract_unknown, reinsert_unknown
 from mnmt_jax.decoding.encoded_lines import Line
@@ -104,7 +104,7 @@ def test_unknown_characters_are_named_beside_each_translation():
     translations = made_translator().translate_nbest(texts, source="en", target="de")
     assert [t.unknown_characters for t in translations] == ["🙂ж", "", "\u2581", "", "🙂\u2581"]
     assert vocabulary().unk_id in vocabulary().encode(texts[0])
-    marked = _Marked()
+    marked = LineEvents()
     for number, (text, translation) in enumerate(zip(texts, translations, strict=True)):
         record = make_record(Line(number, text, "en", "de"), translation)
         assert record.get("unknown_characters", "") == translation.unknown_characters
