@@ -119,6 +119,35 @@ _POSITIONS = {
     ),
 }
 
+_POSITIONS_ON_PROSE = Experiment(
+    title="Position disentangling on a manual's prose",
+    task="libreoffice_help",
+    run="libreoffice_help",
+    vocabularies={
+        "vocabulary": ("--mixture=libreoffice_help", "--vocab_size=8000", *_PUBLISHED_VOCABULARY)
+    },
+    caches={"cache": Cache(("--mixture=libreoffice_help",))},
+    bindings=(
+        *_SCALED,
+        "Model.positions=('sinusoidal',10000.0)",
+        "Data.rows=4",
+        "Data.validation_examples=200",
+        "Optimizer.learning_rate=2e-3",  # chosen on phrases by all
+        "Decode.beam_size=1",
+    ),
+    grid=(),
+    steps=6000,
+    every=500,
+    seeds=(1,),
+    limit=100,
+    arms={
+        "baseline": _POSITIONS["baseline"],
+        "tpdm_0.4": _tpdm(0.4, tuned_as=""),
+        "tpdm_1_mended": _tpdm(1, critic=_STABLE_CRITIC, tuned_as=""),
+    },
+    levels=(4.0, 3.75, 3.5, 3.25, 3.0),
+)
+
 _DROPOUTS = tuple((f"Model.dropout={rate}",) for rate in (0.1, 0.3))
 _BOTH_SOURCES = {"mlm": "mlm", "lm": "lm"}
 _GRAFT_PARTS = (
@@ -381,6 +410,7 @@ EXPERIMENTS = {
         arms=_POSITIONS,
         levels=(0.3, 0.25, 0.2, 0.18),
     ),
+    "positions_prose": _POSITIONS_ON_PROSE,
     "triangle": _language_layers(
         "Language-specific layers, Triangle (strict dependence)", "de-fr,fr-cs,cs-de", 1000
     ),

@@ -9,6 +9,10 @@ prepare_environment "[test]"
 bin=.venv/bin
 # Without cached bytecode every process compiles its imports again, and pytest every test file.
 unset PYTHONDONTWRITEBYTECODE
+# XLA's compiler allocates all the time: with jemalloc, if it is installed, it takes less.
+allocator=$({ ldconfig -p || /sbin/ldconfig -p; } 2> /dev/null |
+    awk '$1 == "libjemalloc.so.2" {print $NF; exit}') || true
+preload=$allocator${allocator:+${LD_PRELOAD:+:}}${LD_PRELOAD:-}
 code=(mnmt_jax tasks scripts tests benchmarks)
 $bin/ruff format --check "${code[@]}"
 $bin/ruff check "${code[@]}"
@@ -20,7 +24,7 @@ if [ "${1:-}" = --quick ]; then
     chosen=$($bin/python scripts/choose_tests.py)
     if [ -z "$chosen" ]; then exit 0; fi
     mapfile -t files <<< "$chosen"
-    exec $bin/python -m pytest --numprocesses 2 --dist loadfile "${files[@]}" "$@"
+    LD_PRELOAD=$preload exec $bin/python -m pytest --numprocesses 2 --dist loadfile "${files[@]}" "$@"
 fi
 # Beside the tests: alone, its minute on one core would leave the others idle.
 $bin/mypy &
@@ -31,7 +35,7 @@ status=0
 cores=$(getconf _NPROCESSORS_ONLN)
 processes=$((cores < 4 ? cores + 1 : 4))
 # In the order of tests/longest_first.py: test files that take long must not start last.
-$bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder "$@" ||
+LD_PRELOAD=$preload $bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder "$@" ||
     status=$?
 wait "$types" || { echo "error: mypy failed; its errors are above" >&2 && status=1; }
 exit "$status"

@@ -37,7 +37,7 @@ _NAMED = os.environ.get("JAX_COMPILATION_CACHE_DIR")
 _CACHE = _NAMED or tempfile.mkdtemp(prefix="mnmt_jax-compiled-")
 for _name, _value in (
     ("jax_compilation_cache_dir", _CACHE),
-    ("jax_persistent_cache_min_compile_time_secs", 0.1),  # quicker ones cost more to keep
+    ("jax_persistent_cache_min_compile_time_secs", 0.5),  # quicker ones cost more to keep
     ("jax_persistent_cache_min_entry_size_bytes", -1),
 ):
     os.environ[_name.upper()] = str(_value)
@@ -107,6 +107,12 @@ def pytest_collection_modifyitems(items):
     from tests import longest_first
 
     longest_first.sort_files(items)
+
+
+def pytest_collection_finish():
+    """Leave the objects of what is imported out of further garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config):

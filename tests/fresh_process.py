@@ -38,6 +38,7 @@ _IMPORTED = (
     "mnmt_jax.data.mixtures",
     "array_record.python.array_record_module",
     "google.cloud.storage",  # tensorboardX does, where it is installed
+    "gcsfs",
     "tqdm",
     "grain.experimental",
 )

@@ -2,24 +2,26 @@
 
 The first two changes are to JAX's own rules for the cache, which are made for accelerators and for
 storage that many hosts write to; the third makes processes that need the same program at the same
-time wait for the first of them. Importing this module makes them, for speed alone: a JAX whose
-cache has other internals keeps its own rules.
+time wait for the first of them; the last compresses entries with less effort. Importing this module
+makes them, for speed alone: a JAX whose cache has other internals keeps its own rules.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import inspect
 import os
 import tempfile
 import types
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jax._src import cache_key, compiler, distributed
+from jax._src import cache_key, compilation_cache, compiler, distributed
 
 _compile_and_keep = getattr(compiler, "_compile_and_write_cache", None)
 _READS = hasattr(compiler, "_cache_read")
@@ -101,6 +103,9 @@ def use() -> None:
     compiler.distributed = types.SimpleNamespace(global_state=_First())
     if _compile_and_keep and _READS:
         compiler._compile_and_write_cache = compile_once
+    compilation_cache.zlib = types.SimpleNamespace(
+        compress=functools.partial(zlib.compress, level=1), decompress=zlib.decompress
+    )
 
 
 _PATCHED = (

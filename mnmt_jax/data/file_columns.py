@@ -6,6 +6,7 @@ Dots in COLUMN lead into nested fields, as in "translation.de".
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,6 +63,26 @@ def find_text_column(name: str) -> TextColumn | None:
     path, column = split_column(name)
     resolved = resolve(path)
     return None if resolved is None else TextColumn(resolved, column)
+
+
+def pair_folders(pattern: str) -> frozenset[str] | None:
+    """Return the names of the files beside the folder `{pair}` of a path pattern.
+
+    Of a hundred languages' 9,900 pairs, either order, most have no folder: looking for the files of
+    every one takes a second.
+
+    Returns:
+        The names; None if the pattern has no such folder, or its parent varies.
+    """
+    parent, separator, _ = pattern.partition("/{pair}/")
+    if not separator or "{" in parent:
+        return None
+    try:
+        return frozenset(os.listdir(f"{parent}/"))
+    except FileNotFoundError:
+        return frozenset()
+    except OSError:
+        return None
 
 
 def _json_column(path: str, column: str, max_bytes: int) -> Iterator[str | Flaw]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from mnmt_jax.data.cldr import SPLITS, CldrCorpus
 from mnmt_jax.data.corpus import Corpus, FileCorpus, Line, NoFilesError, Selection
-from mnmt_jax.data.file_columns import TextColumn, find_text_column
+from mnmt_jax.data.file_columns import TextColumn, find_text_column, pair_folders
 from mnmt_jax.data.split_aliases import language_aliases
 from mnmt_jax.data.text_reader import Cleaning, Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
@@ -158,8 +158,10 @@ class PatternFiles(FileCorpus):
         if split not in self._columns_by_split:
             cache: dict[str, TextColumn | None] = {}
             directions = itertools.permutations(self.languages, 2)
+            patterns = {one: pair_folders(one) for one in self._patterns.get(split, ())}
             candidates = (
-                (direction, self._find_places(split, direction, cache)) for direction in directions
+                (direction, self._find_places(patterns, direction, cache))
+                for direction in directions
             )
             self._columns_by_split[split] = {
                 direction: places for direction, places in candidates if places is not None
@@ -167,15 +169,20 @@ class PatternFiles(FileCorpus):
         return self._columns_by_split[split]
 
     def _find_places(
-        self, split: str, direction: Direction, cache: dict[str, TextColumn | None]
+        self,
+        patterns: Mapping[str, frozenset[str] | None],
+        direction: Direction,
+        cache: dict[str, TextColumn | None],
     ) -> tuple[TextColumn, TextColumn] | None:
         names = [self._words.get(code, (code,)) for code in direction]
-        for pattern in self._patterns.get(split, ()):
+        for pattern, folders in patterns.items():
             pairs = [""]
             if "{pair}" in pattern:
                 name_pairs = (*itertools.product(*names), *itertools.product(*names[::-1]))
                 pairs = [f"{source_name}-{target_name}" for source_name, target_name in name_pairs]
             for pair in pairs:
+                if folders is not None and pair not in folders:
+                    continue
                 sides = [_first_text_column(pattern, pair, words, cache) for words in names]
                 if sides[0] is not None and sides[1] is not None:
                     return sides[0], sides[1]

@@ -19,7 +19,7 @@ _ENDED_BY: Mapping[str, frozenset[str]] = {
     | frozenset(
         "address article aside blockquote center details dialog dir div dl fieldset figcaption "
         "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr main menu nav ol p pre search "
-        "section table ul".split()
+        "section summary table ul".split()
     ),
     "li": frozenset(("li",)),
     **dict.fromkeys(("dd", "dt"), frozenset(("dd", "dt"))),

@@ -117,7 +117,8 @@ class Translator(PretrainedModel):
             longest = max(job.decode.buckets)
             warn_caller(
                 f"{pluralize(cut, 'line')} of more than {longest} tokens with tags truncated; "
-                "split them, or load the model with larger bindings=['Decode.buckets=(...)']",
+                "translate_text splits them into sentences; or load the model with larger "
+                "bindings=['Decode.buckets=(...)']",
             )
         if alone := sum(translation.without_context for translation in translations):
             warn_caller(f"{pluralize(alone, 'line')} {WITHOUT_CONTEXT}; `stream` marks them")

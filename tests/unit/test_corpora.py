@@ -1,5 +1,6 @@
 """Text corpora: one interface, clear errors, counted drops, gzip, streaming."""
 
+import contextlib
 import gzip
 import logging
 import os
@@ -14,7 +15,7 @@ from mnmt_jax.data.mixtures import cache_task_sources, language_text, validate_l
 from mnmt_jax.data.monolingual import MonolingualCorpus
 from mnmt_jax.data.opposite_directions import has_same_text
 from mnmt_jax.data.pair_counts import count_pairs
-from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, TsvFile
+from mnmt_jax.data.parallel_corpora import CldrPhrases, ParallelFiles, PatternFiles, TsvFile
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.data.text_reader import Cleaning, read_lines
 from mnmt_jax.errors import UserError
@@ -285,6 +286,27 @@ def test_tsv_columns_by_header_or_by_name(tmp_path):
 def test_invalid_lines_of_tsv_files(tmp_path, content, message):
     with pytest.raises(UserError, match=message):
         list(tsv(tmp_path, content).pairs("train", ("en", "de")))
+
+
+def test_files_are_looked_for_in_folders_of_pairs_that_exist(tmp_path, monkeypatch):
+    """Of a hundred languages, looking for those of every pair takes a second."""
+    (tmp_path / "de-en").mkdir()
+    for code in ("de", "en"):
+        (tmp_path / "de-en" / f"train.{code}").write_text("One.\n")
+    looked, find = set(), parallel_corpora.find_text_column
+    monkeypatch.setattr(
+        parallel_corpora, "find_text_column", lambda name: looked.add(name) or find(name)
+    )
+    for pattern, expected in (
+        ("{pair}/train.{language}", {"de-en/train.de", "de-en/train.en"}),
+        ("none/{pair}/train.{language}", set()),
+    ):
+        patterns = {"train": [f"{tmp_path}/{pattern}"]}
+        looked.clear()
+        with contextlib.nullcontext() if expected else pytest.raises(UserError, match="no files"):
+            corpus = PatternFiles("made", patterns, ("en", "de", "fr", "cs"))
+            assert corpus.directions("train") == (("en", "de"), ("de", "en"))
+        assert looked == {f"{tmp_path}/{name}" for name in expected}
 
 
 def test_tsv_drops_are_counted(tmp_path):

@@ -83,6 +83,7 @@ def test_untranslated_elements_stay(document):
     [
         ("<p translate=no>Keep\n<p>One<p>two", ["One", "two"]),
         ("<p translate=no>Keep<hr>One", ["One"]),
+        ("<details><p translate=no>Keep<summary>One</summary></details>", ["One"]),
         ("<div><p translate=no>Keep <b>it</div>One", ["One"]),
         ("<p translate=no>Keep<span>it</p>One", ["One"]),
         ("<ul><li translate=no>Keep<li>one</ul><p>Two", ["one", "Two"]),
