@@ -181,6 +181,6 @@ def _split_item(item: str, alternatives: str, flag: str) -> list[tuple[str, str]
 
 def _lines(flag: str, path: str) -> list[str]:
     try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
+        return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{flag}={path}: cannot be read ({one_line(error)})") from error

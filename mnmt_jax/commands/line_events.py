@@ -66,7 +66,8 @@ def report_events(
 ) -> None:
     """Print warnings about bad, uncontrasted, truncated and limited lines."""
     decode, uncut = job.decode, "add a larger bucket to --gin.Decode.buckets"
-    if not flags.split_sentences and flags.context is None:
+    is_shared = flags.runner == "beam" or (flags.num_processes or 1) > 1
+    if not (flags.split_sentences or is_shared) and flags.context is None:
         uncut = f"--split_sentences translates them whole, or {uncut}"
     for reason, what, remedy in (
         ("bad_utf8", "not UTF-8", "convert the input"),

@@ -72,13 +72,13 @@ def pair_folders(pattern: str) -> frozenset[str] | None:
     every one takes a second.
 
     Returns:
-        The names; None if the pattern has no such folder, or its parent varies.
+        The names, casefolded; None if the pattern has no such folder, or its parent varies.
     """
     parent, separator, _ = pattern.partition("/{pair}/")
-    if not separator or "{" in parent:
+    if not separator or "{" in parent or "}" in parent:
         return None
     try:
-        return frozenset(os.listdir(f"{parent}/"))
+        return frozenset(map(str.casefold, os.listdir(f"{parent}/")))
     except FileNotFoundError:
         return frozenset()
     except OSError:

@@ -181,7 +181,7 @@ class PatternFiles(FileCorpus):
                 name_pairs = (*itertools.product(*names), *itertools.product(*names[::-1]))
                 pairs = [f"{source_name}-{target_name}" for source_name, target_name in name_pairs]
             for pair in pairs:
-                if folders is not None and pair not in folders:
+                if folders is not None and pair.casefold() not in folders:
                     continue
                 sides = [_first_text_column(pattern, pair, words, cache) for words in names]
                 if sides[0] is not None and sides[1] is not None:

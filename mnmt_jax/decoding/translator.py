@@ -117,7 +117,7 @@ class Translator(PretrainedModel):
             longest = max(job.decode.buckets)
             warn_caller(
                 f"{pluralize(cut, 'line')} of more than {longest} tokens with tags truncated; "
-                "translate_text splits them into sentences; or load the model with larger "
+                "split them, as translate_text does, or load the model with larger "
                 "bindings=['Decode.buckets=(...)']",
             )
         if alone := sum(translation.without_context for translation in translations):

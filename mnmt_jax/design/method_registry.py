@@ -101,15 +101,20 @@ def _remedy(name: str) -> str:
     """Return how a method of one's own becomes known: by a class keyword, or by an import."""
     from mnmt_jax.design.method import Method
 
-    unnamed = [
-        method
-        for method in Method.__subclasses__()
-        if not hasattr(method, "name") and not method.__subclasses__()  # not a base of others
-    ]
+    unnamed = [method for method in _without_subclasses(Method) if not hasattr(method, "name")]
     if not unnamed:
         return "your own needs --module_import"
     (*_, last) = unnamed
-    return f"write class {last.__name__}(Method, name='{name}') in {last.__module__}"
+    bases = ", ".join(base.__name__ for base in last.__bases__)
+    return f"write class {last.__name__}({bases}, name='{name}') in {last.__module__}"
+
+
+def _without_subclasses(base: type[Method]) -> list[type[Method]]:
+    """Return the classes below a base, without those that are bases of others."""
+    classes = []
+    for method in base.__subclasses__():
+        classes += _without_subclasses(method) if method.__subclasses__() else [method]
+    return classes
 
 
 def _registered() -> dict[str, type[Method]]:

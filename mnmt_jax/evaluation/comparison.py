@@ -160,6 +160,20 @@ def direction_groups(results: Sequence[RunResult]) -> tuple[DirectionGroup, ...]
     )
 
 
+def common_groups(results: Sequence[RunResult]) -> set[str]:
+    """Return the groups by training that have the same directions in all evaluations.
+
+    Each evaluation is grouped by its own training.
+    """
+    directions, *others = [
+        {group.title: group.items[0].keys() for group in direction_groups([result])}
+        for result in results
+    ]
+    return {
+        title for title, pairs in directions.items() if all(o.get(title) == pairs for o in others)
+    }
+
+
 def common_samples(results: Sequence[RunResult]) -> set[tuple[Direction, int]]:
     """Return direction and index of the sample sentences that all evaluations have."""
     return set.intersection(
@@ -320,7 +334,8 @@ def _summarize_statuses(statuses: Iterable[str]) -> str:
         if len(common) == 1:
             return next(iter(common))
     shown = kinds if len(counts) > _MAX_GROUPS else counts
-    return ", ".join(f"{count} {status}" for status, count in shown.items())
+    ordered = sorted(shown, key=lambda status: (_STATUS_ORDER.index(_kind(status)), status))
+    return ", ".join(f"{shown[status]} {status}" for status in ordered)
 
 
 def _merge_mixed(

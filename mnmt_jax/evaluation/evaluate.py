@@ -66,6 +66,7 @@ from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_te
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.pages.markdown_tables import format_score
 from mnmt_jax.runtime.first_results import note_first_results
+from mnmt_jax.vocabulary.language_codes import is_same_language
 from mnmt_jax.vocabulary.languages import Direction
 
 
@@ -183,7 +184,7 @@ def translate(
         optional_metrics=optional_metrics,
     )
     pivot = model.decoding.get("pivot")
-    if direct_count := sum(pivot in direction for direction in directions):
+    if pivot and (direct_count := sum(_has_language(pair, pivot) for pair in directions)):
         say(f"{pluralize(direct_count, 'direction')} from or into {pivot}: translated directly")
     assigned = [pair for number, pair in enumerate(directions) if work_shard.holds(number)]
     with note_first_results() as note:
@@ -300,6 +301,11 @@ def report(output: str | Path) -> None:
     page = result_page(result, significance, tables)
     write_text(folder / "table.md", page)
     write_report(folder / "report.html", [result], significance=significance)
+
+
+def _has_language(direction: Direction, language: str) -> bool:
+    """Return whether a direction has a language, in any form of its code."""
+    return any(is_same_language(code, language) for code in direction)
 
 
 def _prepare(

@@ -21,6 +21,7 @@ from mnmt_jax.evaluation.translations import (
 )
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
@@ -169,10 +170,10 @@ def _warn_of_untrained_reverse(
     """Warn if translations are ranked by directions that the model was not trained on."""
     if job.decode.utility != "backward" or trained is None:
         return
+    languages = job.pretrained.languages
+    known = [(find_code(s, languages) or s, find_code(t, languages) or t) for s, t in directions]
     reverse = dict.fromkeys(
-        (target, source)
-        for pair in directions
-        for source, target in _searched_directions(job, pair)
+        (target, source) for pair in known for source, target in _searched_directions(job, pair)
     )
     if untrained := ["-".join(pair) for pair in reverse if pair not in trained]:
         warn(

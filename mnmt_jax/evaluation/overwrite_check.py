@@ -88,6 +88,10 @@ def _changes(
     changes += _changed_detector(finished, benchmark)
     if supervised is None and any(item.get("supervised") is not None for item in items):
         changes.append("the labels of --trained_on would be lost")
+    if supervised is not None and any(
+        results[pair].get("supervised") not in (None, pair in supervised) for pair in common
+    ):
+        changes.append("the directions of --trained_on")
     return changes + _lost_scores(finished, items, optional)
 
 

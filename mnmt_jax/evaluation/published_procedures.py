@@ -26,7 +26,7 @@ from mnmt_jax.evaluation.metrics import missing_tokenizer_note
 from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.evaluation.published_averages import TABLES
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_model_note
-from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input, find_code
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
@@ -110,14 +110,19 @@ class Procedure:
         )
         return "; ".join([*remarks, f"values of exactly zero {zeros}"])
 
+    def code(self, language: str) -> str:
+        """Return the benchmark's code of a language, the code itself if it has none."""
+        return find_code(language, self.languages) or language
+
     def table(self, metric: str, values: Mapping[Direction, float]) -> dict[str, dict[str, Any]]:
         """Average a metric as the paper's tables do; return JSON-serialisable averages by label.
 
         Args:
             metric: key in the result of `PaperScorer.scores`.
-            values: the metric by direction.
+            values: the metric by direction, in codes of any form.
         """
-        table = TABLES[self.name](values, self.measured_languages.get(metric))
+        known = {(self.code(s), self.code(t)): value for (s, t), value in values.items()}
+        table = TABLES[self.name](known, self.measured_languages.get(metric))
         return {label: dataclasses.asdict(average) for label, average in table.items()}
 
 
@@ -233,7 +238,7 @@ class PaperScorer:
             longest = self.procedure.max_length
             if longest and max(len(pieces[0]) + 2, len(pieces[1]) + 1) > longest:
                 continue
-            source_lang, target_lang = direction
+            source_lang, target_lang = map(self.procedure.code, direction)
             prepared.sources.append(self._detokenize(self._join_pieces(pieces[0]), source_lang))
             output = _UNKNOWN_MARK.sub("<unk>", hypothesis)
             prepared.hypotheses.append(self._detokenize(output, target_lang))
@@ -277,9 +282,10 @@ class PaperScorer:
         """Return why BLEU is left out for a direction; "" if it is computed."""
         if self.procedure.spbleu:
             return "" if self._tokenizer is not None else missing_model_note()
-        if self.procedure.tokenize and direction[1] not in _SACREBLEU_TOKENIZED:
+        target = self.procedure.code(direction[1])
+        if self.procedure.tokenize and target not in _SACREBLEU_TOKENIZED:
             return ""
-        return missing_tokenizer_note(get_language(direction[1]).sacrebleu_tokenizer)
+        return missing_tokenizer_note(get_language(target).sacrebleu_tokenizer)
 
     def _unswapped_scores(self, direction: Direction, texts: PaperTexts) -> dict[str, float]:
         """Return BLEU without swapping hypotheses and references."""
@@ -297,7 +303,8 @@ class PaperScorer:
             direction: source and target.
             texts: result of `texts`.
         """
-        target, hypotheses, references = direction[1], texts.hypotheses, texts.references
+        target = self.procedure.code(direction[1])
+        hypotheses, references = texts.hypotheses, texts.references
         bleu = BLEU(tokenize=get_language(target).sacrebleu_tokenizer, force=True)
         if (
             self.procedure.tokenize

@@ -9,6 +9,7 @@ from pathlib import Path
 from mnmt_jax.errors import UserError, pluralize
 from mnmt_jax.evaluation.comparison import (
     DirectionGroup,
+    common_groups,
     common_samples,
     comparison_notes,
     direction_groups,
@@ -283,10 +284,7 @@ def _reference_error(metric: Metric, runs: Sequence[RunResult]) -> str:
 
 def _averages(runs: Sequence[RunResult]) -> Html:
     tables = []
-    # Groups whose directions differ between runs are only in the summary.
-    trained_alike = len({run.supervised for run in runs}) == 1 and not any(
-        group.mixed for group in direction_groups(runs)
-    )
+    common = common_groups(runs)
     for number, run in enumerate(runs):
         metrics = [
             metric
@@ -295,7 +293,8 @@ def _averages(runs: Sequence[RunResult]) -> Html:
         ]
         columns = [
             average_rows(
-                run.averages[metric.key], training_rows(run, metric) if trained_alike else ()
+                run.averages[metric.key],
+                [row for row in training_rows(run, metric) if row[0] in common],
             )
             for metric in metrics
         ]

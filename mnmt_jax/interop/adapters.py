@@ -137,7 +137,8 @@ def load_adapter(
             f"trained on; those are of {facts['base']['origin'] or 'an unnamed run'}"
         )
     data = dataclasses.replace(config.data, instruction=facts["instruction"])
-    config = dataclasses.replace(config, model=model, data=data)
+    optimizer = dataclasses.replace(config.optimizer, frozen=())  # LoRA alone was trained
+    config = dataclasses.replace(config, model=model, data=data, optimizer=optimizer)
     flat = traverse_util.flatten_dict(base, sep="/") | lora_params
     params = traverse_util.unflatten_dict(
         {name: LazyArray.of(array) for name, array in flat.items()}, sep="/"

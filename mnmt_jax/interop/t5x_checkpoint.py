@@ -25,6 +25,7 @@ from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
 from mnmt_jax.runs.params_writer import lazy_arrays
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.language_codes import find_code
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _FOLDER = re.compile(r"checkpoint_(\d+)")
@@ -79,7 +80,8 @@ def open_t5x(
             f"{run.config_file}: no such file; gin_configs/t5x/train.gin makes t5x write it, copy "
             "it there together with the vocabulary"
         )
-    config, loaded_vocabulary = run.config(), Vocabulary.load(vocabulary or run.vocabulary)
+    loaded_vocabulary = Vocabulary.load(vocabulary or run.vocabulary)
+    config = run.config().bind_languages(loaded_vocabulary.languages, find_code)
     params = _read_params(folder)
     _check_shapes(folder, config, loaded_vocabulary, params)
     return config, loaded_vocabulary, jax.tree.map(LazyArray.of, params)

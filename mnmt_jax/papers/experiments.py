@@ -283,7 +283,6 @@ def outside_experiments(
         by_prefix[prefix] = Experiment(
             model=slug(row.name),
             data=corpus_settings(paper, corpus),
-            evaluate=tuple(row.facts.get("evaluate", ())),
             pretrained=True,
             evaluated=f"{corpus}+{files.fingerprint()}",
             hypotheses=str(files.folder.resolve()),

@@ -96,7 +96,7 @@ def add_language(
     new_config = _grown_config(config, vocabulary)
     tables = build_model(config.model, before.size).plan.tables
     for table in tables:
-        _check_trains(table.name, run, new_config, language)
+        _check_trains(table.name, run, new_config, language, step)
     flat = {
         name: _grown_array(config, name, array)
         for name, array in traverse_util.flatten_dict(params, sep="/").items()
@@ -154,7 +154,9 @@ def _grown_config(config: Config, vocabulary: Vocabulary) -> Config:
     return dataclasses.replace(config, data=data, model=model, train=changed(config.train))
 
 
-def _check_trains(table: str, run: RunDirectory, config: Config, language: str) -> None:
+def _check_trains(
+    table: str, run: RunDirectory, config: Config, language: str, step: int | str | None
+) -> None:
     """Check that training can change the rows of a new language.
 
     Args:
@@ -162,6 +164,7 @@ def _check_trains(table: str, run: RunDirectory, config: Config, language: str) 
         run: run to which the language is added.
         config: configuration with the language.
         language: its code.
+        step: checkpoint that is extended; None is the newest.
 
     Raises:
         UserError: if the table is frozen.
@@ -169,13 +172,16 @@ def _check_trains(table: str, run: RunDirectory, config: Config, language: str) 
     setting = find_freezing_setting(table, config.model, config.optimizer)
     if setting is None:
         return
+    initialize_step, step_flag = (
+        ("", "") if step is None else (f" --initialize_step={step}", f" --step={step}")
+    )
     flags = " ".join('--gin.{}="{}"'.format(*item.split("=", 1)) for item in setting.bindings)
     remedy = (
         f"copy the run without this setting (mnmt train --gin_file={run.location}/config.gin "
-        f"{flags} --initialize_from={run.location} --gin.Train.steps=0 --workdir=COPY) and extend "
-        "the copy"
+        f"{flags} --initialize_from={run.location}{initialize_step} --gin.Train.steps=0 "
+        "--workdir=COPY) and extend the copy"
         if flags
-        else "merge its LoRA with 'mnmt adapters' first"
+        else f"merge its LoRA with 'mnmt adapters merge{step_flag}' first"
         if setting.title.startswith("Model.lora_rank")
         else "leave it out in a copy of the run, and extend that"
     )

@@ -108,6 +108,14 @@ def test_an_adapter_loaded_onto_its_base_equals_the_run(runs, tmp_path):
     assert again.trained_contexts() == CONTEXTS
 
 
+def test_an_adapter_on_a_base_with_frozen_parameters_trains_alone(runs, tmp_path):
+    folder, base, _ = runs
+    assert_same(make_run(tmp_path / "base", MODEL, frozen=("embedding",)), base)
+    load_adapter(tmp_path / "base", folder / "adapter", tmp_path / "again")
+    assert RunDirectory(tmp_path / "again").config().optimizer.frozen == ()
+    save_adapter(tmp_path / "again", tmp_path / "adapter")
+
+
 def test_an_adapter_of_earlier_versions_has_no_contexts(runs, tmp_path):
     folder, _, tuned = runs
     shutil.copytree(folder / "adapter", tmp_path / "adapter")

@@ -8,6 +8,7 @@ import pytest
 from mnmt_jax.commands.compare import _with_folders
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.comparison import (
+    common_groups,
     comparison_notes,
     direction_groups,
     with_common_directions,
@@ -86,6 +87,30 @@ def test_a_language_is_unseen_only_if_no_direction_was_trained(grown):
         averages = re.split("Averages(?: by group)?", text)[1].replace("|", " ").split()
         for title, count in (("zero-shot", "6"), ("unseen language nl", "8")):
             assert f"{title} {count} " in " ".join(averages)
+
+
+def test_averages_show_groups_of_the_same_directions_in_all_runs(grown):
+    """Of runs with other training languages, too; not of runs with fewer directions."""
+    before = grown[0]
+    unrecorded = dataclasses.replace(before, name="unrecorded", trained_languages=None)
+    text = " ".join(re.sub("<[^>]*>", " ", report_page([before, unrecorded])).split())
+    assert text.count(" supervised 6 ") == 2
+    assert " zero-shot 6 " not in text and " zero-shot 14 " not in text
+    fewer = dataclasses.replace(before, directions=before.directions[1:])
+    assert "unseen language nl" in report_page([before, before])
+    assert common_groups([before, before]) == {"supervised", "zero-shot", "unseen language nl"}
+    assert common_groups([before, fewer]) == {"zero-shot", "unseen language nl"}
+
+
+def test_statuses_of_a_merged_group_are_in_one_order(grown):
+    trained = [
+        ("en", "de", one, other) for one, other in (("fr", "cs"), ("cs", "nl"), ("nl", "fr"))
+    ]
+    english = changed(grown[0], lambda item: dataclasses.replace(item, supervised=False))
+    results = [dataclasses.replace(english, trained_languages=codes) for codes in trained]
+    names = {status for group in direction_groups(results) for status in group.statuses}
+    assert not [name for name in names if re.search("unseen.*zero-shot", name)], names
+    assert any(re.search("zero-shot, .*unseen", name) for name in names)
 
 
 def test_unseen_languages_are_named_in_few_groups_only(grown):

@@ -300,9 +300,14 @@ def test_files_are_looked_for_in_folders_of_pairs_that_exist(tmp_path, monkeypat
     for pattern, expected in (
         ("{pair}/train.{language}", {"de-en/train.de", "de-en/train.en"}),
         ("none/{pair}/train.{language}", set()),
+        ("}}/{pair}/train.{language}", None),
     ):
         patterns = {"train": [f"{tmp_path}/{pattern}"]}
         looked.clear()
+        if expected is None:
+            (tmp_path / "}").symlink_to(tmp_path)
+            assert PatternFiles("made", patterns, ("en", "de")).directions("train")
+            continue
         with contextlib.nullcontext() if expected else pytest.raises(UserError, match="no files"):
             corpus = PatternFiles("made", patterns, ("en", "de", "fr", "cs"))
             assert corpus.directions("train") == (("en", "de"), ("de", "en"))

@@ -33,7 +33,7 @@ def _model(supervised=None) -> EvaluatedModel:
 
 def test_a_list_a_mixture_and_a_file_name_directions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("pairs.txt").write_text("de-fr  # two\nfr-de\n\n# none\nde-fr, en-de\n")
+    Path("pairs.txt").write_text("\ufeffde-fr  # two\nfr-de\n\n# none\nde-fr, en-de\n", "utf-8")
     expected = (("de", "fr"), ("fr", "de"), ("en", "de"))
     assert _read("pairs.txt") == expected == _read("de-fr,fr-de,deu-fra,en-de")
     assert _read("flores_finetune_25") == fine_tuning_directions(25)

@@ -422,6 +422,10 @@ def test_a_class_without_its_keyword_and_an_edit_without_a_plan_are_named(monkey
     with pytest.raises(UserError, match="your own needs --module_import$"):
         load_config([], ["Model.methods=('own',)"])
     assert derived
+    mine = type("Mine", (unnamed,), {"__module__": "mine"})
+    with pytest.raises(UserError, match="write class Mine.Bottlenecks, name='own'. in mine$"):
+        load_config([], ["Model.methods=('own',)"])
+    assert mine
     monkeypatch.setattr(unnamed, "name", "own", raising=False)
     monkeypatch.setattr(unnamed, "edit", lambda self, plan, config: None)
     with pytest.raises(UserError, match="^Bottlenecks.edit returned None; return the plan$"):

@@ -221,6 +221,8 @@ def test_a_run_that_freezes_its_tables_is_refused(model, frozen, message, tmp_pa
     with pytest.raises(UserError, match=f"^{tmp_path}/run: {message}") as refused:
         add_language(run, tmp_path / "new", grown())
     assert not (tmp_path / "new").exists()
+    with pytest.raises(UserError, match="(merge --|--initialize_)step=0"):
+        add_language(run, tmp_path / "new", grown(), step=0)
     flags = [flag.replace('"', "") for flag in re.findall(r"--gin\.(\S+)", str(refused.value))]
     config = load_config([str(run / "config.gin")], flags)
     trains = dataclasses.replace(config.model, lora_rank=0)  # LoRA is merged

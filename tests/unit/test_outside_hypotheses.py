@@ -74,6 +74,8 @@ def test_files_are_scored_as_an_evaluation(folder, tmp_path, monkeypatch, capsys
     assert all(checksum in (output / name).read_text() for name in ("report.html", "table.md"))
     with pytest.raises(UserError, match=r"\(the labels of --trained_on would be lost\); choose"):
         _run(monkeypatch, *flags, "--name", GPT)
+    with pytest.raises(UserError, match=r"\(the directions of --trained_on\); choose"):
+        _run(monkeypatch, *flags, "--name", GPT, "--trained_on", "fr-de")
     (folder / "de-fr.txt").write_text("x\n" * LIMIT)
     with pytest.raises(UserError, match=r"with other settings \(hypotheses\).*--overwrite"):
         _run(monkeypatch, *flags, "--name", GPT, "--trained_on", "de-fr")

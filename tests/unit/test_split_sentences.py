@@ -133,11 +133,19 @@ def test_no_two_sentences_are_sampled_with_one_seed(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("split", "context", "names_flag"),
-    [(False, None, True), (True, None, False), (False, 0, False)],
+    ("changed", "names_flag"),
+    [
+        ({}, True),
+        ({"num_processes": 1}, True),
+        ({"split_sentences": True}, False),
+        ({"context": 0}, False),
+        ({"num_processes": 2}, False),
+        ({"runner": "beam"}, False),
+    ],
 )
-def test_truncated_lines_name_the_flag_if_it_applies(run, capsys, split, context, names_flag):
-    flags = argparse.Namespace(split_sentences=split, context=context)
+def test_truncated_lines_name_the_flag_if_it_applies(run, capsys, changed, names_flag):
+    plain = {"split_sentences": False, "context": None, "num_processes": None, "runner": ""}
+    flags = argparse.Namespace(**plain | changed)
     job = SentenceJob.create(Translator.load(run))
     line_events.report_events({}, line_events.LineEvents(truncated=[5]), job, flags)
     (line,) = capsys.readouterr().err.splitlines()

@@ -93,7 +93,7 @@ def test_order_blank_and_truncated_lines():
         [vocabulary().decode(cut)], source="en", target="de"
     )
     assert_alike([actual[5]], [dataclasses.replace(single, truncated=True)])
-    with pytest.warns(UserWarning, match="1 line .* tokens with tags truncated; translate_text"):
+    with pytest.warns(UserWarning, match="1 line .* tokens with tags truncated; split them, as"):
         texts = made_translator().translate(lines, source="en", target="de")
     assert texts == [translation.text for translation in actual]
     for line, translation in zip(lines, actual, strict=True):
