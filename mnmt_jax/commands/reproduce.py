@@ -105,6 +105,7 @@ def main() -> None:
         if done := finished_steps(plan.workflow.steps, output):
             print(f"{len(done)} of {len(plan.workflow.steps)} steps are done in {output}.")
         return
+    scale.claim(output)
     check_scores(plan, output)
     run_steps(
         plan.workflow.steps,

@@ -71,6 +71,11 @@ class CTranslate2Job(SentenceJob):
         """
         _check_decode(job)
         vocabulary = job.pretrained.vocabulary
+        if vocabulary.additions or vocabulary.copies:
+            raise UserError(
+                "CTranslate2's vocabularies have neither pieces of one language nor copies; leave "
+                "out --engine=ctranslate2"
+            )
         config = dataclasses.replace(job.pretrained.config, decode=job.decode)
         params = merge_lora(job.pretrained.inference_model.params)
         with tempfile.TemporaryDirectory() as folder:

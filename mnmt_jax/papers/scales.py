@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
+
+from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import write_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,21 @@ class Scale:
     analyse: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     miniature: bool = False
     notice: str = ""
+
+    def claim(self, output: Path) -> None:
+        """Record the scale of an output folder, whose steps have the same names at every scale.
+
+        Raises:
+            UserError: if the folder is that of another scale.
+        """
+        record = output / "scale"
+        if record.is_file() and (other := record.read_text(encoding="utf-8").strip()) != self.name:
+            raise UserError(
+                f"--output={output}: has results of --scale={other}; choose another folder for "
+                f"--scale={self.name}"
+            )
+        output.mkdir(parents=True, exist_ok=True)
+        write_text(record, f"{self.name}\n")
 
 
 TINY_SIZES = {"embed": 16, "heads": 2, "mlp": 32}

@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mnmt_jax.errors import warn
 from mnmt_jax.papers.analyses import Analysis, analyses
+from mnmt_jax.papers.cells import COMPARED_METRICS
 from mnmt_jax.papers.counts import counted_splits
+from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.scales import Scale
 from mnmt_jax.papers.selection import parse_hypotheses, select_rows
-from mnmt_jax.papers.tables import Paper, Table, load_papers
+from mnmt_jax.papers.tables import Paper, Row, Table, load_papers
 from mnmt_jax.papers.trials import Trial, trials
 from mnmt_jax.papers.workflow import Workflow
 
@@ -65,10 +68,12 @@ def plan_table(
     """
     paper, folders = load_papers()[table.paper], parse_hypotheses(table, hypotheses)
     folder = None if scale.miniature else data
+    chosen = select_rows(paper, table, rows, folders)
+    _warn_of_missing_references(paper, table, chosen)
     selected = trials(
         paper,
         table,
-        select_rows(paper, table, rows, folders),
+        chosen,
         seeds or (_tiny_seeds(table) if scale.miniature else None),
         folder,
         folders,
@@ -81,6 +86,37 @@ def plan_table(
         targets += workflow.add_analysis(analysis)
     targets += [workflow.add_count(mixture, splits) for mixture, splits in counts.items()]
     return TablePlan(paper, table, selected, analysed, counts, workflow, tuple(targets))
+
+
+def _warn_of_missing_references(paper: Paper, table: Table, rows: Sequence[Row]) -> None:
+    """Warn of rows whose columns of changes stay empty without another row."""
+    for row in rows:
+        reference = _reference(paper, table, row)
+        if reference and reference.name not in {chosen.name for chosen in rows}:
+            number = table.rows.index(reference) + 1
+            warn(
+                f"{table.full_name}: row '{row.name}' is compared with row {number} "
+                f"('{reference.name}'); add {number} to --rows, or its changes stay empty"
+            )
+
+
+def _reference(paper: Paper, table: Table, row: Row) -> Row | None:
+    """Return the row that columns of a row compare with; None if there is none.
+
+    A change is that of the same model by other settings of the search.
+    """
+    metrics = {column.metric for column in table.columns if column.key in row.published}
+    if metrics.intersection(COMPARED_METRICS):
+        other = row.facts.get("compared_with", "")
+        return next((one for one in table.rows if one.name == other), None)
+    if "bleu_change" not in metrics:
+        return None
+    runs = {one.run_name for one in experiments(paper, table, row).values()}
+    for other_row in table.rows:
+        for one in experiments(paper, table, other_row).values():
+            if one.run_name in runs and not one.decode:
+                return other_row
+    return None
 
 
 def _tiny_seeds(table: Table) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, choose_directions, find_corpus
-from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
+from mnmt_jax.evaluation.evaluated_model import EvaluatedModel, _warn_of_untrained_reverse
 from mnmt_jax.papers.experiments import corpus_settings
 from mnmt_jax.papers.tables import load_papers
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, fine_tuning_directions
@@ -98,3 +99,22 @@ def test_rows_of_the_registers_table_4_evaluate_its_directions(count):
     assert flag == "--directions"
     directions = read_directions(flag, value, MITRE_LANGUAGES)
     assert directions == fine_tuning_directions(count) and len(directions) == count
+
+
+@pytest.mark.parametrize(
+    ("codes", "pivot"), [("de en", None), ("deu eng", None), ("deu eng", "en")]
+)
+def test_directions_of_a_search_are_compared_in_any_form_of_codes(codes, pivot, capsys):
+    job = SimpleNamespace(
+        decode=SimpleNamespace(utility="backward"),
+        pivot=pivot,
+        pivot_prompt=False,
+        pretrained=SimpleNamespace(languages=("de", "en", "fr")),
+    )
+    trained = frozenset({("de", "en"), ("en", "de")})
+    source, target = codes.split()
+    _warn_of_untrained_reverse(job, trained, [(source, target), (target, source)])
+    assert not capsys.readouterr().err
+    _warn_of_untrained_reverse(job, trained, [(source, "fra")])
+    expected = "fr-en, which" if pivot else "fr-de, which"
+    assert expected in capsys.readouterr().err

@@ -262,6 +262,19 @@ def test_a_row_of_a_table_is_filled(folder, benchmark, tmp_path):
     assert made.evaluations[GPT, ""][0].result.directions[0].exact_match == 100
 
 
+def test_files_of_a_row_with_a_pivot_have_no_flags_of_a_search(folder):
+    table, name = find_table("position_disentangling/table1"), "PIV-M (small)"
+    hypotheses = parse_hypotheses(table, [f"{name}={folder}"])
+    number = str([row.name for row in table.rows].index(name) + 1)
+    paper = load_papers()["position_disentangling"]
+    rows = select_rows(paper, table, number, hypotheses)
+    plan = Workflow(paper, FULL)
+    for trial in trials(paper, table, rows, 1, None, hypotheses):
+        plan.add(trial)
+    commands = [" ".join(step.command) for step in plan.steps]
+    assert commands and not [command for command in commands if "--pivot" in command]
+
+
 def test_changed_translations_are_scored_anew(folder):
     table, paper = find_table("registers/table3"), load_papers()["registers"]
     rows = [row for row in table.rows if row.name == GPT]

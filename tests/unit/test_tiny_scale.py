@@ -83,6 +83,21 @@ def _best_by_validation(paper) -> set[str]:
     }
 
 
+def test_a_folder_is_of_one_scale(tmp_path):
+    TINY.claim(tmp_path / "out")
+    TINY.claim(tmp_path / "out")
+    with pytest.raises(UserError, match="out: has results of --scale=tiny; choose another folder"):
+        FULL.claim(tmp_path / "out")
+
+
+@pytest.mark.parametrize(("rows", "warned"), [("2", True), ("1,2", False), (None, False)])
+def test_rows_without_the_row_they_are_compared_with_are_warned_of(rows, warned, tmp_path, capsys):
+    table = find_table("language_layers/table8")
+    plan_table(table, TINY, rows=rows, seeds=1, data=tmp_path, hypotheses=(), metrics={})
+    text = "is compared with row 1 ('FCLL'); add 1 to --rows, or its changes stay empty"
+    assert (text in capsys.readouterr().err) == warned
+
+
 def test_corpora_whose_models_are_chosen_by_validation_have_its_text(tmp_path):
     names = set().union(*map(_best_by_validation, PAPERS.values()))
     assert {"iwslt17", "ted30", "wmt14"} <= names and "newscrawl" not in names
