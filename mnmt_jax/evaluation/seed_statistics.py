@@ -257,7 +257,9 @@ def _name_stem(name: str) -> str:
 
 
 def _seed(result: RunResult) -> int | None:
-    """Return the seed of the training; None if its configuration is unknown."""
+    """Return the seed of the training; None if its configuration is unknown, as of an import."""
+    if not result.config.get("data", {}).get("cache", "unknown"):
+        return None
     seed = result.config.get("train", {}).get("seed")
     return None if seed is None else int(seed)
 

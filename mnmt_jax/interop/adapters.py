@@ -36,6 +36,7 @@ from mnmt_jax.files.typed_fields import TypedFields, prefix_errors, short_repr
 from mnmt_jax.interop.safetensors import read_safetensors, write_safetensors
 from mnmt_jax.model.lora import is_lora, merge_lora, split_lora
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import check_parameters, load_params
@@ -82,6 +83,11 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
         raise UserError(
             f"{run.location}: more than its LoRA was trained (Optimizer.frozen="
             f"{config.optimizer.frozen!r}), so LoRA alone is not the model; use merge"
+        )
+    if players := Trainable.from_config(config.model, config.optimizer).player_patterns:
+        raise UserError(
+            f"{run.location}: more than its LoRA was trained ({', '.join(players)}, by a method), "
+            "so LoRA alone is not the model; use merge"
         )
     params, restored_step = load_params(run, step)
     check_parameters(run, config.model, Vocabulary.load(run.vocabulary).size, params)

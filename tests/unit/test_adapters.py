@@ -19,6 +19,7 @@ from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.safetensors import read_safetensors
+from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.new_run import write_run
@@ -209,6 +210,10 @@ def test_runs_without_lora_are_refused(runs, tmp_path):
         refuse("no such file", action, tmp_path / "nothing", out, absent=out)
     make_run(tmp_path / "more", LORA, frozen=("embedding",))
     refuse("more than its LoRA was trained", save_adapter, tmp_path / "more", out, absent=out)
+    critic = Model("encoder_decoder", (1, 1), embed=16, mlp=24, heads=2, methods=(TPDM(layer=1),))
+    make_run(tmp_path / "critic", dataclasses.replace(critic, lora_rank=2))
+    message = "critic: more than its LoRA was trained .critic"
+    refuse(message, save_adapter, tmp_path / "critic", out, absent=out)
     merge_adapter(tmp_path / "more", out)
     with pytest.raises(UserError, match="already exists"):
         merge_adapter(tmp_path / "more", out)

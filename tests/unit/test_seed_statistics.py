@@ -110,6 +110,13 @@ def test_runs_with_different_seeds_are_one_system():
         group_by_seed([seed_result("base_1", 1), seed_result("again", 1)])
 
 
+def test_imported_models_are_systems_of_their_own():
+    """Their configuration has the default seed, which says nothing about their training."""
+    results = [with_cache(seed_result(name, 1), "") for name in ("released_1", "released_2")]
+    groups = group_by_seed([*results, seed_result("base_1", 1), seed_result("base_2", 2)])
+    assert [*groups] == ["released_1", "released_2", "base"]
+
+
 def with_cache(result, path):
     config = {**result.config, "data": {"cache": path, "shards": 4}}
     return dataclasses.replace(result, config=config)
