@@ -33,9 +33,12 @@ class Method(CheckedFields, ModelHooks, TrainingHooks, SourceRunHooks, Vocabular
     Attributes:
         name: name that selects the method.
         registered: all methods that were imported, by name.
+        inert_fields: names of the fields that change neither the parameters nor what a trained
+            model computes with them, such as a dropout rate.
     """
 
     name: ClassVar[str]
+    inert_fields: ClassVar[tuple[str, ...]] = ()
     registered: ClassVar[dict[str, type[Method]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", **rest: Any) -> None:

@@ -27,6 +27,7 @@ from mnmt_jax.config.sections import Config, Model
 from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.method import as_facts
+from mnmt_jax.design.method_registry import get_method
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_output, new_folder
 from mnmt_jax.files.json_objects import parse_json, read_object
@@ -256,13 +257,29 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
     if config.model.lora_rank:
         raise UserError(f"{run.location}: has LoRA already; name the run it started from")
     structure = json.loads(json.dumps(_structure(config.model)))
+    settings = _settings(structure)
     differing = [
-        f"Model.{name} is {structure.get(name)!r}, the adapter's {short_repr(value)}"
-        for name, value in migrate_facts(facts["model"], structure).items()
-        if structure.get(name) != value
+        f"{name} is {settings.get(name)!r}, the adapter's {short_repr(value)}"
+        for name, value in _settings(migrate_facts(facts["model"], structure)).items()
+        if settings.get(name) != value
     ]
     if differing:
         raise UserError(f"{run.location}: another model: {'; '.join(differing)}")
+
+
+def _settings(structure: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a model and its methods by gin key, without inert ones of methods."""
+    methods = structure["methods"]
+    settings = {f"Model.{name}": value for name, value in structure.items() if name != "methods"}
+    settings["Model.methods"] = [method["name"] for method in methods]
+    for method in methods:
+        kind = get_method(method["name"])
+        settings |= {
+            f"{kind.__name__}.{field}": value
+            for field, value in method.items()
+            if field not in ("name", *kind.inert_fields)
+        }
+    return settings
 
 
 def _model_with_lora(model: Model, facts: Mapping[str, Any], directory: Path) -> Model:

@@ -32,6 +32,8 @@ class Adaption(Method, name="adaption"):
     mlp: Width = 2048
     dropout: Rate = 0.1
 
+    inert_fields = ("dropout",)
+
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Return the plan with the two modules.
 

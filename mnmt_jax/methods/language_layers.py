@@ -70,6 +70,7 @@ class LanguageLayers(Method, name="language_layers"):
 
     languages_field = "languages"
     code_fields = ("without", "frozen")
+    inert_fields = ("dropout", "routing", "frozen", "frozen_scales")
 
     def edit(self, plan: Plan, config: Model) -> Plan:
         """Return the plan with the branches.

@@ -19,6 +19,7 @@ from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.adapters import load_adapter, merge_adapter, save_adapter
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.safetensors import read_safetensors
+from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
@@ -200,6 +201,22 @@ def test_another_base_is_refused(runs, tmp_path):
            absent=out)  # fmt: skip
     load = load_adapter, folder / "tuned", folder / "adapter", out
     refuse("has LoRA already", *load, absent=out)
+
+
+def test_a_base_with_other_settings_of_a_method(tmp_path):
+    """A rate of dropout is no other model; a width is, and is named."""
+    methods = [(Adaption(24, 0.1),), (Adaption(24, 0.3),), (Adaption(32, 0.1),)]
+    base, tuned, other = [
+        Model("two_stage", (1, 1), embed=16, mlp=24, heads=2, methods=chosen) for chosen in methods
+    ]
+    make_run(tmp_path / "base", base)
+    make_run(tmp_path / "tuned", dataclasses.replace(tuned, lora_rank=2))
+    make_run(tmp_path / "other", other)
+    save_adapter(tmp_path / "tuned", tmp_path / "adapter")
+    load_adapter(tmp_path / "base", tmp_path / "adapter", tmp_path / "again")
+    load = load_adapter, tmp_path / "other", tmp_path / "adapter", tmp_path / "out"
+    message = r"another model: Adaption.mlp is 32, the adapter's 24$"
+    refuse(message, *load, absent=tmp_path / "out")
 
 
 def test_runs_without_lora_are_refused(runs, tmp_path):

@@ -11,12 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mnmt_jax.config.sections import Optimizer
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import param_axes_of
+from mnmt_jax.errors import UserError
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.lora import is_lora, merge_lora, split_lora
 from mnmt_jax.model.modules import Projection
 from mnmt_jax.model.network import build_model
+from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.runs.fingerprint import param_path
 from tests.made_params import assert_same, read_all
 from tests.random_params import random_params
@@ -107,6 +112,16 @@ def test_patterns_select_the_projections(patterns, carrying, remat):
     assert actual == carrying
     layers = {n.split("/")[0] for n in names_of(params) if is_lora(n)}
     assert "layer_1" in layers and ("layer_0" in layers or "attention/out" not in carrying)
+
+
+def test_patterns_of_projections_without_lora_are_refused():
+    methods = (LanguageLayers(languages=("en", "de"), mlp=8),)
+    for patterns in (("first",), ("query", "first")):
+        config = config_of("encoder_decoder", methods=methods, lora_rank=2, lora=patterns)
+        shapes = parameter_shapes(config, VOCAB)
+        message = "'first' selects only projections without LoRA, such as those of language layers"
+        with pytest.raises(UserError, match=message):
+            Trainable.from_config(config, Optimizer()).split(shapes)
 
 
 def test_a_projection_by_hand():
