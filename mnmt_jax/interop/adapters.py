@@ -269,8 +269,10 @@ def _check_structure(run: RunDirectory, config: Config, facts: Mapping[str, Any]
 
 def _settings(structure: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a model and its methods by gin key, without inert ones of methods."""
+    settings = {f"Model.{name}": value for name, value in structure.items()}
     methods = structure["methods"]
-    settings = {f"Model.{name}": value for name, value in structure.items() if name != "methods"}
+    if not isinstance(methods, list) or not all(map(_is_method, methods)):
+        return settings
     settings["Model.methods"] = [method["name"] for method in methods]
     for method in methods:
         kind = get_method(method["name"])
@@ -280,6 +282,10 @@ def _settings(structure: Mapping[str, Any]) -> dict[str, Any]:
             if field not in ("name", *kind.inert_fields)
         }
     return settings
+
+
+def _is_method(facts: Any) -> bool:
+    return isinstance(facts, dict) and isinstance(facts.get("name"), str)
 
 
 def _model_with_lora(model: Model, facts: Mapping[str, Any], directory: Path) -> Model:
