@@ -119,13 +119,16 @@ _POSITIONS = {
     ),
 }
 
-_POSITIONS_ON_PROSE = Experiment(
-    title="Position disentangling on a manual's prose",
-    task="libreoffice_help",
-    run="libreoffice_help",
-    vocabularies={
+_PROSE: dict[str, Any] = {
+    "task": "libreoffice_help",
+    "run": "libreoffice_help",
+    "vocabularies": {
         "vocabulary": ("--mixture=libreoffice_help", "--vocab_size=8000", *_PUBLISHED_VOCABULARY)
     },
+}
+_POSITIONS_ON_PROSE = Experiment(
+    **_PROSE,
+    title="Position disentangling on a manual's prose",
     caches={"cache": Cache(("--mixture=libreoffice_help",))},
     bindings=(
         *_SCALED,
@@ -233,12 +236,8 @@ def _transfer() -> dict[str, Arm]:
 
 _TEXT: dict[str, Any] = {"cache": "cache_text", "steps": 4000, "grid": (("Model.dropout=0.1",),)}
 _GRAFT = Experiment(
+    **_PROSE,
     title="Grafting on a manual's prose",
-    task="libreoffice_help",
-    run="libreoffice_help",
-    vocabularies={
-        "vocabulary": ("--mixture=libreoffice_help", "--vocab_size=8000", *_PUBLISHED_VOCABULARY)
-    },
     caches={
         "cache_text": Cache(("--mixture=libreoffice_help", "--monolingual")),
         "cache_1": Cache(("--mixture=libreoffice_help", "--share=0.01")),

@@ -35,7 +35,7 @@ status=0
 cores=$(getconf _NPROCESSORS_ONLN)
 processes=$((cores < 4 ? cores + 1 : 4))
 # In the order of tests/longest_first.py: test files that take long must not start last.
-LD_PRELOAD=$preload $bin/python -m pytest --numprocesses "$processes" --dist loadfile --no-loadscope-reorder "$@" ||
-    status=$?
+LD_PRELOAD=$preload $bin/python -m pytest --numprocesses "$processes" --dist loadfile \
+    --no-loadscope-reorder "$@" || status=$?
 wait "$types" || { echo "error: mypy failed; its errors are above" >&2 && status=1; }
 exit "$status"

@@ -201,15 +201,15 @@ def main() -> None:
             if runner
             else ResumableOutput(flags.output, made_by, job.window_size, share)
         )
-        marked = _translate_to_file(job, lines, partial, flags.output, write)
-        if marked is None:
+        events = _translate_to_file(job, lines, partial, flags.output, write)
+        if events is None:
             return
     else:
         with open_output(flags.output) as file, _progress() as report:
             pairs = job.in_order(lines, report=report)
             records = (make_record(*pair) for pair in pairs)
-            marked = write(records, file)
-    report_events(bad, marked, job, flags)
+            events = write(records, file)
+    report_events(bad, events, job, flags)
 
 
 def _match_languages(flags: argparse.Namespace, languages: Sequence[str]) -> None:
@@ -312,7 +312,7 @@ def _translate_to_file(
     """Translate into a file, resuming where the same command was stopped.
 
     Returns:
-        The events, as `_write`; None if another process writes the output.
+        The events, as `write` returns them; None if another process writes the output.
     """
     with partial as unfinished:
         with _progress() as report:
@@ -320,9 +320,9 @@ def _translate_to_file(
         if not unfinished.is_last():
             return None
         with open_output(output) as file:
-            marked = write(unfinished.records(), file)
+            events = write(unfinished.records(), file)
         unfinished.remove()
-    return marked
+    return events
 
 
 def _writer(flags: argparse.Namespace, languages: Sequence[str]) -> Writer:
@@ -330,15 +330,15 @@ def _writer(flags: argparse.Namespace, languages: Sequence[str]) -> Writer:
     check = _make_check(flags, languages) if flags.checks else lambda record: {}
 
     def write(records: Iterable[Mapping[str, Any]], file: IO[str]) -> LineEvents:
-        marked = LineEvents()
+        events = LineEvents()
         for record in records:
             text = record["translation"]
             print(
                 format_record({**record, **check(record)}) if flags.format == "jsonl" else text,
                 file=file,
             )
-            marked.add(record)
-        return marked
+            events.add(record)
+        return events
 
     return write
 

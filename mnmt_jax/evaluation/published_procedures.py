@@ -26,7 +26,7 @@ from mnmt_jax.evaluation.metrics import missing_tokenizer_note
 from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.evaluation.published_averages import TABLES
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_model_note
-from mnmt_jax.vocabulary.language_codes import canonical_code_or_input, find_code
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
@@ -110,10 +110,6 @@ class Procedure:
         )
         return "; ".join([*remarks, f"values of exactly zero {zeros}"])
 
-    def code(self, language: str) -> str:
-        """Return the benchmark's code of a language, the code itself if it has none."""
-        return find_code(language, self.languages) or language
-
     def table(self, metric: str, values: Mapping[Direction, float]) -> dict[str, dict[str, Any]]:
         """Average a metric as the paper's tables do; return JSON-serialisable averages by label.
 
@@ -121,8 +117,8 @@ class Procedure:
             metric: key in the result of `PaperScorer.scores`.
             values: the metric by direction, in codes of any form.
         """
-        known = {(self.code(s), self.code(t)): value for (s, t), value in values.items()}
-        table = TABLES[self.name](known, self.measured_languages.get(metric))
+        canonical = {_canonical(direction): value for direction, value in values.items()}
+        table = TABLES[self.name](canonical, self.measured_languages.get(metric))
         return {label: dataclasses.asdict(average) for label, average in table.items()}
 
 
@@ -187,6 +183,12 @@ def choose_procedure(name: str, languages: Sequence[str]) -> Procedure:
     )
 
 
+def _canonical(direction: Direction) -> Direction:
+    """Return a direction in the codes of the procedures, which are canonical."""
+    source, target = map(canonical_code_or_input, direction)
+    return source, target
+
+
 @dataclasses.dataclass(frozen=True)
 class PaperTexts:
     """Texts of one direction, prepared as in the published scripts.
@@ -231,6 +233,7 @@ class PaperScorer:
     ) -> PaperTexts:
         """Select the sentence pairs of a direction, pass them through SentencePiece, detokenize."""
         prepared = PaperTexts([], [], [])
+        source_lang, target_lang = _canonical(direction)
         for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):
             encode = self._vocabulary.encode
             pieces = [encode(*side) for side in zip((source, reference), direction, strict=True)]
@@ -238,7 +241,6 @@ class PaperScorer:
             longest = self.procedure.max_length
             if longest and max(len(pieces[0]) + 2, len(pieces[1]) + 1) > longest:
                 continue
-            source_lang, target_lang = map(self.procedure.code, direction)
             prepared.sources.append(self._detokenize(self._join_pieces(pieces[0]), source_lang))
             output = _UNKNOWN_MARK.sub("<unk>", hypothesis)
             prepared.hypotheses.append(self._detokenize(output, target_lang))
@@ -282,7 +284,7 @@ class PaperScorer:
         """Return why BLEU is left out for a direction; "" if it is computed."""
         if self.procedure.spbleu:
             return "" if self._tokenizer is not None else missing_model_note()
-        target = self.procedure.code(direction[1])
+        _, target = _canonical(direction)
         if self.procedure.tokenize and target not in _SACREBLEU_TOKENIZED:
             return ""
         return missing_tokenizer_note(get_language(target).sacrebleu_tokenizer)
@@ -303,7 +305,7 @@ class PaperScorer:
             direction: source and target.
             texts: result of `texts`.
         """
-        target = self.procedure.code(direction[1])
+        _, target = _canonical(direction)
         hypotheses, references = texts.hypotheses, texts.references
         bleu = BLEU(tokenize=get_language(target).sacrebleu_tokenizer, force=True)
         if (

@@ -81,14 +81,13 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
     check_output(directory)
     run, config = _open_lora_run(run_dir)
     if config.optimizer.frozen:
+        reason = f"Optimizer.frozen={config.optimizer.frozen!r}"
+    else:
+        reason = ", ".join(Trainable.from_config(config.model, config.optimizer).player_patterns)
+    if reason:
         raise UserError(
-            f"{run.location}: more than its LoRA was trained (Optimizer.frozen="
-            f"{config.optimizer.frozen!r}), so LoRA alone is not the model; use merge"
-        )
-    if players := Trainable.from_config(config.model, config.optimizer).player_patterns:
-        raise UserError(
-            f"{run.location}: more than its LoRA was trained ({', '.join(players)}, by a method), "
-            "so LoRA alone is not the model; use merge"
+            f"{run.location}: more than its LoRA was trained ({reason}), so LoRA alone is not the "
+            "model; use merge"
         )
     params, restored_step = load_params(run, step)
     check_parameters(run, config.model, Vocabulary.load(run.vocabulary).size, params)

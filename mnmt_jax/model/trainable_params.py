@@ -20,7 +20,7 @@ from flax import traverse_util
 from mnmt_jax.config.sections import Model, Optimizer
 from mnmt_jax.design.method_hooks import Rows
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.lora import LORA_A, is_lora
+from mnmt_jax.model.lora import is_lora
 from mnmt_jax.model.param_patterns import check_patterns, matches
 
 
@@ -146,7 +146,7 @@ class Trainable:
             name.removesuffix("/kernel") for name in base_params if name.endswith("/kernel")
         ]
         check_patterns("Model.lora", self.lora, projections)
-        carrying = [name.removesuffix(f"/{LORA_A}") for name in names if is_lora(name)]
+        carrying = {name.rpartition("/")[0] for name in names if is_lora(name)}
         for pattern in self.lora:
             if not any(matches(pattern, projection) for projection in carrying):
                 raise UserError(

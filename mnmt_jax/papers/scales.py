@@ -9,6 +9,8 @@ from pathlib import Path
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import write_text
 
+_RECORD = "scale"  # file in an output folder
+
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
@@ -40,20 +42,23 @@ class Scale:
     miniature: bool = False
     notice: str = ""
 
-    def claim(self, output: Path) -> None:
-        """Record the scale of an output folder, whose steps have the same names at every scale.
+    def check_folder(self, output: Path) -> None:
+        """Check that an output folder is not of another scale, whose steps have the same names.
 
         Raises:
             UserError: if the folder is that of another scale.
         """
-        record = output / "scale"
+        record = output / _RECORD
         if record.is_file() and (other := record.read_text(encoding="utf-8").strip()) != self.name:
             raise UserError(
                 f"--output={output}: has results of --scale={other}; choose another folder for "
                 f"--scale={self.name}"
             )
+
+    def record(self, output: Path) -> None:
+        """Record in an output folder that its steps are of this scale."""
         output.mkdir(parents=True, exist_ok=True)
-        write_text(record, f"{self.name}\n")
+        write_text(output / _RECORD, f"{self.name}\n")
 
 
 TINY_SIZES = {"embed": 16, "heads": 2, "mlp": 32}

@@ -69,7 +69,8 @@ def plan_table(
     paper, folders = load_papers()[table.paper], parse_hypotheses(table, hypotheses)
     folder = None if scale.miniature else data
     chosen = select_rows(paper, table, rows, folders)
-    _warn_of_missing_references(paper, table, chosen)
+    if rows:  # without, every row that can be run is there
+        _warn_of_missing_references(paper, table, chosen)
     selected = trials(
         paper,
         table,
@@ -103,7 +104,8 @@ def _warn_of_missing_references(paper: Paper, table: Table, rows: Sequence[Row])
 def _reference(paper: Paper, table: Table, row: Row) -> Row | None:
     """Return the row that columns of a row compare with; None if there is none.
 
-    A change is that of the same model by other settings of the search.
+    `Reproduction` reads its evaluations. A change is that of the same model by other settings of
+    the search.
     """
     metrics = {column.metric for column in table.columns if column.key in row.published}
     if metrics.intersection(COMPARED_METRICS):

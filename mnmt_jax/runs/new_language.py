@@ -172,9 +172,8 @@ def _check_trains(
     setting = find_freezing_setting(table, config.model, config.optimizer)
     if setting is None:
         return
-    initialize_step, step_flag = (
-        ("", "") if step is None else (f" --initialize_step={step}", f" --step={step}")
-    )
+    initialize_step = "" if step is None else f" --initialize_step={step}"
+    step_flag = "" if step is None else f" --step={step}"
     flags = " ".join('--gin.{}="{}"'.format(*item.split("=", 1)) for item in setting.bindings)
     remedy = (
         f"copy the run without this setting (mnmt train --gin_file={run.location}/config.gin "

@@ -16,6 +16,7 @@ from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.interop.t5x_checkpoint import write_run_beside
 from mnmt_jax.methods.adaption import Adaption
+from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
@@ -27,8 +28,13 @@ from tests.unit import made_text
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    config = make_config("two_stage_trigger", model={"methods": (Adaption(8),)})
-    folder = RunDirectory(tmp_path_factory.mktemp("run"))
+    methods = (Adaption(8),)
+    return made_run(tmp_path_factory.mktemp("run"), "two_stage_trigger", methods)
+
+
+def made_run(path, layout, methods):
+    """Write a run with random parameters; return its path."""
+    config, folder = make_config(layout, model={"methods": methods}), RunDirectory(path)
     model = build_model(config.model, made_text.vocabulary().size)
     params = random_params(model)
     write_params(folder.path, jax.tree.map(lambda p: LazyArray.of(np.asarray(p)), params))
@@ -53,6 +59,21 @@ def test_a_run_round_trips_through_t5x(run, exported, tmp_path):
         (actual, step), (expected, _) = load_params(back.path), load_params(run)
         assert step == 0 and len(jax.tree.leaves(expected)) > 30
         jax.tree.map(np.testing.assert_array_equal, actual, expected)
+
+
+def test_methods_take_the_languages_of_the_vocabulary(tmp_path):
+    """As t5x trains them: it writes the configuration that gin gave."""
+    methods = (LanguageLayers(languages=made_text.LANGUAGES, mlp=8),)
+    made_run(tmp_path / "run", "encoder_decoder", methods)
+    export_checkpoint("t5x", tmp_path / "run", tmp_path / "t5x")
+    exported = RunDirectory(tmp_path / "t5x" / "mnmt_jax")
+    config = exported.config()
+    unbound = (dataclasses.replace(methods[0], languages=()),)
+    model = dataclasses.replace(config.model, methods=unbound)
+    exported.config_file.unlink()
+    save_config(dataclasses.replace(config, model=model), exported.config_file)
+    import_checkpoint("t5x", tmp_path / "t5x", tmp_path / "back")
+    assert RunDirectory(tmp_path / "back").config() == config
 
 
 def test_the_newest_checkpoint_is_converted(exported, tmp_path):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.errors import UserError
+from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
 from mnmt_jax.interop.fairseq import export_fairseq
 from mnmt_jax.interop.huggingface import export_huggingface
 from mnmt_jax.vocabulary.added_languages import append_pieces
@@ -202,4 +205,8 @@ def test_invalid_arguments_are_refused(tmp_path):
     for export in (export_fairseq, export_huggingface):
         with pytest.raises(UserError, match="text of nl has .* export with --format t5x"):
             export(None, {}, grown(), tmp_path)
+    pretrained = SimpleNamespace(vocabulary=grown(), config=None)
+    job = SimpleNamespace(pretrained=pretrained, decode=Decode(), pivot=None)
+    with pytest.raises(UserError, match="CTranslate2's .* leave out --engine=ctranslate2"):
+        CTranslate2Job.of(job, "float32", 1)
     assert not list(tmp_path.iterdir())

@@ -209,6 +209,11 @@ def test_codes_of_any_form_have_the_same_averages(name):
     assert procedure.table("bleu", renamed) == procedure.table("bleu", scores)
 
 
+def test_regions_of_a_language_are_separate_directions():
+    table = PROCEDURES["iwslt17"].table("bleu", {("it", "pt"): 1.0, ("it", "pt_BR"): 3.0})
+    assert table["zero"] == {"mean": 2.0, "directions": 2}
+
+
 def test_numbers_of_languages_the_scripts_measure():
     measured = {
         (name, metric): len(codes)

@@ -84,10 +84,11 @@ def _best_by_validation(paper) -> set[str]:
 
 
 def test_a_folder_is_of_one_scale(tmp_path):
-    TINY.claim(tmp_path / "out")
-    TINY.claim(tmp_path / "out")
+    FULL.check_folder(tmp_path / "out")
+    TINY.record(tmp_path / "out")
+    TINY.check_folder(tmp_path / "out")
     with pytest.raises(UserError, match="out: has results of --scale=tiny; choose another folder"):
-        FULL.claim(tmp_path / "out")
+        FULL.check_folder(tmp_path / "out")
 
 
 @pytest.mark.parametrize(("rows", "warned"), [("2", True), ("1,2", False), (None, False)])
