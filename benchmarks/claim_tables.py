@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -78,6 +79,53 @@ def _language_layers(title: str, directions: str, pieces: int, **extra_arms: Arm
                 tuned_as="residual_attention",
             ),
             **extra_arms,
+        },
+    )
+
+
+_SQUARE = _language_layers(
+    "Language-specific layers, Square (two partners a language)",
+    "en-de,de-en,de-cs,cs-de,cs-fr,fr-cs,fr-en,en-fr",
+    1500,
+)
+# Table 6: pairs between the other languages added to pairs with English, each one a bridge between
+# two languages that had only English in common. `mnmt corpus` writes the files of BRIDGE_TEXT.
+_BRIDGES = Cache(
+    (
+        f"--parallel={os.environ.get('BRIDGE_TEXT', 'bridge_text')}",
+        "--languages=de,fr,cs",
+        "--splits=train=train",
+        "--name=bridges",
+        "--directions=de-fr,fr-cs,cs-de",
+        "--share=0.2",
+    )
+)
+_TO_AND_FROM_ENGLISH = "en-de,de-en,en-fr,fr-en,en-cs,cs-en"
+_REVERSED_BRIDGES = "fr-de,cs-fr,de-cs"
+
+
+def _bridges(square: Experiment) -> Experiment:
+    """Return the experiment of Qu and Watanabe (2022), Table 6, with the settings of Square."""
+    arms = square.arms
+    decodings = {PLAIN: (f"--directions={_TO_AND_FROM_ENGLISH},{_REVERSED_BRIDGES}",)}
+    baseline = dataclasses.replace(arms["baseline"], decodings=decodings)
+    tuned = dataclasses.replace(baseline, tuned_as="baseline")
+    pairs = "--mixture=cldr_quickstart"
+    return dataclasses.replace(
+        square,
+        title="Language-specific layers, bridges between languages other than English",
+        vocabularies={"vocabulary": (pairs, "--vocab_size=1500", *_PUBLISHED_VOCABULARY)},
+        caches={
+            "cache": Cache((pairs,)),
+            "bridges": _BRIDGES,
+            "with_bridges": Cache((pairs,), also=("bridges",)),
+            "less_with_bridges": Cache((pairs, "--share=0.62"), also=("bridges",)),
+        },
+        arms={
+            "baseline": baseline,
+            "bridges": dataclasses.replace(tuned, cache="with_bridges"),
+            "bridges_less_data": dataclasses.replace(tuned, cache="less_with_bridges"),
+            "sd": dataclasses.replace(tuned, bindings=arms["sd"].bindings),
         },
     )
 
@@ -413,9 +461,6 @@ EXPERIMENTS = {
     "triangle": _language_layers(
         "Language-specific layers, Triangle (strict dependence)", "de-fr,fr-cs,cs-de", 1000
     ),
-    "square": _language_layers(
-        "Language-specific layers, Square (two partners a language)",
-        "en-de,de-en,de-cs,cs-de,cs-fr,fr-cs,fr-en,en-fr",
-        1500,
-    ),
+    "square": _SQUARE,
+    "bridges": _bridges(_SQUARE),
 }
