@@ -9,7 +9,8 @@ from pathlib import Path
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.evaluation.result import RunResult, read_result
 from mnmt_jax.evaluation.timing import Timing, read_timing
-from mnmt_jax.papers.cells import COMPARED_METRICS, Cell, make_cell, timed_cell
+from mnmt_jax.papers.cells import Cell, make_cell, timed_cell
+from mnmt_jax.papers.compared_rows import Key, compared_key
 from mnmt_jax.papers.conditions import Conditions, CountParameters, conditions_of
 from mnmt_jax.papers.experiments import Experiment, data_notes
 from mnmt_jax.papers.intervals import Evaluation, SentenceIntervals
@@ -18,9 +19,6 @@ from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.tables import Column, Row, Table
 from mnmt_jax.papers.trials import Trial, stated_seeds
 from mnmt_jax.vocabulary.languages import Direction
-
-Key = tuple[str, str]
-"""Name of a row, and corpus of its columns."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,12 +108,9 @@ class _Results:
         self.evaluated = [trial for trial in trials if not trial.experiment.benchmark]
         self.experiments = {(trial.row, trial.prefix): trial.experiment for trial in self.evaluated}
         self.evaluations: dict[Key, list[Evaluation]] = {}
-        self._plain: dict[str, list[Evaluation]] = {}  # by run, without changes of decoding
         for trial in self.evaluated:
             evaluation = _read_evaluation(trial.experiment, output / trial.evaluation, output)
             self.evaluations.setdefault((trial.row, trial.prefix), []).append(evaluation)
-            if not trial.experiment.decode:
-                self._plain.setdefault(trial.experiment.run_name, []).append(evaluation)
         self._timings: dict[Key, Timing] = {
             (trial.row, trial.prefix): read_timing(output / trial.evaluation)
             for trial in trials
@@ -127,15 +122,9 @@ class _Results:
         key, published = (row.name, column.corpus), row.published.get(column.key)
         if key in self._timings:
             return timed_cell(column, published, self._timings[key])
-        evaluations, reference = self.evaluations.get(key, []), self._reference(row, column)
-        return make_cell(column, published, evaluations, reference, intervals)
-
-    def _reference(self, row: Row, column: Column) -> Sequence[Evaluation]:
-        """Return what columns of changes, gains and relative times compare with."""
-        if column.metric in COMPARED_METRICS:
-            return self.evaluations.get((row.facts.get("compared_with", ""), column.corpus), [])
-        experiment = self.experiments.get((row.name, column.corpus))
-        return self._plain.get(experiment.run_name, []) if experiment else []
+        compared = compared_key(column, row, self.experiments)
+        before = self.evaluations[compared] if compared else []
+        return make_cell(column, published, self.evaluations.get(key, []), before, intervals)
 
     def notes(self) -> tuple[str, ...]:
         """Return what differs from the paper in data and scoring, and how times vary."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mnmt_jax.errors import warn
 from mnmt_jax.papers.analyses import Analysis, analyses
-from mnmt_jax.papers.cells import COMPARED_METRICS
+from mnmt_jax.papers.compared_rows import compared_key
 from mnmt_jax.papers.counts import counted_splits
 from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.scales import Scale
@@ -91,34 +91,21 @@ def plan_table(
 
 def _warn_of_missing_references(paper: Paper, table: Table, rows: Sequence[Row]) -> None:
     """Warn of rows whose columns of changes stay empty without another row."""
+    planned = {
+        (row.name, corpus): experiment
+        for row in table.rows
+        for corpus, experiment in experiments(paper, table, row).items()
+    }
+    names = [row.name for row in table.rows]
     for row in rows:
-        reference = _reference(paper, table, row)
-        if reference and reference.name not in {chosen.name for chosen in rows}:
-            number = table.rows.index(reference) + 1
+        columns = [column for column in table.columns if column.key in row.published]
+        compared = {compared_key(column, row, planned) for column in columns} - {None}
+        for name in {key[0] for key in compared if key} - {chosen.name for chosen in rows}:
+            number = names.index(name) + 1
             warn(
                 f"{table.full_name}: row '{row.name}' is compared with row {number} "
-                f"('{reference.name}'); add {number} to --rows, or its changes stay empty"
+                f"('{name}'); add {number} to --rows, or its changes stay empty"
             )
-
-
-def _reference(paper: Paper, table: Table, row: Row) -> Row | None:
-    """Return the row that columns of a row compare with; None if there is none.
-
-    `Reproduction` reads its evaluations. A change is that of the same model by other settings of
-    the search.
-    """
-    metrics = {column.metric for column in table.columns if column.key in row.published}
-    if metrics.intersection(COMPARED_METRICS):
-        other = row.facts.get("compared_with", "")
-        return next((one for one in table.rows if one.name == other), None)
-    if "bleu_change" not in metrics:
-        return None
-    runs = {one.run_name for one in experiments(paper, table, row).values()}
-    for other_row in table.rows:
-        for one in experiments(paper, table, other_row).values():
-            if one.run_name in runs and not one.decode:
-                return other_row
-    return None
 
 
 def _tiny_seeds(table: Table) -> int:

@@ -17,6 +17,8 @@ from mnmt_jax.evaluation.seed_statistics import summarize_scores
 from mnmt_jax.evaluation.spbleu import FloresTokenizer
 from mnmt_jax.papers import cells, engine, shared_scores
 from mnmt_jax.papers.cell_texts import difference_text, ours_text, published_text
+from mnmt_jax.papers.compared_rows import compared_key
+from mnmt_jax.papers.experiments import experiments
 from mnmt_jax.papers.reproduction import collect
 from mnmt_jax.papers.scales import FULL
 from mnmt_jax.papers.score_models import SCORE_MODELS, missing_models
@@ -105,6 +107,21 @@ def test_rows_that_others_compare_with_exist(paper):
         assert set(compared) <= set(names)
         if any(column.metric in ("bleu_gain", "relative_time") for column in table.columns):
             assert compared, table.name
+
+
+def test_changes_compare_with_the_same_model_searched_as_it_was_trained():
+    table = find_table("language_layers/table8")
+    fcll, fcll_omitted, sd, sd_omitted = table.rows
+    planned = {
+        (row.name, ""): experiments(load_papers()[table.paper], table, row)[""]
+        for row in (sd_omitted, fcll_omitted, sd, fcll)
+    }
+    change = next(column for column in table.columns if column.metric == "bleu_change")
+    for row, expected in ((fcll_omitted, fcll), (sd_omitted, sd)):
+        assert compared_key(change, row, planned) == (expected.name, "")
+    assert compared_key(Column("all.bleu", ""), sd_omitted, planned) is None
+    del planned[sd.name, ""]
+    assert compared_key(change, sd_omitted, planned) is None
 
 
 def test_models_of_scores_are_a_step_after_the_evaluation():
