@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from mnmt_jax.decoding.element_ends import end_of_element
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node
+from mnmt_jax.decoding.text_parts import LINE_BREAKS
 
 _NO_BREAK_SPACES = "\xa0\u2007\u202f"  # they are not joined with other white space
 _MAX_DEPTH = 32  # of elements that are placed; deeper tags keep their order among the words
@@ -21,7 +22,8 @@ class Run:
 
     Attributes:
         raw: its characters in the document.
-        text: its text, with entities as characters and single spaces.
+        text: its text, with entities as characters and single spaces; white space with a line break
+            is a line feed if line breaks are kept, with several of them two.
         spans: where each character of the text is in `raw`.
         nodes: its elements.
         tags: where each node starts and ends in `raw`.
@@ -42,8 +44,16 @@ class _Item:
     text: str = ""
 
 
-def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
-    """Split a document into runs of text and what is between them; joined, it is the document."""
+def split_runs(
+    reader: MarkupReader, document: str, *, keep_lines: bool = False
+) -> Iterator[str | Run]:
+    """Split a document into runs of text and what is between them; joined, it is the document.
+
+    Args:
+        reader: what its tags mean.
+        document: HTML or XML, or a part of it.
+        keep_lines: whether line breaks are different from spaces.
+    """
     tokens, items = list(reader.tokens(document)), list[_Item]()
     position = 0
     while position < len(tokens):
@@ -55,7 +65,7 @@ def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
         raw = "".join(other.raw for other in tokens[position:end])
         is_block = is_tag and reader.is_block(token.name)
         if is_block or _is_unclosed(tokens[position:end]):
-            yield from _finished(reader, items)
+            yield from _finished(reader, items, keep_lines)
             items = []
             yield raw
         elif end > position + 1:
@@ -64,7 +74,7 @@ def split_runs(reader: MarkupReader, document: str) -> Iterator[str | Run]:
         else:
             items.append(_Item(token))
         position = end
-    yield from _finished(reader, items)
+    yield from _finished(reader, items, keep_lines)
 
 
 def text_of(reader: MarkupReader, document: str) -> str:
@@ -88,10 +98,12 @@ def _visible_text(reader: MarkupReader, tokens: Sequence[Token]) -> str:
     return " ".join("".join(character for character, _ in reader.decoded(raw)).split())
 
 
-def _finished(reader: MarkupReader, items: Sequence[_Item]) -> Iterator[str | Run]:
+def _finished(
+    reader: MarkupReader, items: Sequence[_Item], keep_lines: bool
+) -> Iterator[str | Run]:
     """Yield the run of items; as it is, if it has no text."""
     if any(item.token.kind == "text" and item.token.raw.strip() for item in items):
-        yield _Builder(reader).build(items)
+        yield _Builder(reader, keep_lines).build(items)
     else:
         yield "".join(item.token.raw for item in items)
 
@@ -99,8 +111,9 @@ def _finished(reader: MarkupReader, items: Sequence[_Item]) -> Iterator[str | Ru
 class _Builder:
     """Builds a run from its items, in linear time."""
 
-    def __init__(self, reader: MarkupReader) -> None:
+    def __init__(self, reader: MarkupReader, keep_lines: bool) -> None:
         self._reader = reader
+        self._line_breaks = LINE_BREAKS if keep_lines else ""
         self._run = Run()
         self._raw: list[str] = []
         self._raw_length = 0
@@ -143,19 +156,32 @@ class _Builder:
             self._last = node
 
     def _add_text(self, raw: str, start: int) -> None:
+        previous = ""
         for character, source in self._reader.decoded(raw):
             end = start + len(source)
             if not character:  # an entity that only the document knows
                 self._add_atom(_Item(Token("other", source), source), start)
+            elif previous + character == "\r\n":
+                pass  # its first character was the line break
+            elif character in self._line_breaks:
+                self._add_line_break((start, end))
             elif character.isspace() and character not in _NO_BREAK_SPACES:
                 self._add_space((start, end))
             else:
                 self._append(character, (start, end))
-            start = end
+            start, previous = end, character
 
     def _add_space(self, span: tuple[int, int]) -> None:
-        if self._text and self._text[-1] != " ":
+        if self._text and not self._text[-1].isspace():
             self._append(" ", span)
+        elif self._last is not None:
+            self._last.has_space = True
+
+    def _add_line_break(self, span: tuple[int, int]) -> None:
+        if self._text[-1:] == [" "] and self._last is None:
+            self._text[-1] = "\n"
+        elif self._text and self._text[-2:] != ["\n", "\n"]:
+            self._append("\n", span)
         elif self._last is not None:
             self._last.has_space = True
 

@@ -2,7 +2,8 @@
 
 Everything outside of translated sentences is kept byte for byte. Text between two block tags is
 split into sentences whatever inline tags are in it. White space in a sentence, line breaks too, is
-a space. Untranslated elements (`<code>`, `translate="no"`, ignored tags) are translated with their
+a space. In XML, line breaks end sentences as in plain text; in HTML, only if all of them do.
+Untranslated elements (`<code>`, `translate="no"`, ignored tags) are translated with their
 sentence if the translation keeps their text; otherwise they are left out, and placed as a tag is.
 """
 
@@ -162,13 +163,14 @@ def split_markup(
     Args:
         document: HTML or XML, or a part of it.
         language: code of its language.
-        ends: where sentences end; line breaks never end one.
+        ends: where sentences end; "all" is "punctuation" in HTML.
         reader: what its tags mean.
         make: makes sentences.
         fits: whether the model takes a text whole; longer sentences are split.
     """
     parts: list[str | MarkedSentence] = []
-    for run in split_runs(reader, document):
+    keep_lines = ends == "lines" or (ends == "all" and reader.markup == "xml")
+    for run in split_runs(reader, document, keep_lines=keep_lines):
         if isinstance(run, str):
             parts.append(run)
         else:
@@ -183,7 +185,9 @@ def _sentence_spans(
     """Yield the start and end of each sentence, or of pieces of it that fit."""
     text, start = _masked(run), 0
     fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
-    for part in split_text(text, language, "none" if ends == "none" else "punctuation"):
+    if ends != "none" and "\n" not in text:
+        ends = "punctuation"
+    for part in split_text(text, language, ends):
         pieces = split_long(part.text, fits) if part.is_sentence else []
         stops = [start + stop for stop in itertools.accumulate(map(len, pieces))]
         first = start
@@ -208,7 +212,8 @@ def _sentences_of(
         first, last = _region(run, start, end)
         follows = start == previous_end > 0
         yield run.raw[raw_end:first] + _spaces_before(run, start, first)
-        yield MarkedSentence(run.text[start:end], nodes, make, follows=follows)
+        sentence = run.text[start:end].replace("\n", " ")
+        yield MarkedSentence(sentence, nodes, make, follows=follows)
         yield _spaces_after(run, end, last)
         raw_end, previous_end = last, end
     yield run.raw[raw_end:]

@@ -20,8 +20,10 @@ from mnmt_jax.documents.line_breaks import line_break_spans, nearest_space
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
-_LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
-_LINE_BREAK = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+"""Characters that end a line."""
+_LINE_ENDS = f"\r\n|[{LINE_BREAKS}]"
+_LINE_BREAK = re.compile(f"[{LINE_BREAKS}]")
 _LINE = re.compile(f"(.*?)({_LINE_ENDS}|$)", re.DOTALL)
 _BULLET = r"[-*+•‣◦▪·–—>#|]+"
 _NUMBER = r"\(?\d{1,3}[.)]|\(?[a-z][.)]"

@@ -47,7 +47,6 @@ _DEFAULTS = {
 _TAG_RULES = ("ignore_tags", "splitting_tags", "non_splitting_tags")
 _REFUSED = ("custom_instructions", "style_id", "translation_memory_id", "glossary_ids")
 _SENTENCE_ENDS: dict[str, SentenceEnds] = {
-    "": "lines",
     "0": "none",
     "1": "lines",
     "nonewlines": "punctuation",
@@ -126,7 +125,8 @@ def check_options(fields: Mapping[str, Any]) -> None:
 
 def _sentence_ends(fields: Mapping[str, Any]) -> SentenceEnds:
     """Return where sentences end, by `split_sentences`; JSON clients may send a number."""
-    value = str(fields.get("split_sentences", ""))
+    default = "nonewlines" if fields.get("tag_handling") == "html" else "1"
+    value = str(fields.get("split_sentences", "")) or default
     if value not in _SENTENCE_ENDS:
         raise RefusedError(400, f"split_sentences: '{value}' must be 0, 1 or nonewlines")
     return _SENTENCE_ENDS[value]

@@ -10,6 +10,7 @@ import pytest
 from mnmt_jax.data.translation_files import read_units
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import capitals, identity, translated
+from tests.unit.made_markup import same, translate
 
 XLIFF1 = """<?xml  version="1.0" encoding="UTF-8"?>
 <!-- kept -->
@@ -77,6 +78,14 @@ def test_targets_of_xliff_1():
     }.items():
         expected = expected.replace(old, new)
     assert after.decode() == expected
+
+
+def test_line_breaks_of_units_are_those_of_text():
+    source = 'Title line\nBody <x id="1"/>text here.'
+    _, (segment, *_) = translated(xliff1().replace("Press", f"{source} Press"), "a.xliff")
+    text, (lines,) = translate(segment.text, same, markup=segment.markup)
+    assert lines[:2] == ["Title line", "Body text here."]
+    assert text == segment.text
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "iso-8859-1"])

@@ -64,6 +64,36 @@ def test_line_breaks_and_blocks_end_sentences_and_line_ends_do_not():
 
 
 @pytest.mark.parametrize(
+    ("document", "ends", "lines"),
+    [
+        ("A <g>title\nA</g> body.", "all", ["A title", "A body."]),
+        ("A <g>title \r\n  A</g> body.", "lines", ["A title", "A body."]),
+        ("A <g>title\n\n\nA</g> body.", "all", ["A title", "A body."]),
+        ("Title <x/>\n <y/>\n body.", "all", ["Title", "body."]),
+        ("- one <g>item</g>\n- another", "all", ["one item", "another"]),
+        ("A line that is wrapped and goes <g>on in\nthe next</g> line.", "all", 1),
+        ("A line that is wrapped and goes <g>on in\nthe next</g> line.", "lines", 2),
+        ("A line that is wrapped and goes <g>on in\n\nthe next</g> line.", "all", 2),
+        ("A <g>title\nA</g> body.", "punctuation", ["A title A body."]),
+        ("A <g>title\nA</g> body. And.", "none", ["A title A body. And."]),
+    ],
+)
+def test_line_breaks_end_sentences_in_xml_as_in_text(document, ends, lines):
+    text, (translated,) = translate(document, markup="xml", sentence_ends=ends)
+    if isinstance(lines, int):
+        assert len(translated) == lines
+        lines = translated
+    assert translated == lines
+    kept = document if len(lines) > 1 else document.replace("\n", " ")
+    assert text == re.sub(r"[^<>]+(?=<|$)", lambda match: match.group().upper(), kept)
+
+
+def test_line_breaks_end_sentences_in_html_if_all_do():
+    _, (lines,) = translate("<p>A <b>title\nA</b> body.</p>", sentence_ends="lines")
+    assert lines == ["A title", "A body."]
+
+
+@pytest.mark.parametrize(
     "document",
     [
         "<code>x = 1</code>",

@@ -45,6 +45,21 @@ def test_deepl_split_sentences(address, job, value, sentences):
 
 
 @pytest.mark.parametrize(
+    ("fields", "sentences"),
+    [
+        ({"tag_handling": "xml"}, ["Menu item", "File name"]),
+        ({"tag_handling": "xml", "split_sentences": "nonewlines"}, ["Menu item File name"]),
+        ({"tag_handling": "html"}, ["Menu item File name"]),
+        ({"tag_handling": "html", "split_sentences": "1"}, ["Menu item", "File name"]),
+    ],
+)
+def test_deepl_line_breaks_with_tags(address, job, fields, sentences):
+    status, answer = translate(address, text=["Menu <x>item</x>\nFile name"], **fields)
+    assert status == 200 and sum(job.batches, []) == sentences
+    assert answer["text"].count("\n") == len(sentences) - 1
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"split_sentences": "2"}, "split_sentences: '2' must be 0, 1 or nonewlines"),
