@@ -153,8 +153,13 @@ def _source_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
 
 def _target_languages(codes: Iterable[str]) -> list[dict[str, Any]]:
     """Return target languages, with the regions that clients require."""
+    names: dict[str, str] = {}
+    for code in codes:
+        exact = with_region(code)
+        for region in _REGIONS.get(exact, (exact,)):
+            if region == exact or region not in names:
+                names[region] = get_language(code).name
     return [
-        {"language": region, "name": get_language(code).name, "supports_formality": False}
-        for code in codes
-        for region in _REGIONS.get(with_region(code), (with_region(code),))
+        {"language": region, "name": name, "supports_formality": False}
+        for region, name in names.items()
     ]

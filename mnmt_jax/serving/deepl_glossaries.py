@@ -130,7 +130,7 @@ def read_dictionary(
     """
     languages = read_languages(service, fields)
     kind = required_text(fields, "entries_format").lower()
-    return languages, parse_entries(required_text(fields, "entries"), kind)
+    return languages, parse_entries(required_text(fields, "entries"), kind, languages)
 
 
 def dictionary_of(

@@ -149,9 +149,11 @@ class _Documents:
             source = options.source or _detected(self._service, document)
             if source == options.target:
                 raise RefusedError(400, f"Source and target language are equal: {source}")
-            stored.characters = sum(len(segment.text) for segment in document.segments)
+            stored.characters = await asyncio.to_thread(_count_characters, document)
             texts = _texts(document, source, options)
-            results = await self._service.translate_document(texts, options, user)
+            results = await self._service.translate_document(
+                texts, options, user, characters=stored.characters
+            )
             stored.missing_terms = _distinct(result.missing_terms for result in results)
             stored.forbidden_terms = _distinct(result.forbidden_terms for result in results)
             return await asyncio.to_thread(document.write, [result.text for result in results])
@@ -170,6 +172,15 @@ async def _read(data: bytes, name: str, options: TranslationOptions) -> Document
         return await asyncio.to_thread(read_document, data, name, languages)
     except UserError as error:
         raise RefusedError(400, str(error)) from None
+
+
+def _count_characters(document: Document) -> int:
+    """Return the number of characters of the texts, without the elements that its reader made."""
+    reader = MarkupReader("xml")
+    return sum(
+        len(text_of(reader, segment.text) if segment.markup == "xml" else segment.text)
+        for segment in document.segments
+    )
 
 
 def _texts(document: Document, source: str, options: TranslationOptions) -> list[TextToTranslate]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.service import RefusedError
+from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PAIR_COLUMNS, _CSV_COLUMNS = 2, 4  # CSV may have the codes of the languages, too
@@ -29,16 +30,17 @@ class GlossaryResult(Protocol):
         """Forbidden texts that the translation has."""
 
 
-def parse_entries(text: str, kind: str) -> list[tuple[str, str]]:
+def parse_entries(text: str, kind: str, languages: tuple[str, str]) -> list[tuple[str, str]]:
     """Return the terms of a glossary and their translations.
 
     Args:
         text: a pair a line; blank lines and a byte order mark are left out.
-        kind: `tsv` or `csv`.
+        kind: `tsv` or `csv`; lines of the latter may name the languages after the pair.
+        languages: codes of source and target language.
 
     Raises:
-        RefusedError: with status 400 and the number of the line, if one is not a pair or repeats a
-            term.
+        RefusedError: with status 400 and the number of the line, if one is not a pair, repeats a
+            term, or names other languages.
     """
     if kind not in ("tsv", "csv"):
         raise RefusedError(400, f"entries_format: '{kind}' must be tsv or csv")
@@ -46,7 +48,10 @@ def parse_entries(text: str, kind: str) -> list[tuple[str, str]]:
     for number, columns in _rows(text, kind):
         if len(columns) != _PAIR_COLUMNS and (kind == "tsv" or len(columns) != _CSV_COLUMNS):
             raise RefusedError(400, f"entries, line {number}: {len(columns)} columns instead of 2")
-        source, target = (column.strip() for column in columns[:_PAIR_COLUMNS])
+        source, target, *named = (column.strip() for column in columns)
+        if named and not all(map(is_same_in_any_region, named, languages)):
+            message = f"{' to '.join(named)} instead of {' to '.join(languages)}"
+            raise RefusedError(400, f"entries, line {number}: {message}")
         if not source or not target:
             raise RefusedError(400, f"entries, line {number}: a term or its translation is empty")
         if _CONTROL.search(source + target):

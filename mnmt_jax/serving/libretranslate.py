@@ -69,8 +69,7 @@ def make_router(service: TranslationService) -> APIRouter:
         text = required(await read_fields(request), "q")
         if not isinstance(text, str):
             raise RefusedError(400, "q must be text")
-        detected = service.detect(text)
-        return [_detected(*detected)] if detected else []
+        return [_detected(*(service.detect(text) or (service.languages[0], 0.0)))]
 
     @router.get("/languages")
     async def languages(request: Request) -> list[dict[str, Any]]:

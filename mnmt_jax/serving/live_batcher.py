@@ -108,6 +108,8 @@ class LiveBatcher:
             if len(waiting) > self._max_waiting:
                 raise TooManyLines(len(waiting))
             if self._count + len(waiting) > self._max_waiting:
+                self._drop_cancelled()
+            if self._count + len(waiting) > self._max_waiting:
                 raise QueueFull
             if waiting:
                 self._queues.setdefault(user, collections.deque()).extend(waiting)
@@ -169,6 +171,16 @@ class LiveBatcher:
             if item.future.set_running_or_notify_cancel():
                 lines.append(item)
         return lines
+
+    def _drop_cancelled(self) -> None:
+        """Leave out waiting lines whose client has gone, or whose time is over."""
+        for user, queue in list(self._queues.items()):
+            remaining = collections.deque(item for item in queue if not item.future.cancelled())
+            self._count -= len(queue) - len(remaining)
+            if remaining:
+                self._queues[user] = remaining
+            else:
+                del self._queues[user]
 
     def _translate(
         self,

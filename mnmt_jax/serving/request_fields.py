@@ -165,7 +165,8 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     """Return the fields of a JSON object; null is a field that is absent."""
     try:
         value = json.loads(body)
-        is_broken = (b"\\u" in body or b"\xed" in body) and _has_surrogates(value)
+        is_plain = json.detect_encoding(body) == "utf-8" and not (b"\\u" in body or b"\xed" in body)
+        is_broken = not is_plain and _has_surrogates(value)
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):

@@ -282,7 +282,12 @@ class TranslationService:
         ]
 
     async def translate_document(
-        self, texts: Sequence[TextToTranslate], options: TranslationOptions, user: User
+        self,
+        texts: Sequence[TextToTranslate],
+        options: TranslationOptions,
+        user: User,
+        *,
+        characters: int,
     ) -> list[TextTranslation]:
         """Translate the texts of a document, some lines at a time, without limits of a request.
 
@@ -290,6 +295,7 @@ class TranslationService:
             texts: its texts, all in one direction.
             options: what the request asks for.
             user: whose texts they are.
+            characters: that count towards the user's quota.
 
         Raises:
             RefusedError: if no model has the direction, the time is over, or the server stops.
@@ -298,7 +304,7 @@ class TranslationService:
         model = _choose(self.models(options.model), texts[0])
         steps = translation_steps([model.spelled(text) for text in texts], model.job.fits)
         try:
-            with self.users.charge(user, sum(len(text.text) for text in texts)):
+            with self.users.charge(user, characters):
                 async with asyncio.timeout(self.settings.document_timeout):
                     results = await self._run(
                         steps, _advance_in_thread, model, user.name, in_parts=True

@@ -96,6 +96,15 @@ def test_deepl_sources_have_no_region(address):
     assert {target["supports_formality"] for target in targets} == {False}
 
 
+@pytest.mark.parametrize("codes", [("en", "pt", "pt_BR"), ("pt_BR", "en", "pt")])
+def test_deepl_targets_occur_once(codes):
+    with serving(made_service(MadeJob(codes), wait_milliseconds=0)) as address:
+        _, targets = call(address, "/v2/languages?type=target")
+    names = {target["language"]: target["name"] for target in targets}
+    assert len(targets) == len(names) == 4
+    assert names["PT-BR"] == "Portuguese (Brazil)" and names["PT-PT"] == "Portuguese"
+
+
 def test_deepl_model_type_is_stated_if_it_was_asked_for(address):
     client = deepl.Translator("key", server_url=address)
     answer = client.translate_text("Go.", target_lang="DE", model_type="prefer_quality_optimized")

@@ -73,7 +73,8 @@ def test_lists_detection_and_alternatives(address):
     assert answer["alternatives"] == [["other"], []]
     sure, none = (one["confidence"] for one in answer["detectedLanguage"])
     assert 50 < sure <= 100 and none == 0
-    assert call(address, "/detect", {"q": "12:30"}) == (200, [])
+    unknown = {"confidence": 0.0, "language": "en"}  # clients read the first
+    assert call(address, "/detect", {"q": "12:30"}) == (200, [unknown])
     _, (unsure,) = call(address, "/detect", {"q": "Das ok"})
     _, (clear,) = call(address, "/detect", {"q": "Das ist ein langer deutscher Satz mit Wörtern."})
     assert 0 < unsure["confidence"] < clear["confidence"] <= 100
@@ -314,6 +315,25 @@ def test_lines_of_clients_that_went_away_are_not_translated(job):
     job.gate.set()
     assert kept.result(30).text == "[de] kept"
     assert ["kept"] in job.batches and live.waiting == 0
+    live.stop()
+
+
+def test_lines_of_clients_that_went_away_leave_room_for_others(job):
+    job.gate.clear()
+    live = batcher(job, max_waiting=3)
+    live.submit(lines("first"), "a")
+    wait_until(lambda: job.batches)
+    gone = live.submit(lines("gone 1", "gone 2"), "b")
+    (kept,) = live.submit(lines("kept"), "a")
+    with pytest.raises(QueueFull):
+        live.submit(lines("too many"), "c")
+    assert all(future.cancel() for future in gone)
+    (other, _) = live.submit(lines("other", "another"), "c")
+    assert live.waiting == 3
+    with pytest.raises(QueueFull):
+        live.submit(lines("too many"), "c")
+    job.gate.set()
+    assert [future.result(30).text for future in (kept, other)] == ["[de] kept", "[de] other"]
     live.stop()
 
 

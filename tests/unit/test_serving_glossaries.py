@@ -71,7 +71,7 @@ def test_the_client_of_deepl_makes_lists_uses_and_deletes_a_glossary(address):
 
 def test_the_client_makes_a_glossary_of_a_csv_file(address):
     client = deepl.Translator("key", server_url=address)
-    text = 'file,Datei,en,de\n"one, two","eins, zwei"\n'
+    text = 'file,Datei,en,pt-BR\n"one, two","eins, zwei"\n'
     made = client.create_glossary_from_csv("CSV", source_lang="EN", target_lang="PT", csv_data=text)
     assert client.get_glossary_entries(made) == {"file": "Datei", "one, two": "eins, zwei"}
     result = client.translate_text("one, two", source_lang="EN", target_lang="PT-BR", glossary=made)
@@ -119,6 +119,11 @@ def test_status_and_form_of_the_routes(address):
         ({"entries": "a\tb\x07"}, "entries, line 1: a control character"),
         ({"entries": 'a,"b', "entries_format": "csv"}, "entries, line 1: unexpected end"),
         ({"entries": "a,b,c", "entries_format": "csv"}, "entries, line 1: 3 columns"),
+        (
+            {"entries": "a,b\nc,d,fr,es", "entries_format": "csv"},
+            "entries, line 2: fr to es instead",
+        ),
+        ({"entries": "a,b,en,?", "entries_format": "csv"}, "line 1: en to ? instead of EN to DE"),
         ({"entries": '"a\nb",c', "entries_format": "csv"}, "entries, line 2: a control character"),
     ],
 )

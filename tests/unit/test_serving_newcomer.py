@@ -115,7 +115,8 @@ def test_a_request_that_can_never_wait_is_too_large(job):
 def test_documents_of_more_sentences_than_may_wait_are_translated(job):
     service = made_service(job, wait_milliseconds=0, max_waiting=2)
     text = TextToTranslate("One. Two. Three. Four. Five.", "en", "de")
-    translation = service.translate_document([text], TranslationOptions("de", "en"), User("me"))
+    options = TranslationOptions("de", "en")
+    translation = service.translate_document([text], options, User("me"), characters=len(text.text))
     try:
         (result,) = asyncio.run(translation)
     finally:
