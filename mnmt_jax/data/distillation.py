@@ -134,8 +134,10 @@ def assign_teachers(
             languages.
     """
     default = teachers.get(None)
-    defaults = {pair: default for pair in pairs_of.values() if pair[0] != pair[1]}
-    runs = {name: (defaults | teachers).get(pair) for name, pair in pairs_of.items()}
+    runs = {
+        name: teachers.get(pair, default if pair[0] != pair[1] else None)
+        for name, pair in pairs_of.items()
+    }
     assigned = {name: run for name, run in runs.items() if run is not None}
     order = list(dict.fromkeys(assigned.values()))
     return dict(sorted(assigned.items(), key=lambda item: order.index(item[1])))
