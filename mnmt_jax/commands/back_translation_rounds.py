@@ -197,9 +197,10 @@ class BackTranslationRounds:
             mesh=Mesh(),  # the configuration's mesh is for training
         )
         if translator.vocabulary.fingerprint != self.cache.vocabulary.fingerprint:
+            first, path = RunDirectory.open(origin.run).flag_path("vocabulary")
             raise UserError(
                 f"--cache={self.cache.directory}: its vocabulary differs from that of "
-                f"{origin.run}; make the cache with --vocabulary={origin.run}/vocabulary"
+                f"{origin.run}; {first}make the cache with --vocabulary={path}"
             )
         return translator
 

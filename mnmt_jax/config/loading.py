@@ -26,6 +26,7 @@ from mnmt_jax.design.method import Method, check_edits
 from mnmt_jax.design.method_registry import get_method, get_section, section_titles
 from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.files.bucket import is_bucket
 
 
 class Source(Protocol):
@@ -115,6 +116,8 @@ def is_bound(title: str, field: str, gin_files: Sequence[str], bindings: Sequenc
 def _read_all(values: Bindings, gin_files: Sequence[str], bindings: Sequence[str]) -> None:
     reads = itertools.count(1)
     for path in gin_files:
+        if is_bucket(path):
+            raise UserError(f"--gin_file={path}: is in a bucket; copy it to a folder first")
         if Path(path).is_dir():
             raise UserError(f"--gin_file={path}: is a folder{_config_inside(path)}")
         if (file := _find(path)) is None:

@@ -174,11 +174,11 @@ class SourceRun:
             self._check_sizes(config, _SHAPELESS_FIELDS)
 
     def _check_vocabulary(self, config: Config, vocabulary: Vocabulary, reason: str) -> None:
-        if Vocabulary.load(self.run.vocabulary).fingerprint != vocabulary.fingerprint:
+        if self.run.load_vocabulary().fingerprint != vocabulary.fingerprint:
+            first, path = self.run.flag_path("vocabulary")
             raise UserError(
                 f"{self.spec.flag}: its vocabulary{reason} is not that of Data.cache="
-                f"'{config.data.cache}'; make the cache with "
-                f"--vocabulary={self.run.location / 'vocabulary'}"
+                f"'{config.data.cache}'; {first}make the cache with --vocabulary={path}"
             )
 
     def _check_sizes(self, config: Config, fields: Sequence[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +31,7 @@ from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.initialization import read_initial_params
 from mnmt_jax.training.layer_order import source_names
-from mnmt_jax.training.source_runs import SourceRunSpec
+from mnmt_jax.training.source_runs import SourceRun, SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES
 from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
@@ -323,6 +325,10 @@ def test_another_vocabulary_is_refused(source_run):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     with pytest.raises(UserError, match="make the cache with --vocabulary"):
         read_initial_params([SourceRunSpec(source_run[0])], {}, config_with(ENCODER_DECODER), other)
+    in_bucket = RunDirectory(source_run[0], types.SimpleNamespace(bucket=Path("bucket")))
+    source = SourceRun(SourceRunSpec("gs://bucket"), in_bucket, config_with(ENCODER_DECODER))
+    with pytest.raises(UserError, match="copy bucket/vocabulary to a .* --vocabulary=vocabulary$"):
+        source.check_all(config_with(ENCODER_DECODER), other)
 
 
 @pytest.fixture(scope="module")
