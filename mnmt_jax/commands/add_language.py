@@ -72,7 +72,6 @@ def main() -> None:
     from mnmt_jax.files.atomic_write import check_output
     from mnmt_jax.runs.new_language import NewRows, add_language
     from mnmt_jax.runs.run_directory import RunDirectory
-    from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
     if arguments.noise is not None and not 0 <= arguments.noise <= 100:
         raise UserError(f"--noise={arguments.noise:g} must be at least 0 and at most 100")
@@ -85,7 +84,7 @@ def main() -> None:
     rows = NewRows(**{name: value for name, value in settings.items() if value is not None})
     run = RunDirectory.open(arguments.run)
     run.config()  # raises an error if it is not a run
-    old_vocabulary = Vocabulary.load(run.vocabulary)
+    old_vocabulary = run.load_vocabulary()
     language = check_new_code(arguments.language, old_vocabulary.languages, "--language")
     arguments.language = language
     vocabulary = old_vocabulary.with_language(language, _model(arguments, old_vocabulary))

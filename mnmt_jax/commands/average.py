@@ -51,7 +51,7 @@ def main() -> None:
     from mnmt_jax.runs.run_directory import RunDirectory
 
     run = RunDirectory.open(flags.run)
-    steps = [*itertools.chain(*flags.steps or ())] or (
+    steps = sorted(set(itertools.chain(*flags.steps or ()))) or sorted(
         best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last)
     )
     requested, kind = (flags.best, "best") if flags.best else (flags.last, "last")
@@ -64,4 +64,4 @@ def main() -> None:
         )
     average_checkpoints(run, steps)
     print(f"averaged {pluralize(len(steps), 'step')}; use it with --step=average", file=sys.stderr)
-    print(" ".join(str(step) for step in sorted(steps)))
+    print(*steps)

@@ -24,6 +24,7 @@ import jax
 from mnmt_jax.commands.beam_translation import BeamOutput, BeamWorkers, WorkerModel
 from mnmt_jax.commands.resumable_output import ResumableOutput
 from mnmt_jax.commands.translated_cache import write_translated_cache
+from mnmt_jax.config.loading import is_bound
 from mnmt_jax.config.sections import Config, Mesh
 from mnmt_jax.data.back_translation import BackTranslatedPairs, BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
@@ -48,7 +49,6 @@ from mnmt_jax.training.epochs import convert_epochs
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 
-_STEPS = "Train.steps="
 _LOOK_SECONDS = 1.0
 # Settings that do not change the result of a round.
 _FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by", "train.epochs"}
@@ -197,9 +197,10 @@ class BackTranslationRounds:
             mesh=Mesh(),  # the configuration's mesh is for training
         )
         if translator.vocabulary.fingerprint != self.cache.vocabulary.fingerprint:
+            first, path = RunDirectory.open(origin.run).flag_path("vocabulary")
             raise UserError(
                 f"--cache={self.cache.directory}: its vocabulary differs from that of "
-                f"{origin.run}; make the cache with --vocabulary={origin.run}/vocabulary"
+                f"{origin.run}; {first}make the cache with --vocabulary={path}"
             )
         return translator
 
@@ -221,8 +222,7 @@ class BackTranslationRounds:
 
     @property
     def _steps_given(self) -> bool:
-        bindings = self.configuration[1]
-        return any(binding.replace(" ", "").startswith(_STEPS) for binding in bindings)
+        return is_bound("Train", "steps", *self.configuration)
 
     def _training_facts(self) -> dict[str, Any]:
         """Return the settings that determine the result of a round's training."""

@@ -36,7 +36,7 @@ def make_parser() -> CommandParser:
         action="append",
         metavar="[DIRECTION=]RUN",
         help="run directory of the teacher of all directions, or of some, e.g. de-en=runs/de_en; "
-        "repeatable; tasks without a teacher stay as they are",
+        "repeatable; monolingual tasks and others without a teacher stay as they are",
     )
     add_step(parser, "; of every teacher")
     parser.add_argument(
@@ -72,6 +72,10 @@ def main() -> None:
     directions = {name: trained.direction(name) for name in trained.names}
     teachers = read_teachers(flags.teacher, directions.values())
     assigned = assign_teachers(directions, teachers)
+    if not assigned:
+        raise UserError(
+            f"--cache={flags.cache}: no training task has two languages; name a cache of pairs"
+        )
     runs = {directions[name]: run for name, run in assigned.items()}
     pairs = DistilledPairs(cache, tuple(assigned), flags.keep)
     settings = Teachers(runs, flags.step, flags.beam_size, (gin_files, bindings))

@@ -26,6 +26,7 @@ from mnmt_jax.design.method import Method, check_edits
 from mnmt_jax.design.method_registry import get_method, get_section, section_titles
 from mnmt_jax.errors import UserError, docs_page
 from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.files.bucket import is_bucket
 
 
 class Source(Protocol):
@@ -86,8 +87,37 @@ def load_config(
         _read_file(values, run, str(run), values_alone=True)
     for title in ignored_sections:
         values.forget(title)
+    _read_all(values, gin_files, bindings)
+    config = build_config(values)
+    if not values.location("Model", "methods").startswith(f"{run}:"):
+        check_edits(config.model.methods)
+    sections = (*SECTIONS.values(), *map(type, config.methods))
+    values.check_read([section.__name__ for section in sections])
+    return config
+
+
+def is_bound(title: str, field: str, gin_files: Sequence[str], bindings: Sequence[str]) -> bool:
+    """Return whether gin files or bindings set a field, and no later one replaces it.
+
+    Args:
+        title: name of the section, such as `Train`.
+        field: name of the field.
+        gin_files: as in `load_config`.
+        bindings: as in `load_config`.
+
+    Raises:
+        UserError: as `load_config`.
+    """
+    values = _bindings()
+    _read_all(values, gin_files, bindings)
+    return values.value(title, field, None) is not None
+
+
+def _read_all(values: Bindings, gin_files: Sequence[str], bindings: Sequence[str]) -> None:
     reads = itertools.count(1)
     for path in gin_files:
+        if is_bucket(path):
+            raise UserError(f"--gin_file={path}: is in a bucket; copy it to a folder first")
         if Path(path).is_dir():
             raise UserError(f"--gin_file={path}: is a folder{_config_inside(path)}")
         if (file := _find(path)) is None:
@@ -95,12 +125,6 @@ def load_config(
         _read_file(values, file, path, reads=reads)
     for binding in bindings:
         _read_binding(values, binding)
-    config = build_config(values)
-    if not values.location("Model", "methods").startswith(f"{run}:"):
-        check_edits(config.model.methods)
-    sections = (*SECTIONS.values(), *map(type, config.methods))
-    values.check_read([section.__name__ for section in sections])
-    return config
 
 
 def build_config(source: Source) -> Config:

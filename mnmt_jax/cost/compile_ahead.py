@@ -159,11 +159,14 @@ class AheadOfTimeCompilation:
         return [dataclasses.asdict(collective) for collective in collectives]
 
     def fits(self) -> bool:
-        """Return whether training accepts the number of rows and its memory fits the chips."""
+        """Return whether training accepts the settings and its memory fits the chips."""
         grouped = any(method.row_groups() > 1 for method in self.config.methods)
         if grouped and self._process_rows.empty_rows(self.config.data.rows):
             return False  # training refuses it
-        return bool(self._describe("train_step")["fits"])
+        try:
+            return bool(self._describe("train_step")["fits"])
+        except UserError:  # a method refuses them, e.g. rows that its groups do not divide
+            return False
 
     def _lower_train_step(self) -> Any:
         learner, mesh = self.learner, self.mesh

@@ -163,7 +163,8 @@ class TokenCache:
             problem = f"format {version}, but this version reads format {FORMAT}"
             raise UserError(f"{path}: {problem}; make the cache again")
         with files.vocabulary() as folder:
-            vocabulary = Vocabulary.load(folder)
+            remedy = "copy that of a run trained on the cache, or make the cache again"
+            vocabulary = Vocabulary.load(folder, remedy=remedy)
         if facts.get("vocabulary") != vocabulary.fingerprint:
             raise UserError(f"{path}: written with another vocabulary than {directory}/vocabulary")
         files.expect(_digests(tasks))

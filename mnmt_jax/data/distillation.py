@@ -130,10 +130,14 @@ def assign_teachers(
 
     Args:
         pairs_of: direction of each training task.
-        teachers: run of each direction; None is that of all other directions.
+        teachers: run of each direction; None is that of all other directions between two
+            languages.
     """
     default = teachers.get(None)
-    runs = {name: teachers.get(pair, default) for name, pair in pairs_of.items()}
+    runs = {
+        name: teachers.get(pair, default if pair[0] != pair[1] else None)
+        for name, pair in pairs_of.items()
+    }
     assigned = {name: run for name, run in runs.items() if run is not None}
     order = list(dict.fromkeys(assigned.values()))
     return dict(sorted(assigned.items(), key=lambda item: order.index(item[1])))

@@ -65,7 +65,7 @@ def load_run(
     """Read a run; arguments and errors as in `PretrainedModel.load`."""
     folder = RunDirectory.open(run)
     config = folder.config(gin_files, bindings, ignored_sections=("Mesh",))
-    vocabulary = Vocabulary.load(folder.vocabulary)
+    vocabulary = folder.load_vocabulary()
     shapes = parameter_shapes(config.model, vocabulary.size)
     devices = _choose_mesh(mesh, config, shapes)
     transfer = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)

@@ -105,6 +105,16 @@ def all_param_mappings(
     return tuple(mapping for method in methods for mapping in method.param_mappings(config.model))
 
 
+def languages_of_slots(methods: Iterable[Method], name: str) -> tuple[str, ...]:
+    """Return the languages of a parameter's slots; () if no method says that it has any.
+
+    Args:
+        methods: methods of a model.
+        name: path of the parameter.
+    """
+    return next((codes for method in methods if (codes := method.slot_languages(name))), ())
+
+
 def all_for_resume(methods: Iterable[Method]) -> tuple[Method, ...]:
     """Return the method settings that a resumed run must share with the original."""
     return tuple(resumed for method in methods if (resumed := method.for_resume()) is not None)

@@ -127,9 +127,9 @@ class TrainingHooks:
 class SourceRunHooks:
     """Hooks for parameters that are copied from other runs.
 
-    `param_mappings` and `required_sources` are called when a run is created. `for_resume` is called
-    when a run is resumed, to compare the settings with those of the original run, and when a
-    configuration is derived from a run, e.g. by `mnmt add-language`.
+    `param_mappings`, `required_sources` and `slot_languages` are called when a run is created.
+    `for_resume` is called when a run is resumed, to compare the settings with those of the original
+    run, and when a configuration is derived from a run, e.g. by `mnmt add-language`.
     """
 
     def param_mappings(self, config: Model) -> tuple[ParamMapping, ...]:
@@ -150,6 +150,20 @@ class SourceRunHooks:
             config: sizes of the new run's model.
         """
         del config
+        return ()
+
+    def slot_languages(self, name: str) -> tuple[str, ...]:
+        """Return the languages of a parameter's slots, along its first axis, in their order.
+
+        A parameter is copied only between slots of the same languages.
+
+        Args:
+            name: its path, e.g. `layer_3/mlp/branch/scale`.
+
+        Returns:
+            Their codes; () if the parameter is not the method's or has no slots of languages.
+        """
+        del name
         return ()
 
     def for_resume(self) -> Self | None:

@@ -68,8 +68,10 @@ def is_distributed(flags: argparse.Namespace) -> bool:
     """Return whether the flags of `add_process_flags` request several processes.
 
     Raises:
-        UserError: if only some of the flags are set.
+        UserError: if only some of the flags are set, or a value is out of range.
     """
+    if flags.heartbeat_seconds < 1:  # the runtime would abort
+        raise UserError(f"--heartbeat_seconds={flags.heartbeat_seconds} must be at least 1")
     named = are_given(flags, ("coordinator_address", "num_processes", "process_id"))
     return flags.distributed or named
 

@@ -42,7 +42,6 @@ from mnmt_jax.runs.fingerprint import tree_fingerprint
 from mnmt_jax.runs.new_run import write_run
 from mnmt_jax.runs.parameters import check_parameters, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _STEM = "adapter"
 _REMEDY = "save the adapter again"
@@ -90,7 +89,7 @@ def save_adapter(run_dir: str | Path, directory: str | Path, *, step: Step = Non
             "model; use merge"
         )
     params, restored_step = load_params(run, step)
-    check_parameters(run, config.model, Vocabulary.load(run.vocabulary).size, params)
+    check_parameters(run, config.model, run.load_vocabulary().size, params)
     lora_params, base = split_lora(params)
     facts = {
         "lora_rank": config.model.lora_rank,
@@ -132,7 +131,7 @@ def load_adapter(
     run, facts = RunDirectory.open(run_dir), _read_facts(directory)
     config = run.config()
     _check_structure(run, config, facts)
-    vocabulary = Vocabulary.load(run.vocabulary)
+    vocabulary = run.load_vocabulary()
     model = _model_with_lora(config.model, facts, directory)
     lora_params = _read_lora_params(directory, parameter_shapes(model, vocabulary.size), facts)
     base, restored_step = load_params(run, step)
@@ -176,7 +175,7 @@ def merge_adapter(run_dir: str | Path, output: str | Path, *, step: Step = None)
     check_output(output)
     run, config = _open_lora_run(run_dir)
     params, restored_step = load_params(run, step)
-    vocabulary = Vocabulary.load(run.vocabulary)
+    vocabulary = run.load_vocabulary()
     check_parameters(run, config.model, vocabulary.size, params)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, lora_rank=0))
     origin = str(run.location), f"step {restored_step} with its LoRA merged"

@@ -46,7 +46,7 @@ def export_checkpoint(
     check_output(directory)
     run = RunDirectory.open(run_dir)
     config = run.config()
-    vocabulary = Vocabulary.load(run.vocabulary)
+    vocabulary = run.load_vocabulary()
     params, _ = load_params(run, step)
     check_parameters(run, config.model, vocabulary.size, params)
     with new_folder(directory) as partial:

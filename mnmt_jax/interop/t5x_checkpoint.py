@@ -80,7 +80,7 @@ def open_t5x(
             f"{run.config_file}: no such file; gin_configs/t5x/train.gin makes t5x write it, copy "
             "it there together with the vocabulary"
         )
-    loaded_vocabulary = Vocabulary.load(vocabulary or run.vocabulary)
+    loaded_vocabulary = Vocabulary.load(vocabulary) if vocabulary else run.load_vocabulary()
     config = run.config().bind_languages(loaded_vocabulary.languages, find_code)
     params = _read_params(folder)
     _check_shapes(folder, config, loaded_vocabulary, params)

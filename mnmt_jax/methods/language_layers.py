@@ -106,8 +106,11 @@ class LanguageLayers(Method, name="language_layers"):
 
         Source: Qu and Watanabe 2022, section 4.4.
         """
-        previous = tuple(code for code in self.languages if code not in self.without)
-        return dataclasses.replace(super().with_language(language), frozen=previous)
+        return dataclasses.replace(super().with_language(language), frozen=self.with_branch)
+
+    def slot_languages(self, name: str) -> tuple[str, ...]:
+        """Return the languages with a branch for the parameters of branches."""
+        return self.with_branch if matches(_BRANCH, name) else ()
 
     def resize_param(self, name: str, array: np.ndarray) -> np.ndarray | None:
         """Return a parameter of the branches with another slot: the mean of the present ones.
@@ -132,9 +135,14 @@ class LanguageLayers(Method, name="language_layers"):
         return tuple((f"{_BRANCH}/{name}", slots) for name in names) if slots else ()
 
     @property
+    def with_branch(self) -> tuple[str, ...]:
+        """Languages with a branch, in the order of their slots."""
+        return tuple(code for code in self.languages if code not in self.without)
+
+    @property
     def slots(self) -> tuple[int, ...]:
         """Index of the branch of each language; -1 means none."""
-        with_branch = [code for code in self.languages if code not in self.without]
+        with_branch = self.with_branch
         return tuple(
             with_branch.index(code) if code in with_branch else -1 for code in self.languages
         )

@@ -50,9 +50,16 @@ class DamagedError(Exception):
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return the JSON record that `save` wrote with the arrays of a step."""
+    """Return the JSON record that `save` wrote with the arrays of a step.
+
+    Raises:
+        ValueError: if it has no fingerprints.
+    """
     with _reader(ocp.JsonCheckpointHandler) as reader:
-        return reader.restore(folder / "extra")
+        record = reader.restore(folder / "extra")
+    if not isinstance(record, dict) or not isinstance(record.get("fingerprints"), dict):
+        raise ValueError("its record has no 'fingerprints'")
+    return record
 
 
 def _reader(handler: Callable[..., ocp.CheckpointHandler]) -> ocp.Checkpointer:

@@ -88,7 +88,7 @@ def add_language(
     output = Path(output)
     check_output(output)
     run = RunDirectory.open(run_dir)
-    before = Vocabulary.load(run.vocabulary)
+    before = run.load_vocabulary()
     config = run.config().bind_languages(before.languages, find_code)
     params, loaded_step = load_params(run, step)
     check_parameters(run, config.model, before.size, params)
@@ -174,9 +174,10 @@ def _check_trains(
         return
     initialize_step = "" if step is None else f" --initialize_step={step}"
     step_flag = "" if step is None else f" --step={step}"
+    first, config_file = run.flag_path("config.gin")
     flags = " ".join('--gin.{}="{}"'.format(*item.split("=", 1)) for item in setting.bindings)
     remedy = (
-        f"copy the run without this setting (mnmt train --gin_file={run.location}/config.gin "
+        f"{first}copy the run without this setting (mnmt train --gin_file={config_file} "
         f"{flags} --initialize_from={run.location}{initialize_step} --gin.Train.steps=0 "
         "--workdir=COPY) and extend the copy"
         if flags

@@ -173,7 +173,7 @@ def read_step(
         return read_numpy(folder / item, fingerprints[item], transfer)
     except Exception as error:
         others = [other for other in available_steps(directory) if other != step]
-        remedy = f"; choose another --step of {others}" if others else ""
+        remedy = f"; choose another step, of {others}" if others else ""
         known = isinstance(error, UserError)
         message = str(error) if known else f"{folder} cannot be read ({one_line(error)})"
         raise UserError(message + remedy) from error

@@ -218,6 +218,31 @@ class RunDirectory:
             gin_files, bindings, run=self.config_file, ignored_sections=ignored_sections
         )
 
+    def load_vocabulary(self) -> Vocabulary:
+        """Read the vocabulary. A new one would not fit, but the run's cache has a copy.
+
+        Raises:
+            UserError: if it is missing or damaged.
+        """
+        config_file = self.location / self.config_file.name
+        remedy = (
+            f"copy that of the cache which {config_file} names (Data.cache), or of another copy of "
+            "the run"
+        )
+        return Vocabulary.load(self.vocabulary, remedy=remedy)
+
+    def flag_path(self, name: str) -> tuple[str, str]:
+        """Return how a flag that reads no bucket can name a file of the run, for remedies.
+
+        Args:
+            name: name of the file or folder.
+
+        Returns:
+            What to do first, empty if the run is in a folder, and the path.
+        """
+        path = self.location / name
+        return (f"copy {path} to a folder first, then ", name) if self.mirror else ("", str(path))
+
     def trained_directions(self) -> frozenset[Direction] | None:
         """Read the directions that the run was trained on; None if there is no record.
 
@@ -331,7 +356,7 @@ class RunDirectory:
                 "Restore these values, or choose another --workdir (a new run can start from "
                 f"these parameters: --initialize_from={self.location})"
             )
-        if Vocabulary.load(self.vocabulary).fingerprint != vocabulary.fingerprint:
+        if self.load_vocabulary().fingerprint != vocabulary.fingerprint:
             raise UserError(
                 f"{self.location / 'vocabulary'} differs from the vocabulary of Data.cache="
                 f"'{config.data.cache}'; choose the cache of the run or another --workdir"

@@ -20,7 +20,8 @@ def move_average(decay: float, average: Any, params: Any, step: Int[Array, ""]) 
     """Return an exponential moving average after one more update.
 
     a <- a + (1 - d) (p - a), d = min(decay, (1 + t) / (10 + t)): the first parameters, which are
-    random, are soon forgotten, and an average of equal parameters is bit for bit the same.
+    random, are soon forgotten. A parameter equal to its average stays bit for bit the same, so that
+    frozen ones keep their fingerprint; the sum would make a negative zero positive.
 
     Args:
         decay: largest decay.
@@ -32,7 +33,7 @@ def move_average(decay: float, average: Any, params: Any, step: Int[Array, ""]) 
     """
     done = step.astype(jnp.float32)
     rate = 1.0 - jnp.minimum(decay, (1.0 + done) / (_FIRST_UPDATES + done))
-    return jax.tree.map(lambda a, p: a + rate * (p - a), average, params)
+    return jax.tree.map(lambda a, p: jnp.where(a == p, p, a + rate * (p - a)), average, params)
 
 
 def optimizer_average(learner: Learner, state: TrainState) -> Any:

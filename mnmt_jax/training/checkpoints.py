@@ -147,11 +147,15 @@ class Checkpoints:
         except Exception as error:
             self._handle_refusal(error)
 
-    def restore(self, abstract_state: TrainState) -> RestoredCheckpoint | None:
+    def restore(
+        self, abstract_state: TrainState, required: Sequence[str] = ()
+    ) -> RestoredCheckpoint | None:
         """Read the newest intact checkpoint and move newer, damaged ones out of the way.
 
         Args:
             abstract_state: shapes, types and shardings wanted, from `abstract_state`.
+            required: keys of JSON objects among the values passed to `save`; a checkpoint without
+                one of them is damaged.
 
         Returns:
             None if there is no checkpoint.
@@ -164,7 +168,7 @@ class Checkpoints:
         damaged_steps = []
         for step in steps:
             try:
-                restored = self._read_on_all(step, abstract_state)
+                restored = self._read_on_all(step, abstract_state, required)
             except DamagedError as error:
                 damaged_steps.append(step)
                 self._report(f"checkpoint {step} cannot be read ({error})")
@@ -276,7 +280,9 @@ class Checkpoints:
                 self._report(str(error))
         wait_for_all("metrics checked")
 
-    def _read_on_all(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
+    def _read_on_all(
+        self, step: int, abstract_state: TrainState, required: Sequence[str]
+    ) -> RestoredCheckpoint:
         """Read a step; with several processes, process 0 verifies it first, so that all agree.
 
         Raises:
@@ -284,12 +290,12 @@ class Checkpoints:
             UserError: if another process disagrees with process 0.
         """
         if jax.process_count() == 1:
-            return self._read(step, abstract_state)
+            return self._read(step, abstract_state, required)
         damage: Exception | None = None
         if is_first():
             try:
-                fingerprints = read_record(self.directory / str(step))["fingerprints"]
-                for name, fingerprint in fingerprints.items():
+                record = self._read_record(step, required)
+                for name, fingerprint in record["fingerprints"].items():
                     read_numpy(self.directory / str(step) / name, fingerprint)
             except Exception as error:
                 if is_machine_error(error):
@@ -298,19 +304,35 @@ class Checkpoints:
         if broadcast_from_first([damage is not None])[0]:
             raise DamagedError(one_line(damage) if damage else "says process 0")
         try:
-            return self._read(step, abstract_state)
+            return self._read(step, abstract_state, required)
         except DamagedError as error:
             raise UserError(
                 f"{self.directory / str(step)} is complete for process 0: {error}"
             ) from error
 
-    def _read(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
-        folder = self.directory / str(step)
-        wanted = _trees(abstract_state, abstract_state.average or None)
+    def _read_record(self, step: int, required: Sequence[str]) -> dict[str, Any]:
+        """Read the record of a step; `required` is as in `restore`.
+
+        Raises:
+            DamagedError: if it cannot be read, or lacks something.
+        """
         try:
-            record = read_record(folder)
+            record = read_record(self.directory / str(step))
         except Exception as error:
             raise as_damaged_error(error) from error
+        extra = record.get("extra")
+        values = extra if isinstance(extra, dict) else {}
+        missing = [key for key in required if not isinstance(values.get(key), dict)]
+        if missing and "training" in record["fingerprints"]:
+            raise DamagedError(f"its record has no '{missing[0]}'")
+        return record
+
+    def _read(
+        self, step: int, abstract_state: TrainState, required: Sequence[str]
+    ) -> RestoredCheckpoint:
+        folder = self.directory / str(step)
+        wanted = _trees(abstract_state, abstract_state.average or None)
+        record = self._read_record(step, required)
         if "training" not in record["fingerprints"]:
             raise UserError(
                 f"{folder} has parameters but no training state; start a new run from it with "
@@ -329,7 +351,7 @@ class Checkpoints:
             check_readable(folder)
             raise  # the files are intact: the error has another cause
         for name in wanted:
-            if tree_fingerprint(items[name]) != record["fingerprints"][name]:
+            if tree_fingerprint(items[name]) != record["fingerprints"].get(name):
                 raise DamagedError(f"'{name}' differs from what was saved")
         average = items[AVERAGED] if abstract_state.average else {}
         state = TrainState(**(items.training | {"params": items.params}), average=average)

@@ -89,10 +89,10 @@ def read_initial_params(
 
     Raises:
         UserError: if the source runs are not those that the methods' mappings name; if a
-            vocabulary, a size or the number of layers does not fit; if a mapping matches nothing;
-            if the new model has no parameters for a source run's LoRA; if a source run is not the
-            kind of model that a method requires; or if a parameter that no source run has would be
-            frozen at its random values.
+            vocabulary, a size, the number of layers or the languages of slots do not fit; if a
+            mapping matches nothing; if the new model has no parameters for a source run's LoRA; if
+            a source run is not the kind of model that a method requires; or if a parameter that no
+            source run has would be frozen at its random values.
     """
     sole_run = (
         SourceRun.open(source_specs[0])
@@ -124,7 +124,7 @@ def read_initial_params(
         (run,) = runs.values()
         run.check_all(config, vocabulary)
         sources = sources_in_order(run, config, shapes)
-    check_sources(sources, shapes)
+    check_sources(sources, shapes, config)
     for run in runs.values():
         _check_lora(run, sources, is_sole_source=not mappings)
     _check_new_params_train([name for name in shapes if name not in sources], config, runs.values())

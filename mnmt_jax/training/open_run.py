@@ -105,7 +105,7 @@ def _begin(
     run.check(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     initial_params = None if continues else _read_initial_params(setup, sources)
     batches = setup.pipeline.train()
-    restored = checkpoints.restore(setup.abstract)
+    restored = checkpoints.restore(setup.abstract, required=("data",))
     extra = restored.extra if restored else {}
     if restored:
         batches.set_state(extra["data"], str(run.location / "config.gin"))

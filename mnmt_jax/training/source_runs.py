@@ -14,11 +14,13 @@ import numpy as np
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import INSTRUCTIONS, Instruction, get_instruction
 from mnmt_jax.design.layouts import check_source_layout, encoder_layers, get_layout
+from mnmt_jax.design.method import languages_of_slots
 from mnmt_jax.design.param_mapping import ParamMapping, RequiredSource
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 # Model fields that change the computation but no parameter shape.
@@ -172,11 +174,11 @@ class SourceRun:
             self._check_sizes(config, _SHAPELESS_FIELDS)
 
     def _check_vocabulary(self, config: Config, vocabulary: Vocabulary, reason: str) -> None:
-        if Vocabulary.load(self.run.vocabulary).fingerprint != vocabulary.fingerprint:
+        if self.run.load_vocabulary().fingerprint != vocabulary.fingerprint:
+            first, path = self.run.flag_path("vocabulary")
             raise UserError(
                 f"{self.spec.flag}: its vocabulary{reason} is not that of Data.cache="
-                f"'{config.data.cache}'; make the cache with "
-                f"--vocabulary={self.run.location / 'vocabulary'}"
+                f"'{config.data.cache}'; {first}make the cache with --vocabulary={path}"
             )
 
     def _check_sizes(self, config: Config, fields: Sequence[str]) -> None:
@@ -242,20 +244,47 @@ def check_source_names(
         )
 
 
-def check_sources(sources: ParamSources, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that source arrays have the shapes of the parameters they initialise.
+def check_sources(
+    sources: ParamSources, shapes: Mapping[str, tuple[int, ...]], config: Config
+) -> None:
+    """Check that source arrays have the languages and shapes of the parameters they initialise.
 
     Args:
         sources: sources of the new run's parameters.
         shapes: shapes of the new run's parameters.
+        config: configuration of the new run.
 
     Raises:
         UserError: otherwise.
     """
     for name, source in sources.items():
+        _check_slots(name, source, config)
         if source.array.shape != shapes[name]:
             source_name = "" if name == source.name else f" ('{source.name}')"
             raise UserError(
                 f"{source.source_run.spec.flag}: '{name}' is {source.array.shape} "
                 f"there{source_name}, {shapes[name]} here; make the sizes equal"
             )
+
+
+def _check_slots(name: str, source: ParamSource, config: Config) -> None:
+    """Check that the slots of a source array belong to the languages of those they initialise.
+
+    Args:
+        name: path of the new run's parameter.
+        source: its source.
+        config: configuration of the new run.
+
+    Raises:
+        UserError: if other languages have slots, or the same ones in another order.
+    """
+    run = source.source_run
+    there, here = (
+        ", ".join(map(canonical_code_or_input, languages_of_slots(model.methods, path)))
+        for model, path in ((run.config.model, source.name), (config.model, name))
+    )
+    if there != here:
+        raise UserError(
+            f"{run.spec.flag}: '{source.name}' has slots of ({there}) there, '{name}' of ({here}) "
+            f"here; give the same languages slots in the same order, as {run.run.location} does"
+        )

@@ -114,15 +114,14 @@ class Vocabulary:
         return cls(path.read_bytes(), tuple(languages), listed)._checked(path)
 
     @classmethod
-    def load(cls, directory: str | Path) -> Vocabulary:
-        """Read the files that `save` wrote and check that they belong together.
+    def load(cls, directory: str | Path, **options: str) -> Vocabulary:
+        """Read what `save` wrote and check it; `options` are those of `read_vocabulary_files`.
 
         Raises:
             UserError: if a file is missing, damaged or does not match the recorded fingerprint.
         """
-        directory = Path(directory)
-        data, facts = read_vocabulary_files(directory)
-        vocabulary = cls(*data)
+        data, facts = read_vocabulary_files(directory, **options)
+        directory, vocabulary = Path(directory), cls(*data)
         # Checked first, so that a damaged model never reaches SentencePiece's parser.
         if (
             facts.get("format") != FORMAT_VERSION

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_output
+from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.vocabulary.added_languages import AddedLanguage
 from mnmt_jax.vocabulary.language_specific_pieces import LanguagePiece
@@ -95,19 +96,27 @@ def write_vocabulary_files(directory: Path, data: VocabularyData, facts: Mapping
     (directory / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
-def read_vocabulary_files(directory: Path) -> tuple[VocabularyData, dict[str, Any]]:
+def read_vocabulary_files(
+    directory: str | Path, remedy: str = "make a vocabulary with 'mnmt vocabulary'"
+) -> tuple[VocabularyData, dict[str, Any]]:
     """Read the files that `write_vocabulary_files` wrote.
+
+    Args:
+        directory: the folder.
+        remedy: what to do if one is missing.
 
     Returns:
         The data, unchecked, and the metadata.
 
     Raises:
-        UserError: if a file is missing or damaged.
+        UserError: if a file is missing or damaged, or the folder is in a bucket.
     """
+    refuse_bucket(directory, "copy it to one first, for example with 'gcloud storage cp -r'")
+    directory = Path(directory)
     for name in (MODEL_FILE, LANGUAGES_FILE, FACTS_FILE):
         if not (directory / name).is_file():
-            remedy = suggest_subfolder(directory) or "make a vocabulary with 'mnmt vocabulary'"
-            raise UserError(f"{directory / name}: no such file; {remedy}")
+            hint = suggest_subfolder(directory) or remedy
+            raise UserError(f"{directory / name}: no such file; {hint}")
     pieces: tuple[str, ...] | None = None
     copies: tuple[LanguagePiece, ...] = ()
     path = directory / FACTS_FILE

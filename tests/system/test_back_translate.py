@@ -89,18 +89,28 @@ def test_a_round_translates_with_the_run_before_and_trains_an_epoch_on_both(made
 
 
 @pytest.mark.parametrize(
-    ("bindings", "epochs", "recorded"),
+    ("lines", "bindings", "epochs", "recorded"),
     [
-        ([], 1, "an epoch"),
-        (["Train.epochs=3"], 3, "3 epochs"),
-        (["Train.steps = 7"], 0, 7),
-        (["Train.steps=7", "Train.epochs=0"], 0, 7),
+        ("", [], 1, "an epoch"),
+        ("", ["Train.epochs=3"], 3, "3 epochs"),
+        ("", ["Train.steps = 7"], 0, 7),
+        ("", ["Train.steps=7", "Train.epochs=0"], 0, 7),
+        ("Train.steps = 7", [], 0, 7),
+        ("Train.steps = 7\nTrain.epochs = 0.0", [], 0, 7),  # as in a run's config.gin
+        ("Train.epochs = 3.0", [], 3, "3 epochs"),
+        ("Train.epochs = 3.0", ["Train.steps=7"], 0, 7),
+        ("Train.steps = 7", ["Train.epochs=3"], 3, "3 epochs"),
+        ("Train.epochs = 0.0", [], 1, "an epoch"),
     ],
 )
-def test_the_length_of_a_round_is_an_epoch_or_that_of_the_flags(made, bindings, epochs, recorded):
+def test_the_length_of_a_round_is_an_epoch_or_that_of_flags_and_files(
+    made, lines, bindings, epochs, recorded, tmp_path
+):
     cache, draws = TokenCache.open(made / "cache"), BackTranslationDraws(("de", "fr"))
     origin = SourceRunSpec(made / "run")
-    rounds = BackTranslationRounds(draws, cache, origin, 1, ([], bindings))
+    (tmp_path / "length.gin").write_text(lines)
+    configuration = [str(tmp_path / "length.gin")], bindings
+    rounds = BackTranslationRounds(draws, cache, origin, 1, configuration)
     config = rounds._config(cache, 1)
     assert config.train.steps == (count_updates(config, cache, epochs) if epochs else 7)
     assert rounds._training_facts()["Train.steps"] == recorded

@@ -247,3 +247,20 @@ def test_a_distilled_cache_cannot_be_distilled_beside_itself(made, monkeypatch, 
     write_cache(tmp_path / "cache", [task], vocabulary=made_text.vocabulary())
     with pytest.raises(UserError, match="'distilled_x' was distilled already"):
         call(monkeypatch, made, tmp_path / "x", "--cache", tmp_path / "cache", "--keep")
+
+
+def test_monolingual_tasks_stay_as_they_are(made, monkeypatch, tmp_path, one_device):
+    """They come from text beside pairs; only a teacher named for `de-de` would translate them."""
+    text = [([20, 21], [20, 21]), ([22], [22])]
+    mono = TaskSource("mono_de", "de", "de", {"train": lambda: text})
+    pairs = TaskSource("made_en_de", "en", "de", {"train": lambda: [([20, 21], [22, 23])]})
+    for name, tasks in (("text", [mono]), ("both", [mono, pairs])):
+        write_cache(tmp_path / name, tasks, vocabulary=made_text.vocabulary())
+    with pytest.raises(UserError, match="--cache=.*text: no training task has two languages"):
+        call(monkeypatch, made, tmp_path / "x", "--cache", tmp_path / "text")
+    call(monkeypatch, made, tmp_path / "x", "--cache", tmp_path / "both")
+    distilled = TokenCache.open(tmp_path / "x")
+    assert rows(distilled, "mono_de") == text
+    assert rows(distilled, "made_en_de")[0][1] != [22, 23]
+    record = json.loads((tmp_path / "x" / "distillation.json").read_text())["teachers"]
+    assert set(record) == {"en-de"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import time
@@ -100,13 +101,18 @@ def damage(run: Path, step: int, how: str) -> None:
     if how == "missing":
         shutil.rmtree(folder / "training")
         return
+    if how == "no position":  # in the data
+        record = json.loads((folder / "extra" / "metadata").read_text())
+        del record["extra"]["data"]
+        (folder / "extra" / "metadata").write_text(json.dumps(record))
+        return
     for data in (folder / "params").rglob("d/*"):  # all: some of them nothing refers to any more
         content = bytearray(data.read_bytes())
         content[len(content) // 2] ^= 1
         data.write_bytes(content[: len(content) // 2] if how == "truncated" else content)
 
 
-@pytest.mark.parametrize("how", ["missing", "truncated", "flipped"])
+@pytest.mark.parametrize("how", ["missing", "no position", "truncated", "flipped"])
 def test_a_damaged_newest_checkpoint_falls_back_to_the_previous_one(
     how, undisturbed, tmp_path, capfd
 ):

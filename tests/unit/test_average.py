@@ -61,8 +61,12 @@ def test_steps_are_separated_by_commas_or_spaces(tmp_path, monkeypatch):
 def test_the_command_says_what_it_averaged_and_how_to_use_it(tmp_path, monkeypatch, capsys):
     for step in (200, 1000, 400):
         write_step(tmp_path / "run", step, {"scale": np.float32(step)})
-    for flag, steps, count in (("--last=2", "400 1000", "2 steps"), ("--last=1", "1000", "1 step")):
-        monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", flag])
+    for flags, steps, count in (
+        (["--last=2"], "400 1000", "2 steps"),
+        (["--last=1"], "1000", "1 step"),
+        (["--steps", "400,1000,400", "1000"], "400 1000", "2 steps"),
+    ):
+        monkeypatch.setattr("sys.argv", ["mnmt average", f"--run={tmp_path / 'run'}", *flags])
         average.main()
         said = capsys.readouterr()
         assert said.err == f"averaged {count}; use it with --step=average\n"

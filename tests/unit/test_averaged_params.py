@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.parameters import load_params
+from mnmt_jax.training.averages import move_average
 from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_run import assert_same_training, make_cache, make_config, records, saved
@@ -113,3 +116,12 @@ def test_a_run_that_starts_from_another_averages_its_parameters(kind, cache, run
         (name,) = (name for name in optimizer if "'z'" in name and "embedding" in name)
         params, _ = load_params(source, 4)
         np.testing.assert_array_equal(optimizer[name], params["embedding"])
+
+
+def test_parameters_equal_to_their_average_keep_their_bits():
+    """Frozen ones, such as a negative zero of an imported model: adapters compare the bits."""
+    params = {"w": jnp.asarray([1.0, -0.0, 0.1, 0.0], jnp.float32)}
+    update = jax.jit(functools.partial(move_average, 0.99))
+    average = update(update(params, params, jnp.int32(0)), params, jnp.int32(1))
+    assert np.asarray(average["w"]).tobytes() == np.asarray(params["w"]).tobytes()
+    assert np.signbit(average["w"]).tolist() == [False, True, False, False]

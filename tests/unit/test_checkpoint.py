@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 
@@ -46,11 +47,11 @@ def folder(saved, tmp_path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def restore(folder: Path, like: TrainState):
+def restore(folder: Path, like: TrainState, required=("data",)):
     reports: list[str] = []
     checkpoints = Checkpoints(folder, report=reports.append)
     try:
-        return checkpoints.restore(like), reports
+        return checkpoints.restore(like, required), reports
     finally:
         checkpoints.close()
 
@@ -60,10 +61,24 @@ def data_of(step: Path) -> list[Path]:
     return list((step / "params").rglob("d/*"))
 
 
+def edit_record(step: Path, **changes: object) -> None:
+    """Replace values of the record of a step; None removes them."""
+    path = step / "extra" / "metadata"
+    record = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in record.items() if value is not None}))
+
+
 DAMAGE = {
     "training gone": lambda step: shutil.rmtree(step / "training"),
     "extra gone": lambda step: shutil.rmtree(step / "extra"),
     "extra cut": lambda step: next((step / "extra").glob("*")).write_text("{"),
+    "extra null": lambda step: (step / "extra" / "metadata").write_text("null"),
+    "extra empty": lambda step: (step / "extra" / "metadata").write_text("{}"),
+    "values gone": lambda step: edit_record(step, extra=None),
+    "values empty": lambda step: edit_record(step, extra={}),
+    "values null": lambda step: edit_record(step, extra={"data": None}),
+    "fingerprints null": lambda step: edit_record(step, fingerprints="x"),
+    "fingerprint gone": lambda step: edit_record(step, fingerprints={"training": 1}),
     "data gone": lambda step: [path.unlink() for path in data_of(step)],
     "data cut": lambda step: [path.write_bytes(b"cut") for path in data_of(step)],
     "manifest empty": lambda step: [
@@ -129,15 +144,15 @@ def test_all_reads_finish_when_one_fails(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(asyncio.SelectorEventLoop, "close", counting)
     policy = asyncio.get_event_loop_policy()
     with pytest.raises(UserError, match="none of the checkpoints"):
-        restore(tmp_path / "checkpoints", shapes_of(state))
+        restore(tmp_path / "checkpoints", shapes_of(state), required=())
     assert left and not any(left)
     assert asyncio.get_event_loop_policy() is policy and not caplog.records
 
 
-@pytest.mark.parametrize("damage_kind", ["extra gone", "data cut"])
+@pytest.mark.parametrize("damage_kind", ["extra gone", "extra null", "extra empty", "data cut"])
 def test_translating_from_a_damaged_step_names_the_others(damage_kind, folder):
     DAMAGE[damage_kind](folder / "2")
-    with pytest.raises(UserError, match=r"cannot be read .*; choose another --step of \[1\]"):
+    with pytest.raises(UserError, match=r"cannot be read .*; choose another step, of \[1\]"):
         load_params(folder.parent)
 
 

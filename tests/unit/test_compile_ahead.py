@@ -19,6 +19,7 @@ from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.instructcl import InstruCL
+from mnmt_jax.methods.mrasp2 import MRASP2
 from scripts.make_tpu_table import SLICES, gin_files_of
 from tests.made_run import make_config
 
@@ -106,6 +107,20 @@ def test_rows_that_training_refuses_are_not_suggested(groups, fits):
     config = make_config(Path("cache"), **sizes)
     assert len(jax.devices()) == 8
     assert compile_ahead.AheadOfTimeCompilation(config, 20, jax.devices()).fits() is fits
+
+
+@pytest.mark.parametrize("method", [InstruCL(1, groups=16), MRASP2(1, groups=16)])
+def test_rows_that_groups_do_not_divide_do_not_fit(method):
+    """The search for a remedy halves the rows; the report must outlive it."""
+    model = {"layout": "encoder_decoder", "stage_layers": (1, 1), "remat": True}
+    config = make_config(
+        Path("cache"), model=model, data={"rows": 16}, train={"methods": (method,)}
+    )
+    halved = list(compile_ahead.memory_remedies(config))[-3:]
+    assert [changed.data.rows for _, changed in halved] == [8, 4, 2]
+    for _, changed in halved:
+        ahead = compile_ahead.AheadOfTimeCompilation(changed, 20, jax.devices()[:1])
+        assert not ahead.fits()
 
 
 @pytest.mark.skipif(

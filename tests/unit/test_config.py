@@ -148,6 +148,11 @@ def test_a_misspelt_gin_file_gets_similar_names(path, hint):
     assert str(caught.value).startswith(start) and (hint or str(caught.value) == start)
 
 
+def test_a_gin_file_in_a_bucket_is_refused():
+    with pytest.raises(UserError, match="^--gin_file=gs://b/config.gin: is in a bucket; copy it"):
+        load_config(["gs://b/config.gin"])
+
+
 def test_a_folder_for_a_gin_file_names_the_configuration_inside(tmp_path):
     with pytest.raises(UserError, match=f"^--gin_file={tmp_path}: is a folder$"):
         load_config([str(tmp_path)])

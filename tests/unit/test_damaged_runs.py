@@ -17,6 +17,7 @@ from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.runs.parameters import best_steps, load_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from tests.made_params import write_zero_run
+from tests.unit import made_text
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,10 @@ DAMAGE = {
     "circle": (_edit("config.gin", "Model.heads = 2", "Model.heads = %A\nA = %A"), "in a cycle"),
     "facts": (_write("vocabulary/vocabulary.json", b"{"), r"vocabulary\.json: is damaged"),
     "facts list": (_write("vocabulary/vocabulary.json", b"[1]"), r"vocabulary\.json: is damaged"),
+    "lost": (
+        lambda run: shutil.rmtree(run / "vocabulary"),
+        r"spm\.model: no such file; copy that of the cache which .*/config\.gin names \(Data\.",
+    ),
     "model": (_flip("vocabulary/spm.model"), r"vocabulary\.json: .*one of them is damaged"),
     "languages": (_write("vocabulary/languages.txt", b"\xff"), r"languages\.txt: is damaged"),
     "pieces": (_write("vocabulary/pieces.json", b"{"), r"pieces\.json: is damaged"),
@@ -97,6 +102,14 @@ def test_the_damaged_file_is_named(how, opener, run):
 def test_an_undamaged_run_is_opened(run):
     assert Translator.load(run).languages == ("en", "de", "fr")
     assert export_checkpoint("t5x", run, run.parent / "out")
+
+
+def test_training_with_a_lost_vocabulary_names_its_copy(run):
+    """A new vocabulary would have other pieces."""
+    shutil.rmtree(run / "vocabulary")
+    config = RunDirectory(run).config()
+    with pytest.raises(UserError, match=r"no such file; copy that of the cache which"):
+        RunDirectory(run).check(config, made_text.vocabulary(), has_checkpoint=True)
 
 
 def test_damaged_files_beside_the_parameters_are_named(run):

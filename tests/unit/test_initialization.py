@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import types
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mnmt_jax.config.sections import Config, Model, Optimizer
+from mnmt_jax.config.sections import Config, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.graformer import Graformer
+from mnmt_jax.methods.graft import Graft
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.methods.tuning_layers import TuningLayers
@@ -27,7 +31,7 @@ from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.initialization import read_initial_params
 from mnmt_jax.training.layer_order import source_names
-from mnmt_jax.training.source_runs import SourceRunSpec
+from mnmt_jax.training.source_runs import SourceRun, SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES
 from tests.made_params import assert_same, config_with, random_params, read_all, write_random_run
@@ -226,6 +230,44 @@ def test_frozen_parameters_need_a_run_to_initialise_from(methods, frozen, messag
     assert read_initial_params((), shapes, config_with(ENCODER_DECODER), made_vocabulary()) is None
 
 
+def branches(languages: tuple[str, ...], centre: str) -> Model:
+    method = LanguageLayers(languages, without=(centre,), mlp=8)
+    return Model("encoder_decoder", (1, 1), methods=(method,), **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("languages", "centre", "parts", "there_here"),
+    [
+        (("en", "de", "fr"), "de", (), ("de, fr", "en, fr")),
+        (("en", "de", "fr"), "de", (("x", "layer_1", "layer_1"),), ("de, fr", "en, fr")),
+        (("fr", "de", "en"), "en", (("x", "layer_1", "layer_1"),), ("de, fr", "fr, de")),
+        (("nl", "en", "de", "fr"), "en", (("x", "layer_1", "layer_1"),), ("de, fr", "nl, de, fr")),
+    ],
+)
+def test_branches_are_copied_between_the_same_languages_only(
+    languages, centre, parts, there_here, tmp_path
+):
+    """The slots of a parameter are those of languages, whose number alone is in its shape."""
+    there = branches(("en", "de", "fr"), "en")
+    write_random_run(tmp_path, there)
+
+    def read(model: Model) -> None:
+        methods = (Graft(parts),) if parts else ()
+        config = dataclasses.replace(config_with(model), train=Train(methods=methods))
+        shapes = parameter_shapes(model, made_vocabulary().size)
+        spec = SourceRunSpec(tmp_path, name="x" if parts else "")
+        mapped = read_initial_params([spec], shapes, config, made_vocabulary())
+        assert mapped and "layer_1/mlp/branch/scale" in mapped.sources
+
+    before, after = (re.escape(codes) for codes in there_here)
+    slots = "'layer_1/mlp/branch/[a-z/]*'"
+    with pytest.raises(UserError, match=rf"{slots} has .*\({before}\) there, .*\({after}\) here"):
+        read(branches(languages, centre))
+    read(there)
+    if parts:
+        read(branches(("eng", "de", "fra_Latn"), "eng"))
+
+
 def test_new_parameters_in_frozen_layers_of_a_method_are_refused(tmp_path):
     for name, layout, layers in (("mlm", "masked_lm", (2,)), ("lm", "causal_lm", (1,))):
         write_random_run(tmp_path / name, Model(layout, layers, **SIZES))
@@ -283,6 +325,10 @@ def test_another_vocabulary_is_refused(source_run):
     other = dataclasses.replace(made_vocabulary(), languages=("de", "en", "fr"))
     with pytest.raises(UserError, match="make the cache with --vocabulary"):
         read_initial_params([SourceRunSpec(source_run[0])], {}, config_with(ENCODER_DECODER), other)
+    in_bucket = RunDirectory(source_run[0], types.SimpleNamespace(bucket=Path("bucket")))
+    source = SourceRun(SourceRunSpec("gs://bucket"), in_bucket, config_with(ENCODER_DECODER))
+    with pytest.raises(UserError, match="copy bucket/vocabulary to a .* --vocabulary=vocabulary$"):
+        source.check_all(config_with(ENCODER_DECODER), other)
 
 
 @pytest.fixture(scope="module")

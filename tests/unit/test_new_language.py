@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import types
 from pathlib import Path
 
 import jax
@@ -221,6 +222,10 @@ def test_a_run_that_freezes_its_tables_is_refused(model, frozen, message, tmp_pa
     with pytest.raises(UserError, match=f"^{tmp_path}/run: {message}") as refused:
         add_language(run, tmp_path / "new", grown())
     assert not (tmp_path / "new").exists()
+    in_bucket = RunDirectory(run, types.SimpleNamespace(bucket=run))  # flags read no bucket
+    remedy = rf"; (merge|copy {run}/config.gin to a folder first, then .*--gin_file=config.gin )"
+    with pytest.raises(UserError, match=remedy):
+        add_language(in_bucket, tmp_path / "new", grown())
     with pytest.raises(UserError, match="(merge --|--initialize_)step=0"):
         add_language(run, tmp_path / "new", grown(), step=0)
     flags = [flag.replace('"', "") for flag in re.findall(r"--gin\.(\S+)", str(refused.value))]

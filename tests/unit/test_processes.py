@@ -51,6 +51,13 @@ def test_a_number_beyond_the_processes_is_refused():
         is_distributed(parse(*THREE[:2], "--process_id=2"))
 
 
+@pytest.mark.parametrize("seconds", [0, -5])
+def test_a_heartbeat_without_duration_is_refused(seconds):
+    """JAX's runtime aborts, which looks like a lost process."""
+    with pytest.raises(UserError, match=f"^--heartbeat_seconds={seconds} must be at least 1$"):
+        is_distributed(parse(*THREE, f"--heartbeat_seconds={seconds}"))
+
+
 def test_rows_of_runs_that_are_not_neighbours():
     places = ProcessRows((1, 3), 4).local_rows(8)
     np.testing.assert_array_equal(places, [-1, -1, 0, 1, -1, -1, 2, 3])

@@ -99,6 +99,8 @@ def test_save_and_load(tmp_path):
         Vocabulary.load(tmp_path)
     with pytest.raises(UserError, match="no such file; make a vocabulary with"):
         Vocabulary.load(tmp_path / "missing")
+    with pytest.raises(UserError, match="^gs://b/v: must be a folder; copy it to one first"):
+        Vocabulary.load("gs://b/v")
 
 
 def test_the_vocabulary_of_a_named_run_is_suggested(tmp_path):
