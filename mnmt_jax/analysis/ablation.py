@@ -93,7 +93,17 @@ def run_ablation(
 
     Returns:
         A JSON-ready dict: `rows` of the table, `supervised_targets` and `directions`.
+
+    Raises:
+        UserError: before any translation, if a zero-shot source has no reference in a trained
+            target language.
     """
+    references = {
+        (direction, language): _references_in(benchmark, direction, language)
+        for direction in directions
+        for language in _reference_languages(direction, ablated.with_branches.supervised, targets)
+        if (direction[0], language) in benchmark.directions
+    }
     selected = benchmark.only(directions)
     on = evaluate(ablated.with_branches, selected, output / "on", overwrite=overwrite)
     off = evaluate(ablated.without_branches, selected, output / "off", overwrite=overwrite)
@@ -101,13 +111,13 @@ def run_ablation(
     rescored = {
         (direction, language): {
             name: _scores_against(
-                model, output / name, benchmark=benchmark, direction=direction, language=language
+                texts,
+                _outputs(model, output / name, benchmark=benchmark, direction=direction),
+                language,
             )
             for name, model in models.items()
         }
-        for direction in directions
-        for language in _reference_languages(direction, ablated.with_branches.supervised, targets)
-        if (direction[0], language) in benchmark.directions
+        for (direction, language), texts in references.items()
     }
     rows = [_row(1, on, "on"), _row(2, off, "off")]
     if rescored:
@@ -137,31 +147,38 @@ def _reference_languages(
     return [code for code in supervised if code != source]
 
 
-def _scores_against(
-    model: EvaluatedModel,
-    folder: Path,
-    *,
-    benchmark: Benchmark,
-    direction: Direction,
-    language: str,
-) -> dict[str, float | None]:
-    """Score the translations of a direction against references in another language, in percent.
+def _references_in(benchmark: Benchmark, direction: Direction, language: str) -> list[str]:
+    """Return the references in another language of the source sentences of a direction.
 
     Raises:
         UserError: if a source sentence has no reference in that language.
     """
-    texts, parallel = benchmark.texts(direction), benchmark.texts((direction[0], language))
+    sources = benchmark.texts(direction).sources
+    parallel = benchmark.texts((direction[0], language))
     references = dict(zip(parallel.sources, parallel.references, strict=True))
-    if missing := [text for text in texts.sources if text not in references]:
+    if missing := [text for text in sources if text not in references]:
         raise UserError(
-            f"{'-'.join(direction)}: {len(missing)} of {len(texts.sources)} source sentences have "
+            f"{'-'.join(direction)}: {len(missing)} of {len(sources)} source sentences have "
             f"no reference in {direction[0]}-{language}; use a test set that is parallel in all "
             "languages, or leave the direction out"
         )
-    provenance = model.provenance([direction])
+    return [references[text] for text in sources]
+
+
+def _outputs(
+    model: EvaluatedModel, folder: Path, *, benchmark: Benchmark, direction: Direction
+) -> list[str]:
+    """Return the translations of a direction that an evaluation wrote."""
+    provenance, texts = model.provenance([direction]), benchmark.texts(direction)
     outputs = read_translations(folder / "translations", provenance, direction, texts)
-    matching = [references[text] for text in texts.sources]
-    scores = corpus_scores([output.text for output in outputs], matching, language)
+    return [output.text for output in outputs]
+
+
+def _scores_against(
+    references: Sequence[str], outputs: Sequence[str], language: str
+) -> dict[str, float | None]:
+    """Score translations against references in a language, in percent."""
+    scores = corpus_scores(outputs, references, language)
     return {name: getattr(scores, name) for name in METRICS}
 
 

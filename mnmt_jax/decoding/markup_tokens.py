@@ -46,7 +46,7 @@ BLOCKS = frozenset(
     "video".split()
 )
 """Elements of HTML before and after which are different sentences."""
-_INVISIBLE = frozenset((*_RAW_TEXT, "math", "svg", "template"))
+_INVISIBLE = frozenset((*_RAW_TEXT, "math", "rp", "rt", "svg", "template"))
 _UNTRANSLATED = _INVISIBLE | {"code", "pre"}
 
 

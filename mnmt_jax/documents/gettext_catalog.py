@@ -110,13 +110,14 @@ class _Catalog:
             self._lines[number] = _EMPTY_LANGUAGE.sub(language, self._lines[number])
         ends = [*starts, len(self._lines)][1:]
         for entry, start, end in zip(entries, starts, ends, strict=True):
-            is_filled = bool(entry.msgstr or any(entry.msgstr_plural.values()))
-            if is_filled and not options.overwrite:
-                continue
-            self._add(entry, list(self._translations(start, end)))
+            self._add(entry, list(self._translations(start, end)), options.overwrite)
 
-    def _add(self, entry: Any, blocks: Sequence[tuple[int, range]]) -> None:
+    def _add(self, entry: Any, blocks: Sequence[tuple[int, range]], overwrite: bool) -> None:
+        """Add the translations of an entry that are empty, or all of them."""
+        filled = {0: entry.msgstr, **entry.msgstr_plural}
         for index, block in blocks:
+            if filled.get(index) and not overwrite:
+                continue
             is_plural = bool(entry.msgid_plural) and (index > 0 or len(blocks) == 1)
             text = entry.msgid_plural if is_plural else entry.msgid
             if has_letters(text):

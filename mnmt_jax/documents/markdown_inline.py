@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+
+from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -26,8 +29,11 @@ _FOOTNOTE = re.compile(
     r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))"
 )  # but no link with an address or label
 _PAIRS = ("emphasis", "strikethrough")
+_ANY_TAG = re.compile("<[^>]*>")
 _HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^>]*?(/?)>")
 _VOID = frozenset("area br col embed hr img input link meta source track wbr".split())
+_HTML = MarkupReader("html")
+_UNTRANSLATED = "html_untranslated"  # name of the event of an HTML element
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +154,10 @@ def _recorded(rule: str, apply: Callable[[StateInline, bool], bool]) -> Any:
 
 
 def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
-    """Return events in which HTML tags of a pair at one level open and close."""
+    """Return events in which HTML tags of a pair at one level open and close.
+
+    An untranslated element is one atom.
+    """
     result = list(events)
     open_tags: list[tuple[str, int]] = []  # name and number; "" is an element of Markdown
     for number, event in enumerate(events):
@@ -164,6 +173,37 @@ def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
                 open_tags.append((name, number))
             elif tag[1] and open_tags and open_tags[-1][0] == name:
                 _, first = open_tags.pop()
-                result[first] = dataclasses.replace(events[first], kind="open")
-                result[number] = dataclasses.replace(event, kind="close")
-    return result
+                opening = events[first]
+                if _HTML.is_untranslated(_start_tag(content[opening.start : opening.end])):
+                    result[first] = Event(opening.start, event.end, "atom", _UNTRANSLATED)
+                else:
+                    result[first] = dataclasses.replace(opening, kind="open")
+                    result[number] = dataclasses.replace(event, kind="close")
+    return list(_outermost(result))
+
+
+def _outermost(events: Sequence[Event]) -> Iterator[Event]:
+    """Yield the events that are not inside of an untranslated element."""
+    end = 0
+    for event in events:
+        if event.start >= end:
+            yield event
+            end = event.end if event.name == _UNTRANSLATED else end
+
+
+def _start_tag(raw: str) -> Token:
+    """Return the first tag of some HTML."""
+    return next(token for token in _HTML.tokens(raw) if token.kind == "start")
+
+
+def shown_text(event: Event, literal: str) -> str:
+    """Return the text of an atom that is read with its sentence and stays as it is.
+
+    Args:
+        event: the atom.
+        literal: its characters.
+    """
+    if event.name == _UNTRANSLATED:
+        is_visible = _HTML.is_visible(_start_tag(literal))
+        return html.unescape(_ANY_TAG.sub("", literal)).strip() if is_visible else ""
+    return literal.strip("`<>") if event.name in ("backticks", "autolink") else ""

@@ -1,7 +1,7 @@
 """Markdown: paragraphs, headings and table cells; everything else is kept.
 
-Code, links' addresses, images, HTML tags, front matter and reference definitions stay as they
-are. A wrapped paragraph has as many lines as before.
+Code, links' addresses, images, HTML tags and untranslated elements, front matter and reference
+definitions stay as they are. A wrapped paragraph has as many lines as before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.documents.line_breaks import nearest_space
-from mnmt_jax.documents.markdown_inline import Event, find_events, make_parser
+from mnmt_jax.documents.markdown_inline import Event, find_events, make_parser, shown_text
 from mnmt_jax.documents.passages import (
     Atom,
     Block,
@@ -138,7 +138,9 @@ def _blocks(parser: Any, source: str, pieces: _Pieces) -> Iterator[Block]:
             position = places[-1]
             yield _MarkdownParagraph(parser, env, (token.content, kind), places, pieces)
         elif token.type == "html_block":
-            yield _HtmlBlock(_html_lines(source, token.content, starts, token.map[0]), pieces)
+            block = _HtmlBlock(_html_lines(source, token.content, starts, token.map[0]), pieces)
+            if block.segments[0].is_translatable:
+                yield block
 
 
 def _places(
@@ -297,7 +299,7 @@ class _MarkdownParagraph(Paragraph):
             return _SOFT_BREAK
         is_line_end = literal.lower().startswith("<br")
         is_break = event.kind == "hard_break" or is_line_end
-        shown = literal.strip("`<>") if event.name in ("backticks", "autolink") else ""
+        shown = shown_text(event, literal)
         return Atom(literal, is_break, is_word=bool(shown), text=shown)
 
     def _literal(self, event: Event) -> str:

@@ -27,6 +27,7 @@ _BREAKS = frozenset(f"{{{_TEXT}}}{name}" for name in ("tab", "line-break"))
 _SPACE = f"{{{_TEXT}}}s"
 _COUNT = f"{{{_TEXT}}}c"
 _MAX_SPACES = 1000
+_BLANKS = " \t\r\n"  # characters that are spaces in XML
 _MARKERS = frozenset(f"{{{_TEXT}}}{name}" for name in ("soft-page-break",))
 _RSID = re.compile(r"(paragraph-)?rsid")  # of an editing session, without effect
 
@@ -54,9 +55,11 @@ def read_odt(data: bytes, name: str, options: DocumentOptions) -> Document:
 
 def _paragraphs(root: Any) -> Iterator[MixedParagraph]:
     plain = _styles_without_effect(root)
+    elements = root.iter(f"{{{_TEXT}}}p", f"{{{_TEXT}}}h")
+    outer = {space for element in elements for space in _outer_spaces(element)}
 
     def classify(child: Any) -> Item:
-        if child.tag == _SPACE:
+        if child.tag == _SPACE and child not in outer:
             return " " * _count(child)
         if child.tag in _MARKERS:
             return ""
@@ -83,6 +86,29 @@ def _styles_without_effect(root: Any) -> set[str]:
     return names
 
 
+def _outer_spaces(paragraph: Any) -> list[Any]:
+    """Return the elements of spaces before the first and after the last character.
+
+    They stay elements, because plain spaces at the ends of a paragraph have no effect.
+    """
+    content = list(_content(paragraph))
+    texts = (item.strip(_BLANKS) if isinstance(item, str) else "" for item in content)
+    inner = [number for number, text in enumerate(texts) if text]
+    outer = [*content[: inner[0]], *content[inner[-1] :]] if inner else content
+    return [item for item in outer if not isinstance(item, str)]
+
+
+def _content(element: Any) -> Iterator[Any]:
+    """Yield the texts of an element and its spans, and the elements of spaces."""
+    yield element.text or ""
+    for child in element:
+        if child.tag in _SPANS:
+            yield from _content(child)
+        elif child.tag == _SPACE:
+            yield child
+        yield child.tail or ""
+
+
 def _count(space: Any) -> int:
     """Return the number of spaces of an element, at most 1000."""
     text = space.get(_COUNT, "1")
@@ -90,7 +116,7 @@ def _count(space: Any) -> int:
 
 
 def _collapsed(text: str) -> str:
-    return re.sub(r"[ \t\r\n]+", " ", text)
+    return re.sub(f"[{_BLANKS}]+", " ", text)
 
 
 def _add_text(element: Any, text: str) -> None:

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from mnmt_jax.data.encodings import declared_codec
 from mnmt_jax.documents.segments import Document, DocumentOptions, Markup, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
-from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _CHARSET = re.compile(rb"""<meta\s[^>]*?charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
-_TAG = re.compile("<[^<>]*>")
 _UTF8 = ("utf-8", "utf8", "utf-16", "utf-16le", "utf-16be")  # of a declaration that is ASCII
 _HTML_CODECS = {  # encodings that the HTML standard reads as larger ones, as Python names them
     "ascii": "cp1252",
@@ -34,8 +32,8 @@ class _WholeText:
 
     def __init__(self, text: str, encoding: TextEncoding, markup: Markup) -> None:
         self._encoding = encoding
-        plain = _TAG.sub("", text) if markup else text
-        self.segments = [Segment(text, markup)] if has_letters(plain) else []
+        segment = Segment(text, markup)
+        self.segments = [segment] if segment.is_translatable else []
 
     def write(self, texts: Sequence[str]) -> bytes:
         """Return the translation in the encoding of the file."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
+
+from mnmt_jax.vocabulary.language_detectors import has_letters
 
 Markup = Literal["", "html", "xml"]
 
@@ -20,6 +22,26 @@ class Segment:
 
     text: str
     markup: Markup = ""
+
+    @property
+    def is_translatable(self) -> bool:
+        """Whether it has letters outside of tags, comments and untranslated elements."""
+        if not self.markup:
+            return has_letters(self.text)
+        return any(map(has_letters, _changing_texts(self.text, self.markup)))
+
+
+def _changing_texts(document: str, markup: Markup) -> Iterator[str]:
+    """Yield the texts of a document with markup that are outside of untranslated elements."""
+    from mnmt_jax.decoding.markup_runs import Run, split_runs  # JAX is slow to import
+    from mnmt_jax.decoding.markup_tokens import MarkupReader
+    from mnmt_jax.decoding.tag_placement import fixed_nodes
+
+    for run in split_runs(MarkupReader(markup), document):
+        if isinstance(run, Run):
+            fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
+            starts, ends = [0, *(end for _, end in fixed)], [*(start for start, _ in fixed), None]
+            yield from (run.text[start:end] for start, end in zip(starts, ends, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)

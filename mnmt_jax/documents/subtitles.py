@@ -1,8 +1,9 @@
-"""SubRip subtitles (.srt): times, numbers and marks are kept, and cues have as many lines.
+r"""SubRip subtitles (.srt): times, numbers and marks are kept, and cues have as many lines.
 
 A cue whose translation cannot be divided has fewer: a blank line would end it.
 The lines of a cue are translated together, except the lines of a dialogue, which start with a
-dash. The pattern of the package srt takes quadratic time, so cues are read line by line here.
+dash. Tags in braces, such as {b} and {\i1}, are attributes of HTML tags while a cue is translated.
+The pattern of the package srt takes quadratic time, so cues are read line by line here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from mnmt_jax.documents.line_breaks import TAG, line_break_spans, nearest_space
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _TIME = r"\d{1,4}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
@@ -23,7 +23,11 @@ _MAX_TIMES = 400  # characters of a line of times
 _NUMBER = re.compile(r"\s*\d{1,9}\s*")
 _DASHES = ("-", "–", "—", "‐")
 _BEFORE_TEXT = re.compile(rf"(?:{TAG}|[{re.escape(''.join(_DASHES))} ])*")
-_MARKS = re.compile(r"((?:\{\\[^{}]*\})*)(.*)", re.DOTALL)  # such as {\an8}
+_MARKS = re.compile(r"((?:\{\\(?![bius][01]\})[^{}]*\})*)(.*)", re.DOTALL)  # such as {\an8}
+_BRACES = re.compile(  # {b} and {/b}, {\i1} and {\i0}, and other marks inside of a text
+    r"\{(?:(/?)([bius])|\\([bius])([01])|\\[^{}<>=]*)\}", re.IGNORECASE
+)
+_BRACES_IN_TAG = re.compile(r"</?[a-z] (\{[^{}<>]*\})/?>", re.IGNORECASE)
 _TAG = re.compile(r"</?[a-zA-Z]")
 _NO_TAG = re.compile(r"&|<(?!/?[a-zA-Z])")  # these characters have no meaning in SubRip
 
@@ -46,17 +50,22 @@ class _Subtitles:
     def __init__(self, text: str, encoding: TextEncoding, name: str, target: str) -> None:
         self._encoding, self._target = encoding, target
         self._lines = text.split("\n")
-        self._groups = [
-            group for cue in _cues(self._lines, name) for group in _groups(self._lines, cue)
-        ]
-        self.segments = [self._segment(group) for group in self._groups]
+        self._groups: list[range] = []
+        self.segments: list[Segment] = []
+        for cue in _cues(self._lines, name):
+            for group in _groups(self._lines, cue):
+                segment = self._segment(group)
+                if segment.is_translatable:
+                    self._groups.append(group)
+                    self.segments.append(segment)
 
     def _segment(self, group: range) -> Segment:
         lines = [self._lines[number].strip() for number in group]
         text = _split_marks(" ".join(lines))[1]
-        if not _TAG.search(text):
+        if not _TAG.search(text) and not _BRACES.search(text):
             return Segment(text)
-        return Segment(_NO_TAG.sub(lambda match: html.escape(match[0]), text), "html")
+        escaped = _NO_TAG.sub(lambda match: html.escape(match[0]), text)
+        return Segment(_BRACES.sub(_tag_of_braces, escaped), "html")
 
     def write(self, texts: Sequence[str]) -> bytes:
         """Return the file with translated cues."""
@@ -65,7 +74,8 @@ class _Subtitles:
             if segment.markup:
                 text = html.unescape(text)
             marks, _ = _split_marks(self._lines[group.start].strip())
-            first, *others = _wrapped(text, len(group), self._target)
+            wrapped = _wrapped(text, len(group), self._target)
+            first, *others = (_BRACES_IN_TAG.sub(r"\1", line) for line in wrapped)
             written = [line for line in (marks + first, *others) if line]
             absent = [None] * (len(group) - len(written))  # they are the first: the last has an end
             for number, line in zip(group, [*absent, *written], strict=True):
@@ -112,13 +122,21 @@ def _groups(lines: Sequence[str], cue: range) -> list[range]:
             open_tags = 0
         for tag in _TAG.findall(line):
             open_tags = max(0, open_tags + (-1 if tag.startswith("</") else 1))
-    return [group for group in groups if has_letters("".join(lines[number] for number in group))]
+    return groups
 
 
 def _split_marks(text: str) -> tuple[str, str]:
     """Return the marks of position at the start of a text, and the text."""
     match = _MARKS.match(text)
     return (match[1], match[2]) if match else ("", text)
+
+
+def _tag_of_braces(match: re.Match[str]) -> str:
+    """Return an HTML tag that has a tag in braces as its attribute."""
+    slash, name, override, is_on = match.groups()
+    if slash or is_on == "0":
+        return f"</{name or override} {match[0]}>"
+    return f"<{name or override} {match[0]}>" if name or override else f"<x {match[0]}/>"
 
 
 def _wrapped(text: str, count: int, language: str) -> list[str]:

@@ -128,8 +128,10 @@ def test_ablation_looks_up_references_by_source_text(benchmark, tmp_path):
     facts = run_ablation(ablated, turned, tmp_path, **given)
     assert facts["rows"][2]["zero_shot"]["bleu"] == pytest.approx(100)
     turned.whole = False
+    output = tmp_path / "partial"
     with pytest.raises(UserError, match="^en-fr: 1 of 8 source sentences have no reference in en"):
-        run_ablation(ablated, turned, tmp_path, **given)
+        run_ablation(ablated, turned, output, **given)
+    assert not output.exists()  # nothing was translated before
 
 
 def model(**changes) -> Model:

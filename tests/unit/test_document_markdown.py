@@ -87,8 +87,8 @@ def test_an_untranslated_page_is_the_same(end):
     data = PAGE.replace("\n", end).encode()
     after, segments = translated(data, "a.md", identity)
     assert after == data
-    assert [one.text.strip().removeprefix("1. ") for one in segments[:-3]] == TEXTS[:-2]
-    assert [segment.markup for segment in segments].count("html") == 2
+    assert [one.text.strip().removeprefix("1. ") for one in segments[:-2]] == TEXTS[:-2]
+    assert [segment.markup for segment in segments].count("html") == 1
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_an_untranslated_page_is_the_same(end):
         ("1. A step\n   <p>\n   A block</p>\n", ["A step", "<p>\nA block</p>"]),
         ("> <div>\n> A block\n> </div>\n", ["<div>\nA block\n</div>"]),
         ("- A\n\n\t<div>\n\t\tB c</div>\n", ["A", "<div>\nB c</div>"]),
-        ("> <pre>\n>\n>  A</pre>\n> b", ["<pre>\n\n A</pre>", "b"]),
+        ("> <textarea>\n>\n>  A</textarea>\n> b", ["<textarea>\n\n A</textarea>", "b"]),
         ("A word\0\n", ["A word\ufffd"]),
     ],
 )
@@ -114,6 +114,42 @@ def test_text_after_tabs_and_html_in_lists_and_quotes_are_translated(page, texts
     tags = re.compile(r"<[^>]*>|[^<]+")
     upper = tags.sub(lambda match: match[0] if match[0][0] == "<" else match[0].upper(), page)
     assert after.decode() == upper
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "expected"),
+    [
+        (
+            "A <code>b *c*\n<i>d</i> &amp;</code> e\nf",
+            'A <x id="1" translate="no">b *c*\nd &amp;</x> e f',
+            "A <code>b *c*\n<i>d</i> &amp;</code> E\nF",
+        ),
+        (
+            "A <ruby>b<rt>read</rt></ruby> c",
+            'A <g id="1">b<x id="2"/></g> c',
+            "A <ruby>B<rt>read</rt></ruby> C",
+        ),
+        (
+            "A *b* <b translate=no>c</b>",
+            'A <g id="1">b</g> <x id="2" translate="no">c</x>',
+            "A *B* <b translate=no>c</b>",
+        ),
+    ],
+)
+def test_untranslated_elements_of_html_stay_in_paragraphs(page, text, expected):
+    def translate(segments):
+        assert [segment.text for segment in segments] == [text]
+        return capitals(segments)
+
+    assert translated(page, "a.md", translate)[0].decode() == expected
+
+
+@pytest.mark.parametrize(
+    "page", ["<!-- only a comment -->\n", "<pre>\ncode\n</pre>\n", "12 <code>abc</code>\n"]
+)
+def test_a_page_without_text_is_refused(page):
+    with pytest.raises(UserError, match=r"a\.md: has no text; there is nothing to translate"):
+        translated(page, "a.md")
 
 
 def test_a_translated_page_has_the_same_structure():

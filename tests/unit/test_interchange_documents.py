@@ -242,6 +242,15 @@ def test_a_language_of_one_plural_form_has_the_plural():
     assert translated(text, "a.po")[0].decode() == text.replace('""', '"MANY"')
 
 
+def test_empty_plural_forms_beside_filled_ones_get_a_translation():
+    text = 'msgid "One"\nmsgid_plural "Many"\nmsgstr[0] "Eins"\nmsgstr[1] ""\nmsgstr[2] ""\n'
+    after, segments = translated(text, "a.po")
+    assert [segment.text for segment in segments] == ["Many", "Many"]
+    assert after.decode() == text.replace('""', '"MANY"')
+    after, _ = translated(text, "a.po", overwrite=True)
+    assert after.decode() == text.replace('""', '"MANY"').replace("Eins", "ONE")
+
+
 def test_encodings_of_catalogs():
     text = PO.replace("UTF-8", "ISO-8859-1").replace("Close", "Café")
     after, _ = translated(text.encode("latin-1"), "a.po")

@@ -109,6 +109,20 @@ def test_untranslated_elements_stay(document):
 
 
 @pytest.mark.parametrize(
+    "document",
+    [
+        "<p><ruby>Word<rt>reading</rt></ruby> is read</p>",
+        "<p><ruby>Word<rp>(</rp><rt>reading</rt><rp>)</rp></ruby> is read</p>",
+        "<p><ruby><rb>Word</rb><rt>reading</rt></ruby> is read</p>",
+    ],
+)
+def test_readings_of_ruby_stay_and_are_no_text(document):
+    text, lines = translate(document)
+    assert lines == [["Word is read"]]
+    assert text == document.replace("Word", "WORD").replace(" is read", " IS READ")
+
+
+@pytest.mark.parametrize(
     ("document", "lines"),
     [
         ("<p translate=no>Keep\n<p>One<p>two", ["One", "two"]),
@@ -137,7 +151,7 @@ def test_untranslated_elements_stay(document):
         ("<table><caption translate=no>Keep</div><tr><td>one</table>", ["one"]),
         ("<table><caption translate=no>Keep</table>One", ["One"]),
         ("<table><colgroup translate=no><col><tr><td>one</table>", ["one"]),
-        ("<ruby><rt translate=no>Keep<rp>one</ruby> two", ["one two"]),
+        ("<ruby><rt translate=no>Keep<rb>one</ruby> two", ["one two"]),
         ("<div><ruby><rp translate=no>Keep</ruby>One</div>", ["One"]),
         ("<div><ruby><rt translate=no>Keep</div>One", ["One"]),
     ],

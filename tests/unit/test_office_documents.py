@@ -215,6 +215,15 @@ def test_an_untranslated_document_is_the_same_for_python_docx():
             'A <text:span text:style-name="T4">PARENT</text:span>',
         ),
         ('a <text:s text:c="2"/>b <text:s/>c', "a   b  c", 'A <text:s text:c="2"/>B <text:s/>C'),
+        ('<text:s text:c="4"/>a', "a", '<text:s text:c="4"/>A'),
+        (" <text:s/>a<text:s/> ", "a", " <text:s/>A<text:s/> "),
+        ("\n  a\n", " a ", " A "),
+        (
+            '<text:span text:style-name="T2"><text:s/>a</text:span>',
+            "a",
+            '<text:span text:style-name="T2"><text:s/>A</text:span>',
+        ),
+        ('<text:tab/><text:s text:c="2"/>a', "a", '<text:tab/><text:s text:c="2"/>A'),
         ("a\n   b", "a b", "A B"),
         ("a<text:soft-page-break/> b", "a b", "A B"),
         (

@@ -12,6 +12,7 @@ from mnmt_jax.decoding.text_translation import TextToTranslate, translation_step
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import identity, translated
+from tests.unit.made_markup import translate as markup_translation
 
 SRT = """1
 00:00:01,000 --> 00:00:02,500
@@ -84,6 +85,27 @@ def test_html_is_one_segment_in_its_encoding():
 
 
 @pytest.mark.parametrize(
+    ("page", "is_translated"),
+    [
+        ("<style>p{color:red}</style><p>123</p>", False),
+        ("<img alt='text'><script>var abc</script>", False),
+        ("<pre>code only</pre><!-- a comment -->", False),
+        ("<p><code>abc</code> 12 <b translate=no>Keep</b> 3", False),
+        ("<p><code>abc</code> 12 <b>a</b> 3", True),
+        ("<pre>code</pre>a", True),
+        ("<ruby>12<rt>reading</rt></ruby>", False),
+    ],
+)
+def test_a_page_without_text_to_translate_is_refused(page, is_translated):
+    assert bool(markup_translation(page)[1]) == is_translated
+    if is_translated:
+        assert translated(page, "a.html", identity)[0].decode() == page
+    else:
+        with pytest.raises(UserError, match=r"a\.html: has no text; there is nothing to"):
+            translated(page, "a.html")
+
+
+@pytest.mark.parametrize(
     ("declared", "actual", "text"),
     [
         ("iso-8859-1", "cp1252", "“é €”"),
@@ -143,6 +165,39 @@ def test_characters_of_entities_are_themselves_in_subtitles(text):
     cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
     for translate in (identity, by_sentences):
         assert translated(cue, "a.srt", translate)[0].decode() == cue
+
+
+@pytest.mark.parametrize(
+    ("text", "segment", "result"),
+    [
+        (
+            "{b}One{/b} and {\\i1}two{\\i0} & {\\c&HFF&}so",
+            "<b {b}>One</b {/b}> and <i {\\i1}>two</i {\\i0}> &amp; <x {\\c&amp;HFF&amp;}/>so",
+            "{b}ONE{/b} AND {\\i1}TWO{\\i0} & {\\c&HFF&}SO",
+        ),
+        (
+            "{\\an8}{\\i1}One {i}\n{\\pos(1, 2)}two",
+            "<i {\\i1}>One <i {i}> <x {\\pos(1, 2)}/>two",
+            "{\\an8}{\\i1}ONE {i}\n{\\pos(1, 2)}TWO",
+        ),
+        ("{U}<i>One</i>{/U}", "<U {U}><i>One</i></U {/U}>", "{U}<i>ONE</i>{/U}"),
+    ],
+)
+def test_tags_in_braces_are_no_text_of_subtitles(text, segment, result):
+    cue = "1\n00:00:01,000 --> 00:00:02,000\n{}\n".format
+
+    def translate(segments):
+        assert [(one.text, one.markup) for one in segments] == [(segment, "html")]
+        return [markup_translation(one.text)[0] for one in segments]
+
+    assert translated(cue(text), "a.srt", translate)[0].decode() == cue(result)
+    assert translated(cue(text), "a.srt", identity)[0].decode() == cue(text)
+
+
+def test_subtitles_of_tags_alone_are_refused():
+    cue = "1\n00:00:01,000 --> 00:00:02,000\n{\\an8}<i>♪ 12 ♪</i>\n"
+    with pytest.raises(UserError, match=r"a\.srt: has no text; there is nothing to translate"):
+        translated(cue, "a.srt")
 
 
 def test_subtitles_are_read_alike_by_another_reader():
