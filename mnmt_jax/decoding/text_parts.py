@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from mnmt_jax.documents.line_breaks import line_break_spans, nearest_space
+from mnmt_jax.decoding.line_breaks import line_break_spans, nearest_space
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 

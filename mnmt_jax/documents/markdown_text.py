@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mnmt_jax.documents.line_breaks import nearest_space
+from mnmt_jax.decoding.line_breaks import nearest_space
 from mnmt_jax.documents.markdown_inline import Event, find_events, make_parser, shown_text
 from mnmt_jax.documents.passages import (
     Atom,

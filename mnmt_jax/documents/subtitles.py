@@ -12,7 +12,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.documents.line_breaks import TAG, line_break_spans, nearest_space
+from mnmt_jax.decoding.line_breaks import TAG, line_break_spans, nearest_space
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
