@@ -16,11 +16,11 @@ The rooms, each of which imports only rooms above it:
     config         gin files to frozen dataclasses
     distributed    meshes and sharding, several processes, dropout masks, work shards
     data           corpora, token cache, batches
-    documents      documents of several formats, in and out, with their layout
     model          network, attention, caches, forward passes
     methods        one paper, one file
     runs           run directories and their parameters
     decoding       search, translation, `Translator` and `LanguageModel`
+    documents      documents of several formats, in and out, with their layout
     serving        a translation server, for clients of LibreTranslate and DeepL
     training       updates, checkpoints, reports
     pages          HTML pages, SVG charts and Markdown tables
