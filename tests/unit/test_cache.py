@@ -283,6 +283,13 @@ def test_a_damaged_list_of_tasks_is_refused(cache, change):
         TokenCache.open(cache.directory)
 
 
+def test_a_cache_without_its_vocabulary_names_the_copies(cache):
+    """Its tokens fit no new vocabulary."""
+    shutil.rmtree(cache.directory / "vocabulary")
+    with pytest.raises(UserError, match="no such file; copy that of a run trained on the cache"):
+        TokenCache.open(cache.directory)
+
+
 def test_storage_errors_are_not_reported_as_damage(cache, monkeypatch):
     def fail(*_):
         raise RuntimeError("read() failed: Input/output error")
