@@ -45,7 +45,8 @@ def _arm(workspace: Workspace, name: str) -> dict[str, Any]:
         run = workspace.run(name, candidate, seed)
         if (run / "finished").is_file() and not workspace.is_recorded(name, seed):
             seeds[str(seed)] = _run(run, list(arm.decodings) if arm.evaluated else [])
-    return {"chosen": workspace.chosen(name), "losses": losses, "seeds": seeds}
+    other = {"compared_with": arm.compared_with} if arm.compared_with else {}
+    return {"chosen": workspace.chosen(name), "losses": losses, **other, "seeds": seeds}
 
 
 def _run(run: Path, decodings: Sequence[str]) -> dict[str, Any]:
@@ -104,28 +105,38 @@ def means(arm: Mapping[str, Any], decoding: str, group: str, score: str) -> list
 
 
 def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
-    """Return a table of scores per group of directions, with a comparison to the baseline.
+    """Return tables of scores per group of directions, with comparisons to a baseline.
 
     Args:
         summary: from `summarize`.
-        baseline: name of an arm; empty is the first.
+        baseline: name of the arm that all others are compared with; empty is that which each arm
+            names, or the first.
     """
-    arms = {name: arm for name, arm in summary["arms"].items() if arm["seeds"]}
+    arms = {name: arm for name, arm in summary["arms"].items() if _is_evaluated(arm)}
     if not arms:
         return f"## {summary['title']}\n\nNo run is finished."
-    baseline = baseline or next(iter(arms))
+    compared: dict[str, dict[str, Any]] = {}
+    for name, arm in arms.items():
+        other = baseline or arm.get("compared_with") or next(iter(arms))
+        compared.setdefault(other, {})[name] = arm
     parts = [f"## {summary['title']}"]
     for group in GROUPS:
-        rows = list(_score_rows(arms, group, baseline))
-        if rows:
+        parts.append(f"### {group.capitalize()} directions")
+        for other, members in compared.items():
             header = ["arm", "seeds", *_SCORES.values(), "variance of BLEU"]
-            table = markdown_table([*header, f"BLEU - {baseline}", "p"], rows)
-            parts += [f"### {group.capitalize()} directions", table]
+            rows = list(_score_rows(members, group, other, arms[other]))
+            parts.append(markdown_table([*header, f"BLEU - {other}", "p"], rows))
     return "\n\n".join(parts)
 
 
-def _score_rows(arms: Mapping[str, Any], group: str, baseline: str) -> Iterator[list[str]]:
-    baseline_bleu = means(arms[baseline], PLAIN, group, "bleu")
+def _is_evaluated(arm: Mapping[str, Any]) -> bool:
+    return any(run.get("scores") for run in arm["seeds"].values())
+
+
+def _score_rows(
+    arms: Mapping[str, Any], group: str, baseline: str, baseline_arm: Mapping[str, Any]
+) -> Iterator[list[str]]:
+    baseline_bleu = means(baseline_arm, PLAIN, group, "bleu")
     for name, arm in arms.items():
         decodings = {d for run in arm["seeds"].values() for d in run.get("scores", {})}
         for decoding in sorted(decodings, key=lambda label: (label != PLAIN, label)):
@@ -150,6 +161,36 @@ def _range(values: Sequence[float]) -> str:
     if scores.count == 1:
         return f"{scores.mean:.1f}"
     return f"{scores.mean:.1f} ({scores.low:.1f} to {scores.high:.1f})"
+
+
+def validation_table(summary: Mapping[str, Any]) -> str:
+    """Return a table of the lowest validation losses of each arm, means over seeds.
+
+    Columns: the supervised nll at the validation where it is lowest, the updates until then, the
+    zero-shot nll there, and the supervised loss of each candidate with the first seed.
+    """
+    rows = []
+    for name, arm in summary["arms"].items():
+        curves = [run["curve"] for run in arm["seeds"].values() if run["curve"]]
+        if not curves:
+            continue
+        lowest = [min(curve, key=lambda point: point[1]) for curve in curves]
+        steps, supervised, *zero_shot = (
+            sum(values) / len(values) for values in zip(*lowest, strict=True)
+        )
+        losses = ", ".join("–" if loss is None else f"{loss:.3f}" for loss in arm["losses"])
+        rows.append(
+            [
+                name,
+                f"{supervised:.3f}",
+                f"{steps:,.0f}",
+                f"{zero_shot[0]:.3f}" if zero_shot else "–",
+                losses,
+            ]
+        )
+    return markdown_table(
+        ["arm", "supervised nll", "updates", "zero-shot nll", "losses of candidates"], rows
+    )
 
 
 def equal_loss_table(summary: Mapping[str, Any], levels: Sequence[float]) -> str:

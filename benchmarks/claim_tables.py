@@ -214,7 +214,12 @@ _FROZEN = (
 
 def _few_pairs(share: int, steps: int) -> dict[str, Arm]:
     """Return the arms of Graformer with a share of the pairs, in per cent."""
-    shared: dict[str, Any] = {"cache": f"cache_{share}", "steps": steps, "grid": _DROPOUTS}
+    shared: dict[str, Any] = {
+        "cache": f"cache_{share}",
+        "steps": steps,
+        "grid": _DROPOUTS,
+        "compared_with": f"encoder_decoder_{share}",
+    }
     deep = "Model.stage_layers=(4,4)"
     arms = {
         "encoder_decoder": Arm(
@@ -268,6 +273,7 @@ def _transfer() -> dict[str, Arm]:
         "cache": "cache_transfer",
         "grid": _DROPOUTS,
         "decodings": {PLAIN: ("--directions=de-en,fr-en",)},
+        "compared_with": "encoder_decoder_transfer",
     }
     return {
         "encoder_decoder_transfer": Arm(

@@ -14,7 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from claim_summary import equal_loss_table, last_terms, score_tables, summarize
+from claim_summary import (
+    equal_loss_table,
+    last_terms,
+    score_tables,
+    summarize,
+    validation_table,
+)
 from claim_tables import EXPERIMENTS
 from experiments import Experiment, Workspace, execute
 
@@ -151,6 +157,7 @@ def print_tables(summary: Mapping[str, Any], baseline: str = "") -> None:
         known = ", ".join(name for name, arm in summary["arms"].items() if arm["seeds"])
         raise UserError(f"--baseline={baseline}: has no results; choose from {known}")
     print(score_tables(summary, baseline))
+    print(f"\n### Lowest validation losses\n\n{validation_table(summary)}")
     if terms := last_terms(summary):
         print(f"\n### Terms after the last update\n\n{terms}")
     if levels:

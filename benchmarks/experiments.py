@@ -57,6 +57,7 @@ class Arm:
         steps: updates; if 0, those of the experiment.
         seeds: if empty, the seeds of the experiment.
         evaluated: False for runs that are only source runs, such as language models.
+        compared_with: arm of the same data that it is compared with; if empty, the first one.
     """
 
     model: str
@@ -71,6 +72,7 @@ class Arm:
     steps: int = 0
     seeds: tuple[int, ...] = ()
     evaluated: bool = True
+    compared_with: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

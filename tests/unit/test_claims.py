@@ -229,6 +229,46 @@ def test_tables_compare_arms_with_the_first(tmp_path):
     assert "1.000 after 200" in first and "reached by 0 of 3" in first
 
 
+def test_arms_compare_with_the_arm_of_their_data(tmp_path):
+    from claim_summary import score_tables
+
+    source = {"chosen": [], "losses": [0.5], "seeds": {"1": {"curve": []}}}
+    few, many = ({"compared_with": name} for name in ("few", "many"))
+    arms = {
+        "source": source,
+        "few": arm(10.0) | few,
+        "graft, few": arm(14.0) | few,
+        "many": arm(20.0) | many,
+        "graft, many": arm(19.0) | many,
+    }
+    page = score_tables({"title": "Made up", "arms": arms}).partition("### Zero-shot")[2]
+    assert "BLEU - few" in page and "BLEU - many" in page and "source" not in page
+    gaps = [row.split("|")[-3].strip() for row in page.splitlines() if row.startswith("| graft")]
+    assert gaps == ["+4.0", "-1.0"]
+    page = score_tables({"title": "Made up", "arms": arms}, "few").partition("### Zero-shot")[2]
+    gaps = [row.split("|")[-3].strip() for row in page.splitlines() if row.startswith("| graft")]
+    assert gaps == ["+4.0", "+9.0"] and "BLEU - many" not in page
+
+
+def test_lowest_validation_losses_are_those_of_the_supervised_directions():
+    from claim_summary import validation_table
+
+    arms = {
+        "two": arm(1.0, 2.0, curve=[[100, 0.5, 1.5], [200, 0.3, 1.9], [300, 0.4, 0.9]]),
+        "text": {"chosen": [], "losses": [0.5, None], "seeds": {"1": {"curve": [[4, 0.25]]}}},
+        "none": arm(),
+    }
+    arms["two"]["seeds"]["2"]["curve"] = [[100, 0.1, 0.5]]
+    cells = [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in validation_table({"arms": arms}).splitlines()[2:]
+    ]
+    assert cells == [
+        ["two", "0.200", "150", "1.200", "1.000"],
+        ["text", "0.250", "4", "–", "0.500, –"],
+    ]
+
+
 def test_printed_tables_compare_with_a_named_arm(tmp_path, capsys):
     arms = {"base": arm(10.0, 12.0), "cut": arm(20.0, 22.0), "none": arm()}
     document = {"title": "Made up", "arms": arms}
