@@ -64,7 +64,7 @@ def split_runs(
             end = end_of_element(reader, tokens, position)
         raw = "".join(other.raw for other in tokens[position:end])
         is_block = is_tag and reader.is_block(token.name)
-        if is_block or _is_unclosed(tokens[position:end]):
+        if is_block or (end == len(tokens) and _is_unclosed(tokens[position:])):
             yield from _finished(reader, items, keep_lines)
             items = []
             yield raw
@@ -83,7 +83,7 @@ def text_of(reader: MarkupReader, document: str) -> str:
 
 
 def _is_unclosed(tokens: Sequence[Token]) -> bool:
-    """Return whether a comment or an untranslated element lasts to the end of the document."""
+    """Return whether the last comment or untranslated element of a document has no end."""
     first, last = tokens[0], tokens[-1]
     if len(tokens) > 1:
         return (last.kind, last.name) != ("end", first.name)
@@ -193,7 +193,7 @@ class _Builder:
     def _node(self, opening: str, start: int) -> Node:
         length = len(self._text)
         node = Node(length, length, opening)
-        parent = next((other for other in reversed(self._open) if other), None)
+        parent = self._open[:_MAX_DEPTH][-1] if self._open else None  # deeper ones are None
         (parent.children if parent else self._run.nodes).append(node)
         self._run.tags[node] = start, start + len(opening)
         self._first_token[node] = len(self._raw) - 1

@@ -33,6 +33,7 @@ _ANY_TAG = re.compile("<[^>]*>")
 _HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^>]*?(/?)>")
 _VOID = frozenset("area br col embed hr img input link meta source track wbr".split())
 _HTML = MarkupReader("html")
+_MAX_DEPTH = 32  # of tags that are pairs
 _UNTRANSLATED = "html_untranslated"  # name of the event of an HTML element
 
 
@@ -156,7 +157,7 @@ def _recorded(rule: str, apply: Callable[[StateInline, bool], bool]) -> Any:
 def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
     """Return events in which HTML tags of a pair at one level open and close.
 
-    An untranslated element is one atom.
+    An untranslated element is one atom. Tags at deeper levels stay atoms.
     """
     result = list(events)
     open_tags: list[tuple[str, int]] = []  # name and number; "" is an element of Markdown
@@ -174,6 +175,8 @@ def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
             elif tag[1] and open_tags and open_tags[-1][0] == name:
                 _, first = open_tags.pop()
                 opening = events[first]
+                if len(open_tags) >= _MAX_DEPTH:
+                    continue
                 if _HTML.is_untranslated(_start_tag(content[opening.start : opening.end])):
                     result[first] = Event(opening.start, event.end, "atom", _UNTRANSLATED)
                 else:

@@ -240,6 +240,7 @@ def test_translations_do_not_become_markup(page, translation, expected):
         "one two three four\n" * 10_000,
         "see `a` here " * 12_000,
         "see " + "<http://a.b>" * 10_000,
+        "<i>" * 6000 + "deep" + "</i>" * 6000,
     ],
 )
 def test_repetitive_pages_take_little_time(text):

@@ -114,6 +114,7 @@ def test_untranslated_elements_stay(document):
         "<p><ruby>Word<rt>reading</rt></ruby> is read</p>",
         "<p><ruby>Word<rp>(</rp><rt>reading</rt><rp>)</rp></ruby> is read</p>",
         "<p><ruby><rb>Word</rb><rt>reading</rt></ruby> is read</p>",
+        "<p><ruby>Word<rp>(<rt>reading<rp>)</ruby> is read</p>",
     ],
 )
 def test_readings_of_ruby_stay_and_are_no_text(document):
@@ -166,6 +167,16 @@ def test_an_untranslated_element_without_an_end_tag_ends_where_html_ends_it(docu
 def test_elements_of_xml_end_with_their_end_tags():
     document = '<p translate="no">Keep <p>it</p> it</p> <p>One</p>'
     assert translate(document, same, markup="xml") == (document, [["Keep it it One"]])
+
+
+def test_nested_elements_take_linear_time():
+    seconds = []
+    for count in (4_000, 40_000):
+        start = time.process_time()
+        document = "<b>" * count + "Deep" + "</b>" * count
+        assert translate(document, same)[0] == document
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 40 * max(seconds[0], 1e-2)
 
 
 @pytest.mark.parametrize("unit", ["<p>", "<b>", "<div></div>", "<hr>", "<li></li></ul>", "<td>"])
