@@ -110,15 +110,15 @@ def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
     Args:
         summary: from `summarize`.
         baseline: name of the arm that all others are compared with; empty is that which each arm
-            names, or the first.
+            names, or the first one if that has no scores.
     """
-    arms = {name: arm for name, arm in summary["arms"].items() if _is_evaluated(arm)}
+    arms = evaluated_arms(summary)
     if not arms:
         return f"## {summary['title']}\n\nNo run is finished."
     compared: dict[str, dict[str, Any]] = {}
     for name, arm in arms.items():
-        other = baseline or arm.get("compared_with") or next(iter(arms))
-        compared.setdefault(other, {})[name] = arm
+        other = baseline or arm.get("compared_with")
+        compared.setdefault(other if other in arms else next(iter(arms)), {})[name] = arm
     parts = [f"## {summary['title']}"]
     for group in GROUPS:
         parts.append(f"### {group.capitalize()} directions")
@@ -129,8 +129,13 @@ def score_tables(summary: Mapping[str, Any], baseline: str = "") -> str:
     return "\n\n".join(parts)
 
 
-def _is_evaluated(arm: Mapping[str, Any]) -> bool:
-    return any(run.get("scores") for run in arm["seeds"].values())
+def evaluated_arms(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arms with scores by name."""
+    return {
+        name: arm
+        for name, arm in summary["arms"].items()
+        if any(run.get("scores") for run in arm["seeds"].values())
+    }
 
 
 def _score_rows(
@@ -164,10 +169,11 @@ def _range(values: Sequence[float]) -> str:
 
 
 def validation_table(summary: Mapping[str, Any]) -> str:
-    """Return a table of the lowest validation losses of each arm, means over seeds.
+    """Return a table of the lowest supervised nll of each arm, means over seeds.
 
-    Columns: the supervised nll at the validation where it is lowest, the updates until then, the
-    zero-shot nll there, and the supervised loss of each candidate with the first seed.
+    Columns: that nll, the updates until then, the zero-shot nll there, and the lowest supervised
+    loss of each candidate with the first seed. The checkpoint of that loss, which is evaluated, may
+    be another.
     """
     rows = []
     for name, arm in summary["arms"].items():

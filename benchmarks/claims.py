@@ -16,6 +16,7 @@ from typing import Any
 
 from claim_summary import (
     equal_loss_table,
+    evaluated_arms,
     last_terms,
     score_tables,
     summarize,
@@ -64,7 +65,8 @@ def main() -> None:
         "--baseline",
         default="",
         metavar="ARM",
-        help="with --print: the arm that the others are compared with; default: the first",
+        help="with --print: the arm that the others are compared with; default: the first, or "
+        "that of the same data",
     )
     flags = parser.parse_args()
     tables = flags.tables.split(",")
@@ -147,17 +149,16 @@ def print_tables(summary: Mapping[str, Any], baseline: str = "") -> None:
 
     Args:
         summary: from `summarize`.
-        baseline: name of the arm that the others are compared with; empty is the first.
+        baseline: name of the arm that the others are compared with; empty as in `score_tables`.
 
     Raises:
         UserError: if the baseline has no results.
     """
     levels = summary.get("levels", ())
-    if baseline and not summary["arms"].get(baseline, {}).get("seeds"):
-        known = ", ".join(name for name, arm in summary["arms"].items() if arm["seeds"])
-        raise UserError(f"--baseline={baseline}: has no results; choose from {known}")
+    if baseline and baseline not in (known := evaluated_arms(summary)):
+        raise UserError(f"--baseline={baseline}: has no results; choose from {', '.join(known)}")
     print(score_tables(summary, baseline))
-    print(f"\n### Lowest validation losses\n\n{validation_table(summary)}")
+    print(f"\n### Lowest validation nll\n\n{validation_table(summary)}")
     if terms := last_terms(summary):
         print(f"\n### Terms after the last update\n\n{terms}")
     if levels:

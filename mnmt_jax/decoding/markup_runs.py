@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mnmt_jax.decoding.element_ends import end_of_element
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node
-from mnmt_jax.decoding.text_parts import LINE_BREAKS
+from mnmt_jax.decoding.text_parts import LINE_BREAK
 
 _NO_BREAK_SPACES = "\xa0\u2007\u202f"  # they are not joined with other white space
 _MAX_DEPTH = 32  # of elements that are placed; deeper tags keep their order among the words
@@ -113,7 +114,7 @@ class _Builder:
 
     def __init__(self, reader: MarkupReader, keep_lines: bool) -> None:
         self._reader = reader
-        self._line_breaks = LINE_BREAKS if keep_lines else ""
+        self._keeps_lines = keep_lines
         self._run = Run()
         self._raw: list[str] = []
         self._raw_length = 0
@@ -156,34 +157,45 @@ class _Builder:
             self._last = node
 
     def _add_text(self, raw: str, start: int) -> None:
-        previous = ""
+        spaces: list[tuple[str, tuple[int, int]]] = []
         for character, source in self._reader.decoded(raw):
-            end = start + len(source)
-            if not character:  # an entity that only the document knows
-                self._add_atom(_Item(Token("other", source), source), start)
-            elif previous + character == "\r\n":
-                pass  # its first character was the line break
-            elif character in self._line_breaks:
-                self._add_line_break((start, end))
-            elif character.isspace() and character not in _NO_BREAK_SPACES:
-                self._add_space((start, end))
-            else:
-                self._append(character, (start, end))
-            start, previous = end, character
+            span = start, start + len(source)
+            start = span[1]
+            if character.isspace() and character not in _NO_BREAK_SPACES:
+                spaces.append((character, span))
+                continue
+            self._add_spaces(spaces)
+            spaces = []
+            if character:
+                self._append(character, span)
+            else:  # an entity that only the document knows
+                self._add_atom(_Item(Token("other", source), source), span[0])
+        self._add_spaces(spaces)
 
-    def _add_space(self, span: tuple[int, int]) -> None:
-        if self._text and not self._text[-1].isspace():
-            self._append(" ", span)
-        elif self._last is not None:
+    def _add_spaces(self, spaces: Sequence[tuple[str, tuple[int, int]]]) -> None:
+        """Add white space as a space, or as its line breaks, if these are kept."""
+        if not spaces:
+            return
+        breaks = self._line_breaks(spaces)
+        if breaks and self._text[-1:] == [" "]:  # of the token before
+            self._text[-1], self._run.spans[-1] = "\n", breaks.pop(0)
+        elif not breaks and self._text and not self._text[-1].isspace():
+            self._append(" ", spaces[0][1])
+            return
+        if self._last is not None and (not breaks or not self._text):
             self._last.has_space = True
+        for span in breaks:
+            if self._text and self._text[-2:] != ["\n", "\n"]:
+                self._append("\n", span)
 
-    def _add_line_break(self, span: tuple[int, int]) -> None:
-        if self._text[-1:] == [" "] and self._last is None:
-            self._text[-1] = "\n"
-        elif self._text and self._text[-2:] != ["\n", "\n"]:
-            self._append("\n", span)
-        elif self._last is not None:
-            self._last.has_space = True
+    def _line_breaks(self, spaces: Sequence[tuple[str, tuple[int, int]]]) -> list[tuple[int, int]]:
+        """Return the spans of line breaks in white space, with the spaces around; two at most."""
+        if not self._keeps_lines:
+            return []
+        text = "".join(character for character, _ in spaces)
+        ends = [spaces[match.end() - 1][1][1] for match in LINE_BREAK.finditer(text)]
+        ends = [*ends[:1], spaces[-1][1][1]] if len(ends) > 1 else [spaces[-1][1][1]] * len(ends)
+        return list(itertools.pairwise([spaces[0][1][0], *ends]))
 
     def _append(self, characters: str, span: tuple[int, int]) -> None:
         self._text += characters

@@ -20,10 +20,10 @@ from mnmt_jax.decoding.line_breaks import line_break_spans, nearest_space
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
-LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-"""Characters that end a line."""
-_LINE_ENDS = f"\r\n|[{LINE_BREAKS}]"
-_LINE_BREAK = re.compile(f"[{LINE_BREAKS}]")
+_LINE_ENDS = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
+_LINE_BREAK_CHARACTER = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+LINE_BREAK = re.compile(_LINE_ENDS)
+"""A line break, of one or two characters."""
 _LINE = re.compile(f"(.*?)({_LINE_ENDS}|$)", re.DOTALL)
 _BULLET = r"[-*+•‣◦▪·–—>#|]+"
 _NUMBER = r"\(?\d{1,3}[.)]|\(?[a-z][.)]"
@@ -109,7 +109,7 @@ def _split_block(block: str, language: str, ends: SentenceEnds) -> list[str]:
         return [block]
     if ends in ("all", "lines"):
         return split_sentences(block, language)
-    sentences = split_sentences(_LINE_BREAK.sub(" ", block), language)
+    sentences = split_sentences(_LINE_BREAK_CHARACTER.sub(" ", block), language)
     stops = itertools.accumulate(map(len, sentences), initial=0)
     return [block[start:stop] for start, stop in itertools.pairwise(stops)]
 

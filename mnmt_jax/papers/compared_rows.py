@@ -1,4 +1,4 @@
-"""The row that columns of changes, gains and relative times compare a row with."""
+"""Comparison rows of columns with changes, gains and relative times."""
 
 from __future__ import annotations
 

@@ -219,15 +219,15 @@ class RunDirectory:
         )
 
     def load_vocabulary(self) -> Vocabulary:
-        """Read the vocabulary. A new one would not fit, but the run's cache has a copy.
+        """Read the vocabulary, which no new one can replace.
 
         Raises:
             UserError: if it is missing or damaged.
         """
         config_file = self.location / self.config_file.name
         remedy = (
-            f"copy that of the cache which {config_file} names (Data.cache), or of another copy of "
-            "the run"
+            f"copy it from another copy of the run, or from the cache that {config_file} names "
+            "(Data.cache), if it names one"
         )
         return Vocabulary.load(self.vocabulary, remedy=remedy)
 

@@ -18,7 +18,7 @@ from mnmt_jax.decoding.markup_runs import text_of
 from mnmt_jax.decoding.markup_tokens import MarkupReader
 from mnmt_jax.decoding.text_translation import TextToTranslate
 from mnmt_jax.documents.formats import check_format, read_document
-from mnmt_jax.documents.segments import Document, DocumentOptions
+from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.serving.deepl import check_options
@@ -175,12 +175,15 @@ async def _read(data: bytes, name: str, options: TranslationOptions) -> Document
 
 
 def _count_characters(document: Document) -> int:
-    """Return the number of characters of the texts, without the elements that its reader made."""
-    reader = MarkupReader("xml")
-    return sum(
-        len(text_of(reader, segment.text) if segment.markup == "xml" else segment.text)
-        for segment in document.segments
-    )
+    """Return the number of characters of the texts, without tags."""
+    return sum(len(_text_of(segment)) for segment in document.segments)
+
+
+def _text_of(segment: Segment) -> str:
+    """Return the text of a segment without tags."""
+    if not segment.markup:
+        return segment.text
+    return text_of(MarkupReader(segment.markup), segment.text)
 
 
 def _texts(document: Document, source: str, options: TranslationOptions) -> list[TextToTranslate]:
@@ -235,9 +238,7 @@ def _detected(service: TranslationService, document: Document) -> str:
         return service.language(document.source, "source", any_region=True)
     sample = ""
     for segment in document.segments:
-        is_plain = not segment.markup
-        sample += segment.text if is_plain else text_of(MarkupReader(segment.markup), segment.text)
-        sample += " "
+        sample += f"{_text_of(segment)} "
         if len(sample) > _SAMPLE:
             break
     detected = service.detect(sample[:_SAMPLE])

@@ -295,7 +295,7 @@ class TranslationService:
             texts: its texts, all in one direction.
             options: what the request asks for.
             user: whose texts they are.
-            characters: that count towards the user's quota.
+            characters: number of characters charged to the user's quota.
 
         Raises:
             RefusedError: if no model has the direction, the time is over, or the server stops.

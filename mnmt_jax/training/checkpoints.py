@@ -322,7 +322,7 @@ class Checkpoints:
             raise as_damaged_error(error) from error
         extra = record.get("extra")
         values = extra if isinstance(extra, dict) else {}
-        missing = [key for key in required if not isinstance(values.get(key), dict)]
+        missing = [key for key in required if not isinstance(values.get(key) or None, dict)]
         if missing and "training" in record["fingerprints"]:
             raise DamagedError(f"its record has no '{missing[0]}'")
         return record

@@ -77,6 +77,7 @@ DAMAGE = {
     "values gone": lambda step: edit_record(step, extra=None),
     "values empty": lambda step: edit_record(step, extra={}),
     "values null": lambda step: edit_record(step, extra={"data": None}),
+    "position empty": lambda step: edit_record(step, extra={"data": {}}),
     "fingerprints null": lambda step: edit_record(step, fingerprints="x"),
     "fingerprint gone": lambda step: edit_record(step, fingerprints={"training": 1}),
     "data gone": lambda step: [path.unlink() for path in data_of(step)],

@@ -245,6 +245,10 @@ def test_arms_compare_with_the_arm_of_their_data(tmp_path):
     assert "BLEU - few" in page and "BLEU - many" in page and "source" not in page
     gaps = [row.split("|")[-3].strip() for row in page.splitlines() if row.startswith("| graft")]
     assert gaps == ["+4.0", "-1.0"]
+    del arms["many"]
+    page = score_tables({"title": "Made up", "arms": arms}).partition("### Zero-shot")[2]
+    assert "BLEU - many" not in page and "+9.0" in page  # with the first that has scores
+    arms["many"] = arm(20.0) | many
     page = score_tables({"title": "Made up", "arms": arms}, "few").partition("### Zero-shot")[2]
     gaps = [row.split("|")[-3].strip() for row in page.splitlines() if row.startswith("| graft")]
     assert gaps == ["+4.0", "+9.0"] and "BLEU - many" not in page

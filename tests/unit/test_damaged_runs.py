@@ -79,7 +79,7 @@ DAMAGE = {
     "facts list": (_write("vocabulary/vocabulary.json", b"[1]"), r"vocabulary\.json: is damaged"),
     "lost": (
         lambda run: shutil.rmtree(run / "vocabulary"),
-        r"spm\.model: no such file; copy that of the cache which .*/config\.gin names \(Data\.",
+        r"spm\.model: no such file; copy it from .* the cache that .*/config\.gin names \(Data\.",
     ),
     "model": (_flip("vocabulary/spm.model"), r"vocabulary\.json: .*one of them is damaged"),
     "languages": (_write("vocabulary/languages.txt", b"\xff"), r"languages\.txt: is damaged"),
@@ -108,7 +108,7 @@ def test_training_with_a_lost_vocabulary_names_its_copy(run):
     """A new vocabulary would have other pieces."""
     shutil.rmtree(run / "vocabulary")
     config = RunDirectory(run).config()
-    with pytest.raises(UserError, match=r"no such file; copy that of the cache which"):
+    with pytest.raises(UserError, match=r"no such file; copy it from another copy of the run"):
         RunDirectory(run).check(config, made_text.vocabulary(), has_checkpoint=True)
 
 

@@ -74,6 +74,12 @@ def test_line_breaks_and_blocks_end_sentences_and_line_ends_do_not():
         ("A line that is wrapped and goes <g>on in\nthe next</g> line.", "all", 1),
         ("A line that is wrapped and goes <g>on in\nthe next</g> line.", "lines", 2),
         ("A line that is wrapped and goes <g>on in\n\nthe next</g> line.", "all", 2),
+        ("A <g>title \n</g>A body.", "all", ["A title", "A body."]),
+        ("A title <g>\nA</g> body.", "all", ["A title", "A body."]),
+        ("A <g>title\r\n</g>A body.", "lines", ["A title", "A body."]),
+        ("A title<g>\r\n  A</g> body.", "lines", ["A title", "A body."]),
+        ("A <g>title\n \n</g>A body.", "all", ["A title", "A body."]),
+        ("A title <x/>\n A body.", "all", ["A title", "A body."]),
         ("A <g>title\nA</g> body.", "punctuation", ["A title A body."]),
         ("A <g>title\nA</g> body. And.", "none", ["A title A body. And."]),
     ],
@@ -83,9 +89,18 @@ def test_line_breaks_end_sentences_in_xml_as_in_text(document, ends, lines):
     if isinstance(lines, int):
         assert len(translated) == lines
         lines = translated
-    assert translated == lines
-    kept = document if len(lines) > 1 else document.replace("\n", " ")
-    assert text == re.sub(r"[^<>]+(?=<|$)", lambda match: match.group().upper(), kept)
+    assert translated == lines and not any("  " in line for line in lines)
+    if len(lines) == 1:
+        document = document.replace("\n", " ")
+    assert re.sub("<[^>]*>", "", text) == re.sub("<[^>]*>", "", document).upper()
+    assert re.findall("<[^>]*>", text) == re.findall("<[^>]*>", document)
+
+
+def test_a_line_break_in_a_sentence_is_one_space_beside_an_atom():
+    document = "A line that is wrapped and goes on in <x/>\n the next line."
+    text, (lines,) = translate(document, same, markup="xml")
+    assert lines == ["A line that is wrapped and goes on in the next line."]
+    assert text == document.replace("\n ", " ")
 
 
 def test_line_breaks_end_sentences_in_html_if_all_do():

@@ -118,3 +118,19 @@ def test_688_headers_and_footers_are_translated(job):
         after = download(send(address, data, "a.docx"))
     for part in ("document", "header1", "footer1", "footnotes"):
         assert paragraphs(after, f"word/{part}.xml") == ["<w:r><w:t>SOME WORDS</w:t></w:r>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "text"),
+    [
+        ("a.docx", DOCX, "Some words" * 3),
+        ("a.odt", ODT, "Some words" * 3),
+        ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nA {\\i1}&{\\i0} b\n", "A & b"),
+        ("a.html", b"<p class='long'>Some <b>words</b></p><script>var a</script>", "Some words"),
+    ],
+)
+def test_formatting_does_not_count_towards_quotas(job, name, data, text):
+    with serving(made_service(job, wait_milliseconds=0)) as address:
+        send(address, data, name)
+        usage = requests.get(f"{address}/v2/usage", timeout=60).json()
+    assert usage["character_count"] == len(text)

@@ -468,15 +468,6 @@ def test_documents_count_towards_the_quota_of_a_key(job, tmp_path, short_sleeps)
         assert "too few characters left" in status.error_message
 
 
-def test_formatting_does_not_count_towards_a_quota(client, tmp_path):
-    runs = "<w:r><w:t>Press </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>&amp;</w:t></w:r>"
-    (tmp_path / "a.docx").write_bytes(make_docx(f"<w:p>{runs}</w:p>"))
-    status = client.translate_document_from_filepath(
-        tmp_path / "a.docx", tmp_path / "b.docx", target_lang="DE", source_lang="EN"
-    )
-    assert status.billed_characters == client.get_usage().character.count == len("Press &")
-
-
 def test_glossaries_apply_to_documents(job, short_sleeps):
     """The made job honours required terms; what is forbidden and there is stated."""
     terms = {"Hello": "Servus", "Goodbye": "!"}
