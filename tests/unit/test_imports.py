@@ -17,7 +17,7 @@ from tests.unit.made_text import vocabulary
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FOREIGN = ("tensorflow", "seqio", "t5x")
-TRANSLATING = "config data decoding design documents distributed errors files model runs vocabulary"
+TRANSLATING = "config data decoding design distributed errors files model runs vocabulary"
 HEAVY = (*FOREIGN, "jax", "flax", "orbax", "grain", "sacrebleu", "sentencepiece")
 
 
