@@ -114,13 +114,13 @@ class Vocabulary:
         return cls(path.read_bytes(), tuple(languages), listed)._checked(path)
 
     @classmethod
-    def load(cls, directory: str | Path, **options: str) -> Vocabulary:
-        """Read what `save` wrote and check it; `options` are those of `read_vocabulary_files`.
+    def load(cls, directory: str | Path, remedy: str = "") -> Vocabulary:
+        """Read what `save` wrote and check it; `remedy` says what to do if a file is missing.
 
         Raises:
             UserError: if a file is missing, damaged or does not match the recorded fingerprint.
         """
-        data, facts = read_vocabulary_files(directory, **options)
+        data, facts = read_vocabulary_files(directory, remedy)
         directory, vocabulary = Path(directory), cls(*data)
         # Checked first, so that a damaged model never reaches SentencePiece's parser.
         if (

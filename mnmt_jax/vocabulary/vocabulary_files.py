@@ -97,13 +97,13 @@ def write_vocabulary_files(directory: Path, data: VocabularyData, facts: Mapping
 
 
 def read_vocabulary_files(
-    directory: str | Path, remedy: str = "make a vocabulary with 'mnmt vocabulary'"
+    directory: str | Path, remedy: str = ""
 ) -> tuple[VocabularyData, dict[str, Any]]:
     """Read the files that `write_vocabulary_files` wrote.
 
     Args:
         directory: the folder.
-        remedy: what to do if one is missing.
+        remedy: what to do if one is missing; empty is to make a vocabulary.
 
     Returns:
         The data, unchecked, and the metadata.
@@ -115,7 +115,8 @@ def read_vocabulary_files(
     directory = Path(directory)
     for name in (MODEL_FILE, LANGUAGES_FILE, FACTS_FILE):
         if not (directory / name).is_file():
-            hint = suggest_subfolder(directory) or remedy
+            new_one = "make a vocabulary with 'mnmt vocabulary'"
+            hint = suggest_subfolder(directory) or remedy or new_one
             raise UserError(f"{directory / name}: no such file; {hint}")
     pieces: tuple[str, ...] | None = None
     copies: tuple[LanguagePiece, ...] = ()
