@@ -117,9 +117,9 @@ def _bridges(square: Experiment) -> Experiment:
         vocabularies={"vocabulary": (pairs, "--vocab_size=1500", *_PUBLISHED_VOCABULARY)},
         caches={
             "cache": Cache((pairs,)),
-            "bridges": _BRIDGES,
-            "with_bridges": Cache((pairs,), also=("bridges",)),
-            "less_with_bridges": Cache((pairs, "--share=0.62"), also=("bridges",)),
+            "bridge_pairs": _BRIDGES,
+            "with_bridges": Cache((pairs,), also=("bridge_pairs",)),
+            "less_with_bridges": Cache((pairs, "--share=0.62"), also=("bridge_pairs",)),
         },
         arms={
             "baseline": baseline,

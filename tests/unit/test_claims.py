@@ -34,6 +34,8 @@ def test_dependencies_of_all_jobs_exist(tmp_path):
         models = {arm.model for arm in experiment.arms.values()}
         files = [ROOT / "gin_configs/models" / f"{model}.gin" for model in models]
         assert all(file.is_file() for file in files)
+        folders = [*experiment.arms, *experiment.caches, *experiment.vocabularies]
+        assert len(set(folders)) == len(folders), table
 
 
 def test_jobs_wait_for_dependencies_and_failures_are_skipped(capfd):
