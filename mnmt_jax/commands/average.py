@@ -51,8 +51,9 @@ def main() -> None:
     from mnmt_jax.runs.run_directory import RunDirectory
 
     run = RunDirectory.open(flags.run)
-    steps = sorted(set(itertools.chain(*flags.steps or ()))) or sorted(
-        best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last)
+    steps = sorted(
+        set(itertools.chain(*flags.steps or ()))
+        or (best_steps(run, flags.best) if flags.best else newest_steps(run, flags.last))
     )
     requested, kind = (flags.best, "best") if flags.best else (flags.last, "last")
     if not flags.steps and len(steps) < requested:

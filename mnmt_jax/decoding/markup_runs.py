@@ -70,7 +70,7 @@ def split_runs(
             items = []
             yield raw
         elif end > position + 1:
-            text = _visible_text(reader, tokens[position:end])
+            text = " ".join(reader.visible_text(tokens[position:end]).split())
             items.append(_Item(Token("other", raw), text))
         else:
             items.append(_Item(token))
@@ -89,14 +89,6 @@ def _is_unclosed(tokens: Sequence[Token]) -> bool:
     if len(tokens) > 1:
         return (last.kind, last.name) != ("end", first.name)
     return first.kind == "other" and not first.raw.endswith(">")
-
-
-def _visible_text(reader: MarkupReader, tokens: Sequence[Token]) -> str:
-    """Return the text of an untranslated element, in single spaces."""
-    if not reader.is_visible(tokens[0]):
-        return ""
-    raw = "".join(token.raw for token in tokens if token.kind == "text")
-    return " ".join("".join(character for character, _ in reader.decoded(raw)).split())
 
 
 def _finished(
@@ -194,8 +186,10 @@ class _Builder:
             return []
         text = "".join(character for character, _ in spaces)
         ends = [spaces[match.end() - 1][1][1] for match in LINE_BREAK.finditer(text)]
-        ends = [*ends[:1], spaces[-1][1][1]] if len(ends) > 1 else [spaces[-1][1][1]] * len(ends)
-        return list(itertools.pairwise([spaces[0][1][0], *ends]))
+        if not ends:
+            return []
+        start, end = spaces[0][1][0], spaces[-1][1][1]
+        return list(itertools.pairwise([start, *ends[:-1][:1], end]))
 
     def _append(self, characters: str, span: tuple[int, int]) -> None:
         self._text += characters

@@ -179,6 +179,14 @@ def split_markup(
     return MarkupParts(parts)
 
 
+def has_text(reader: MarkupReader, document: str) -> bool:
+    """Return whether a document has letters outside of tags and untranslated elements."""
+    return any(
+        isinstance(run, Run) and _has_letters(run.text, run.nodes)
+        for run in split_runs(reader, document)
+    )
+
+
 def _sentence_spans(
     run: Run, language: str, ends: SentenceEnds, fits: Callable[[str], bool]
 ) -> Iterator[tuple[int, int]]:

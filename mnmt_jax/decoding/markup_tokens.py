@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 Markup = Literal["", "html", "xml"]
@@ -150,6 +150,13 @@ class MarkupReader:
     def is_visible(self, tag: Token) -> bool:
         """Return whether the content of an untranslated element is read as part of the text."""
         return not (self.markup == "html" and tag.name in _INVISIBLE)
+
+    def visible_text(self, tokens: Sequence[Token]) -> str:
+        """Return the text of an untranslated element; "" if it is not read with its sentence."""
+        if not self.is_visible(tokens[0]):
+            return ""
+        raw = "".join(token.raw for token in tokens if token.kind == "text")
+        return "".join(character for character, _ in self.decoded(raw))
 
     def decoded(self, raw: str) -> Iterator[tuple[str, str]]:
         """Yield the characters of raw text, each with its raw form; "" for an unknown entity."""

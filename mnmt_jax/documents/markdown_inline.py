@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
+from mnmt_jax.decoding.markup_tokens import MarkupReader
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -29,9 +28,6 @@ _FOOTNOTE = re.compile(
     r"\[\^[^\]\s]{1,80}\](?!\(|\[(?!\^))"
 )  # but no link with an address or label
 _PAIRS = ("emphasis", "strikethrough")
-_ANY_TAG = re.compile("<[^>]*>")
-_HTML_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^>]*?(/?)>")
-_VOID = frozenset("area br col embed hr img input link meta source track wbr".split())
 _HTML = MarkupReader("html")
 _MAX_DEPTH = 32  # of tags that are pairs
 _UNTRANSLATED = "html_untranslated"  # name of the event of an HTML element
@@ -162,26 +158,19 @@ def _with_html_pairs(events: Sequence[Event], content: str) -> list[Event]:
     result = list(events)
     open_tags: list[tuple[str, int]] = []  # name and number; "" is an element of Markdown
     for number, event in enumerate(events):
-        tag = _HTML_TAG.fullmatch(content[event.start : event.end])
         if event.kind == "open":
             open_tags.append(("", number))
         elif event.kind == "close":
             while open_tags and open_tags.pop()[0]:
                 pass
-        elif event.name == "html_inline" and tag and not tag[3]:
-            name = tag[2].lower()
-            if not tag[1] and name not in _VOID:
-                open_tags.append((name, number))
-            elif tag[1] and open_tags and open_tags[-1][0] == name:
+        elif event.name == "html_inline":
+            tag = next(_HTML.tokens(content[event.start : event.end]))
+            if tag.kind == "start":
+                open_tags.append((tag.name, number))
+            elif tag.kind == "end" and open_tags and open_tags[-1][0] == tag.name:
                 _, first = open_tags.pop()
-                opening = events[first]
-                if len(open_tags) >= _MAX_DEPTH:
-                    continue
-                if _HTML.is_untranslated(_start_tag(content[opening.start : opening.end])):
-                    result[first] = Event(opening.start, event.end, "atom", _UNTRANSLATED)
-                else:
-                    result[first] = dataclasses.replace(opening, kind="open")
-                    result[number] = dataclasses.replace(event, kind="close")
+                if len(open_tags) < _MAX_DEPTH:
+                    _join(result, first, number, content)
     return list(_outermost(result))
 
 
@@ -194,9 +183,14 @@ def _outermost(events: Sequence[Event]) -> Iterator[Event]:
             end = event.end if event.name == _UNTRANSLATED else end
 
 
-def _start_tag(raw: str) -> Token:
-    """Return the first tag of some HTML."""
-    return next(token for token in _HTML.tokens(raw) if token.kind == "start")
+def _join(events: list[Event], first: int, last: int, content: str) -> None:
+    """Make a pair of HTML tags an element: an atom, if it is untranslated."""
+    opening, closing = events[first], events[last]
+    if _HTML.is_untranslated(next(_HTML.tokens(content[opening.start : opening.end]))):
+        events[first] = Event(opening.start, closing.end, "atom", _UNTRANSLATED)
+    else:
+        events[first] = dataclasses.replace(opening, kind="open")
+        events[last] = dataclasses.replace(closing, kind="close")
 
 
 def shown_text(event: Event, literal: str) -> str:
@@ -207,6 +201,5 @@ def shown_text(event: Event, literal: str) -> str:
         literal: its characters.
     """
     if event.name == _UNTRANSLATED:
-        is_visible = _HTML.is_visible(_start_tag(literal))
-        return html.unescape(_ANY_TAG.sub("", literal)).strip() if is_visible else ""
+        return _HTML.visible_text(list(_HTML.tokens(literal))).strip()
     return literal.strip("`<>") if event.name in ("backticks", "autolink") else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from mnmt_jax.vocabulary.language_detectors import has_letters
@@ -28,20 +28,10 @@ class Segment:
         """Whether it has letters outside of tags, comments and untranslated elements."""
         if not self.markup:
             return has_letters(self.text)
-        return any(map(has_letters, _changing_texts(self.text, self.markup)))
+        from mnmt_jax.decoding.markup_text import has_text  # JAX is slow to import
+        from mnmt_jax.decoding.markup_tokens import MarkupReader
 
-
-def _changing_texts(document: str, markup: Markup) -> Iterator[str]:
-    """Yield the texts of a document with markup that are outside of untranslated elements."""
-    from mnmt_jax.decoding.markup_runs import Run, split_runs  # JAX is slow to import
-    from mnmt_jax.decoding.markup_tokens import MarkupReader
-    from mnmt_jax.decoding.tag_placement import fixed_nodes
-
-    for run in split_runs(MarkupReader(markup), document):
-        if isinstance(run, Run):
-            fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
-            starts, ends = [0, *(end for _, end in fixed)], [*(start for start, _ in fixed), None]
-            yield from (run.text[start:end] for start, end in zip(starts, ends, strict=True))
+        return has_text(MarkupReader(self.markup), self.text)
 
 
 @dataclasses.dataclass(frozen=True)

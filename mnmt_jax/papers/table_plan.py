@@ -96,11 +96,11 @@ def _warn_of_missing_references(paper: Paper, table: Table, rows: Sequence[Row])
         for row in table.rows
         for corpus, experiment in experiments(paper, table, row).items()
     }
-    names = [row.name for row in table.rows]
+    names, chosen = [row.name for row in table.rows], {row.name for row in rows}
     for row in rows:
         columns = [column for column in table.columns if column.key in row.published]
-        compared = {compared_key(column, row, planned) for column in columns} - {None}
-        for name in {key[0] for key in compared if key} - {chosen.name for chosen in rows}:
+        keys = filter(None, (compared_key(column, row, planned) for column in columns))
+        for name in dict.fromkeys(name for name, _ in keys if name not in chosen):
             number = names.index(name) + 1
             warn(
                 f"{table.full_name}: row '{row.name}' is compared with row {number} "

@@ -14,11 +14,9 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mnmt_jax.decoding.markup_runs import text_of
-from mnmt_jax.decoding.markup_tokens import MarkupReader
 from mnmt_jax.decoding.text_translation import TextToTranslate
 from mnmt_jax.documents.formats import check_format, read_document
-from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
+from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.serving.deepl import check_options
@@ -28,7 +26,12 @@ from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.libretranslate import language_of
 from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
 from mnmt_jax.serving.route_fields import DocumentId, FileName
-from mnmt_jax.serving.service import RefusedError, TranslationOptions, TranslationService
+from mnmt_jax.serving.service import (
+    RefusedError,
+    TranslationOptions,
+    TranslationService,
+    plain_text,
+)
 from mnmt_jax.serving.users import User
 
 DOCUMENT_PATHS = ("/translate_file", "/v2/document")
@@ -146,10 +149,11 @@ class _Documents:
 
         async def translate(stored: StoredDocument) -> bytes:
             document = await _read(data, stored.name, options)
-            source = options.source or _detected(self._service, document)
+            plain = await asyncio.to_thread(_plain_texts, document)
+            source = options.source or _detected(self._service, document.source, plain)
             if source == options.target:
                 raise RefusedError(400, f"Source and target language are equal: {source}")
-            stored.characters = await asyncio.to_thread(_count_characters, document)
+            stored.characters = sum(map(len, plain))
             texts = _texts(document, source, options)
             results = await self._service.translate_document(
                 texts, options, user, characters=stored.characters
@@ -174,16 +178,9 @@ async def _read(data: bytes, name: str, options: TranslationOptions) -> Document
         raise RefusedError(400, str(error)) from None
 
 
-def _count_characters(document: Document) -> int:
-    """Return the number of characters of the texts, without tags."""
-    return sum(len(_text_of(segment)) for segment in document.segments)
-
-
-def _text_of(segment: Segment) -> str:
-    """Return the text of a segment without tags."""
-    if not segment.markup:
-        return segment.text
-    return text_of(MarkupReader(segment.markup), segment.text)
+def _plain_texts(document: Document) -> list[str]:
+    """Return the texts without tags."""
+    return [plain_text(segment.text, segment.markup) for segment in document.segments]
 
 
 def _texts(document: Document, source: str, options: TranslationOptions) -> list[TextToTranslate]:
@@ -228,17 +225,17 @@ def _distinct(terms: Iterable[Sequence[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(itertools.chain.from_iterable(terms)))
 
 
-def _detected(service: TranslationService, document: Document) -> str:
-    """Return the language of a document: that which the file names, or of its text.
+def _detected(service: TranslationService, named: str, texts: Sequence[str]) -> str:
+    """Return the language of a document: that which the file names, or of its texts.
 
     Raises:
         RefusedError: with status 400, if it is not detected.
     """
-    if document.source:
-        return service.language(document.source, "source", any_region=True)
+    if named:
+        return service.language(named, "source", any_region=True)
     sample = ""
-    for segment in document.segments:
-        sample += f"{_text_of(segment)} "
+    for text in texts:
+        sample += f"{text} "
         if len(sample) > _SAMPLE:
             break
     detected = service.detect(sample[:_SAMPLE])

@@ -250,7 +250,9 @@ class TranslationService:
         sources = [
             (source, None)
             if source
-            else self._detected(_plain_text(text, options), options.target, models)
+            else self._detected(
+                plain_text(text, options.markup, options.tag_rules), options.target, models
+            )
             for text in texts
         ]
         to_translate = [
@@ -439,11 +441,9 @@ def _choose(models: ServedModels, text: TextToTranslate) -> ServedModel:
     return model
 
 
-def _plain_text(text: str, options: TranslationOptions) -> str:
-    """Return a text without tags, for the detection of its language."""
-    if not options.markup:
-        return text
-    return text_of(MarkupReader(options.markup, options.tag_rules), text)
+def plain_text(text: str, markup: Markup, tag_rules: TagRules = TagRules()) -> str:  # noqa: B008 - frozen
+    """Return a text without tags."""
+    return text_of(MarkupReader(markup, tag_rules), text) if markup else text
 
 
 def _check_terms(job: SentenceJob) -> None:

@@ -322,7 +322,9 @@ class Checkpoints:
             raise as_damaged_error(error) from error
         extra = record.get("extra")
         values = extra if isinstance(extra, dict) else {}
-        missing = [key for key in required if not isinstance(values.get(key) or None, dict)]
+        missing = [
+            key for key in required if not (isinstance(values.get(key), dict) and values[key])
+        ]
         if missing and "training" in record["fingerprints"]:
             raise DamagedError(f"its record has no '{missing[0]}'")
         return record
