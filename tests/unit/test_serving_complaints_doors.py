@@ -11,7 +11,6 @@ import http.client
 import json
 import sys
 import threading
-import time
 
 import pytest
 
@@ -34,10 +33,9 @@ def job() -> MadeJob:
 @pytest.mark.parametrize("count", [10_000, 10**30, "10000"])
 def test_ten_thousand_alternatives_are_those_of_the_beam(job, count):
     with serving(made_service(job, wait_milliseconds=0)) as url:
-        start = time.monotonic()
         status, answer = call(url, "/translate", {**HELLO, "alternatives": count})
         assert (status, answer["alternatives"]) == (200, ["other"])
-        assert time.monotonic() - start < 5 and job.batches == [["Hello."]]
+        assert job.batches == [["Hello."]]
         none = call(url, "/translate", {**HELLO, "alternatives": 0})
         assert none == (200, {"translatedText": "[de] Hello."})
         refused = call(url, "/translate", {**HELLO, "alternatives": -10_000})
@@ -55,21 +53,20 @@ def test_the_server_answers_others_while_many_wait_for_a_translation(job):
         answers = [pool.submit(call, url, "/translate", body) for body in bodies]
         wait_until(lambda: service.waiting + sum(map(len, job.batches)) == len(bodies))
         for route in ("/health", "/languages", "/frontend/settings"):
-            start = time.monotonic()
             assert call(url, route)[0] == 200
-            assert time.monotonic() - start < 5
+        assert not any(answer.done() for answer in answers)
         job.gate.set()
         for body, answer in zip(bodies, answers, strict=True):
             assert answer.result(60) == (200, {"translatedText": f"[de] {body['q']}"})
 
 
 def test_splitting_a_long_text_does_not_hold_up_others(job, monkeypatch):
-    is_splitting = threading.Event()
+    is_splitting, go_on = threading.Event(), threading.Event()
     steps = service_module.translation_steps
 
     def slow_steps(texts, fits):
         is_splitting.set()
-        time.sleep(2)
+        assert go_on.wait(30)
         return (yield from steps(texts, fits))
 
     monkeypatch.setattr(service_module, "translation_steps", slow_steps)
@@ -79,9 +76,8 @@ def test_splitting_a_long_text_does_not_hold_up_others(job, monkeypatch):
     ):
         long = pool.submit(call, url, "/translate", {**HELLO, "q": "A longer text. " * 500})
         assert is_splitting.wait(30)
-        start = time.monotonic()
         assert call(url, "/health")[0] == 200
-        assert time.monotonic() - start < 1.5
+        go_on.set()
         assert long.result()[1]["translatedText"].count("[de] A longer text.") == 500
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +18,7 @@ from mnmt_jax.decoding.text_parts import (
 from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from mnmt_jax.vocabulary.language_detectors import has_letters
+from tests.processor_time import is_quicker_than
 from tests.slow_text_parts import (
     join_lines_slowly,
     restore_line_breaks_slowly,
@@ -217,7 +216,8 @@ def test_long_requests_take_little_time(text, ends):
     def fits(line: str, language: str) -> bool:
         return len(line.encode()) < 300
 
-    start = time.process_time()
-    steps = translation_steps([TextToTranslate(text, "en", "de", ends)], fits)
-    assert run_steps(steps, identity)[0].text.split() == text.split()
-    assert time.process_time() - start < 5
+    def run():
+        steps = translation_steps([TextToTranslate(text, "en", "de", ends)], fits)
+        assert run_steps(steps, identity)[0].text.split() == text.split()
+
+    assert is_quicker_than(5, run)
