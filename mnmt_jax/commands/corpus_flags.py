@@ -16,6 +16,7 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.vocabulary.language_codes import (
     canonical_codes,
+    check_distinct_matches,
     find_code,
 )
 
@@ -345,6 +346,7 @@ def benchmark_corpus(
         unknown = codes[languages.index(None)]
         raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(available)}")
     canonical_codes(codes, "--languages")
+    check_distinct_matches(dict(zip(codes, languages, strict=True)), "--languages")
     return corpus, tuple(code for code in available if not languages or code in languages)
 
 
