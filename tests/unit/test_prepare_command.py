@@ -154,6 +154,24 @@ def test_scores_of_both_orders_are_refused(scored, monkeypatch):
         prepare.main()
 
 
+def test_one_file_of_scores_is_not_that_of_several_pairs(scored, tmp_path, monkeypatch, capsys):
+    flags, path = scored
+    path.rename(tmp_path / "laser")
+    flags = [*flags[:-1], f"--scores=laser={tmp_path}/laser"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    prepare.main()  # both directions of one pair
+    assert re.search(r"1. score: .* 34 .* 18 ", capsys.readouterr().out)
+    (tmp_path / "train.fr").write_text("".join(f"{n}\n" for n in range(36)), encoding="utf-8")
+    more = ["--languages=en,de,fr", "--directions=en-de,fr-en,en-fr", "--overwrite"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
+    message = (
+        f"^--scores=laser={tmp_path}/laser: is one file for the text of de-en, en-fr; name one "
+        "for each, with {pair} in its name$"
+    )
+    with pytest.raises(UserError, match=message):
+        prepare.main()
+
+
 def test_languages_without_a_tag_are_refused_before_any_work(flags, tmp_path, monkeypatch):
     (tmp_path / "train.it").write_text("uno\n" * 36, encoding="utf-8")
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--languages=en,it"])

@@ -138,7 +138,7 @@ def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, vocabulary: P
 def _check_scores(
     corpus: Corpus, tasks: Sequence[PlannedTask], recipe: Recipe, scores: Sequence[ScoreFiles]
 ) -> None:
-    """Check that the recipe's scores, and no others, have files for all training text.
+    """Check that the recipe's scores, and no others, have a file for each trained pair.
 
     Raises:
         UserError: if not.
@@ -154,6 +154,16 @@ def _check_scores(
         raise UserError(f"--scores={unused[0]}: no step of the recipe reads it; leave it out")
     if scores and not isinstance(corpus.part("train"), FileCorpus):
         raise UserError(f"--scores: corpus '{corpus.name}' is not in files; leave it out")
+    trained = {
+        Group.of("train", task.direction).languages for task in tasks if "train" in task.splits
+    }
+    for item in scores:
+        if len(trained) > 1 and "{pair}" not in item.pattern:
+            pairs = join_names(["-".join(pair) for pair in sorted(trained)])
+            raise UserError(
+                f"--scores={item.name}={item.pattern}: is one file for the text of {pairs}; name "
+                "one for each, with {pair} in its name"
+            )
     _score_paths(tasks, scores)
 
 
