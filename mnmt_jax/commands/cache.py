@@ -26,6 +26,7 @@ from mnmt_jax.errors import UserError, join_names, say, warn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import TaskSource
     from mnmt_jax.data.corpus import Share
     from mnmt_jax.vocabulary.languages import Direction
@@ -43,7 +44,7 @@ def main() -> None:
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import check_cache_directory, reused_tasks, write_cache
     from mnmt_jax.data.mixtures import MIXTURES
-    from mnmt_jax.data.parallel_prompts import PREFIX, write_prompted_cache
+    from mnmt_jax.data.parallel_prompts import write_prompted_cache
 
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     if builtin and arguments.also and not arguments.vocabulary:
@@ -75,9 +76,17 @@ def main() -> None:
         },
     }
     print(json.dumps(summary, indent=2))
-    measured = (*splits["validation"], *(PREFIX + name for name in splits["validation"]))
-    unmeasured = sorted(set(splits["train"]) - set(measured))
-    if not splits["validation"]:
+    warn_without_validation(cache)
+
+
+def warn_without_validation(cache: TokenCache) -> None:
+    """Warn if training on a cache will not report a validation loss, of all tasks or of some."""
+    from mnmt_jax.data.parallel_prompts import PREFIX
+
+    validated = cache.tasks_with("validation")
+    measured = (*validated, *(PREFIX + name for name in validated))
+    unmeasured = sorted(set(cache.tasks_with("train")).difference(measured))
+    if not validated:
         warn("no validation split: training will not report a validation loss")
     elif unmeasured:
         warn(f"no validation text: {join_names(unmeasured)}")

@@ -199,6 +199,34 @@ def test_an_error_in_the_text_names_the_flags_of_the_next_call(flags, tmp_path, 
     assert (tmp_path / "cache").exists()
 
 
+def test_missing_validation_text_is_said_as_by_the_command_of_caches(
+    flags, tmp_path, monkeypatch, capsys
+):
+    for code in ("en", "de"):
+        (tmp_path / f"dev.{code}").write_text("one\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    prepare.main()
+    said = capsys.readouterr().err
+    assert "no validation text is read; if your files call it 'dev', give --splits " in said
+    assert "no validation split: training will not report a validation loss" in said
+    more = ["--splits=train=train,validation=dev", "--overwrite"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
+    prepare.main()
+    assert "no validation" not in capsys.readouterr().err
+
+
+def test_a_zero_shot_task_without_a_pair_is_an_error_as_in_the_command_of_caches(
+    flags, tmp_path, monkeypatch
+):
+    for code in ("de", "fr"):
+        (tmp_path / f"validation.{code}").write_text("\n\n", encoding="utf-8")
+    (tmp_path / "train.fr").write_text("".join(f"{n}\n" for n in range(36)), encoding="utf-8")
+    more = ["--languages=en,de,fr", "--directions=en-de,en-fr"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
+    with pytest.raises(UserError, match="^task 'corpus_de_fr' has no examples; check the corpus"):
+        prepare.main()
+
+
 def test_the_result_is_readable_by_programs(flags, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
     prepare.main()

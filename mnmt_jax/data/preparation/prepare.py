@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.data.cache_writer import no_examples_error
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.mixtures import PlannedTask, no_text_error
@@ -307,6 +308,9 @@ def _run_passes(
     for group, direction in directions.items():
         if not passes.chunk_sizes(job, group) and group.split == "train":
             raise no_text_error(job.corpus, group.split, direction)
+    for task in tasks:
+        if not any(passes.chunk_sizes(job, Group.of(s, task.direction)) for s in task.splits):
+            raise no_examples_error(task.name)
     for stage in range(len(job.stages)):
         _run_stage(job, groups, stage, partition_keys, runs)
     counts = [sum_chunks(job, group) for group in groups]
