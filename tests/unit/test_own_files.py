@@ -80,6 +80,12 @@ def test_a_named_split_without_files_is_refused(data, no_training, splits, missi
         _cache(data, "", f"--splits={splits}")
 
 
+def test_a_split_that_is_named_twice_is_refused(data, no_training):
+    message = "^--splits: 'train' is named twice, as 'train' and 'dev'; keep one$"
+    with pytest.raises(UserError, match=message):
+        _cache(data, "", "--splits=train=train,train=dev")
+
+
 def test_no_hint_if_no_file_is_missing_or_similar(data, no_training, capsys):
     for split in ("devotion.md", "validation"):
         with pytest.raises(ZeroDivisionError):

@@ -347,6 +347,26 @@ def test_text_to_evaluate_on_is_changed_and_keeps_its_lines(
     }
 
 
+def test_splits_to_evaluate_on_are_those_that_are_named(evaluation, tmp_path, monkeypatch):
+    """Commands name a training split too; the default is both splits."""
+    for code in ("en", "de"):
+        (tmp_path / f"validation.{code}").rename(tmp_path / f"dev.{code}")
+        (tmp_path / f"test.{code}").unlink()
+    flags = [*evaluation, f"--parallel={tmp_path}/{{split}}.{{language}}"]
+    for splits, message in (
+        ("train=train", "^--splits=train=train: name validation or test too$"),
+        ("validation=dev,test=test", r"^--splits: test=test: no files match .* leave the split"),
+    ):
+        monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, f"--splits={splits}"])
+        with pytest.raises(UserError, match=message):
+            prepare.main()
+    splits = "train=train,validation=dev"
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, f"--splits={splits}"])
+    prepare.main()
+    names = {path.name for path in (tmp_path / "clean").glob("*.de-en.*")}
+    assert names == {"validation.de-en.de", "validation.de-en.en"}
+
+
 def test_a_recipe_that_changes_no_text_prepares_none_to_evaluate_on(
     evaluation, tmp_path, monkeypatch
 ):
