@@ -22,6 +22,7 @@ from mnmt_jax.commands.context_flags import add_context, parse_contexts
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
 from mnmt_jax.errors import UserError, join_names, say, warn
+from mnmt_jax.files.bucket import is_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,10 +49,11 @@ def main() -> None:
 
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     if builtin and arguments.also and not arguments.vocabulary:
-        raise UserError(
-            "--also needs --vocabulary, the vocabulary of that cache, e.g. --vocabulary "
-            f"{os.path.join(arguments.also[0], 'vocabulary')}"
-        )
+        folder = os.path.join(arguments.also[0], "vocabulary")
+        remedy = f"e.g. --vocabulary {folder}"
+        if is_bucket(folder):
+            remedy = f"a copy of {folder}, which 'gcloud storage cp -r' makes"
+        raise UserError(f"--also needs --vocabulary, the vocabulary of that cache, {remedy}")
     check_cache_directory(arguments.output, arguments.overwrite)
     other_caches = [TokenCache.open(folder) for folder in arguments.also]
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)

@@ -254,6 +254,9 @@ def test_a_second_cache_needs_an_explicit_vocabulary(data, no_training):
     message = f"^--also needs --vocabulary, .* --vocabulary {data}/old/vocabulary$"
     with pytest.raises(UserError, match=message):
         _cache(data, "", "--also", data / "old")
+    message = "a copy of gs://bucket/old/vocabulary, which 'gcloud storage cp -r' makes$"
+    with pytest.raises(UserError, match=message):
+        _cache(data, "", "--also", "gs://bucket/old")
     flags = "--mixture=mine", "--also", data / "old", "--output", data / "cache"
     with pytest.raises(
         UserError, match="^(?!--also).*old"
