@@ -480,7 +480,7 @@ def _directions(arguments: argparse.Namespace, corpus: Corpus) -> tuple[Directio
 
 
 def _splits(text: str) -> dict[str, str]:
-    splits = {}
+    splits: dict[str, str] = {}
     for item in split_list(text):
         split, equals, word = item.partition("=")
         if not (split and equals and word):
