@@ -1,10 +1,12 @@
 """Translation by workers of Apache Beam, window by window, through files that all workers see.
 
-OUTPUT.unfinished.beam/made_by.json               everything that the translations depend on
-OUTPUT.unfinished.beam/00000-HASH.lines.jsonl     lines of a window, HASH is that of the lines
-OUTPUT.unfinished.beam/00000-HASH.jsonl           their records (`text_files.make_record`), in order
+OUTPUT.unfinished.beam/made_by.json                   everything that the translations depend on
+OUTPUT.unfinished.beam/DIGEST/00000-HASH.lines.jsonl  lines of a window, HASH is that of the lines
+OUTPUT.unfinished.beam/DIGEST/00000-HASH.jsonl        their records (`text_files.make_record`)
 
-A window has the lines that one process would translate together, so the records are the same.
+DIGEST is that of made_by.json, so that no other command takes the records of a worker that outlived
+its own. A window has the lines that one process would translate together, so the records are the
+same.
 """
 
 from __future__ import annotations
@@ -186,8 +188,10 @@ class BeamOutput:
             )
         if recorded is None:
             clear_work_folder(file)
-        self._work = WindowWork(self.path.absolute(), model, json.dumps(made_by))
+        windows = self.path.absolute() / short_digest(json.dumps(made_by, sort_keys=True))
+        self._work = WindowWork(windows, model, json.dumps(made_by))
         write_text(file, self._work.made_by + "\n")
+        windows.mkdir(exist_ok=True)
 
     def finish(
         self, lines: Iterator[Line], translate: TranslateFn, report: Callable[[int], None]
@@ -206,8 +210,8 @@ class BeamOutput:
             digest = short_digest(text)
             name = f"{len(self._names):05d}-{digest}"
             self._names.append(name)
-            if not _records_path(self.path, name).is_file():
-                write_text(_lines_path(self.path, name), text)
+            if not _records_path(self._work.work, name).is_file():
+                write_text(_lines_path(self._work.work, name), text)
                 missing[name] = len(window)
         if done := len(self._names) - len(missing):
             say(f"resumes after {pluralize(done, 'window')} of at most {self._window} lines")
@@ -222,7 +226,7 @@ class BeamOutput:
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the records in the order of the lines."""
         for name in self._names:
-            with open(_records_path(self.path, name), "rb") as file:
+            with open(_records_path(self._work.work, name), "rb") as file:
                 yield from (parse_json(line, finite=False) for line in file)
 
     def remove(self) -> None:
@@ -241,7 +245,7 @@ class BeamOutput:
         trace: TracebackType | None,
     ) -> None:
         self._lock.close()
-        paths = (_records_path(self.path, name) for name in self._names)
+        paths = (_records_path(self._work.work, name) for name in self._names)
         if not self._complete and any(path.is_file() for path in paths):
             say(f"finished windows kept in {self.path}: run the same command again to resume")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mnmt_jax.errors import UserError, docs_page
-from mnmt_jax.vocabulary.language_codes import find_code
+from mnmt_jax.vocabulary.language_codes import check_distinct_matches, find_code
 
 if TYPE_CHECKING:
     from mnmt_jax.data.parallel_corpora import Corpus
@@ -76,7 +76,7 @@ def corpus_bridge_directions(text: str, corpus: Corpus) -> tuple[Direction, ...]
         corpus: corpus that has all languages of the strategy; it may have others.
 
     Raises:
-        UserError: as `read_bridge`, or if the corpus lacks a language.
+        UserError: as `read_bridge`, or if the corpus lacks a language or has one code for two.
     """
     from mnmt_jax.vocabulary.bridge_strategy import bridge_directions
 
@@ -88,6 +88,7 @@ def corpus_bridge_directions(text: str, corpus: Corpus) -> tuple[Direction, ...]
             f"{' '.join(corpus.languages)}; add its text and name it in --languages, or use a "
             "file without it"
         )
+    check_distinct_matches(codes, f"--bridge={text}")
     return tuple(
         (str(codes[source]), str(codes[target])) for source, target in bridge_directions(strategy)
     )

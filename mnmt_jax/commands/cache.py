@@ -22,10 +22,12 @@ from mnmt_jax.commands.context_flags import add_context, parse_contexts
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.commands.vocabulary import add_byte_fallback, training_options
 from mnmt_jax.errors import UserError, join_names, say, warn
+from mnmt_jax.files.bucket import is_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import TaskSource
     from mnmt_jax.data.corpus import Share
     from mnmt_jax.vocabulary.languages import Direction
@@ -43,14 +45,15 @@ def main() -> None:
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import check_cache_directory, reused_tasks, write_cache
     from mnmt_jax.data.mixtures import MIXTURES
-    from mnmt_jax.data.parallel_prompts import PREFIX, write_prompted_cache
+    from mnmt_jax.data.parallel_prompts import write_prompted_cache
 
     builtin = arguments.mixture is None or arguments.mixture in MIXTURES
     if builtin and arguments.also and not arguments.vocabulary:
-        raise UserError(
-            "--also needs --vocabulary, the vocabulary of that cache, e.g. --vocabulary "
-            f"{os.path.join(arguments.also[0], 'vocabulary')}"
-        )
+        folder = os.path.join(arguments.also[0], "vocabulary")
+        remedy = f"e.g. --vocabulary {folder}"
+        if is_bucket(folder):
+            remedy = f"a copy of {folder}, which 'gcloud storage cp -r' makes"
+        raise UserError(f"--also needs --vocabulary, the vocabulary of that cache, {remedy}")
     check_cache_directory(arguments.output, arguments.overwrite)
     other_caches = [TokenCache.open(folder) for folder in arguments.also]
     sources, vocabulary = (_corpus_sources if builtin else _seqio_sources)(arguments)
@@ -75,9 +78,17 @@ def main() -> None:
         },
     }
     print(json.dumps(summary, indent=2))
-    measured = (*splits["validation"], *(PREFIX + name for name in splits["validation"]))
-    unmeasured = sorted(set(splits["train"]) - set(measured))
-    if not splits["validation"]:
+    warn_without_validation(cache)
+
+
+def warn_without_validation(cache: TokenCache) -> None:
+    """Warn if training on a cache will not report a validation loss, of all tasks or of some."""
+    from mnmt_jax.data.parallel_prompts import PREFIX
+
+    validated = cache.tasks_with("validation")
+    measured = (*validated, *(PREFIX + name for name in validated))
+    unmeasured = sorted(set(cache.tasks_with("train")).difference(measured))
+    if not validated:
         warn("no validation split: training will not report a validation loss")
     elif unmeasured:
         warn(f"no validation text: {join_names(unmeasured)}")

@@ -75,6 +75,9 @@ def parse_contexts(arguments: argparse.Namespace, corpus: Corpus) -> list[Contex
     pieces = list(map(int, numbers))
     if repeated := [number for number in pieces if pieces.count(number) > 1]:
         raise UserError(f"--context: {repeated[0]} is named twice; leave one of them out")
+    if arguments.monolingual or arguments.text:
+        flag = "monolingual" if arguments.monolingual else "text"
+        raise UserError(f"--context is for pairs of languages; leave it or --{flag} out")
     if corpus.document_ids is None:
         raise UserError("--context needs --document_ids, the files with the document of each line")
     if arguments.share is not None:

@@ -16,6 +16,7 @@ from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.vocabulary.language_codes import (
     canonical_codes,
+    check_distinct_matches,
     find_code,
 )
 
@@ -150,8 +151,9 @@ def corpus_and_directions(
 
     Args:
         arguments: parsed arguments.
-        splits: splits whose directions are the default; without "train" no other split is read, and
-            files without {split} in their names are of the last one.
+        splits: splits whose directions are the default; without "train" no other split is read, of
+            these only those that `--splits` names, and files without {split} in their names are of
+            the last one.
 
     Raises:
         UserError: if a flag is malformed or does not apply, or files or directions are missing.
@@ -173,12 +175,27 @@ def corpus_and_directions(
     if "train" in splits:
         corpus = file_corpus(arguments, name)
     else:
-        only_splits = splits if "{split}" in _pattern(arguments) else splits[-1:]
+        only_splits = _named_of(arguments, splits)
         corpus = file_corpus(arguments, name, only_splits=only_splits)
     directions = _directions(arguments, corpus) or _directions_in(corpus, splits)
     if not directions:
-        raise UserError(f"corpus '{corpus.name}' has no training files; check --splits")
+        kind = "training" if "train" in splits else " or ".join(splits)
+        raise UserError(f"corpus '{corpus.name}' has no {kind} files; check --splits")
     return _by_language(arguments, corpus, directions)
+
+
+def _named_of(arguments: argparse.Namespace, splits: Sequence[str]) -> Sequence[str]:
+    """Return those of some splits that `--splits` names; the last one for files without splits.
+
+    Raises:
+        UserError: if it names none of them.
+    """
+    if "{split}" not in _pattern(arguments):
+        return splits[-1:]
+    named = [split for split in splits if split in _splits(arguments.splits or _STANDARD_SPLITS)]
+    if not named:
+        raise UserError(f"--splits={arguments.splits}: name {' or '.join(splits)} too")
+    return named
 
 
 def _directions_in(corpus: Corpus, splits: Iterable[str]) -> tuple[Direction, ...]:
@@ -345,6 +362,7 @@ def benchmark_corpus(
         unknown = codes[languages.index(None)]
         raise UserError(f"--languages: {unknown} is not in {flags.task}: {' '.join(available)}")
     canonical_codes(codes, "--languages")
+    check_distinct_matches(dict(zip(codes, languages, strict=True)), "--languages")
     return corpus, tuple(code for code in available if not languages or code in languages)
 
 
@@ -462,10 +480,14 @@ def _directions(arguments: argparse.Namespace, corpus: Corpus) -> tuple[Directio
 
 
 def _splits(text: str) -> dict[str, str]:
-    splits = {}
+    splits: dict[str, str] = {}
     for item in split_list(text):
         split, equals, word = item.partition("=")
         if not (split and equals and word):
             raise UserError(f"--splits: '{item}' must be SPLIT=WORD, e.g. validation=val")
+        if split in splits:
+            raise UserError(
+                f"--splits: '{split}' is named twice, as '{splits[split]}' and '{word}'; keep one"
+            )
         splits[split] = word
     return splits

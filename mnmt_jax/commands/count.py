@@ -22,7 +22,8 @@ def make_parser() -> CommandParser:
         default="train",
         metavar="LIST",
         help="splits to count: train for the training directions, validation and test for all "
-        "directions between their languages that have such text; default: train",
+        "directions between their languages that have such text, or of your files if train is not "
+        "counted; default: train",
     )
     parser.add_argument("--output", metavar="FILE", help="also write the counts as JSON")
     parser.add_argument(
@@ -38,13 +39,17 @@ def main() -> None:
     from mnmt_jax.data.pair_counts import count_pairs
     from mnmt_jax.evaluation.count_page import GENERATOR, count_page
     from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
+    from mnmt_jax.files.json_objects import is_object_with
     from mnmt_jax.pages.markdown_tables import markdown_table
 
     for path in map(Path, filter(None, (flags.output, flags.page))):
         check_writable(path.parent)
     if flags.page:
-        check_replaced(Path(flags.page), lambda text: GENERATOR in text)
-    corpus, directions = corpus_and_directions(flags)
+        check_replaced(Path(flags.page), lambda text: GENERATOR in text, "--page")
+    if flags.output:
+        check_replaced(Path(flags.output), lambda text: is_object_with(text, "corpus", "sentences"))
+    untrained = not flags.mixture and "train" not in splits
+    corpus, directions = corpus_and_directions(flags, splits if untrained else ("train",))
     print(f"counting {corpus.name}", file=sys.stderr)
     counts = count_pairs(corpus, directions, splits)
     rows = [

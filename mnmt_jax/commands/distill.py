@@ -103,6 +103,8 @@ def read_teachers(
     teachers: dict[Direction | None, str] = {}
     for value in values:
         text, separator, run = value.partition("=")
+        if "/" in text or Path(value).exists():  # a path with '='; directions have no '/'
+            separator = ""
         flag = f"--teacher={value}"
         if not (run if separator else value).strip():
             raise UserError(f"{flag}: names no run; write --teacher=RUN or --teacher=de-en=RUN")

@@ -20,7 +20,7 @@ from mnmt_jax.commands.common_flags import positive_int
 from mnmt_jax.commands.corpus_flags import add_corpus_flags
 from mnmt_jax.commands.pass_through import PassThroughParser, make_beam_runner
 from mnmt_jax.data.preparation.recipe_files import recipe_names
-from mnmt_jax.errors import UserError, docs_page, pluralize
+from mnmt_jax.errors import UserError, docs_page, pluralize, warn
 from mnmt_jax.runtime.processors import count_processors
 
 if TYPE_CHECKING:
@@ -92,7 +92,13 @@ def make_parser() -> PassThroughParser:
 def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
-    from mnmt_jax.commands.corpus_flags import corpus_and_directions, zero_shot_directions
+    from mnmt_jax.commands.cache import warn_without_validation
+    from mnmt_jax.commands.corpus_flags import (
+        corpus_and_directions,
+        validation_hint,
+        zero_shot_directions,
+    )
+    from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.mixtures import EVALUATION_SPLITS, plan_evaluation_tasks, plan_tasks
     from mnmt_jax.data.preparation.prepare import prepare
     from mnmt_jax.data.preparation.recipes import read_recipe
@@ -108,6 +114,8 @@ def main() -> None:
     else:
         corpus, directions = corpus_and_directions(flags)
         tasks = plan_tasks(corpus, directions, zero_shot=zero_shot_directions(flags))
+        if hint := validation_hint(flags, corpus):
+            warn(hint)
     with contextlib.ExitStack() as stack:
         counts = prepare(
             corpus,
@@ -127,6 +135,8 @@ def main() -> None:
     else:
         print(f"Cache: {output}, {pluralize(len(tasks), 'task')}", file=sys.stderr)
     print(f"Report: {output / PAGE}", file=sys.stderr)
+    if flags.output:
+        warn_without_validation(TokenCache.open(output))
 
 
 def _output(flags: argparse.Namespace) -> tuple[CacheOutput | TextOutput, Path]:

@@ -254,7 +254,7 @@ def _split(arguments: argparse.Namespace) -> Made:
     if silent := [code for code in base.languages if code not in counts]:
         warn(f"no text in {join_names(silent)}: these languages get no copies")
     rule = _by_code if arguments.lavs == "code" else _by_paper
-    flagged, split, setting = rule(arguments, counts, base.named_pieces)
+    flagged, split, setting = rule(arguments, counts, lavs.candidate_pieces(base))
     vocabulary = base.with_copies(lavs.language_copies(split))
     _save(arguments, vocabulary)
     distinct = [len(set().union(*pieces.values())) for pieces in (flagged, split)]

@@ -73,9 +73,7 @@ class TaskSource:
         }
         non_empty = {name: split for name, split in splits.items() if split.examples}
         if not non_empty:
-            raise UserError(
-                f"task '{self.name}' has no examples; check the corpus and its directions"
-            )
+            raise no_examples_error(self.name)
         languages = self.source_lang, self.target_lang
         return CachedTask(self.name, *languages, non_empty, self.share, self.context)
 
@@ -332,6 +330,11 @@ def check_output_directory(
     if not overwrite:
         remedy = "" if overwrite is None else " or pass --overwrite"
         raise UserError(f"{directory}: exists; choose another directory{remedy}")
+
+
+def no_examples_error(task: str) -> UserError:
+    """Return the error of a task whose splits are all empty."""
+    return UserError(f"task '{task}' has no examples; check the corpus and its directions")
 
 
 def write_split(

@@ -60,7 +60,7 @@ def export_cldr(
                 raise UserError(f"{path}: exists; choose another --output or pass --overwrite")
         for split, split_names in names.items():
             paths = [os.path.join(directory, name) for name in split_names]
-            _write_split(corpus, split, sizes[split], paths)
+            _write_split(corpus, split, sizes[split], paths, is_table=file_format == "tsv")
     return {name: sizes[split] for split, split_names in names.items() for name in split_names}
 
 
@@ -75,15 +75,17 @@ def _checked_size(split: str, size: int) -> int:
     return size
 
 
-def _write_split(corpus: CldrCorpus, split: str, size: int, paths: list[str]) -> None:
+def _write_split(
+    corpus: CldrCorpus, split: str, size: int, paths: list[str], *, is_table: bool
+) -> None:
     """Write one split; its files get their names when all are complete."""
     with ExitStack() as stack:
         files = [stack.enter_context(new_file(Path(path))) for path in paths]
-        if len(files) < len(corpus.languages):
+        if is_table:
             files[0].write("\t".join(corpus.languages) + "\n")
         for sentence in corpus.iter_sentences(split, size):
             texts = list(sentence.values())
-            if len(files) < len(corpus.languages):
+            if is_table:
                 texts = ["\t".join(texts)]
             for file, text in zip(files, texts, strict=True):
                 file.write(text + "\n")

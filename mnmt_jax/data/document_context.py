@@ -111,6 +111,8 @@ def even_sizes(lengths: Sequence[int], limit: int, between: int) -> list[int]:
         costs.append(cost)
         sizes.append(size)
     result: list[int] = []
-    while (end := len(lengths) - sum(result)) > 0:
+    end = len(lengths)
+    while end > 0:
         result.append(sizes[end - 1])
+        end -= result[-1]
     return result[::-1]

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mnmt_jax.data.text_reader import Flaw, read_lines, resolve
+from mnmt_jax.data.text_reader import Flaw, read_lines, resolve, surrogate_flaw
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _LINE_BREAKS = re.compile("[\r\n]+")
 _JSON_FACTOR = 4  # room for other fields and escapes of six bytes
 _JSON_EXTRA = 1 << 14
@@ -136,9 +135,4 @@ def _field(row: Any, column: str, location: str) -> str | Flaw:
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, str):
         raise UserError(f"{location}: field {column!r} is missing or not text")
-    if (surrogate := _SURROGATE.search(value)) is not None:  # JSON escapes may hold surrogates
-        escape = f"\\u{ord(surrogate[0]):x}"
-        return Flaw(
-            "bad_utf8", f"half a character (a surrogate, {escape}) at {surrogate.start() + 1}"
-        )
-    return _LINE_BREAKS.sub(" ", value)
+    return surrogate_flaw(value) or _LINE_BREAKS.sub(" ", value)

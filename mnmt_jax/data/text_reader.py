@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +20,7 @@ MAX_LINE_BYTES = 1 << 20
 
 BadLine = Literal["error", "drop"]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _GZIP_MAGIC = b"\x1f\x8b"
 # A line with at least this number and this fraction of NULs is taken as UTF-16 or UTF-32.
 _MIN_NULS, _MIN_NUL_FRACTION = 4, 0.2
@@ -70,6 +72,15 @@ class Flaw:
     def remedy(self) -> str:
         """How to correct the line, other than dropping it."""
         return conversion_hint(self.encoding) if self.reason == "bad_utf8" else "fix it"
+
+
+def surrogate_flaw(text: str) -> Flaw | None:
+    """Return the flaw of text with half a character, which escapes of JSON may hold, or None."""
+    if (surrogate := _SURROGATE.search(text)) is None:
+        return None
+    escape = f"\\u{ord(surrogate[0]):x}"
+    detail = f"half a character (a surrogate, {escape}) at {surrogate.start() + 1}"
+    return Flaw("bad_utf8", detail)
 
 
 BLANK = Flaw("blank", "blank line")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mnmt_jax.data.corpus import FileCorpus, Line, NoFilesError
-from mnmt_jax.data.text_reader import Cleaning, Flaw, read_lines
+from mnmt_jax.data.text_reader import Cleaning, Flaw, read_lines, surrogate_flaw
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
@@ -78,8 +78,12 @@ class Wmt24pp(FileCorpus):
             if row.get("is_bad_source"):
                 yield Line((_BAD_SOURCE, _BAD_SOURCE), (place, place))
                 continue
-            first, second = (" ".join(row[field].split()) for field in fields)
+            first, second = (_one_line(row[field]) for field in fields)
             yield Line((first, second), (place, place))
+
+
+def _one_line(text: str) -> str | Flaw:
+    return surrogate_flaw(text) or " ".join(text.split())
 
 
 def _parse(line: str, place: str) -> dict[str, str]:

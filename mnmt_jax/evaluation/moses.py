@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mnmt_jax.errors import UserError, install_remedy
+from mnmt_jax.vocabulary.language_codes import parse_code
 
 # As in WMT16's scripts for Romanian: cedillas to commas, then diacritics removed.
 _ROMANIAN = str.maketrans("ŞşŢţȘșȚțĂăÂâÎî", "SsTtSsTtAaAaIi")
@@ -29,7 +30,7 @@ _LAST_STOP = re.compile(r"(?<=[^\s.])\.$")
 
 
 class Moses:
-    """Moses tokenizer and detokenizer.
+    """Moses tokenizer and detokenizer, by language: regions and scripts have no rules of their own.
 
     Raises:
         UserError: if sacremoses is not installed.
@@ -48,9 +49,10 @@ class Moses:
 
     def detokenize(self, text: str, code: str) -> str:
         """Detokenize a sentence of space-separated tokens."""
-        if code not in self._detokenizers:
-            self._detokenizers[code] = self._package.MosesDetokenizer(lang=code).detokenize
-        return self._detokenizers[code](text.split())
+        language = parse_code(code).language
+        if language not in self._detokenizers:
+            self._detokenizers[language] = self._package.MosesDetokenizer(lang=language).detokenize
+        return self._detokenizers[language](text.split())
 
     def tokenize(self, text: str, code: str) -> str:
         """Tokenize a sentence; return its space-separated tokens.
@@ -60,27 +62,30 @@ class Moses:
 
         Source: M2M-100's tok.sh, the default case for languages without a special one.
         """
-        if code not in self._tokenizers:
-            self._tokenizers[code] = self._tokenizer(code)
-        return self._tokenizers[code](text)
+        language = parse_code(code).language
+        if language not in self._tokenizers:
+            self._tokenizers[language] = self._tokenizer(language)
+        return self._tokenizers[language](text)
 
-    def _tokenizer(self, code: str) -> Callable[[str], str]:
+    def _tokenizer(self, language: str) -> Callable[[str], str]:
         import regex  # a dependency of sacremoses
 
-        normalizer = self._package.MosesPunctNormalizer(lang=code, pre_replace_unicode_punct=True)
-        if code not in _PORT_QUOTES:
+        normalizer = self._package.MosesPunctNormalizer(
+            lang=language, pre_replace_unicode_punct=True
+        )
+        if language not in _PORT_QUOTES:
             normalizer.substitutions += normalizer.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA
         separate, colon = regex.compile(_SEPARATE), regex.compile(_INNER_COLON)
-        tokenizer = self._package.MosesTokenizer(lang=code)
+        tokenizer = self._package.MosesTokenizer(lang=language)
         split = functools.partial(tokenizer.tokenize, escape=False, return_str=True)
 
         def tokenize(text: str) -> str:
             # The scripts see the newline, which moves a final full stop behind the quotation mark.
             text = _replace_nonprinting(normalizer.normalize(f"{text.rstrip()}\n"))
-            text = text.translate(_ROMANIAN) if code == "ro" else text
-            text = colon.sub(_COLON_SUBSTITUTE, text) if code == "fi" else text
+            text = text.translate(_ROMANIAN) if language == "ro" else text
+            text = colon.sub(_COLON_SUBSTITUTE, text) if language == "fi" else text
             tokens = _LAST_STOP.sub(" .", split(separate.sub(r" \g<0> ", text)))
-            return tokens.replace(_COLON_SUBSTITUTE, ":") if code == "fi" else tokens
+            return tokens.replace(_COLON_SUBSTITUTE, ":") if language == "fi" else tokens
 
         return tokenize
 

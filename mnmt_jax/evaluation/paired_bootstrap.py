@@ -137,7 +137,7 @@ def _read(folder: Path, direction: Direction) -> tuple[list[str], list[str]]:
     hypotheses, references = [], []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            record = parse_json(line, finite=False)
+            record = parse_json(line)
             hypotheses.append(str(record["hypothesis"]))
             references.append(str(record["reference"]))
         except (ValueError, KeyError, TypeError) as error:

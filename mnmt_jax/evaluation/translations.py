@@ -334,7 +334,7 @@ def _rows(path: Path) -> list[tuple[tuple[str, str], TranslatedSentence]] | None
     try:
         # Not splitlines(): JSON strings may contain line separators such as U+2028 unescaped.
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
-        rows = [parse_json(line, finite=False) for line in lines]
+        rows = [parse_json(line) for line in lines]
         return [
             (
                 (row["source"], row["reference"]),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -194,7 +194,7 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
     """Find the code in a list that denotes the same language as a code of any form.
 
     A code without region matches the only regional code, and a regional code falls back to the
-    code without region: `pt_BR` matches `pt` if there is no `pt_BR`.
+    code without region: `pt_BR` matches `pt` if there is no `pt_BR`, but never `pt_PT`.
 
     Args:
         text: code of any form.
@@ -217,6 +217,8 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
         base_code = tag.without_region
         parsed = [(code, other) for code, other in tags.items() if other is not None]
         matches = [code for code, other in parsed if other.code == base_code]
+        if tag.region:  # another region is another language
+            parsed = [(code, other) for code, other in parsed if other.region in ("", tag.region)]
         matches = matches or [code for code, other in parsed if other.without_region == base_code]
         if not matches and not tag.script and not _has_default_script(tag.language):
             matches = [code for code, other in parsed if other.language == tag.language]
@@ -246,6 +248,24 @@ def match_code(text: str, codes: Collection[str], what: str, owner: str = "the m
     related = related_codes(text, codes)
     hint = f"did you mean {' or '.join(related)}? " if related else ""
     raise UserError(f"{what}={text}: {owner} has no such language; {hint}it has {', '.join(codes)}")
+
+
+def check_distinct_matches(matches: Mapping[str, str | None], what: str) -> None:
+    """Check that codes match different members of a list.
+
+    Args:
+        matches: result of `find_code` by code.
+        what: where the codes come from, for the error, e.g. `--languages`.
+
+    Raises:
+        UserError: naming two codes with one match, such as `pt_BR` and `pt_PT` for `pt`.
+    """
+    first_codes: dict[str, str] = {}
+    for code, match in matches.items():
+        if match is not None and (first := first_codes.setdefault(match, code)) != code:
+            raise UserError(
+                f"{what}: {first!r} and {code!r} are both {match!r} of the text; name one of them"
+            )
 
 
 def vocabulary_code(text: str, codes: Collection[str]) -> str:

@@ -6,7 +6,7 @@ removes none, and text that looks like a suffix is unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from mnmt_jax.errors import UserError, join_names
 
@@ -39,6 +39,16 @@ def check_language_pieces(
             raise UserError(f"piece '{piece}' has two copies for '{language}'; list each once")
         pairs[piece, language] = None
     return tuple(pairs)
+
+
+def refuse_byte_copies(copies: Iterable[Sequence[str]], byte_pieces: Collection[str]) -> None:
+    """Check that no copy is of a byte piece: languages share the bytes of unknown characters.
+
+    Raises:
+        UserError: if one is.
+    """
+    if copied := [piece for piece, _ in copies if piece in byte_pieces]:
+        raise UserError(f"'{copied[0]}' has a copy but is a piece of byte fallback; leave it out")
 
 
 def copy_ids_by_language(

@@ -68,6 +68,13 @@ def count_pieces(vocabulary: Vocabulary, text: Mapping[str, Iterable[str]]) -> P
     return counts
 
 
+def candidate_pieces(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the pieces that may have copies: all but those of byte fallback."""
+    first_piece_id, bytes_of = vocabulary.unk_id + 1, vocabulary.byte_values
+    pieces = enumerate(vocabulary.named_pieces, start=first_piece_id)
+    return tuple(piece for i, piece in pieces if i not in bytes_of)
+
+
 def flag_by_threshold(
     counts: PieceCounts, pieces: Iterable[str], threshold: int
 ) -> dict[str, tuple[str, ...]]:

@@ -35,6 +35,7 @@ from mnmt_jax.vocabulary.language_specific_pieces import (
     check_language_pieces,
     copy_ids_by_language,
     language_piece_name,
+    refuse_byte_copies,
 )
 from mnmt_jax.vocabulary.normalization import NONE, check_normalization, normalize_lines
 from mnmt_jax.vocabulary.piece_ids import shared_piece_ids
@@ -134,9 +135,10 @@ class Vocabulary:
         """Return this vocabulary with other copies; ids of shared pieces stay, ids of tags change.
 
         Raises:
-            UserError: if a copy is of a piece that cannot occur in text, or for a language without
-                tag.
+            UserError: if a copy is of a byte piece or of one that cannot occur in text, or for a
+                language without tag.
         """
+        refuse_byte_copies(copies, [self.named_pieces[i - UNK_ID - 1] for i in self.byte_values])
         vocabulary = dataclasses.replace(self, copies=tuple(copies))
         vocabulary.id_to_spm  # noqa: B018 - raises
         return vocabulary

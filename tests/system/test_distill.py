@@ -234,7 +234,16 @@ def test_invalid_arguments_are_one_error_line(
 def test_a_teacher_without_a_run_is_refused(value, message):
     with pytest.raises(UserError, match=message):
         read_teachers([value], [("de", "en"), ("en", "de")])
-    assert read_teachers(["gs://bucket/de-en"], [("de", "en")]) == {None: "gs://bucket/de-en"}
+    for run in ("gs://bucket/de-en", "gs://bucket/rate=3", "runs/rate=3e-4"):
+        assert read_teachers([run], [("de", "en")]) == {None: run}
+
+
+def test_a_run_with_an_equals_sign_is_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("rate=3").mkdir()
+    directions = [("de", "en")]
+    assert read_teachers(["rate=3"], directions) == {None: "rate=3"}
+    assert read_teachers(["de-en=rate=3"], directions) == {directions[0]: "rate=3"}
 
 
 def test_an_existing_cache_is_not_replaced(made, monkeypatch):

@@ -271,6 +271,15 @@ def test_flags_that_do_not_fit_are_refused(data, flags, languages, message):
         _cache(*flags, languages=languages)
 
 
+def test_two_codes_that_the_text_does_not_tell_apart_are_refused(data):
+    (data / "regions.toml").write_text(SMALL.replace('"fr"', '"de_AT", "de_CH"'), encoding="utf-8")
+    message = (
+        "^--bridge=regions.toml: 'de' and 'de_AT' are both 'de' of the text; name one of them$"
+    )
+    with pytest.raises(UserError, match=message):
+        _cache("--directions=bridge", "--bridge=regions.toml", languages="en,de")
+
+
 def test_directions_without_text_are_refused_as_with_other_shapes(data):
     (data / "train.fr").unlink()
     with pytest.raises(UserError, match="no training text for en-fr .*left_out_pairs of a --br"):

@@ -26,6 +26,7 @@ from mnmt_jax.data.cldr import (
 from mnmt_jax.data.cldr import cldr_corpus as corpus_module
 from mnmt_jax.data.cldr.inventory import renderer
 from mnmt_jax.data.cldr.renderer import NAME_PATHS, RELATIVE_UNITS, spanish_conjunction
+from mnmt_jax.data.cldr_export import export_cldr
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 
@@ -465,3 +466,12 @@ def test_invalid_arguments_are_named(make, message):
     with pytest.raises(UserError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_a_table_of_one_language_has_a_header(tmp_path):
+    for codes in (("de",), ("de", "en")):
+        folder = tmp_path / str(len(codes))
+        sizes = {"train": 2}
+        export_cldr(CldrCorpus(codes), str(folder), file_format="tsv", sizes=sizes)
+        header, *lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines()
+        assert header == "\t".join(codes) and len(lines) == 2

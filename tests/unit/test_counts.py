@@ -93,6 +93,29 @@ def call_count(*flags: object) -> None:
     command("count_pairs", *flags)
 
 
+def test_counts_replace_counts_alone(tmp_path):
+    flags = ["--mixture", "cldr_quickstart", "--directions", "en-de", "--of", "validation"]
+    for name in ("output", "page"):
+        path = tmp_path / name
+        path.write_text("mine\n")
+        with pytest.raises(UserError, match=f"^{path}: already exists and .* another --{name}$"):
+            call_count(*flags, f"--{name}", path)
+        assert path.read_text() == "mine\n"
+        path.unlink()
+        for _ in range(2):
+            call_count(*flags, f"--{name}", path)
+
+
+def test_test_text_is_counted_without_training_text(tmp_path, capsys):
+    for code in ("en", "de"):
+        (tmp_path / f"test.{code}").write_text("a\nb\n")
+    flags = ["--parallel", tmp_path, "--languages", "en,de"]
+    call_count(*flags, "--of", "validation,test")
+    assert "|test|de-en|2|" in capsys.readouterr().out.replace(" ", "")
+    with pytest.raises(UserError, match="has no training files; check --splits$"):
+        call_count(*flags, "--of", "train,test")
+
+
 def test_the_page_has_a_cell_for_each_direction():
     counts = {"train": {"en-de": 1_450_000, "de-en": 999_600, "en-fr": 12_345, "fr-en": 0}}
     document = html.fromstring(count_page("made", counts))

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from mnmt_jax.commands.analysis_inputs import trained_in_benchmark_codes
+from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import read_directions
-from mnmt_jax.commands.evaluate import _listed, _with_training
+from mnmt_jax.commands.evaluate import _listed, _with_training, make_parser
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
@@ -118,3 +119,10 @@ def test_directions_of_a_search_are_compared_in_any_form_of_codes(codes, pivot, 
     _warn_of_untrained_reverse(job, trained, [(source, "fra")])
     expected = "fr-en, which" if pivot else "fr-de, which"
     assert expected in capsys.readouterr().err
+
+
+def test_two_varieties_of_one_language_of_a_test_set_are_refused():
+    arguments = ["--run=x", "--output=y", "--task=cldr", "--languages=en,pt_BR,pt_PT"]
+    message = "^--languages: 'pt_BR' and 'pt_PT' are both 'pt' of the text; name one of them$"
+    with pytest.raises(UserError, match=message):
+        benchmark_corpus(make_parser().parse_args(arguments))

@@ -287,6 +287,10 @@ def test_a_context_whose_chunks_are_all_too_long_is_refused(folder):
     ("flags", "message"),
     [
         (["--context=30"], "--context needs --document_ids"),
+        (
+            ["--document_ids={}/{{split}}.ids", "--context=30", "--monolingual"],
+            "^--context is for pairs of languages; leave it or --monolingual out$",
+        ),
         (["--separator=|"], "--separator needs --context"),
         (["--document_ids={}/{{split}}.ids"], "--document_ids needs --context"),
         (["--document_ids={}/{{split}}.ids", "--context=a"], "'a' must be a number of pieces"),

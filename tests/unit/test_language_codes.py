@@ -139,6 +139,14 @@ def test_codes_are_found_in_lists_of_other_forms():
     assert find_code("pt", ("pt_BR", "en")) == "pt_BR"
     assert find_code("en-GB", ("en",)) == "en"
     assert find_code("zh-Hant", ("zh", "en")) is None
+    # Another region or script is another language.
+    assert find_code("pt-BR", ("en", "pt_PT")) is None
+    assert find_code("en-GB", ("en_AU", "de")) is None
+    assert find_code("ajp-JO", ("ajp_Arab_PS", "ajp_Arab_IL")) is None
+    assert find_code("ajp-JO", ("ajp_Arab_PS", "ajp_Arab")) == "ajp_Arab"
+    assert find_code("ajp-JO", ("ajp_Arab_PS", "ajp_Arab_JO")) == "ajp_Arab_JO"
+    assert find_code("sr-Latn", ("sr_Cyrl", "sr_Cyrl_BA")) is None
+    assert find_code("sr-Latn-BA", ("sr_Latn_RS", "sr_Cyrl_BA")) == "sr_Latn_RS"
     with pytest.raises(UserError, match="'pt' is ambiguous: name pt_BR or pt_PT"):
         find_code("pt", ("pt_BR", "pt_PT"))
 

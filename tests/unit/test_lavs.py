@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from mnmt_jax.commands.vocabulary import main
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.lavs import (
     count_pieces,
@@ -20,6 +21,8 @@ from mnmt_jax.vocabulary.lavs import (
     splittable_pieces,
     threshold_for,
 )
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.unit import made_text
 
 LANGUAGES = ("en", "de", "fr", "nl")
@@ -130,6 +133,30 @@ def test_pieces_are_counted_as_in_segmented_text():
     ids = {i for code, lines in text.items() for x in copied.encode_lines(lines, code) for i in x}
     assert len(ids - {copied.unk_id}) == count_used_pieces(counts, flagged)
     assert count_used_pieces(counts, flagged) > count_used_pieces(counts, dict.fromkeys(counts, ()))
+
+
+def test_byte_pieces_get_no_copies(tmp_path, monkeypatch, capsys):
+    """Languages share unknown characters; decoding reads their bytes from the shared pieces."""
+    text = {code: made_text.sentences(code, 300) for code in ("en", "de")}
+    options = SentencePieceOptions(vocab_size=300, byte_fallback=True)
+    base = train_sentencepiece(text, tmp_path / "base", options=options)
+    for code, lines in text.items():
+        (tmp_path / f"train.{code}").write_text("".join(f"{line} Ω\n" for line in lines), "utf-8")
+    flags = [f"--vocabulary={tmp_path / 'base'}", f"--output={tmp_path / 'split'}", "--lavs=paper"]
+    flags += [f"--parallel={tmp_path}", "--languages=en,de", "--lavs_pairs=20"]
+    monkeypatch.setattr("sys.argv", ["mnmt vocabulary", *flags])
+    main()
+    vocabulary = Vocabulary.load(tmp_path / "split")
+    assert vocabulary.copies and not any(p.startswith("<0x") for p, _ in vocabulary.copies)
+    for code in ("en", "de"):
+        ids = vocabulary.encode("Ω one", code)
+        assert (
+            vocabulary.decode(ids) == "Ω one" and len(vocabulary.unknown_ids.intersection(ids)) == 2
+        )
+    with pytest.raises(
+        UserError, match="'<0xCE>' has a copy but is a piece of byte fallback; leave"
+    ):
+        base.with_copies([("<0xCE>", "de")])
 
 
 def test_the_authors_form_keeps_spaces_and_other_tokens():

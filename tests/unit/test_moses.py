@@ -97,6 +97,19 @@ def test_detokenized_text_is_unchanged(moses):
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "language", "line"),
+    [
+        ("fr_CA", "fr", "L' homme d' ici"),
+        ("ro_MD", "ro", "Şi ţara ."),
+        ("zh_Hant", "zh", "\u6211 \u5f97"),
+    ],
+)
+def test_regions_and_scripts_have_the_rules_of_their_language(moses, code, language, line):
+    assert moses.tokenize(line, code) == moses.tokenize(line, language)
+    assert moses.detokenize(line, code) == moses.detokenize(line, language) != line
+
+
 def test_missing_sacremoses_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(

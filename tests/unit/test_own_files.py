@@ -80,6 +80,12 @@ def test_a_named_split_without_files_is_refused(data, no_training, splits, missi
         _cache(data, "", f"--splits={splits}")
 
 
+def test_a_split_that_is_named_twice_is_refused(data, no_training):
+    message = "^--splits: 'train' is named twice, as 'train' and 'dev'; keep one$"
+    with pytest.raises(UserError, match=message):
+        _cache(data, "", "--splits=train=train,train=dev")
+
+
 def test_no_hint_if_no_file_is_missing_or_similar(data, no_training, capsys):
     for split in ("devotion.md", "validation"):
         with pytest.raises(ZeroDivisionError):
@@ -248,6 +254,9 @@ def test_a_second_cache_needs_an_explicit_vocabulary(data, no_training):
     message = f"^--also needs --vocabulary, .* --vocabulary {data}/old/vocabulary$"
     with pytest.raises(UserError, match=message):
         _cache(data, "", "--also", data / "old")
+    message = "a copy of gs://bucket/old/vocabulary, which 'gcloud storage cp -r' makes$"
+    with pytest.raises(UserError, match=message):
+        _cache(data, "", "--also", "gs://bucket/old")
     flags = "--mixture=mine", "--also", data / "old", "--output", data / "cache"
     with pytest.raises(
         UserError, match="^(?!--also).*old"

@@ -104,3 +104,11 @@ def test_other_sentences_are_refused(folders, tmp_path):
         paired_scores(folders[0], tmp_path / "third", [("en", "de")], samples=10)
     with pytest.raises(UserError, match=r"third/translations/fr-de\.jsonl: no such file"):
         paired_scores(folders[0], tmp_path / "third", [("fr", "de")], samples=10)
+
+
+def test_half_a_character_is_named_with_its_line(folders):
+    write(folders[1], "en-de", ["gut", "Wort \ud83d"], ["gut", "Wort"])
+    with pytest.raises(
+        UserError, match=r"other/translations/en-de\.jsonl:2: not of 'mnmt evaluate'"
+    ):
+        paired_scores(*folders, COMMON, samples=200)

@@ -238,7 +238,7 @@ def stop_after_the_filters(function, job, units):
     LocalRunner(1)(function, job, units)
 
 
-@pytest.mark.parametrize("entries", range(3))
+@pytest.mark.parametrize("entries", range(2))
 def test_old_units_are_not_used_after_an_interrupted_removal(
     corpus, vocabulary, tmp_path, monkeypatch, entries
 ):
@@ -255,7 +255,7 @@ def test_old_units_are_not_used_after_an_interrupted_removal(
     assert content(output) == content(tmp_path / "straight")
 
 
-@pytest.mark.parametrize("entries", [1, 3, 5])  # one at the start
+@pytest.mark.parametrize("entries", [1, 2, 3])  # one at the start
 def test_a_result_is_complete_before_its_work_folder_is_removed(
     corpus, vocabulary, tmp_path, monkeypatch, entries
 ):
@@ -450,8 +450,8 @@ def test_at_most_two_passes_have_text_at_a_time(corpus, vocabulary, tmp_path):
 
     def look_after(function, job, units):
         LocalRunner(1)(function, job, units)
-        files = [*work.glob("*/train.*/*.text"), *work.glob("*/train.*/*.keys.npy")]
-        seen.append(sorted({path.relative_to(work).parts[0] for path in files}))
+        files = [*work.glob("*/*/train.*/*.text"), *work.glob("*/*/train.*/*.keys.npy")]
+        seen.append(sorted({path.relative_to(work).parts[1] for path in files}))
 
     options = {"form": TextOutput(vocabulary), "output": tmp_path / "text", **SIZES}
     prepare(corpus, tasks, made_recipe(STEPS), runner=look_after, **options)

@@ -354,6 +354,8 @@ def test_moses_by_hand():
     split = Moses(punctuation=False, tokenize=True, split_hyphens=True)
     assert split.apply(["Well-known."], "en") == ["Well @-@ known ."]
     assert Moses(languages=("de",)).apply(sentences, "en") == sentences
+    for code, tokens in (("en", "It 's"), ("en_GB", "It 's"), ("fr", "It' s"), ("fr_CA", "It' s")):
+        assert Moses(tokenize=True).apply(["It's"], code) == [tokens]
 
 
 def test_only_chinese_is_segmented(monkeypatch):

@@ -154,6 +154,24 @@ def test_scores_of_both_orders_are_refused(scored, monkeypatch):
         prepare.main()
 
 
+def test_one_file_of_scores_is_not_that_of_several_pairs(scored, tmp_path, monkeypatch, capsys):
+    flags, path = scored
+    path.rename(tmp_path / "laser")
+    flags = [*flags[:-1], f"--scores=laser={tmp_path}/laser"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    prepare.main()  # both directions of one pair
+    assert re.search(r"1. score: .* 34 .* 18 ", capsys.readouterr().out)
+    (tmp_path / "train.fr").write_text("".join(f"{n}\n" for n in range(36)), encoding="utf-8")
+    more = ["--languages=en,de,fr", "--directions=en-de,fr-en,en-fr", "--overwrite"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
+    message = (
+        f"^--scores=laser={tmp_path}/laser: is one file for the text of de-en, en-fr; name one "
+        "for each, with {pair} in its name$"
+    )
+    with pytest.raises(UserError, match=message):
+        prepare.main()
+
+
 def test_languages_without_a_tag_are_refused_before_any_work(flags, tmp_path, monkeypatch):
     (tmp_path / "train.it").write_text("uno\n" * 36, encoding="utf-8")
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--languages=en,it"])
@@ -179,6 +197,34 @@ def test_an_error_in_the_text_names_the_flags_of_the_next_call(flags, tmp_path, 
     monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, "--overwrite"])
     prepare.main()
     assert (tmp_path / "cache").exists()
+
+
+def test_missing_validation_text_is_said_as_by_the_command_of_caches(
+    flags, tmp_path, monkeypatch, capsys
+):
+    for code in ("en", "de"):
+        (tmp_path / f"dev.{code}").write_text("one\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags])
+    prepare.main()
+    said = capsys.readouterr().err
+    assert "no validation text is read; if your files call it 'dev', give --splits " in said
+    assert "no validation split: training will not report a validation loss" in said
+    more = ["--splits=train=train,validation=dev", "--overwrite"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
+    prepare.main()
+    assert "no validation" not in capsys.readouterr().err
+
+
+def test_a_zero_shot_task_without_a_pair_is_an_error_as_in_the_command_of_caches(
+    flags, tmp_path, monkeypatch
+):
+    for code in ("de", "fr"):
+        (tmp_path / f"validation.{code}").write_text("\n\n", encoding="utf-8")
+    (tmp_path / "train.fr").write_text("".join(f"{n}\n" for n in range(36)), encoding="utf-8")
+    more = ["--languages=en,de,fr", "--directions=en-de,en-fr"]
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, *more])
+    with pytest.raises(UserError, match="^task 'corpus_de_fr' has no examples; check the corpus"):
+        prepare.main()
 
 
 def test_the_result_is_readable_by_programs(flags, tmp_path, monkeypatch):
@@ -299,6 +345,26 @@ def test_text_to_evaluate_on_is_changed_and_keeps_its_lines(
         for split, size in sizes.items()
         for code in ("de", "en")
     }
+
+
+def test_splits_to_evaluate_on_are_those_that_are_named(evaluation, tmp_path, monkeypatch):
+    """Commands name a training split too; the default is both splits."""
+    for code in ("en", "de"):
+        (tmp_path / f"validation.{code}").rename(tmp_path / f"dev.{code}")
+        (tmp_path / f"test.{code}").unlink()
+    flags = [*evaluation, f"--parallel={tmp_path}/{{split}}.{{language}}"]
+    for splits, message in (
+        ("train=train", "^--splits=train=train: name validation or test too$"),
+        ("validation=dev,test=test", r"^--splits: test=test: no files match .* leave the split"),
+    ):
+        monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, f"--splits={splits}"])
+        with pytest.raises(UserError, match=message):
+            prepare.main()
+    splits = "train=train,validation=dev"
+    monkeypatch.setattr("sys.argv", ["mnmt prepare", *flags, f"--splits={splits}"])
+    prepare.main()
+    names = {path.name for path in (tmp_path / "clean").glob("*.de-en.*")}
+    assert names == {"validation.de-en.de", "validation.de-en.en"}
 
 
 def test_a_recipe_that_changes_no_text_prepares_none_to_evaluate_on(

@@ -65,7 +65,12 @@ def test_wmt24pp(data):
     assert corpus.reports["test", ("en", "de")].dropped == {"bad_source": 1}
     benchmark = Benchmark("wmt24pp", corpus, languages=("en", "de"), limit=1)
     assert benchmark.texts(("en", "de")).references == ("Ja.",)
-    for text, message in (("[1]", "no object with the texts"), ("x", "not JSON")):
+    half = rows(("Yes \ud83d.", "Ja.", False)).strip()
+    for text, message in (
+        ("[1]", "no object with the texts"),
+        ("x", "not JSON"),
+        (half, r".*half a character \(a surrogate, \\ud83d\) at 5"),
+    ):
         (folder / "en-de_DE.jsonl").write_text(text + "\n")
         with pytest.raises(UserError, match=f"en-de_DE.jsonl:1: {message}"):
             list(published_corpus("wmt24pp").pairs("test", ("en", "de")))

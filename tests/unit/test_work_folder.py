@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from pathlib import Path
@@ -31,7 +32,7 @@ def translate(output: Path, made_by: str) -> list[str]:
     return records
 
 
-@pytest.mark.parametrize("removed", ["made_by.json", "*-*.lines.jsonl"])
+@pytest.mark.parametrize("removed", ["made_by.json", "*/*-*.lines.jsonl"])
 def test_windows_are_not_used_after_an_interrupted_removal(tmp_path, monkeypatch, removed):
     """`rmtree` removes files in any order."""
 
@@ -46,6 +47,31 @@ def test_windows_are_not_used_after_an_interrupted_removal(tmp_path, monkeypatch
     assert (tmp_path / "out.unfinished.beam").is_dir()
     assert translate(tmp_path / "out", "second") == ["second"] * 3
     assert not (tmp_path / "out.unfinished.beam").exists()
+
+
+def test_windows_of_a_worker_that_outlived_its_command_are_not_used(tmp_path):
+    """It writes a window of the removed folder after a command with other settings has begun."""
+    works = []
+
+    def write_records(function, work, units):
+        works.append(work.work)
+        if len(works) == 1:
+            raise InterruptedError
+        works[0].mkdir()
+        for (name,) in units:
+            (works[0] / f"{name}.jsonl").write_text('{"by": "first"}\n')
+            (work.work / f"{name}.jsonl").write_text('{"by": "second"}\n')
+
+    model, ignored = WorkerModel("run"), lambda *arguments: iter(())
+    for made_by in ("first", "second"):
+        facts, stopped = {"run": made_by}, made_by == "first"
+        with BeamOutput(str(tmp_path / "out"), facts, 1, model=model, runner=write_records) as one:
+            with pytest.raises(InterruptedError) if stopped else contextlib.nullcontext():
+                one.finish(iter(LINES), ignored, ignored)
+            records = [] if stopped else [record["by"] for record in one.records()]
+        if stopped:
+            shutil.rmtree(tmp_path / "out.unfinished.beam")
+    assert records == ["second"] * 3
 
 
 def test_workers_read_the_lines_that_were_written(tmp_path):
@@ -63,7 +89,7 @@ def test_workers_read_the_lines_that_were_written(tmp_path):
     with BeamOutput(str(tmp_path / "out"), {}, 2, model=model, runner=stop) as windows:
         with pytest.raises(StoppedError):
             windows.finish(iter(lines), lambda lines: iter(()), lambda count: None)
-    (path,) = (tmp_path / "out.unfinished.beam").glob("*.lines.jsonl")
+    (path,) = (tmp_path / "out.unfinished.beam").rglob("*.lines.jsonl")
     written = path.read_text(encoding="utf-8").split("\n")[:-1]
     assert [_line_from_json(text) for text in written] == lines
 

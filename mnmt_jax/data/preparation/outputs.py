@@ -103,9 +103,8 @@ class CacheOutput:
                 finished = _split_folder(job, task.name, split)
                 splits[split] = Split.from_json(read_facts(finished / _SPLIT_FACTS))
                 _link_files(finished / "tasks", folder / "tasks")
-            kept = {name: split for name, split in splits.items() if split.examples}
-            if kept:
-                cached.append(CachedTask(task.name, *task.direction, kept))
+            present = {name: split for name, split in splits.items() if split.examples}
+            cached.append(CachedTask(task.name, *task.direction, present))
         write_cache_facts(folder, cached, Vocabulary.load(self.vocabulary))
 
 

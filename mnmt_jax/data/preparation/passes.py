@@ -1,4 +1,4 @@
-"""Passes of a preparation: pure functions that read and write files of a work folder.
+"""Passes of a preparation: pure functions that read and write files of a folder.
 
 Each pass is a list of units that depend on the pass before alone, so they may run in any order and
 on any machine that shares the folder. A unit that is done is not repeated. The text of a pass is
@@ -62,7 +62,7 @@ class Job:
     """What all units of a preparation share; picklable.
 
     Attributes:
-        work: the work folder, which all processes see.
+        work: folder of the units of this preparation alone, which all processes see.
         corpus: the text.
         output: what is made of the pairs.
         stages: stages of training text; text of other splits has their transforms alone.

@@ -1,7 +1,13 @@
 """Preparation of text: clean, filter, deduplicate and encode or write it in passes over chunks.
 
-The result is the same bytes from one process, several, and Apache Beam. The work folder,
-`OUTPUT.unfinished`, has what is done; the same call continues after any stop.
+The result is the same bytes from one process, several, and Apache Beam. The work folder has what is
+done; the same call continues after any stop.
+
+OUTPUT.unfinished/plan.json    everything that the result depends on
+OUTPUT.unfinished/DIGEST/      finished units (`passes`)
+
+DIGEST is that of the plan, so that no other preparation takes the units of a worker that outlived
+its command.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.data.cache_writer import no_examples_error
 from mnmt_jax.data.cldr import SPLITS
 from mnmt_jax.data.corpus import Corpus, FileCorpus
 from mnmt_jax.data.mixtures import PlannedTask, no_text_error
@@ -32,6 +39,7 @@ from mnmt_jax.data.preparation.stages import make_stages
 from mnmt_jax.data.preparation.steps import PairBatch, PieceRule
 from mnmt_jax.errors import OutageError, UserError, join_names, pluralize
 from mnmt_jax.files.atomic_write import lock, new_folder, write_text
+from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.files.json_objects import differing_keys
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
 from mnmt_jax.vocabulary.languages import Direction
@@ -85,9 +93,13 @@ def prepare(
     _check_scores(corpus, tasks, recipe, scores)
     _check_text(corpus, tasks)
     work = output.with_name(f"{output.name}.unfinished")
-    stages = make_stages(recipe.steps)
-    job = Job(work, corpus, form, stages, chunk_pairs, tuple(scores))
-    identity = _identity(job, tasks, recipe, partition_keys) | form.identity()
+    identity = {
+        **_identity(corpus, tasks, recipe, scores),
+        **form.identity(),
+        "sizes": [chunk_pairs, partition_keys],
+    }
+    units = _unit_folder(work, identity)
+    job = Job(units, corpus, form, make_stages(recipe.steps), chunk_pairs, tuple(scores))
     with _locked_work(work, identity, overwrite, report):
         runs = _PassRunner(job, runner, report)
         counts = _run_passes(job, tasks, partition_keys, runs)
@@ -127,7 +139,7 @@ def _check_languages(tasks: Sequence[PlannedTask], recipe: Recipe, vocabulary: P
 def _check_scores(
     corpus: Corpus, tasks: Sequence[PlannedTask], recipe: Recipe, scores: Sequence[ScoreFiles]
 ) -> None:
-    """Check that the recipe's scores, and no others, have files for all training text.
+    """Check that the recipe's scores, and no others, have a file for each trained pair.
 
     Raises:
         UserError: if not.
@@ -143,6 +155,16 @@ def _check_scores(
         raise UserError(f"--scores={unused[0]}: no step of the recipe reads it; leave it out")
     if scores and not isinstance(corpus.part("train"), FileCorpus):
         raise UserError(f"--scores: corpus '{corpus.name}' is not in files; leave it out")
+    trained = {
+        Group.of("train", task.direction).languages for task in tasks if "train" in task.splits
+    }
+    for item in scores:
+        if len(trained) > 1 and "{pair}" not in item.pattern:
+            pairs = join_names(["-".join(pair) for pair in sorted(trained)])
+            raise UserError(
+                f"--scores={item.name}={item.pattern}: is one file for the text of {pairs}; name "
+                "one for each, with {pair} in its name"
+            )
     _score_paths(tasks, scores)
 
 
@@ -177,26 +199,25 @@ def _score_paths(tasks: Sequence[PlannedTask], scores: Sequence[ScoreFiles]) -> 
 
 
 def _identity(
-    job: Job, tasks: Sequence[PlannedTask], recipe: Recipe, partition_keys: int
+    corpus: Corpus, tasks: Sequence[PlannedTask], recipe: Recipe, scores: Sequence[ScoreFiles]
 ) -> dict[str, Any]:
-    """Return what must be equal to continue: the recipe, sizes, tasks, files and their reading."""
+    """Return what must be equal to continue: the recipe, tasks, files and their reading."""
     paths = {
         path
         for task in tasks
         for split in task.splits
-        for path in job.corpus.files(split, task.direction)
+        for path in corpus.files(split, task.direction)
     }
-    paths |= _score_paths(tasks, job.scores)
+    paths |= _score_paths(tasks, scores)
     files = {path: [Path(path).stat().st_size, Path(path).stat().st_mtime_ns] for path in paths}
     return {
-        **_settings(job.corpus, tasks),
-        "scores": [[item.name, item.pattern] for item in job.scores],
+        **_settings(corpus, tasks),
+        "scores": [[item.name, item.pattern] for item in scores],
         "recipe": [f"{step!r}" for step in recipe.steps],
         "dependencies": recipe.dependencies(_languages(tasks)),
-        "corpus": job.corpus.name,
+        "corpus": corpus.name,
         "tasks": [[task.name, *task.direction, *task.splits] for task in tasks],
         "files": {path: files[path] for path in sorted(files)},
-        "sizes": [job.chunk_pairs, partition_keys],
     }
 
 
@@ -208,6 +229,11 @@ def _settings(corpus: Corpus, tasks: Sequence[PlannedTask]) -> dict[str, dict[st
             for name, value in corpus.part(split).settings().items():
                 settings.setdefault(name, {})[split] = value
     return settings
+
+
+def _unit_folder(work: Path, identity: Mapping[str, Any]) -> Path:
+    """Return the folder of the units of a preparation in its work folder."""
+    return work.absolute() / short_digest(json.dumps(identity, sort_keys=True))
 
 
 @contextlib.contextmanager
@@ -236,6 +262,7 @@ def _locked_work(
         else:
             report(f"continues what is done in {work}")
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
+        _unit_folder(work, identity).mkdir(exist_ok=True)
         try:
             yield
         except OutageError:
@@ -281,6 +308,9 @@ def _run_passes(
     for group, direction in directions.items():
         if not passes.chunk_sizes(job, group) and group.split == "train":
             raise no_text_error(job.corpus, group.split, direction)
+    for task in tasks:
+        if not any(passes.chunk_sizes(job, Group.of(s, task.direction)) for s in task.splits):
+            raise no_examples_error(task.name)
     for stage in range(len(job.stages)):
         _run_stage(job, groups, stage, partition_keys, runs)
     counts = [sum_chunks(job, group) for group in groups]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,7 +54,7 @@ class LocalRunner:
         if self._processes > 1:
             context = multiprocessing.get_context("spawn")
             self._pool = concurrent.futures.ProcessPoolExecutor(
-                self._processes, context, initializer=_ignore_interrupts
+                self._processes, context, initializer=_start_worker
             )
         return self
 
@@ -85,15 +87,27 @@ class LocalRunner:
                 future.cancel()
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C, which a terminal sends to all processes, to the one that started this."""
+def _start_worker() -> None:
+    """Leave Ctrl-C, which a terminal sends to all processes, to the parent, and end with it.
+
+    A worker of a killed parent would run the queued units, then wait for ever.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()  # its end closes a pipe, also after a kill
+    os._exit(1)
 
 
 class BeamRunner:
     """Apache Beam: each pass is a pipeline whose elements are units.
 
-    Text and results are files of the work folder, which all workers must see.
+    Text and results are files of the work folder, which all workers must see. Relative paths are
+    relative to the folder of the command, where a worker sees it.
 
     Args:
         arguments: flags of Beam; without `--runner`, Beam's runner in this process.
@@ -122,15 +136,23 @@ class BeamRunner:
         try:
             with beam.Pipeline(runner=runner, options=self._options) as pipeline:
                 elements = pipeline | beam.Create(list(units)) | beam.Reshuffle()
-                elements | beam.Map(functools.partial(_run_unit, function, job, refusal))
+                run = functools.partial(_run_unit, function, job, refusal, Path.cwd())
+                elements | beam.Map(run)
         except Exception as error:  # Beam's errors wrap those of a unit in text
             if refusal.is_file():
                 raise UserError(refusal.read_text(encoding="utf-8")) from error
             raise
 
 
-def _run_unit(function: Callable[..., None], job: Work, refusal: Path, unit: Unit) -> None:
-    """Run a unit; a refusal is written to a file, since Beam would turn it into other text."""
+def _run_unit(
+    function: Callable[..., None], job: Work, refusal: Path, folder: Path, unit: Unit
+) -> None:
+    """Run a unit in the folder of the command.
+
+    A refusal is written to a file, since Beam would turn it into other text.
+    """
+    if folder.is_dir():
+        os.chdir(folder)
     try:
         function(job, *unit)
     except UserError as error:

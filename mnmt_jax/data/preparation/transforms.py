@@ -75,10 +75,11 @@ class Moses(Transform):
         """Return the changed sentences."""
         if self.languages and language not in self.languages:
             return list(sentences)
+        bare = parse_code(language).language  # sacremoses knows no regions and scripts
         if self.punctuation:
-            sentences = list(map(_punctuation_normalizer(language), sentences))
+            sentences = list(map(_punctuation_normalizer(bare), sentences))
         if self.tokenize:
-            sentences = list(map(_tokenizer(language, self.split_hyphens), sentences))
+            sentences = list(map(_tokenizer(bare, self.split_hyphens), sentences))
         return list(sentences)
 
 
