@@ -242,12 +242,12 @@ def _second_detector(name: str | None, first: LanguageDetector) -> LanguageDetec
     Raises:
         UserError: if it is the first one, which would agree with itself.
     """
-    from mnmt_jax.vocabulary.language_detectors import find_detector
+    from mnmt_jax.vocabulary.language_detectors import find_detector, is_same_detector
 
     if not name:
         return None
     detector = find_detector(name, "--lid_model=")
-    if detector.name == first.name:
+    if is_same_detector(detector.signature, first.signature):
         raise UserError(f"--lid_model={name}: {first.name} is the first detector; name another")
     return detector
 

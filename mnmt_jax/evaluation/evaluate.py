@@ -331,7 +331,7 @@ def _prepare(
         targets = dict.fromkeys(target for _, target in directions)
         settings = optional_metrics.settings(targets) if optional_metrics else {}
         if benchmark.second_detector:
-            settings["off_target_second"] = benchmark.second_detector.name
+            settings["off_target_second"] = benchmark.second_detector.signature
         check_overwrite(
             folder,
             made_by,

@@ -13,7 +13,7 @@ from mnmt_jax.evaluation.neural_metrics import differing_models
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS
 from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
 from mnmt_jax.files.json_objects import read_object
-from mnmt_jax.vocabulary.language_detectors import detector_name
+from mnmt_jax.vocabulary.language_detectors import detector_titles, is_same_detector
 from mnmt_jax.vocabulary.languages import Direction
 
 _OPTIONAL = {metric.key: metric.title for metric in OPTIONAL_METRICS}
@@ -113,9 +113,15 @@ def _changed_detector(finished: Mapping[str, Any], benchmark: Benchmark) -> list
     """Describe the change of the language detector, if there is one."""
     signatures = finished.get("signatures")
     signature = signatures.get("off_target_lid") if isinstance(signatures, dict) else None
-    if not isinstance(signature, str) or detector_name(signature) == benchmark.detector.name:
+    return _changed_model("--lid", signature, benchmark.detector.signature)
+
+
+def _changed_model(flag: str, recorded: object, signature: str) -> list[str]:
+    """Describe the change of a flag's detector, if its recorded signature is of another one."""
+    if not isinstance(recorded, str) or is_same_detector(recorded, signature):
         return []
-    return [f"--lid: {detector_name(signature)}, now {benchmark.detector.name}"]
+    titles = detector_titles([recorded, signature])
+    return [f"{flag}: {titles[recorded]}, now {titles[signature]}"]
 
 
 def _lost_scores(
@@ -131,8 +137,8 @@ def _lost_scores(
     second = signatures.get("off_target_second") if isinstance(signatures, dict) else None
     if second and "off_target_second" not in optional:
         changes.append("the ratio of --lid_model would be lost")
-    elif second and optional["off_target_second"] != detector_name(second):
-        changes.append(f"--lid_model: {detector_name(second)}, now {optional['off_target_second']}")
+    elif second:
+        changes += _changed_model("--lid_model", second, optional["off_target_second"])
     recorded = signatures if isinstance(signatures, dict) else {}
     changes += [
         f"model of {title}"
