@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.decoding.search_settings import changed_settings
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
-from mnmt_jax.files.json_objects import differing_keys, is_object_with, parse_json
+from mnmt_jax.files.json_objects import is_object_with, parse_json
 from mnmt_jax.vocabulary.languages import Direction
 
 DOCUMENTS, HYPOTHESES = "documents", "hypotheses"
@@ -264,7 +265,7 @@ def _read_provenance(folder: Path) -> dict[str, Any] | None:
 
 def _differences(stored: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[str]:
     """Return the keys that differ; of values by direction those of common ones are compared."""
-    return differing_keys(
+    return changed_settings(
         _with_directions_of(provenance, stored), _with_directions_of(stored, provenance)
     )
 
