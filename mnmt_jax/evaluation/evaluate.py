@@ -28,7 +28,7 @@ from mnmt_jax.evaluation.language_normalization import (
 )
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
-from mnmt_jax.evaluation.outside_hypotheses import combine_checksums
+from mnmt_jax.evaluation.outside_hypotheses import describe_checksum
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.quality_flags import quality_table
 from mnmt_jax.evaluation.report import is_report, write_report
@@ -336,6 +336,7 @@ def _prepare(
             folder,
             made_by,
             benchmark,
+            system={"name": model.name, "step": model.step, "decoding": model.decoding},
             directions=directions,
             optional=settings,
             supervised=model.supervised,
@@ -385,9 +386,7 @@ def _run_result(
 def _checksum(model: EvaluatedModel, results: Sequence[DirectionResult]) -> dict[str, str]:
     """Return the checksum of the files of another system's translations, if it is one."""
     checksums = model.provenance([item.direction for item in results]).get(HYPOTHESES)
-    return (
-        {HYPOTHESES: f"checksum of the files: {combine_checksums(checksums)}"} if checksums else {}
-    )
+    return {HYPOTHESES: describe_checksum(checksums)} if checksums else {}
 
 
 def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict[str, Any]:

@@ -88,14 +88,16 @@ def changed_provenance(folder: Path, provenance: Mapping[str, Any]) -> list[str]
     Returns:
         The differing keys; empty if there are no translations.
     """
-    provenance_file = folder / _PROVENANCE_FILE
-    if (
-        not provenance_file.is_file()
-        or not provenance_file.stat().st_size
-        or not any(folder.glob("*.jsonl"))
-    ):
+    if not has_translations(folder):
         return []
-    return _differences(parse_json(provenance_file.read_bytes(), finite=False), provenance)
+    stored = parse_json((folder / _PROVENANCE_FILE).read_bytes(), finite=False)
+    return _differences(stored, provenance)
+
+
+def has_translations(folder: Path) -> bool:
+    """Return whether a folder that passed `check_translations` has translations of known origin."""
+    file = folder / _PROVENANCE_FILE
+    return file.is_file() and file.stat().st_size > 0 and any(folder.glob("*.jsonl"))
 
 
 def describe_changed_sentences(folder: Path, direction: Direction, texts: TestSet) -> str:

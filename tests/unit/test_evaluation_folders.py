@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
+from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
 from mnmt_jax.evaluation.translations import TranslatedSentence
 
 PAIR = ("de", "fr")
@@ -40,3 +43,39 @@ def test_an_evaluation_is_continued_with_a_smaller_batch(benchmark, tmp_path):
     assert hypotheses(tmp_path) == before and result.decoding["batch"] == 4
     with pytest.raises(UserError, match=r"\(beam_size\)"):
         evaluate(system("b", beam_size=1), benchmark, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "other"}, "name"),
+        ({"checkpoint": "step 8"}, "checkpoint"),
+        ({"pivot": "en"}, "pivot"),
+    ],
+)
+def test_another_system_does_not_replace_scores_without_translations(
+    benchmark, tmp_path, changes, message
+):
+    evaluate(system(), benchmark, tmp_path)
+    shutil.rmtree(tmp_path / "translations")
+    with pytest.raises(UserError, match=rf"a finished evaluation .* \({message}\)"):
+        evaluate(system(**changes), benchmark, tmp_path)
+    assert evaluate(system(batch=4), benchmark, tmp_path).name == "made"
+    shutil.rmtree(tmp_path / "translations")
+    assert evaluate(system(**changes), benchmark, tmp_path, overwrite=True).name != ""
+
+
+def test_other_hypotheses_do_not_replace_scores_without_translations(benchmark, tmp_path):
+    folder, output = tmp_path / "files", tmp_path / "out"
+    folder.mkdir()
+    outside = []
+    for text in "ab":
+        (folder / "de-fr.txt").write_text(f"{text}\n" * 3)
+        outside.append(outside_system(HypothesisFiles(folder)))
+        if text == "a":
+            evaluate(outside[0], benchmark, output)
+    shutil.rmtree(output / "translations")
+    with pytest.raises(UserError, match=r"\(hypotheses\)"):
+        evaluate(outside[1], benchmark, output)
+    (folder / "de-fr.txt").write_text("a\n" * 3)
+    assert evaluate(outside[0], benchmark, output).name == "files"
