@@ -62,7 +62,7 @@ from mnmt_jax.evaluation.translations import (
     check_translations,
     read_translations,
 )
-from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
+from mnmt_jax.files.atomic_write import check_replaced, check_writable, locked, write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.pages.markdown_tables import format_score
 from mnmt_jax.runtime.first_results import note_first_results
@@ -113,7 +113,7 @@ def evaluate(
 ) -> RunResult:
     """Translate and score all directions and write the results to a folder.
 
-    Calls `translate`, `score` and `report`.
+    Calls `translate`, `score` and `report`. Of several processes one scores at a time.
 
     Args:
         model: the model.
@@ -136,15 +136,16 @@ def evaluate(
         overwrite=overwrite,
     )
     directions = translated.directions
-    result = score(
-        model, benchmark, output, directions=directions, optional_metrics=optional_metrics
-    )
+    with locked(Path(output)):  # processes that restart after the translations would all score
+        result = score(
+            model, benchmark, output, directions=directions, optional_metrics=optional_metrics
+        )
+        report(output)
     if translated.reused:
         reused = f"{len(translated.reused)} of {len(directions)} directions"
         say(f"{reused} had been {model.obtained} before")
     for note in _notes(result.directions):
         say(f"note: {note}")
-    report(output)
     return result
 
 

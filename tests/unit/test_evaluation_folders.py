@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.evaluation import evaluate as evaluation
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.outside_hypotheses import HypothesisFiles, outside_system
 from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.files.atomic_write import lock
 
 PAIR = ("de", "fr")
 SETTINGS = {"checkpoint": "step 7", "beam_size": 5, "batch": 32, "buckets": (16, 32)}
@@ -79,3 +82,26 @@ def test_other_hypotheses_do_not_replace_scores_without_translations(benchmark, 
         evaluate(outside[1], benchmark, output)
     (folder / "de-fr.txt").write_text("a\n" * 3)
     assert evaluate(outside[0], benchmark, output).name == "files"
+
+
+def test_one_process_at_a_time_scores(benchmark, tmp_path, monkeypatch):
+    """Processes of one command that restart when all is translated do not mix their files."""
+    stages = []
+
+    def check(stage):
+        def run(*args, **options):
+            descriptor = os.open(tmp_path, os.O_RDONLY)
+            assert not lock(descriptor)
+            os.close(descriptor)
+            stages.append(stage.__name__)
+            return stage(*args, **options)
+
+        return run
+
+    for stage in (evaluation.score, evaluation.report):
+        monkeypatch.setattr(evaluation, stage.__name__, check(stage))
+    evaluate(system(), benchmark, tmp_path)
+    assert stages == ["score", "report"]
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    assert lock(descriptor)
+    os.close(descriptor)
