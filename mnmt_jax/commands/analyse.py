@@ -390,7 +390,7 @@ def _ablation(
     )
     directions = directions_of(flags.directions, benchmark, trained)
     targets = supervised_targets_by_source(benchmark.directions, trained)
-    if flags.supervised_targets:
+    if flags.supervised_targets is not None:
         pairs = parse_directions(flags.supervised_targets, languages, flag="--supervised_targets")
         pairs = to_corpus_codes(pairs, benchmark_codes(benchmark), languages)
         targets = supervised_targets_by_source(pairs, pairs)

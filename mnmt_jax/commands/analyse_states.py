@@ -21,7 +21,7 @@ from mnmt_jax.commands.analysis_inputs import (
     translator_facts,
     uses_model_output,
 )
-from mnmt_jax.commands.common_flags import checkpoint_step, split_list
+from mnmt_jax.commands.common_flags import checkpoint_step, list_of, split_list
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def _states(flags: argparse.Namespace, translator: Translator) -> dict[str, Any]
 
     layout = translator.inference_model.model.layout
     available = [role for role in (*SOURCE_SIDE_ROLES, TARGET) if role in layout.embedded_roles()]
-    roles = split_list(flags.roles) or available
+    roles = list_of("--roles", flags.roles) or available
     if wrong := [role for role in roles if role not in available]:
         raise UserError(
             f"--roles: layout '{layout.name}' has no {wrong[0]}; choose from {', '.join(available)}"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnmt_jax.commands.common_flags import split_list
+from mnmt_jax.commands.common_flags import list_of, split_list
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import (
     check_direction_items,
@@ -335,7 +335,7 @@ def parse_layers(text: str | None, minimum: int = 1) -> list[int]:
     Raises:
         UserError: if an item is not a number of at least `minimum`.
     """
-    items = split_list(text)
+    items = list_of("--layers", text)
     if wrong := [item for item in items if not item.isdecimal() or int(item) < minimum]:
         raise UserError(
             f"--layers={text}: {wrong[0]!r} must be a whole number, at least {minimum}; omit "

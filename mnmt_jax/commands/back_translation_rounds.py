@@ -34,6 +34,7 @@ from mnmt_jax.data.cache_writer import (
     check_cache_directory,
     reused_tasks,
 )
+from mnmt_jax.decoding.search_settings import changed_settings
 from mnmt_jax.decoding.translation_job import WINDOW_SIZE, TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.design.method import all_for_resume, as_facts
@@ -43,7 +44,7 @@ from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.evaluation.validation_scores import score
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.bucket import refuse_bucket
-from mnmt_jax.files.json_objects import differing_keys, read_object
+from mnmt_jax.files.json_objects import read_object
 from mnmt_jax.runs.run_directory import MAY_CHANGE, RunDirectory
 from mnmt_jax.training.epochs import convert_epochs
 from mnmt_jax.training.source_runs import SourceRunSpec
@@ -264,7 +265,7 @@ class BackTranslationRounds:
         if is_first():
             wait_for_all("claimed")
         recorded = read_object(file, remedy="remove it to start from the first round")
-        if differing := differing_keys(recorded, facts):
+        if differing := changed_settings(recorded, facts):
             raise UserError(
                 f"--workdir={folder}: its rounds were made with other settings "
                 f"({join_names(differing)}); use the same settings, or choose another folder"

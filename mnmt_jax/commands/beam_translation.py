@@ -26,12 +26,13 @@ from mnmt_jax.commands.text_files import format_record, make_record, unfinished_
 from mnmt_jax.data.preparation.runners import Runner
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.model_loading import MeshChoice
+from mnmt_jax.decoding.search_settings import changed_settings
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import lock, new_file, write_text
 from mnmt_jax.files.file_digest import short_digest
-from mnmt_jax.files.json_objects import differing_keys, parse_json, read_object
+from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
 from mnmt_jax.vocabulary.language_detectors import LID176
 
@@ -133,7 +134,7 @@ def translate_window(work: WindowWork, name: str) -> None:
     """
     job = work.model.load()
     expected = json.loads(work.made_by)
-    if differing := differing_keys(expected, expected | job.provenance()):
+    if differing := changed_settings(expected, expected | job.provenance()):
         raise UserError(
             f"--run={work.model.run}: differs on a worker ({join_names(differing)}); give all "
             "workers the same run, and name a checkpoint with --step while it is trained"
@@ -180,7 +181,7 @@ class BeamOutput:
             raise UserError(f"--output={output}: another process is writing it; wait for its end")
         file = self.path / _MADE_BY
         recorded = read_object(file, remedy="remove the folder") if file.is_file() else None
-        if recorded is not None and (differing := differing_keys(recorded, made_by)):
+        if recorded is not None and (differing := changed_settings(recorded, made_by)):
             raise UserError(
                 f"{self.path}: has translations made with other settings "
                 f"({join_names(differing)}); use the same settings, or remove the folder to "
@@ -188,6 +189,8 @@ class BeamOutput:
             )
         if recorded is None:
             clear_work_folder(file)
+        else:
+            made_by = recorded  # the finished windows are in the folder of its digest
         windows = self.path.absolute() / short_digest(json.dumps(made_by, sort_keys=True))
         self._work = WindowWork(windows, model, json.dumps(made_by))
         write_text(file, self._work.made_by + "\n")

@@ -312,3 +312,19 @@ def _split_bindings(argv: list[str]) -> tuple[list[str], list[str]]:
 def split_list(text: str | None) -> list[str]:
     """Return the items of a comma-separated list, without blanks and empty items."""
     return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
+def list_of(flag: str, text: str | None) -> list[str]:
+    """Return the items of a flag that is a list; none if the flag is absent.
+
+    Args:
+        flag: name of the flag, for the error.
+        text: its value; None without the flag.
+
+    Raises:
+        UserError: if the list is empty, as `--languages="$UNSET"` of a shell.
+    """
+    items = split_list(text)
+    if text is None or items:
+        return items
+    raise UserError(f"{flag}: names nothing; write a list, or leave the flag out")

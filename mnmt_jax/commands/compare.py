@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.common_flags import CommandParser, positive_int, split_list
+from mnmt_jax.commands.common_flags import CommandParser, list_of, positive_int
 from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def main() -> None:
     compared = single_seed_evaluations(results, groups)
     folders = [path if path.is_dir() else path.parent for path in map(Path, flags.results)]
     results = _with_folders(disambiguate_names(results), folders)
-    metrics = split_list(flags.metrics)
+    metrics = list_of("--metrics", flags.metrics)
     significance = SentenceSignificance.read(results, folders, flags.resamples)
     write_report(
         flags.output,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.common_flags import split_list
+from mnmt_jax.commands.common_flags import list_of
 from mnmt_jax.data.document_context import SEPARATOR, Context
 from mnmt_jax.errors import UserError
 
@@ -64,7 +64,7 @@ def parse_contexts(arguments: argparse.Namespace, corpus: Corpus) -> list[Contex
         UserError: if a number or the separator is invalid, a flag is missing or conflicts, or the
             corpus has no document ids.
     """
-    numbers = split_list(arguments.context)
+    numbers = list_of("--context", arguments.context)
     if not numbers:
         if arguments.separator or arguments.document_ids:
             flag = "separator" if arguments.separator else "document_ids"

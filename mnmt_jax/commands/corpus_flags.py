@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands import bridge_flags
-from mnmt_jax.commands.common_flags import import_modules, split_list
+from mnmt_jax.commands.common_flags import import_modules, list_of, split_list
 from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.data.split_aliases import guess_split_name
 from mnmt_jax.errors import UserError, join_names
@@ -192,7 +192,7 @@ def _named_of(arguments: argparse.Namespace, splits: Sequence[str]) -> Sequence[
     """
     if "{split}" not in _pattern(arguments):
         return splits[-1:]
-    named = [split for split in splits if split in _splits(arguments.splits or _STANDARD_SPLITS)]
+    named = [split for split in splits if split in _splits(arguments.splits)]
     if not named:
         raise UserError(f"--splits={arguments.splits}: name {' or '.join(splits)} too")
     return named
@@ -269,7 +269,7 @@ def file_corpus(
     from mnmt_jax.data.text_reader import Cleaning
     from mnmt_jax.data.translation_file_corpus import BitextFiles
 
-    languages = split_list(arguments.languages)
+    languages = list_of("--languages", arguments.languages)
     if not arguments.bitext:  # its tags may differ only in region
         canonical_codes(languages, "--languages")
     for flag in ("parallel", "text"):
@@ -356,7 +356,7 @@ def benchmark_corpus(
     else:
         corpus, available = find_corpus(flags.task)
         refuse_flags(flags, inapplicable, f"the built-in corpus '{flags.task}'")
-    codes = split_list(flags.languages)
+    codes = list_of("--languages", flags.languages)
     languages = [find_code(code, available) for code in codes]
     if None in languages:
         unknown = codes[languages.index(None)]
@@ -426,7 +426,7 @@ def _wanted_splits(
     arguments: argparse.Namespace, only_splits: Collection[str] | None
 ) -> dict[str, str]:
     """Return the name in files of each requested split; a pattern without names has one split."""
-    splits = _splits(arguments.splits or _STANDARD_SPLITS)
+    splits = _splits(arguments.splits)
     if missing := sorted(set(only_splits or ()) - splits.keys()):
         raise UserError(f"--splits={arguments.splits}: name {missing[0]} too")
     if "{split}" not in _pattern(arguments):
@@ -469,7 +469,7 @@ def _directions(arguments: argparse.Namespace, corpus: Corpus) -> tuple[Directio
     from mnmt_jax.vocabulary.languages import english_centric_directions, many_to_many_directions
 
     text = arguments.directions
-    if not text:
+    if text is None:
         return ()
     if text == bridge_flags.BRIDGE:
         return bridge_flags.corpus_bridge_directions(arguments.bridge, corpus)
@@ -479,9 +479,9 @@ def _directions(arguments: argparse.Namespace, corpus: Corpus) -> tuple[Directio
     return parse_directions(text, corpus.languages, _SHAPES)
 
 
-def _splits(text: str) -> dict[str, str]:
+def _splits(text: str | None) -> dict[str, str]:
     splits: dict[str, str] = {}
-    for item in split_list(text):
+    for item in list_of("--splits", _STANDARD_SPLITS if text is None else text):
         split, equals, word = item.partition("=")
         if not (split and equals and word):
             raise UserError(f"--splits: '{item}' must be SPLIT=WORD, e.g. validation=val")

@@ -119,10 +119,10 @@ def parse_directions(
         Directions between members of `languages`.
 
     Raises:
-        UserError: if an item is not a direction, or has another language.
+        UserError: if there is no item, or one is not a direction or has another language.
     """
     directions: list[Direction] = []
-    for item in split_list(text):
+    for item in _items(text, also_allowed, flag):
         split_pairs = _split_item(item, also_allowed, flag)
         pairs = _possible_directions(split_pairs, languages)
         if len(pairs) > 1:
@@ -149,10 +149,17 @@ def check_direction_items(text: str, also_allowed: str = "") -> None:
         also_allowed: description of other allowed values, for the error.
 
     Raises:
-        UserError: if an item is not a direction.
+        UserError: if there is no item, or one is not a direction.
     """
-    for item in split_list(text):
+    for item in _items(text, also_allowed, "--directions"):
         _split_item(item, also_allowed, "--directions")
+
+
+def _items(text: str, also_allowed: str, flag: str) -> list[str]:
+    """Return the items of a list of directions, at least one."""
+    if items := split_list(text):
+        return items
+    raise UserError(f"{flag}: names no direction; write a list such as de-fr{also_allowed}")
 
 
 def _possible_directions(

@@ -171,9 +171,12 @@ def main() -> None:
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluate import check_folder, evaluate, translate
     from mnmt_jax.evaluation.evaluated_model import with_documents
+    from mnmt_jax.evaluation.metrics_environment import use_environment
     from mnmt_jax.evaluation.optional_metrics import MetricSelection, OptionalMetrics
     from mnmt_jax.vocabulary.language_detectors import find_detector
 
+    if flags.metrics_environment:
+        use_environment(flags.metrics_environment)  # also that of Decode.utility
     work_shard = work_shard_of(flags)
     check_folder(flags.output)
     detector = find_detector(flags.lid)
@@ -242,12 +245,12 @@ def _second_detector(name: str | None, first: LanguageDetector) -> LanguageDetec
     Raises:
         UserError: if it is the first one, which would agree with itself.
     """
-    from mnmt_jax.vocabulary.language_detectors import find_detector
+    from mnmt_jax.vocabulary.language_detectors import find_detector, is_same_detector
 
     if not name:
         return None
     detector = find_detector(name, "--lid_model=")
-    if detector.name == first.name:
+    if is_same_detector(detector.signature, first.signature):
         raise UserError(f"--lid_model={name}: {first.name} is the first detector; name another")
     return detector
 

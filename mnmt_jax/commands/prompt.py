@@ -89,12 +89,10 @@ def fill_template(template: str, direction: Direction, sentence: str) -> str:
     Args:
         template: text with `[SRC]`, `[TGT]` and `[INPUT]`.
         direction: source and target.
-        sentence: the source sentence, which is inserted as it is.
+        sentence: the source sentence, which is inserted as it is wherever `[INPUT]` stands.
     """
     source, target = (get_language(code).name for code in direction)
-    before, _, after = template.partition(_INPUT)
-    named = [text.replace(_SOURCE, source).replace(_TARGET, target) for text in (before, after)]
-    return sentence.join(named)
+    return sentence.join(template.replace(_SOURCE, source).replace(_TARGET, target).split(_INPUT))
 
 
 def _paper_template(name: str) -> str:

@@ -21,11 +21,12 @@ from typing import IO, Any, NoReturn, Protocol
 
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.encoded_lines import Line
+from mnmt_jax.decoding.search_settings import changed_settings
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import UserError, join_names, name_os_errors, pluralize, say
 from mnmt_jax.files.atomic_write import lock
-from mnmt_jax.files.json_objects import differing_keys, parse_json
+from mnmt_jax.files.json_objects import parse_json
 
 _LINES = "lines"  # key of the number of input lines, in the last record of a process's file
 _LAST = 64  # bytes at the end of a file that contain this record
@@ -99,19 +100,26 @@ class ResumableOutput:
         for path in partial - {self.path}:
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                 header = file.readline()
-                if header != self._header and header.endswith(b"\n"):
+                if header.endswith(b"\n") and not self._is_compatible(header):
                     self._raise_mismatch(path, header)
 
     def _begin(self) -> None:
         """Read the header with the settings of earlier translations."""
         self._file.seek(0)
         header = self._file.readline()
-        if header != self._header:
+        if self._is_compatible(header):
+            self._header = header  # may have another batch
+        else:
             if self._file.readline():
                 self._raise_mismatch(self.path, header)
             self._cut()
             self._write(self._header)
         self._end = len(self._header)
+
+    def _is_compatible(self, header: bytes) -> bool:
+        """Return whether translations after a header are those of this command."""
+        recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
+        return isinstance(recorded, dict) and not changed_settings(recorded, current)
 
     def finish(
         self, lines: Iterator[Line], translate: TranslateFn, report: Callable[[int], None]
@@ -262,14 +270,14 @@ class ResumableOutput:
     def _raise_mismatch(self, path: Path, header: bytes) -> NoReturn:
         """Raise an error that names the settings in which a file differs."""
         recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
-        if recorded is None or current is None:
+        if not isinstance(recorded, dict):
             raise UserError(
                 f"{path}: was not written by mnmt-jax; move it, or choose another --output"
             )
+        changes = join_names(changed_settings(recorded, current))
         raise UserError(
-            f"{path}: has translations made with other settings "
-            f"({join_names(differing_keys(recorded, current))}); use the same settings, or remove "
-            "the file to translate again"
+            f"{path}: has translations made with other settings ({changes}); use the same "
+            "settings, or remove the file to translate again"
         )
 
     def _cut(self) -> None:

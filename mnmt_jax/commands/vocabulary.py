@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mnmt_jax.commands.bridge_flags import DIRECTION_FLAGS
-from mnmt_jax.commands.common_flags import CommandParser, positive_int, split_list
+from mnmt_jax.commands.common_flags import CommandParser, list_of, positive_int, split_list
 from mnmt_jax.commands.context_flags import add_separator
 from mnmt_jax.commands.corpus_flags import FILE_FLAGS, add_corpus_flags, refuse_flags
 from mnmt_jax.errors import UserError, join_names, warn
@@ -230,7 +230,9 @@ def _train(arguments: argparse.Namespace) -> Made:
     if arguments.english_from and (arguments.monolingual or arguments.text):
         raise UserError("--english_from chooses pairs; omit it with text of single languages")
     corpus, directions = corpus_and_directions(arguments)
-    english_from = canonical_codes(split_list(arguments.english_from), "--english_from")
+    english_from = canonical_codes(
+        list_of("--english_from", arguments.english_from), "--english_from"
+    )
     text = language_lines(corpus, directions, english_from)
     print(f"reading {corpus.name} to train {options.vocab_size} pieces", file=sys.stderr)
     vocabulary = train_sentencepiece(text, None, options=options)

@@ -104,18 +104,18 @@ class Bindings:
     def _replace_length(self, field: str) -> None:
         """Remove the earlier of `Train.steps` and `Train.epochs`: the later binding wins.
 
+        Whether a macro replaces the steps is known once all are read, in `section`.
+
         Raises:
             UserError: if one file sets both, or the command line does.
         """
         fields = self._fields["Train"]
         if {"steps", "epochs"} - fields.keys() or fields["epochs"].value == 0:
             return
-        steps, epochs = fields["steps"], fields["epochs"]
-        if _file(steps) == _file(epochs):
-            raise UserError(
-                f"{epochs.location}Train.epochs={epochs.value!r} and Train.steps={steps.value!r} "
-                "are both set; remove one of them"
-            )
+        is_open = isinstance(fields["epochs"].value, Macro)
+        if is_open and (field == "epochs" or _file(fields["steps"]) == _file(fields["epochs"])):
+            return
+        _check_one_length(fields)
         del fields["steps" if field == "epochs" else "epochs"]
 
     def forget(self, title: str) -> None:
@@ -144,6 +144,9 @@ class Bindings:
         """
         bound = self._fields.get(section.__name__, {})
         values = {name: self._value(item) for name, item in bound.items()}
+        if section.__name__ == "Train" and values.get("epochs") and "steps" in values:
+            _check_one_length(bound)
+            del values["steps"]
         try:
             return section(**values | dict(overrides or {}))
         except UserError as error:
@@ -255,6 +258,20 @@ class Bindings:
             names = (*names, value.name)
             value = self._macros[value.name].value
         return value, names
+
+
+def _check_one_length(fields: Mapping[str, _Bound]) -> None:
+    """Check that one file, or the command line, does not set both lengths of a training.
+
+    Raises:
+        UserError: if it does.
+    """
+    steps, epochs = fields["steps"], fields["epochs"]
+    if _file(steps) == _file(epochs):
+        raise UserError(
+            f"{epochs.location}Train.epochs={epochs.value!r} and Train.steps={steps.value!r} "
+            "are both set; remove one of them"
+        )
 
 
 def _file(bound: _Bound) -> str:

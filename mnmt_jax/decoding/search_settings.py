@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from mnmt_jax.config.sections import Decode
@@ -10,6 +11,7 @@ from mnmt_jax.decoding.constrained_search import ConstrainedBeamSearch
 from mnmt_jax.decoding.diverse_beam_search import DiverseBeamSearch
 from mnmt_jax.decoding.search import BeamSearch, Greedy, Sample, Search
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.json_objects import differing_keys
 from mnmt_jax.model.key_values import reorder
 
 _EXTRA_STEPS = 8  # initial step limit beyond 1.5 times the source length
@@ -190,6 +192,27 @@ def describe_search(decode: Decode) -> dict[str, Any]:
     if not _uses_seed(decode):
         unused.append("seed")
     return {name: value for name, value in fields.items() if name not in unused}
+
+
+def changed_settings(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Return the keys in which what translations depend on differs, as `differing_keys`.
+
+    `Decode.batch` does not count, at any depth: it changes at most the last bits of scores, and
+    lowering it is the remedy for a lack of memory.
+
+    Args:
+        recorded: facts as read from JSON.
+        current: facts to be written.
+    """
+    return differing_keys(_without_batch(recorded), _without_batch(current))
+
+
+def _without_batch(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_batch(value) if isinstance(value, Mapping) else value
+        for name, value in facts.items()
+        if name != "batch"
+    }
 
 
 def length_limit(decode: Decode, source_tokens: int) -> int:

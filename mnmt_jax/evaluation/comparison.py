@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from mnmt_jax.evaluation.result import (
     Metric,
     RunResult,
     is_undefined,
+    name_detectors,
 )
+from mnmt_jax.vocabulary.language_detectors import is_same_detector
 from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT, UNSEEN = "all", "supervised", "zero-shot", "unseen language"
@@ -212,15 +215,14 @@ def comparison_notes(results: Sequence[RunResult]) -> list[str]:
 def _detector_notes(results: Sequence[RunResult]) -> Iterable[str]:
     """Yield a note for the first and the second off-target ratio if detectors differ."""
     second = [result.second_detector for result in results if result.second_detector]
-    for ratios, names in (
+    for ratios, signatures in (
         ("off-target ratios", [result.detector for result in results]),
         ("second off-target ratios", second),
     ):
-        detectors = dict.fromkeys(names)
-        if len(detectors) > 1:
+        if any(not is_same_detector(*pair) for pair in itertools.combinations(signatures, 2)):
             yield (
-                f"The {ratios} are by different language detectors ({', '.join(detectors)}) and "
-                "cannot be compared."
+                f"The {ratios} are by different language detectors ({name_detectors(signatures)}) "
+                "and cannot be compared."
             )
 
 

@@ -28,7 +28,7 @@ from mnmt_jax.evaluation.language_normalization import (
 )
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.optional_metrics import OptionalMetrics
-from mnmt_jax.evaluation.outside_hypotheses import combine_checksums
+from mnmt_jax.evaluation.outside_hypotheses import describe_checksum
 from mnmt_jax.evaluation.overwrite_check import check_overwrite
 from mnmt_jax.evaluation.quality_flags import quality_table
 from mnmt_jax.evaluation.report import is_report, write_report
@@ -62,7 +62,7 @@ from mnmt_jax.evaluation.translations import (
     check_translations,
     read_translations,
 )
-from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
+from mnmt_jax.files.atomic_write import check_replaced, check_writable, locked, write_text
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.pages.markdown_tables import format_score
 from mnmt_jax.runtime.first_results import note_first_results
@@ -113,7 +113,7 @@ def evaluate(
 ) -> RunResult:
     """Translate and score all directions and write the results to a folder.
 
-    Calls `translate`, `score` and `report`.
+    Calls `translate`, `score` and `report`. Of several processes one scores at a time.
 
     Args:
         model: the model.
@@ -136,15 +136,16 @@ def evaluate(
         overwrite=overwrite,
     )
     directions = translated.directions
-    result = score(
-        model, benchmark, output, directions=directions, optional_metrics=optional_metrics
-    )
+    with locked(Path(output)):  # processes that restart after the translations would all score
+        result = score(
+            model, benchmark, output, directions=directions, optional_metrics=optional_metrics
+        )
+        report(output)
     if translated.reused:
         reused = f"{len(translated.reused)} of {len(directions)} directions"
         say(f"{reused} had been {model.obtained} before")
     for note in _notes(result.directions):
         say(f"note: {note}")
-    report(output)
     return result
 
 
@@ -331,11 +332,12 @@ def _prepare(
         targets = dict.fromkeys(target for _, target in directions)
         settings = optional_metrics.settings(targets) if optional_metrics else {}
         if benchmark.second_detector:
-            settings["off_target_second"] = benchmark.second_detector.name
+            settings["off_target_second"] = benchmark.second_detector.signature
         check_overwrite(
             folder,
             made_by,
             benchmark,
+            system={"name": model.name, "step": model.step, "decoding": model.decoding},
             directions=directions,
             optional=settings,
             supervised=model.supervised,
@@ -385,9 +387,7 @@ def _run_result(
 def _checksum(model: EvaluatedModel, results: Sequence[DirectionResult]) -> dict[str, str]:
     """Return the checksum of the files of another system's translations, if it is one."""
     checksums = model.provenance([item.direction for item in results]).get(HYPOTHESES)
-    return (
-        {HYPOTHESES: f"checksum of the files: {combine_checksums(checksums)}"} if checksums else {}
-    )
+    return {HYPOTHESES: describe_checksum(checksums)} if checksums else {}
 
 
 def _signatures(scored: Sequence[ScoredDirection], benchmark: Benchmark) -> dict[str, Any]:

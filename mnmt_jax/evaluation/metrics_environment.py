@@ -43,6 +43,11 @@ def default_environment() -> Path:
     return Path(folder) if folder else user_cache_folder() / "metrics"
 
 
+def use_environment(folder: Path) -> None:
+    """Make a folder the default environment of this process."""
+    os.environ[VARIABLE] = str(folder)
+
+
 def create_environment(
     folder: Path, *, python: str = sys.executable, requirements: Sequence[str] = ()
 ) -> None:
@@ -98,7 +103,7 @@ class MetricWorker:
         if not _python(self._folder).exists():
             raise UserError(
                 f"neural metrics need an environment of their own, and there is none in "
-                f"{self._folder}; '{_SETUP}' makes it, --metrics_environment names another"
+                f"{self._folder}; '{_SETUP}' makes it, ${VARIABLE} names another"
             )
 
     def version(self, metric: str) -> str:

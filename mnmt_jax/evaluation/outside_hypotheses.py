@@ -118,6 +118,11 @@ def combine_checksums(checksums: Mapping[str, str]) -> str:
     return short_digest(repr(sorted(checksums.items())))
 
 
+def describe_checksum(checksums: Mapping[str, str]) -> str:
+    """Return the signature of hypotheses from files in results."""
+    return f"checksum of the files: {combine_checksums(checksums)}"
+
+
 def _hypothesis(line: str, source: str, place: str) -> str:
     """Return the hypothesis of a JSON line, its line breaks as spaces.
 

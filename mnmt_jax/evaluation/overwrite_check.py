@@ -7,13 +7,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.decoding.search_settings import changed_settings
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.evaluation.neural_metrics import differing_models
+from mnmt_jax.evaluation.outside_hypotheses import describe_checksum
 from mnmt_jax.evaluation.result import OPTIONAL_METRICS
-from mnmt_jax.evaluation.translations import changed_provenance, describe_changed_sentences
+from mnmt_jax.evaluation.translations import (
+    HYPOTHESES,
+    changed_provenance,
+    describe_changed_sentences,
+    has_translations,
+)
 from mnmt_jax.files.json_objects import read_object
-from mnmt_jax.vocabulary.language_detectors import detector_name
+from mnmt_jax.vocabulary.language_detectors import detector_titles, is_same_detector
 from mnmt_jax.vocabulary.languages import Direction
 
 _OPTIONAL = {metric.key: metric.title for metric in OPTIONAL_METRICS}
@@ -24,6 +31,7 @@ def check_overwrite(
     provenance: Mapping[str, Any],
     benchmark: Benchmark,
     *,
+    system: Mapping[str, Any],
     directions: Sequence[Direction],
     optional: Mapping[str, Any],
     supervised: Collection[Direction] | None,
@@ -37,6 +45,8 @@ def check_overwrite(
         folder: output folder of the evaluation.
         provenance: provenance of its translations, as in `TranslationStore`.
         benchmark: its test sentences.
+        system: `name`, `step` and `decoding` of the result, which stand in for the provenance if
+            the folder has lost its translations.
         directions: the directions to evaluate.
         optional: `OptionalMetrics.settings`.
         supervised: directions that the model was trained on; None if unknown.
@@ -49,6 +59,8 @@ def check_overwrite(
     if scores.is_file() and scores.stat().st_size:
         contents = "a finished evaluation"
         finished = read_object(scores, remedy="replace it with --overwrite")
+        if not has_translations(folder / "translations"):
+            changes += _changed_system(finished, provenance, system)
         changes += _changes(finished, benchmark, directions, optional, supervised)
     elif not changes:
         sentence_changes = (
@@ -65,6 +77,27 @@ def check_overwrite(
         )
 
 
+def _changed_system(
+    finished: Mapping[str, Any], provenance: Mapping[str, Any], system: Mapping[str, Any]
+) -> list[str]:
+    """Return the facts in which a system differs from that of a finished evaluation."""
+    changes = [name for name in ("name", "step") if finished.get(name) != system[name]]
+    decoding, signatures = finished.get("decoding"), finished.get("signatures")
+    if isinstance(decoding, dict):
+        changes += changed_settings(decoding, system["decoding"])
+    recorded = signatures.get(HYPOTHESES) if isinstance(signatures, dict) else None
+    scored = {f"{item.get('source')}-{item.get('target')}" for item in _results(finished)}
+    files = {name: text for name, text in provenance.get(HYPOTHESES, {}).items() if name in scored}
+    if recorded != (describe_checksum(files) if files else None):
+        changes.append(HYPOTHESES)
+    return changes
+
+
+def _results(finished: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the results of the directions of a finished evaluation."""
+    return [item for item in finished.get("directions", ()) if isinstance(item, dict)]
+
+
 def _changes(
     finished: Mapping[str, Any],
     benchmark: Benchmark,
@@ -75,7 +108,7 @@ def _changes(
     """Return the settings in which a finished evaluation differs, as text for an error."""
     if finished.get("task") != benchmark.task:
         return ["task"]
-    items = [item for item in finished.get("directions", ()) if isinstance(item, dict)]
+    items = _results(finished)
     results = {(item.get("source"), item.get("target")): item for item in items}
     changes = []
     if lost_count := len(results.keys() - set(directions)):
@@ -113,9 +146,15 @@ def _changed_detector(finished: Mapping[str, Any], benchmark: Benchmark) -> list
     """Describe the change of the language detector, if there is one."""
     signatures = finished.get("signatures")
     signature = signatures.get("off_target_lid") if isinstance(signatures, dict) else None
-    if not isinstance(signature, str) or detector_name(signature) == benchmark.detector.name:
+    return _changed_model("--lid", signature, benchmark.detector.signature)
+
+
+def _changed_model(flag: str, recorded: object, signature: str) -> list[str]:
+    """Describe the change of a flag's detector, if its recorded signature is of another one."""
+    if not isinstance(recorded, str) or is_same_detector(recorded, signature):
         return []
-    return [f"--lid: {detector_name(signature)}, now {benchmark.detector.name}"]
+    titles = detector_titles([recorded, signature])
+    return [f"{flag}: {titles[recorded]}, now {titles[signature]}"]
 
 
 def _lost_scores(
@@ -131,8 +170,8 @@ def _lost_scores(
     second = signatures.get("off_target_second") if isinstance(signatures, dict) else None
     if second and "off_target_second" not in optional:
         changes.append("the ratio of --lid_model would be lost")
-    elif second and optional["off_target_second"] != detector_name(second):
-        changes.append(f"--lid_model: {detector_name(second)}, now {optional['off_target_second']}")
+    elif second:
+        changes += _changed_model("--lid_model", second, optional["off_target_second"])
     recorded = signatures if isinstance(signatures, dict) else {}
     changes += [
         f"model of {title}"

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mnmt_jax.evaluation.comparison import DirectionGroup, direction_groups
-from mnmt_jax.evaluation.result import DirectionResult, RunResult, is_undefined
+from mnmt_jax.evaluation.result import (
+    DirectionResult,
+    RunResult,
+    is_undefined,
+    name_detectors,
+)
 from mnmt_jax.evaluation.result_labels import model_label
 from mnmt_jax.pages.html_elements import Html, tag
 from mnmt_jax.pages.html_page import section, text_table
@@ -57,10 +62,8 @@ Column = str | Callable[[DirectionResult], float | None]
 
 def _columns(results: Sequence[RunResult]) -> list[tuple[str, Column]]:
     """Return titles and values of the columns."""
-    first = ", ".join(dict.fromkeys(result.detector for result in results))
-    second = ", ".join(
-        dict.fromkeys(result.second_detector for result in results if result.second_detector)
-    )
+    first = name_detectors((result.detector for result in results), among=results)
+    second = name_detectors((result.second_detector for result in results), among=results)
     return [
         ("off-target", "off_target_nearest"),
         (f"off-target ({first})", "off_target_lid"),

@@ -15,7 +15,7 @@ from mnmt_jax.evaluation.averages import Averages, average_groups
 from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.files.json_objects import is_object_with, read_object
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.language_detectors import LID176, detector_name
+from mnmt_jax.vocabulary.language_detectors import LID176, detector_titles
 from mnmt_jax.vocabulary.languages import Direction
 
 FORMAT = 1
@@ -287,14 +287,13 @@ class RunResult:
 
     @property
     def detector(self) -> str:
-        """Name of the language detector of `off_target_lid`."""
-        return detector_name(self.signatures.get("off_target_lid", LID176))
+        """Signature of the language detector of `off_target_lid`."""
+        return self.signatures.get("off_target_lid", LID176)
 
     @property
     def second_detector(self) -> str:
-        """Name of the language detector of `off_target_second`; empty without one."""
-        signature = self.signatures.get("off_target_second")
-        return detector_name(signature) if signature else ""
+        """Signature of the language detector of `off_target_second`; empty without one."""
+        return self.signatures.get("off_target_second") or ""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -328,13 +327,26 @@ def is_undefined(key: str, items: Iterable[DirectionResult]) -> bool:
 
 def titled_metrics(results: Sequence[RunResult]) -> tuple[Metric, ...]:
     """Return all metrics, with the evaluations' language detectors in title and explanation."""
-    names = ", ".join(dict.fromkeys(result.detector for result in results))
+    names = name_detectors(result.detector for result in results)
     if names == LID176:
         return METRICS
     title = _LID.title.replace(LID176, names)
     explanation = _LID.explanation.replace("fastText's lid.176", names)
     lid_metric = dataclasses.replace(_LID, title=title, explanation=explanation)
     return tuple(lid_metric if metric is _LID else metric for metric in METRICS)
+
+
+def name_detectors(signatures: Iterable[str], *, among: Sequence[RunResult] = ()) -> str:
+    """Return the names of detectors by their signatures, each once.
+
+    Args:
+        signatures: signatures of detectors; empty ones are left out.
+        among: evaluations whose other detectors are to have other names.
+    """
+    named = list(filter(None, signatures))
+    others = [text for result in among for text in (result.detector, result.second_detector)]
+    titles = detector_titles([*named, *filter(None, others)])
+    return ", ".join(dict.fromkeys(titles[signature] for signature in named))
 
 
 def write_result(result: RunResult, path: str | Path) -> None:

@@ -151,7 +151,7 @@ def write_statistics(output: Path, statistics: Mapping[Direction, DirectionStati
     folder = _folder(output)
     folder.mkdir(exist_ok=True)
     for path in folder.glob("*.npz"):
-        path.unlink()
+        path.unlink(missing_ok=True)
     for direction, item in statistics.items():
         hashes = zip(_HASHES, (item.source_hash, item.reference_hash), strict=True)
         arrays: dict[str, Any] = {name: np.array(value) for name, value in hashes}

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mnmt_jax.decoding.search_settings import changed_settings
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
-from mnmt_jax.files.json_objects import differing_keys, is_object_with, parse_json
+from mnmt_jax.files.json_objects import is_object_with, parse_json
 from mnmt_jax.vocabulary.languages import Direction
 
 DOCUMENTS, HYPOTHESES = "documents", "hypotheses"
@@ -87,14 +88,16 @@ def changed_provenance(folder: Path, provenance: Mapping[str, Any]) -> list[str]
     Returns:
         The differing keys; empty if there are no translations.
     """
-    provenance_file = folder / _PROVENANCE_FILE
-    if (
-        not provenance_file.is_file()
-        or not provenance_file.stat().st_size
-        or not any(folder.glob("*.jsonl"))
-    ):
+    if not has_translations(folder):
         return []
-    return _differences(parse_json(provenance_file.read_bytes(), finite=False), provenance)
+    stored = parse_json((folder / _PROVENANCE_FILE).read_bytes(), finite=False)
+    return _differences(stored, provenance)
+
+
+def has_translations(folder: Path) -> bool:
+    """Return whether a folder that passed `check_translations` has translations of known origin."""
+    file = folder / _PROVENANCE_FILE
+    return file.is_file() and file.stat().st_size > 0 and any(folder.glob("*.jsonl"))
 
 
 def describe_changed_sentences(folder: Path, direction: Direction, texts: TestSet) -> str:
@@ -264,7 +267,7 @@ def _read_provenance(folder: Path) -> dict[str, Any] | None:
 
 def _differences(stored: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[str]:
     """Return the keys that differ; of values by direction those of common ones are compared."""
-    return differing_keys(
+    return changed_settings(
         _with_directions_of(provenance, stored), _with_directions_of(stored, provenance)
     )
 

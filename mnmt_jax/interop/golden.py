@@ -27,7 +27,8 @@ def open_golden(path: Path) -> Foreign:
         UserError: if the file is not a valid `.npz` reference model.
     """
     if not path.is_file() or path.suffix != ".npz":
-        raise UserError(f"{path}: --format golden reads one .npz file")
+        problem = "is a folder; " if path.is_dir() else "" if path.exists() else "no such file; "
+        raise UserError(f"{path}: {problem}--format golden reads one .npz file")
     try:
         with np.load(path, allow_pickle=False) as archive:
             values = {name: archive[name] for name in archive.files}

@@ -48,6 +48,7 @@ _STORAGES = {
     "ByteStorage": np.dtype("u1"),
     "BoolStorage": np.dtype("?"),
 }
+_USUAL_NAMES = ("checkpoint.pt", "checkpoint_best.pt", "checkpoint_last.pt")  # of fairseq
 _STORAGE_NAMES = {dtype: name for name, dtype in _STORAGES.items()}
 
 
@@ -66,6 +67,8 @@ def read_torch(path: str | Path) -> Any:
             data, or declares more bytes than it has; none of its code is run.
     """
     path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; name its file{_suggest_file(path)}")
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
@@ -83,6 +86,13 @@ def read_torch(path: str | Path) -> Any:
         raise UserError(
             f"{path}: data.pkl is damaged or more than weights ({reason}); nothing was executed"
         ) from error
+
+
+def _suggest_file(folder: Path) -> str:
+    """Return the checkpoint of a folder that is probably meant, for an error; "" if unclear."""
+    names = sorted(path.name for path in folder.glob("*.pt") if path.is_file())
+    usual = [name for name in _USUAL_NAMES if name in names] or names
+    return f", such as {folder / usual[0]}" if usual else ""
 
 
 def _read_archive(path: Path) -> tuple[bytes, str, dict[str, int]]:

@@ -63,7 +63,6 @@ def run_steps(
             for step in steps
         ],
     }
-    write_text(plan, json.dumps(facts, indent=1) + "\n")
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE)]
     command += ["--directory", str(output), "--config", f"plan={plan.resolve()}"]
     command += ["--cores", str(cores), "--rerun-incomplete", "--rerun-triggers", "mtime"]
@@ -77,6 +76,7 @@ def run_steps(
                 f"{output}: Snakemake works in this folder, process {file.read().strip()}, also if "
                 "its 'mnmt reproduce' was killed; wait for its end, or choose another --output"
             )
+        write_text(plan, json.dumps(facts, indent=1) + "\n")
         start = time.time()
         process = subprocess.Popen(command, env=environment, pass_fds=(file.fileno(),))
         file.truncate(0)

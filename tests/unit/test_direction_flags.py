@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mnmt_jax.commands.analysis_inputs import trained_in_benchmark_codes
+from mnmt_jax.commands.analysis_inputs import check_directions, trained_in_benchmark_codes
+from mnmt_jax.commands.common_flags import list_of
 from mnmt_jax.commands.corpus_flags import benchmark_corpus
 from mnmt_jax.commands.direction_flags import read_directions
 from mnmt_jax.commands.evaluate import _listed, _with_training, make_parser
@@ -62,6 +63,22 @@ def test_files_with_errors_are_refused(tmp_path, monkeypatch, content, message):
 def test_other_words_name_what_is_allowed():
     with pytest.raises(UserError, match="'some' must be .*; or write all; also a mixture's name"):
         _read("some")
+
+
+@pytest.mark.parametrize("text", ["", ",", " , "])
+def test_a_list_without_an_item_is_refused(text):
+    message = "names no direction; write a list such as de-fr"
+    with pytest.raises(UserError, match=f"^--directions: {message}; or write all"):
+        _read(text)
+    with pytest.raises(UserError, match=f"^--trained_on: {message}"):
+        _with_training(_model(), text, CODES, CODES)
+    with pytest.raises(UserError, match=f"^--directions: {message}"):
+        check_directions(text)
+    with pytest.raises(UserError, match="^--languages: names nothing; write a list, or leave"):
+        list_of("--languages", text)
+    arguments = ["--run=x", "--output=y", "--task=cldr", f"--languages={text}"]
+    with pytest.raises(UserError, match="^--languages: names nothing"):
+        benchmark_corpus(make_parser().parse_args(arguments))
 
 
 def test_training_directions_of_an_imported_model_can_be_named():

@@ -142,6 +142,24 @@ def test_the_later_length_replaces_the_earlier(tmp_path, monkeypatch, first, sec
         assert epochs or config.train.steps == 5
 
 
+@pytest.mark.parametrize(("epochs", "length"), [(0, (0, 5)), (3, (3, 0))])
+def test_epochs_of_a_macro_count_once_it_is_read(tmp_path, monkeypatch, epochs, length):
+    """Also if a later file or flag gives the macro another value."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.gin").write_text("Train.steps = 5\n")
+    Path("b.gin").write_text(f"E = {3 - epochs}\nTrain.epochs = %E\n")
+    Path("both.gin").write_text("E = 0\nTrain.epochs = %E\nTrain.steps = 5\n")
+    default = load_config([]).train.steps
+    train = load_config(["a.gin", "b.gin"], [f"E={epochs}"]).train
+    assert (train.epochs, train.steps) == (length[0], length[1] or default)
+    if epochs:
+        with pytest.raises(UserError, match="^both.gin:2: Train.epochs=%E and Train.steps=5 are"):
+            load_config(["both.gin"], ["E=3"])
+        assert load_config(["both.gin"], ["E=3", "Train.steps=7"]).train.epochs == 0
+    else:
+        assert load_config(["both.gin"]).train.steps == 5
+
+
 def test_describe_counts_the_updates(cache, capsys, monkeypatch):
     flags = ["describe", f"--gin_file={MODEL}", "--gin.Data.rows=8", "--gin.Train.epochs=3"]
     monkeypatch.setattr("sys.argv", [*flags, "--vocab_size=100"])

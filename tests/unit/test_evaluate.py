@@ -384,7 +384,7 @@ def test_optional_scores_are_not_lost(benchmark, tmp_path):
     finished["paper"] = {"procedure": "mitre"}
     made_by = json.loads((tmp_path / "translations" / "made_by.json").read_text("utf-8"))
     (tmp_path / "scores.json").write_text(json.dumps(finished), encoding="utf-8")
-    known = {"directions": benchmark.directions, "supervised": SUPERVISED}
+    known = {"directions": benchmark.directions, "supervised": SUPERVISED, "system": {}}
     for settings, message in (
         (
             {},

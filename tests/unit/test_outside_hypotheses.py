@@ -187,6 +187,8 @@ def test_prompts_are_those_of_the_paper(benchmark, tmp_path, monkeypatch, capsys
     prompts = [json.loads(line)["prompt"] for line in capsys.readouterr().out.splitlines()]
     assert prompts == [f"French of '{source}'?" for source in sources]
     assert prompt_command.fill_template("[INPUT]", ("de", "fr"), "[SRC] [INPUT]") == "[SRC] [INPUT]"
+    twice = prompt_command.fill_template("[SRC]: [INPUT] = [INPUT]", ("de", "fr"), "a [INPUT]")
+    assert twice == "German: a [INPUT] = a [INPUT]"
     _prompt(monkeypatch, "--template", "[SOURCE]: [INPUT]")
     warning = "[SOURCE] stays as it is; replaced are [SRC], [TGT], [INPUT]"
     assert f"warning: --template: {warning}\n" in capsys.readouterr().err

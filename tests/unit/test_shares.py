@@ -113,6 +113,20 @@ def test_files_of_other_settings_or_inputs_are_refused(tmp_path):
     assert output.read_text() == expected(21)
 
 
+def test_a_smaller_batch_continues(tmp_path):
+    """Lowering it is the remedy for a lack of memory; also of a teacher, and in one process."""
+    large, small = ({"a": 1, "teachers": {"de-en": {"batch": n, "b": 2}}} for n in (32, 4))
+    output = tmp_path / "out"
+    work(output, WorkShard(0, 2), made_by=large)
+    assert work(output, WorkShard(1, 2), made_by=small)
+    assert output.read_text() == expected(21)
+    record = '{"line": 1, "source": "line 0", "translation": "kept"}'
+    header = '{"made_by": {"a": 1, "batch": 32}}'
+    (tmp_path / "out.unfinished").write_text(f"{header}\n{record}\n")
+    assert work(output, WorkShard(), made_by={"a": 1, "batch": 4})
+    assert output.read_text() == expected(21).replace("LINE 0", "kept", 1)
+
+
 def test_a_process_started_after_the_end_is_refused(tmp_path):
     output = tmp_path / "out"
     for process in (0, 1):

@@ -18,6 +18,7 @@ import pytest
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop import torch_files
+from mnmt_jax.interop.golden import open_golden
 from mnmt_jax.interop.safetensors import read_safetensors, write_safetensors
 from mnmt_jax.interop.torch_files import read_torch, write_torch
 
@@ -258,6 +259,23 @@ def test_views_of_storages_are_read_and_bounded(tmp_path, rest, expected):
     else:
         actual = read_torch(tmp_path / "x.pt").read()
         np.testing.assert_array_equal(actual, np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        ((), "name its file$"),
+        (("a.pt", "b.pt"), "name its file, such as .*/a.pt$"),
+        (("a.pt", "checkpoint_best.pt"), "name its file, such as .*/checkpoint_best.pt$"),
+    ],
+)
+def test_a_folder_is_not_a_file_of_torch(tmp_path, names, remedy):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=f"^{tmp_path}: is a folder; {remedy}"):
+        read_torch(tmp_path)
+    with pytest.raises(UserError, match="is a folder; --format golden reads one .npz file"):
+        open_golden(tmp_path)
 
 
 def test_files_of_other_formats_are_refused(tmp_path):
