@@ -133,6 +133,10 @@ class LanguageModel(PretrainedModel):
             )
         if decode.copy_unknown:
             raise UserError("Decode.copy_unknown=True: a language model has no source to copy from")
+        if decode.utility:
+            raise UserError(
+                f"Decode.utility={decode.utility!r}: texts are drawn, not ranked; leave it out"
+            )
         return decode
 
     def _numbered(self, lines: Iterable[str], language: str | Sequence[str]) -> Iterator[Line]:

@@ -200,4 +200,4 @@ def _with_precision(
     """Return the network of a configuration, and its parameters with rounded weights."""
     model = build_model(compute_config(config, weights), vocabulary_size)
     tables = [table.name for table in model.plan.tables]
-    return model, round_weights(params, weights, tables, model.plan.param_axes())
+    return model, round_weights(params, weights, tables)

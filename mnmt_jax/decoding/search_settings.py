@@ -39,7 +39,7 @@ def make_search(decode: Decode, *, has_terms: bool = False) -> Search:
         if decode.temperature:
             raise UserError(
                 f"Decode.beam_groups={decode.beam_groups}: sampling has no groups; set "
-                "Decode.temperature=0"
+                "Decode.beam_groups=1"
             )
         if decode.beam_size % decode.beam_groups:
             raise UserError(

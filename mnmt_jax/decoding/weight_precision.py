@@ -1,9 +1,9 @@
 """Precision of the weights for decoding: as stored, or rounded to fewer bits.
 
 The kernels of projections and the embedding tables are rounded, which are nearly all of a model.
-Biases, norms, position embeddings, LoRA's own matrices and feed-forward branches of languages stay
-as they are, and so do products of attention, which has no weights. Both sides of a product are
-rounded; see `mnmt_jax.model.quantized_weights`.
+Biases, norms, position embeddings, LoRA's own matrices, feed-forward branches of languages and what
+other kinds of sublayers list in `axes` stay as they are, and so do products of attention, which has
+no weights. Both sides of a product are rounded; see `mnmt_jax.model.quantized_weights`.
 
 `int8` is symmetric, with a scale for each feature of a kernel and each row of a table, whose
 largest number becomes 127. With `bfloat16` an accelerator computes everything else as with
@@ -28,7 +28,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from mnmt_jax.config.sections import Model
-from mnmt_jax.distributed.sharding import param_axes_of, platform
+from mnmt_jax.distributed.sharding import has_library_name, platform
 from mnmt_jax.model.quantized_weights import KERNEL, Bfloat16, Int8, is_quantized, to_int8
 
 STORED = "stored"
@@ -46,26 +46,20 @@ def compute_config(config: Model, weights: str) -> Model:
     return dataclasses.replace(config, dtype="bfloat16") if narrow else config
 
 
-def round_weights(
-    params: Any,
-    weights: str,
-    tables: Collection[str],
-    extra_axes: Mapping[str, tuple[str, ...]] | None = None,
-) -> Any:
+def round_weights(params: Any, weights: str, tables: Collection[str]) -> Any:
     """Return parameters with kernels and tables rounded, one array at a time.
 
     Args:
         params: parameters as stored, on any mesh; a rounded array and its scales keep the sharding.
         weights: value of `Decode.weights`.
         tables: names of the embedding tables, whose rows are features.
-        extra_axes: axes of the plan's own parameters (`mnmt_jax.design.plan.Plan.param_axes`).
     """
     if weights == STORED:
         return params
     flat = traverse_util.flatten_dict(params, sep="/")
     for name, array in flat.items():
         is_table = name in tables
-        inputs = (1,) if is_table else _input_axes(name, array, flat, extra_axes or {})
+        inputs = (1,) if is_table else _input_axes(name, array, flat)
         if inputs:
             flat[name] = jax.block_until_ready(_ROUND[weights](array, inputs))
     return traverse_util.unflatten_dict(flat, sep="/")
@@ -76,12 +70,13 @@ def has_quantized_params(params: Any) -> bool:
     return any(map(is_quantized, jax.tree.leaves(params, is_leaf=is_quantized)))
 
 
-def _input_axes(
-    name: str, array: Array, flat: Mapping[str, Array], extra_axes: Mapping[str, tuple[str, ...]]
-) -> tuple[int, ...]:
-    """Return the axes of a projection's kernel that products sum over; none for other arrays."""
+def _input_axes(name: str, array: Array, flat: Mapping[str, Array]) -> tuple[int, ...]:
+    """Return the axes of a projection's kernel that products sum over; none for other arrays.
+
+    Kernels that a kind of sublayers lists itself (`Kind.axes`) need not be of projections.
+    """
     module, _, kind = name.rpartition("/")
-    if kind != KERNEL or "slot" in param_axes_of(name, extra_axes):
+    if kind != KERNEL or not has_library_name(name) or f"{module}/{_BIAS}" not in flat:
         return ()
     return tuple(range(array.ndim - flat[f"{module}/{_BIAS}"].ndim))
 

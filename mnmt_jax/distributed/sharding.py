@@ -163,6 +163,11 @@ def param_axes_of(path: str, extra_axes: ParamAxes = _NO_AXES) -> tuple[str, ...
     raise ValueError(f"parameter '{path}' has unknown axes; give its Kind `axes` for it")
 
 
+def has_library_name(path: str) -> bool:
+    """Return whether a parameter's path ends with an entry of `PARAMETER_AXES`."""
+    return path.endswith(tuple(PARAMETER_AXES))
+
+
 def tree_sharding(mesh: AnyMesh, tree: Any, extra_axes: ParamAxes = _NO_AXES) -> Any:
     """Return the sharding of every leaf of parameters, moments or a whole train state.
 

@@ -268,6 +268,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
         ({"pool": ("nl",)}, {}, "BackTranslation.pool names nl; the vocabulary has en, de, fr"),
         ({"languages": ("de", "de")}, {}, "BackTranslation.languages=.* names a language twice"),
         ({"languages": ("de",)}, {}, "pool=.'de',. has no language to translate de into"),
+        ({"languages": ("de", "en"), "pool": ("en",)}, {}, "has no language to translate en into"),
     ],
 )
 def test_invalid_arguments_are_one_error_line(method, changes, message):

@@ -130,7 +130,7 @@ def test_the_state_is_donated_and_search_stops_when_enough_slots_are_free(monkey
     [
         ({"beam_size": 1}, "=2 must divide Decode.beam_size=1$"),
         ({"beam_size": 3}, "=2 must divide Decode.beam_size=3$"),
-        ({"temperature": 1.0}, "=2: sampling has no groups; set Decode.temperature=0$"),
+        ({"temperature": 1.0}, "=2: sampling has no groups; set Decode.beam_groups=1$"),
     ],
 )
 def test_groups_that_do_not_fit_the_beam_are_refused(settings, message):

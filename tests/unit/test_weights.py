@@ -11,7 +11,7 @@ from mnmt_jax.analysis.teacher_forcing import to_float32
 from mnmt_jax.decoding.language_model import LanguageModel
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.decoding.weight_precision import compute_config
+from mnmt_jax.decoding.weight_precision import compute_config, round_weights
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.quantized_weights import (
@@ -19,6 +19,7 @@ from mnmt_jax.model.quantized_weights import (
     Bfloat16,
     Int8,
     affine,
+    is_quantized,
     look_up,
     project,
     to_int8,
@@ -214,6 +215,15 @@ def test_language_branches_and_lora_are_not_quantized(weights):
     assert any("branch" in name and name.endswith("kernel") for name in kept)
     assert any(name.endswith("lora_a") for name in kept)
     assert 1e-4 < _scores_off(fewer, stored) < NEAR[weights]
+
+
+def test_kernels_that_another_kind_lists_stay_as_stored():
+    """They need not be of projections, nor have a bias."""
+    kernel = {"kernel": jnp.ones((4, 4))}
+    layer = {"gate": kernel, "mlp": {"wi": {**kernel, "bias": jnp.ones(4)}}}
+    rounded = round_weights({"layer_0": layer}, "int8", ())["layer_0"]
+    assert rounded["gate"]["kernel"] is kernel["kernel"]
+    assert is_quantized(rounded["mlp"]["wi"]["kernel"])
 
 
 @pytest.fixture(scope="module")
