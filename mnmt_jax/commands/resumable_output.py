@@ -64,6 +64,7 @@ class ResumableOutput:
     ) -> None:
         self.path = Path(unfinished_path(output, work_shard))
         self._output, self._window, self._share = output, window, work_shard
+        self._provenance = provenance
         self._paths = [Path(unfinished_path(output, shard)) for shard in work_shard.all()]
         self._header = (json.dumps({UNFINISHED: provenance}, sort_keys=True) + "\n").encode()
         self._completed = self._end = self._count = 0
@@ -118,8 +119,8 @@ class ResumableOutput:
 
     def _is_compatible(self, header: bytes) -> bool:
         """Return whether translations after a header are those of this command."""
-        recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
-        return isinstance(recorded, dict) and not changed_settings(recorded, current)
+        recorded = _read(header).get(UNFINISHED)
+        return isinstance(recorded, dict) and not changed_settings(recorded, self._provenance)
 
     def finish(
         self, lines: Iterator[Line], translate: TranslateFn, report: Callable[[int], None]
@@ -269,12 +270,12 @@ class ResumableOutput:
 
     def _raise_mismatch(self, path: Path, header: bytes) -> NoReturn:
         """Raise an error that names the settings in which a file differs."""
-        recorded, current = (_read(text).get(UNFINISHED) for text in (header, self._header))
+        recorded = _read(header).get(UNFINISHED)
         if not isinstance(recorded, dict):
             raise UserError(
                 f"{path}: was not written by mnmt-jax; move it, or choose another --output"
             )
-        changes = join_names(changed_settings(recorded, current))
+        changes = join_names(changed_settings(recorded, self._provenance))
         raise UserError(
             f"{path}: has translations made with other settings ({changes}); use the same "
             "settings, or remove the file to translate again"
