@@ -21,10 +21,9 @@ from mnmt_jax.config.sections import Decode
         ),
     ],
 )
-def test_a_length_limit_is_named_with_all_settings_that_raise_it(decode, limit, remedy):
+def test_a_length_limit_is_named_with_all_settings_that_raise_it(decode, limit, remedy, capsys):
     job = SimpleNamespace(decode=decode, contrasts_lines=False)
     flags = SimpleNamespace(runner="local", num_processes=1, split_sentences=False, context=None)
-    with pytest.warns(UserWarning, match="1 translation at the length limit") as caught:
-        report_events({}, LineEvents(limited=[3]), job, flags)
-    (warning,) = caught
-    assert f"({limit}), possibly incomplete (line 3); raise {remedy}\n" in f"{warning.message}\n"
+    report_events({}, LineEvents(limited=[3]), job, flags)
+    expected = f"warning: 1 translation at the length limit ({limit}), possibly incomplete (line 3)"
+    assert capsys.readouterr().err == f"{expected}; raise {remedy}\n"
