@@ -21,7 +21,13 @@ from mnmt_jax.commands.pass_through import (
     add_beam_runner,
     make_beam_runner,
 )
-from mnmt_jax.distributed.processes import add_process_flags, connect, is_distributed, supervise
+from mnmt_jax.distributed.processes import (
+    add_process_flags,
+    connect,
+    is_distributed,
+    is_first,
+    supervise,
+)
 from mnmt_jax.distributed.work_shards import work_shard_of
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
@@ -147,12 +153,15 @@ def _rounds(
     flags: argparse.Namespace, gin_files: list[str], bindings: list[str]
 ) -> BackTranslationRounds:
     from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
+    from mnmt_jax.commands.translated_cache import report_context_tasks
     from mnmt_jax.data.back_translation import BackTranslationDraws
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.training.source_runs import SourceRunSpec
 
     import_modules(flags.module_import)
     cache = TokenCache.open(flags.cache)
+    if is_first():
+        report_context_tasks(cache, "not back-translated")
     known_codes = cache.vocabulary.languages
     languages, pool = (
         [find_code(code, known_codes) or code for code in split_list(text)]

@@ -161,7 +161,7 @@ class BackTranslationRounds:
             job.as_completed,
             functools.partial(self._tasks, pairs),
             models=str(translator.run),
-            longest=max(job.decode.buckets),
+            decode=job.decode,
         )
 
     def _on_beam(

@@ -62,20 +62,24 @@ def main() -> None:
     work_shard = work_shard_of(flags)
     import_modules(flags.module_import)
     from mnmt_jax.commands.distillation import Teachers
+    from mnmt_jax.commands.translated_cache import report_context_tasks
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import check_cache_directory
     from mnmt_jax.data.distillation import DistilledPairs, assign_teachers
 
     check_cache_directory(flags.output, overwrite=None)
     cache = TokenCache.open(flags.cache)
-    trained = DistilledPairs(cache, cache.tasks_with("train"))
+    of_sentences = [name for name in cache.tasks_with("train") if not cache.tasks[name].context]
+    trained = DistilledPairs(cache, tuple(of_sentences))
     directions = {name: trained.direction(name) for name in trained.names}
     teachers = read_teachers(flags.teacher, directions.values())
     assigned = assign_teachers(directions, teachers)
     if not assigned:
         raise UserError(
-            f"--cache={flags.cache}: no training task has two languages; name a cache of pairs"
+            f"--cache={flags.cache}: no training task of sentences has two languages; name a "
+            "cache of pairs"
         )
+    report_context_tasks(cache, "left as they are")
     runs = {directions[name]: run for name, run in assigned.items()}
     pairs = DistilledPairs(cache, tuple(assigned), flags.keep)
     settings = Teachers(runs, flags.step, flags.beam_size, (gin_files, bindings))

@@ -69,7 +69,6 @@ class Teachers:
             provenance[run] = self._provenance(run)
             steps[run] = self._job(run).pretrained.step
         taught = {"-".join(pair): provenance[run] for pair, run in self.runs.items()}
-        longest = max(self._job(names[0]).decode.buckets)
         written = write_translated_cache(
             output,
             pairs,
@@ -79,7 +78,7 @@ class Teachers:
             self.translate,
             pairs.sources,
             models=join_names(names),
-            longest=longest,
+            decode=self._job(names[0]).decode,
         )
         if written is not None:
             facts = {

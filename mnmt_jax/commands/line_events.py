@@ -87,11 +87,13 @@ def report_events(
         f"of more than {max(decode.buckets)} tokens with tags truncated",
         uncut,
     )
+    settings = _length_settings(decode).items()
+    limit = ", ".join(f"Decode.{name}={value}" for name, value in settings)
     _warn_lines(
         events.limited,
         "translation",
-        f"at the length limit (Decode.max_length={decode.max_length}), possibly incomplete",
-        "raise --gin.Decode.max_length",
+        f"at the length limit ({limit}), possibly incomplete",
+        f"raise {length_flags(decode)}",
     )
     if events.retried:
         count = pluralize(len(events.retried), "translation")
@@ -104,6 +106,17 @@ def report_events(
         "--format=jsonl names the terms",
     )
     _report_unknown(events, decode)
+
+
+def length_flags(decode: Decode) -> str:
+    """Return the flags that raise the length limit of translations."""
+    return " and ".join(f"--gin.Decode.{name}" for name in _length_settings(decode))
+
+
+def _length_settings(decode: Decode) -> dict[str, float]:
+    """Return the settings that limit the length of translations, by name."""
+    names = ["max_length"] + ["max_length_per_source"] * (decode.max_length_per_source > 0)
+    return {name: getattr(decode, name) for name in names}
 
 
 def _report_unknown(events: LineEvents, decode: Decode) -> None:

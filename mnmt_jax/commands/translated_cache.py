@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -11,12 +12,14 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 from mnmt_jax.commands.beam_translation import BeamOutput
+from mnmt_jax.commands.line_events import length_flags
 from mnmt_jax.commands.resumable_output import ResumableOutput, TranslateFn
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, write_cache
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.distributed.processes import wait_for_all
-from mnmt_jax.errors import UserError, pluralize, say
+from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.runtime.first_results import note_first_results
 
 
@@ -42,7 +45,7 @@ def write_translated_cache(
     tasks: Callable[[Iterator[str]], Iterator[ReusedTask | TaskSource]],
     *,
     models: str,
-    longest: int,
+    decode: Decode,
 ) -> TokenCache | None:
     """Translate the sentences that are not done, and write the cache.
 
@@ -53,25 +56,25 @@ def write_translated_cache(
         translate: translates the lines of a window.
         tasks: returns the tasks of the cache from the translations; blank ones are left out.
         models: names of the runs that translate, for the error.
-        longest: most tokens of a sentence that is not left out.
+        decode: search of the runs, named in messages.
 
     Returns:
         None if another process writes the cache.
 
     Raises:
-        UserError: if all translations are blank.
+        UserError: if no translation is complete.
     """
-    omitted: list[int] = []
+    omitted = _Omitted()
     with partial:
         wait_for_all("opened")  # before the last process can write the cache
         _translate_all(pairs, partial, translate)
         if not partial.is_last():
             return None
-        if not any(record["translation"].strip() for record in partial.records()):
+        if not any(text.strip() for text in _texts(partial.records(), _Omitted())):
             partial.remove()
             raise UserError(
-                f"every translation is blank; train {models} for longer, or translate with another "
-                "checkpoint"
+                f"every translation is blank or incomplete; train {models} for longer, translate "
+                f"with another checkpoint, or raise {length_flags(decode)}"
             )
         cache = write_cache(
             output,
@@ -80,12 +83,50 @@ def write_translated_cache(
             report=say,
         )
         partial.remove()
-    if omitted:
-        say(
-            f"skipped {pluralize(len(omitted), 'sentence')} that are blank or have more than "
-            f"{longest} tokens; for long ones, add a larger bucket to --gin.Decode.buckets"
-        )
+    omitted.report(decode)
     return cache
+
+
+def report_context_tasks(cache: TokenCache, effect: str) -> None:
+    """Print a line that names the training tasks with document context, if any.
+
+    Their examples are chunks of sentences. A chunk that is translated as one line may get another
+    number of sentences than its other side has.
+
+    Args:
+        cache: cache of the real pairs.
+        effect: what is done with them, e.g. `not back-translated`.
+    """
+    names = [name for name in cache.tasks_with("train") if cache.tasks[name].context]
+    if names:
+        say(f"{effect}, because they have document context: {join_names(names)}")
+
+
+@dataclasses.dataclass
+class _Omitted:
+    """Numbers of sentences that are left out.
+
+    Attributes:
+        sources: blank, or longer than the largest bucket.
+        translations: with a translation at the length limit.
+    """
+
+    sources: int = 0
+    translations: int = 0
+
+    def report(self, decode: Decode) -> None:
+        """Print the numbers, with the settings that include more."""
+        if self.sources:
+            say(
+                f"skipped {pluralize(self.sources, 'sentence')} that are blank or have more than "
+                f"{max(decode.buckets)} tokens; for long ones, add a larger bucket to "
+                "--gin.Decode.buckets"
+            )
+        if self.translations:
+            say(
+                f"skipped {pluralize(self.translations, 'sentence')} whose translation reached the "
+                f"length limit and may lack its end; raise {length_flags(decode)}"
+            )
 
 
 def _translate_all(
@@ -105,10 +146,13 @@ def _translate_all(
         partial.finish(lines, translate, report)
 
 
-def _texts(records: Iterator[Mapping[str, Any]], omitted: list[int]) -> Iterator[str]:
-    """Yield translations, blank for truncated ones; numbers of blank lines go to `omitted`."""
+def _texts(records: Iterator[Mapping[str, Any]], omitted: _Omitted) -> Iterator[str]:
+    """Yield translations, blank for those that may lack an end, which `omitted` counts."""
     for record in records:
         translation = "" if record["truncated"] else record["translation"]
         if not translation.strip():
-            omitted.append(record["line"])
+            omitted.sources += 1
+        elif record["limited"]:
+            omitted.translations += 1
+            translation = ""
         yield translation

@@ -64,7 +64,8 @@ class BackTranslationDraws:
             cache: cache of the real pairs.
 
         Returns:
-            The names of the tasks whose targets are translated.
+            The names of the tasks whose targets are translated. Those with document context are
+            left out: a chunk that is translated as one line may get another number of sentences.
 
         Raises:
             UserError: if a language is repeated, unknown, no training target, or has no other
@@ -79,13 +80,17 @@ class BackTranslationDraws:
                     f"--{flag}: the vocabulary has no {join_names(unknown)}; it has "
                     f"{join_names(known)}"
                 )
-        trained = cache.tasks_with(_TRAIN)
+        trained = [name for name in cache.tasks_with(_TRAIN) if not cache.tasks[name].context]
         if pseudo := [name for name in trained if name.startswith(PREFIX)]:
             raise UserError(
                 f"{cache.directory}: '{pseudo[0]}' was back-translated already; name the cache of "
                 "the real pairs"
             )
         targets = {_target_of(cache, name) for name in trained}
+        if not targets:
+            raise UserError(
+                f"{cache.directory}: no training task of sentences; name a cache that has some"
+            )
         for code in self.languages:
             if code not in targets:
                 raise UserError(

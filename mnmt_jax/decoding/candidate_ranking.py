@@ -11,6 +11,7 @@ import numpy as np
 
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.scoring import Score
+from mnmt_jax.decoding.terms import missing_terms
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.translate_lines import Hypothesis
@@ -47,6 +48,7 @@ def rank_candidates(
 ) -> Iterator[tuple[int, Candidates]]:
     """Order the hypotheses of lines by their utility; equal ones stay in order of their scores.
 
+    Those that lack fewer required terms come first, as in the search.
     A line's order depends on that line alone.
 
     Args:
@@ -61,11 +63,20 @@ def rank_candidates(
         searched = [candidates for _, candidates in chunk if candidates]
         if searched:
             values = utility([lines[i] for i in indices], searched, log_probs)
-            yield from zip(indices, map(_ordered, searched, values), strict=True)
+            missing = [
+                [_missing(lines[i], candidate) for candidate in candidates]
+                for i, candidates in zip(indices, searched, strict=True)
+            ]
+            yield from zip(indices, map(_ordered, searched, values, missing), strict=True)
 
 
-def _ordered(candidates: Candidates, utilities: np.ndarray) -> Candidates:
-    order = np.argsort(-np.asarray(utilities), kind="stable")
+def _missing(line: Line, candidate: Hypothesis) -> int:
+    """Return the number of required terms that a hypothesis lacks."""
+    return len(missing_terms(line.terms, candidate.text, line.target_lang))
+
+
+def _ordered(candidates: Candidates, utilities: np.ndarray, missing: Sequence[int]) -> Candidates:
+    order = np.lexsort((-np.asarray(utilities), missing))  # the last key is the first to count
     return tuple(
         dataclasses.replace(
             candidates[rank],

@@ -99,7 +99,7 @@ class Glossary:
 
     @classmethod
     def load(cls, path: str | Path) -> Glossary:
-        """Read a file; blank lines and those that start with # are left out.
+        """Read a file; blank lines, and those with # first and no tab, are left out.
 
         Raises:
             UserError: if it cannot be read, or a line is not a term.
@@ -253,7 +253,7 @@ def as_glossary(glossary: GlossaryLike) -> Glossary:
 def _parse_lines(text: str, name: str) -> Iterator[GlossaryEntry]:
     numbers: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or (line.startswith("#") and "\t" not in line):
             continue
         where = f"{name}, line {number}"
         source, tab, targets = line.partition("\t")

@@ -54,65 +54,111 @@ class LoadedRun:
     contexts: tuple[Context, ...]
 
 
-def load_run(
+def load_runs(
     run: str | Path | RunDirectory,
     step: int | str | None,
     *,
     gin_files: Sequence[str],
     bindings: Sequence[str],
     mesh: MeshChoice,
-) -> LoadedRun:
-    """Read a run; arguments and errors as in `PretrainedModel.load`."""
-    folder = RunDirectory.open(run)
-    config = folder.config(gin_files, bindings, ignored_sections=("Mesh",))
-    vocabulary = folder.load_vocabulary()
-    shapes = parameter_shapes(config.model, vocabulary.size)
-    devices = _choose_mesh(mesh, config, shapes)
-    transfer = functools.partial(_place_fitting, config=config.model, shapes=shapes, mesh=devices)
-    params, loaded_step = load_params(folder, step, transfer, averaged=config.decode.averaged)
-    check_parameters(folder, config.model, vocabulary.size, params)
-    return LoadedRun(
-        config,
-        vocabulary,
-        params,
-        run=str(folder.location),
-        step=loaded_step,
-        mesh=devices,
-        contexts=tuple(folder.trained_contexts().values()),
-    )
+) -> tuple[LoadedRun, list[tuple[Model, Any]]]:
+    """Read a run and those of `Decode.ensemble`; arguments and errors as in `PretrainedModel.load`.
 
+    Files, bindings and the mesh apply to all of them. A mesh that is chosen here has room for the
+    parameters of all.
 
-def load_members(first: LoadedRun, mesh: MeshChoice) -> list[tuple[Model, Any]]:
-    """Return configurations and parameters of the runs of `Decode.ensemble`.
-
-    Args:
-        first: the model that they complete to an ensemble.
-        mesh: as in `PretrainedModel.load`.
+    Returns:
+        The run, and configurations and parameters of the others.
 
     Raises:
         UserError: if one cannot be loaded, or does not fit the first.
     """
-    members = []
-    for name in first.config.decode.ensemble:
-        match = _CHECKPOINT.fullmatch(name)
-        run, step = match.groups() if match else (name, None)
-        checkpoint = int(step) if step and step.isdigit() else step
-        averaged = f"Decode.averaged={first.config.decode.averaged}"
-        loaded = load_run(run, checkpoint, gin_files=(), bindings=(averaged,), mesh=mesh)
-        check_member(name, loaded.config, loaded.vocabulary, first.config, first.vocabulary)
-        config = loaded.config.bind_languages(loaded.vocabulary.languages, find_code)
-        members.append((config.model, loaded.params))
-    return members
+    first = _open(run, step, gin_files, bindings)
+    members = [
+        _open_member(name, first, gin_files, bindings) for name in first.config.decode.ensemble
+    ]
+    devices = _choose_mesh(mesh, [first, *members])
+    averaged = first.config.decode.averaged
+    params, loaded_step = first.load(devices, averaged=averaged)
+    loaded = LoadedRun(
+        first.config,
+        first.vocabulary,
+        params,
+        run=str(first.folder.location),
+        step=loaded_step,
+        mesh=devices,
+        contexts=tuple(first.folder.trained_contexts().values()),
+    )
+    return loaded, [
+        (
+            one.config.bind_languages(one.vocabulary.languages, find_code).model,
+            one.load(devices, averaged=averaged)[0],
+        )
+        for one in members
+    ]
 
 
-def _choose_mesh(mesh: MeshChoice, config: Config, shapes: Any) -> jax.sharding.Mesh | None:
-    """Return the mesh that a choice names, given the shapes of the parameters."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OpenedRun:
+    """A run whose parameters are not read yet.
+
+    Attributes:
+        folder: its directory.
+        step: step of the checkpoint, as in `PretrainedModel.load`.
+        config: configuration, with the changes of files and bindings.
+        vocabulary: its vocabulary.
+    """
+
+    folder: RunDirectory
+    step: int | str | None
+    config: Config
+    vocabulary: Vocabulary
+
+    @property
+    def shapes(self) -> Any:
+        """Shapes of the parameters."""
+        return parameter_shapes(self.config.model, self.vocabulary.size)
+
+    def load(self, mesh: jax.sharding.Mesh | None, *, averaged: int) -> tuple[Any, int]:
+        """Return the parameters on a mesh, and the step of their checkpoint."""
+        model = self.config.model
+        transfer = functools.partial(_place_fitting, config=model, shapes=self.shapes, mesh=mesh)
+        params, step = load_params(self.folder, self.step, transfer, averaged=averaged)
+        check_parameters(self.folder, model, self.vocabulary.size, params)
+        return params, step
+
+
+def _open(
+    run: str | Path | RunDirectory,
+    step: int | str | None,
+    gin_files: Sequence[str],
+    bindings: Sequence[str],
+) -> _OpenedRun:
+    folder = RunDirectory.open(run)
+    config = folder.config(gin_files, bindings, ignored_sections=("Mesh",))
+    return _OpenedRun(folder, step, config, folder.load_vocabulary())
+
+
+def _open_member(
+    name: str, first: _OpenedRun, gin_files: Sequence[str], bindings: Sequence[str]
+) -> _OpenedRun:
+    """Open a run of `Decode.ensemble`, and check that it fits the first."""
+    match = _CHECKPOINT.fullmatch(name)
+    run, step = match.groups() if match else (name, None)
+    member = _open(run, int(step) if step and step.isdigit() else step, gin_files, bindings)
+    check_member(name, member.config, member.vocabulary, first.config, first.vocabulary)
+    return member
+
+
+def _choose_mesh(mesh: MeshChoice, runs: Sequence[_OpenedRun]) -> jax.sharding.Mesh | None:
+    """Return the mesh that a choice names, for models that are in memory together."""
     devices = mesh if isinstance(mesh, list) else None
     if mesh == "local" or isinstance(mesh, list):
-        mesh = config.mesh
+        mesh = runs[0].config.mesh
     if not isinstance(mesh, MeshConfig):
         return mesh
-    return decoding_mesh(config.model, shapes, mesh, devices)
+    splittable = [size for run in runs for size in _splittable(run.config.model)]
+    return local_mesh(mesh, splittable, sum(_size(run.shapes) for run in runs), devices)
 
 
 def decoding_mesh(
@@ -132,9 +178,18 @@ def decoding_mesh(
         devices: the devices.
         count_used_memory: whether memory that is in use now is not available.
     """
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
-    splittable = (config.heads, *config.mlp_widths)
+    splittable, size = _splittable(config), _size(params)
     return local_mesh(sizes, splittable, size, devices, count_used_memory=count_used_memory)
+
+
+def _splittable(config: Model) -> tuple[int, ...]:
+    """Return the dimensions of a model that the number of tensor shards must divide."""
+    return config.heads, *config.mlp_widths
+
+
+def _size(params: Any) -> int:
+    """Return the bytes of parameters, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
 
 
 def _place_fitting(

@@ -104,10 +104,9 @@ class PretrainedModel:
             UserError: if the folder is not a run, has no such checkpoint, its model is not of this
                 kind, or the sizes of `Mesh` do not divide the devices.
         """
-        from mnmt_jax.decoding.model_loading import load_members, load_run
+        from mnmt_jax.decoding.model_loading import load_runs
 
-        loaded = load_run(run, step, gin_files=gin_files, bindings=bindings, mesh=mesh)
-        members = load_members(loaded, mesh)
+        loaded, members = load_runs(run, step, gin_files=gin_files, bindings=bindings, mesh=mesh)
         return cls(
             loaded.config,
             loaded.vocabulary,

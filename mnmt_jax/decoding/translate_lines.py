@@ -147,12 +147,12 @@ def translate_lines(
     encoded_lines = {i: encoded for i, encoded in encoded_lines.items() if encoded.inputs}
     plan = _Plan(inference_model, lines, encoded_lines, decode)
     results = with_memory_errors(plan.search(wanted, None if has_sources else len(lines)), decode)
+    results = ((i, without_repeats(hypotheses, decode)) for i, hypotheses in results)
     if (utility := get_utility(decode.utility)) is not None:
         log_probs = functools.partial(_fitting_scores, inference_model, decode=decode)
         results = rank_candidates(results, lines, utility, log_probs)
     for i, hypotheses in results:
-        distinct = without_repeats(hypotheses, decode)
-        yield i, to_translation(plan.encoded_lines[i], distinct, lines[i])
+        yield i, to_translation(plan.encoded_lines[i], hypotheses, lines[i])
 
 
 def without_repeats(hypotheses: tuple[Hypothesis, ...], decode: Decode) -> tuple[Hypothesis, ...]:

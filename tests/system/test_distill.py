@@ -10,12 +10,13 @@ import pytest
 from mnmt_jax.commands.distill import main, read_teachers
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.training.train import train
-from tests.made_params import write_random_run
+from tests.made_params import write_run_with_ends
 from tests.made_run import cache_json, make_cache, make_config, records
 from tests.run_commands import ROOT
 from tests.unit import made_text
@@ -29,7 +30,7 @@ def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("distill")
     config = make_config(make_cache(folder / "cache"), decode=DECODE)
     for number, name in enumerate(("first", "second")):
-        write_random_run(folder / name, config.model, number, config=config)
+        write_run_with_ends(folder / name, config, number)
     return folder
 
 
@@ -58,12 +59,18 @@ def straight(made, one_device) -> Path:
 
 
 def translations(made: Path, teacher: str, task: str) -> list[tuple[list[int], list[int]]]:
-    """Return the sources of a task with the encoded beam translations of a teacher."""
+    """Return the sources of a task with the encoded beam translations of a teacher.
+
+    Translations at the length limit are empty.
+    """
     cache = TokenCache.open(made / "cache")
     source, target = cache.tasks[task].source_lang, cache.tasks[task].target_lang
     sources = [pair[0] for pair in rows(cache, task)]
     texts = list(map(cache.vocabulary.decode, sources))
-    outputs = Translator.load(made / teacher).translate(texts, source=source, target=target)
+    translated = Translator.load(made / teacher).translate_nbest(
+        texts, source=source, target=target
+    )
+    outputs = ["" if one.limited else one.text for one in translated]
     return list(zip(sources, cache.vocabulary.encode_lines(outputs, target), strict=True))
 
 
@@ -73,7 +80,7 @@ def test_targets_are_the_teachers_beam_search_and_the_rest_stays(made, straight)
     for task in real.tasks_with("train"):
         expected = [pair for pair in translations(made, "first", task) if pair[1]]
         assert rows(distilled, task) == expected != rows(real, task)
-        assert len(expected) > 30 and len({tuple(target) for _, target in expected}) > 1
+        assert 10 < len(expected) < 40 and len({tuple(target) for _, target in expected}) > 1
     for task in real.tasks_with("validation"):
         assert rows(distilled, task, "validation") == rows(real, task, "validation")
 
@@ -158,7 +165,7 @@ def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_devic
     half = rows(TokenCache.open(made / "half"), "made_en_de")
     assert half == [pair for pair in translations(made, "first", "made_en_de")[::2] if pair[1]]
     is_all = True
-    with pytest.raises(UserError, match="every translation is blank; train .*first for longer"):
+    with pytest.raises(UserError, match="blank or incomplete; train .*first for longer"):
         call(monkeypatch, made, made / "blank")
     assert not list(made.glob("blank*"))
 
@@ -179,9 +186,10 @@ def test_a_teacher_may_be_an_ensemble_or_select_samples(
     cache = TokenCache.open(made / "cache")
     texts = [cache.vocabulary.decode(source) for source, _ in rows(cache, "made_en_de")]
     teacher = Translator.load(made / "first", gin_files=files, bindings=bindings)
-    outputs = teacher.translate(texts, source="en", target="de")
-    assert [target for _, target in selected] == cache.vocabulary.encode_lines(outputs, "de")
-    assert sum(one != other for one, other in zip(selected, searched, strict=True)) > 10
+    outputs = teacher.translate_nbest(texts, source="en", target="de")
+    complete = [one.text for one in outputs if one.text and not one.limited]
+    assert [target for _, target in selected] == cache.vocabulary.encode_lines(complete, "de")
+    assert sum(pair not in searched for pair in selected) > 5
 
 
 def test_sources_longer_than_the_largest_bucket_are_left_out(made, monkeypatch, one_device, capfd):
@@ -190,11 +198,15 @@ def test_sources_longer_than_the_largest_bucket_are_left_out(made, monkeypatch, 
     vocabulary = made_text.vocabulary()
     lengths = [len(vocabulary.encode(vocabulary.decode(source))) + 2 for source, _ in real]
     sources = [source for (source, _), length in zip(real, lengths, strict=True) if length <= 6]
-    assert [source for source, _ in short] == sources and 5 < len(sources) < len(real)
-    omitted = len(real) - len(sources)
-    assert f"skipped {omitted} sentences that are blank or have more than 6 tokens" in (
-        capfd.readouterr().err
-    )
+    limited = [pair[0] for pair in translations(made, "first", "made_en_de") if not pair[1]]
+    complete = [source for source in sources if source not in limited]
+    assert [source for source, _ in short] == complete
+    assert 5 < len(complete) < len(sources) < len(real)
+    omitted, said = len(real) - len(sources), capfd.readouterr().err
+    assert f"skipped {omitted} sentences that are blank or have more than 6 tokens" in said
+    cut = len(sources) - len(complete)
+    assert f"skipped {cut} sentences whose translation reached the length limit" in said
+    assert "may lack its end; raise --gin.Decode.max_length\n" in said
 
 
 @pytest.mark.parametrize(
@@ -258,18 +270,28 @@ def test_a_distilled_cache_cannot_be_distilled_beside_itself(made, monkeypatch, 
         call(monkeypatch, made, tmp_path / "x", "--cache", tmp_path / "cache", "--keep")
 
 
-def test_monolingual_tasks_stay_as_they_are(made, monkeypatch, tmp_path, one_device):
-    """They come from text beside pairs; only a teacher named for `de-de` would translate them."""
+def test_tasks_of_one_language_and_of_context_stay_as_they_are(
+    made, monkeypatch, tmp_path, one_device, capfd
+):
+    """Text comes from beside pairs; only a teacher named for `de-de` would translate it.
+
+    A chunk of sentences would be translated as one line, with any number of separators.
+    """
     text = [([20, 21], [20, 21]), ([22], [22])]
     mono = TaskSource("mono_de", "de", "de", {"train": lambda: text})
-    pairs = TaskSource("made_en_de", "en", "de", {"train": lambda: [([20, 21], [22, 23])]})
-    for name, tasks in (("text", [mono]), ("both", [mono, pairs])):
+    chunks = TaskSource("chunks_en_de", "en", "de", {"train": lambda: text}, context=Context(9))
+    real = [([20 + number, 21], [22, 23]) for number in range(8)]
+    pairs = TaskSource("made_en_de", "en", "de", {"train": lambda: real})
+    for name, tasks in (("text", [mono, chunks]), ("both", [mono, chunks, pairs])):
         write_cache(tmp_path / name, tasks, vocabulary=made_text.vocabulary())
-    with pytest.raises(UserError, match="--cache=.*text: no training task has two languages"):
+    with pytest.raises(UserError, match="--cache=.*text: no training task of sentences has two"):
         call(monkeypatch, made, tmp_path / "x", "--cache", tmp_path / "text")
     call(monkeypatch, made, tmp_path / "x", "--cache", tmp_path / "both")
     distilled = TokenCache.open(tmp_path / "x")
-    assert rows(distilled, "mono_de") == text
-    assert rows(distilled, "made_en_de")[0][1] != [22, 23]
+    assert rows(distilled, "mono_de") == rows(distilled, "chunks_en_de") == text
+    assert distilled.tasks["chunks_en_de"].context == Context(9)
+    said = "left as they are, because they have document context: chunks_en_de\n"
+    assert capfd.readouterr().err.count(said) == 1
+    assert [22, 23] not in [target for _, target in rows(distilled, "made_en_de")]
     record = json.loads((tmp_path / "x" / "distillation.json").read_text())["teachers"]
     assert set(record) == {"en-de"}

@@ -3,10 +3,13 @@
 import dataclasses
 import types
 
+import jax
 import numpy as np
 import pytest
 
 from mnmt_jax.commands.analysis_inputs import translator_facts
+from mnmt_jax.config.sections import Mesh
+from mnmt_jax.decoding import model_loading
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.alignment import align_lines
 from mnmt_jax.decoding.encoded_lines import Line
@@ -14,6 +17,7 @@ from mnmt_jax.decoding.ensemble import check_member
 from mnmt_jax.decoding.translate_lines import translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.checkpoints import Checkpoints
@@ -140,6 +144,31 @@ def test_runs_are_loaded_by_their_paths_and_steps(tmp_path):
         loaded.translate(LINES, **INTO_FRENCH, ensemble=())
     with pytest.raises(UserError, match="one model at a time is analysed"):
         translator_facts("", loaded, None)
+
+
+def test_files_bindings_and_the_mesh_apply_to_all_members(tmp_path, monkeypatch):
+    first, second = _members()
+    _save(first, tmp_path / "first", 1)
+    _save(second, tmp_path / "second", 1)
+    sizes = []
+
+    def local_mesh(_, splittable, size, devices):
+        sizes.append((list(splittable), size))
+        return make_mesh(Mesh(), jax.devices()[:2])
+
+    monkeypatch.setattr(model_loading, "local_mesh", local_mesh)
+    (tmp_path / "model.gin").write_text("Model.dropout = 0.25\n")
+    loaded = Translator.load(
+        tmp_path / "first",
+        gin_files=[str(tmp_path / "model.gin")],
+        bindings=[f"Decode.ensemble=('{tmp_path}/second',)", "Data.instruction='none'"],
+    )
+    model, params = loaded.inference_model.model, loaded.inference_model.params
+    assert [one.config.dropout for one in model.members] == [0.25] * 2
+    heads = first.config.model.heads
+    leaves = jax.tree.leaves(params)
+    assert sizes == [([heads, 24, heads, 40], sum(leaf.nbytes for leaf in leaves))]
+    assert all(len(leaf.sharding.device_set) == 2 for leaf in leaves)
 
 
 def test_members_that_do_not_fit_are_refused(tmp_path):

@@ -130,11 +130,14 @@ def test_many_targets_of_many_terms_take_little_time():
 def test_a_file_has_alternatives_and_forbidden_targets(tmp_path):
     path = tmp_path / "g.tsv"
     path.write_text(
-        "\ufeff# terms\nfile\tDatei|Akte|!File\n\n print \t drucken \r\n\t!Sie|!Ihr\n", "utf-8"
+        "\ufeff# terms\nfile\tDatei|Akte|!File\n\n print \t drucken \r\n\t!Sie|!Ihr\n#1\tNr. 1\n",
+        "utf-8",
     )
     terms = Glossary.load(path).terms_of("print a file", "en")
     assert terms.required == (Term("print", ("drucken",)), Term("file", ("Datei", "Akte")))
     assert terms.forbidden == ("Sie", "Ihr", "File")
+    numbered = Glossary.load(path).terms_of("#1 is late", "en")
+    assert numbered.required == (Term("#1", ("Nr. 1",)),)
     assert Glossary.load(path).terms_of("nothing", "en") == LineTerms((), ("Sie", "Ihr"))
 
 

@@ -10,9 +10,11 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from mnmt_jax.commands.text_files import make_record, read_record
 from mnmt_jax.decoding import candidate_ranking, utilities
+from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.minimum_bayes_risk import pairwise_chrf
 from mnmt_jax.decoding.search import sample, sentence_rngs
+from mnmt_jax.decoding.terms import LineTerms, Term
 from mnmt_jax.decoding.translate_lines import Hypothesis, translate_lines
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.utilities import get_utility, register_mbr_metric
@@ -106,6 +108,30 @@ def test_repeated_texts_count_as_often_as_they_were_drawn():
     assert utilities[0] == pytest.approx(
         (100 + CHRF().sentence_score(texts[0], [texts[3]]).score) / 5
     )
+
+
+def test_a_text_of_several_groups_of_a_beam_counts_once(monkeypatch):
+    repeated = ["die alte Katze sitzt"] * 3
+    texts = [*repeated, "der kleine Hund rennt", "der kleine Hund rannte", "ein kleiner Hund rennt"]
+    hypotheses = tuple(Hypothesis(text, -1.0, (1,)) for text in texts)
+    monkeypatch.setattr(lines_module._Plan, "search", lambda *_: iter([(0, hypotheses)]))
+    translator = made_translator(beam_size=6, beam_groups=3, utility="chrf")
+    (translation,) = translator.translate_nbest(LINES[:1], **INTO_FRENCH)
+    assert len(translation.hypotheses) == 4 and translation.text == texts[3]
+
+
+def test_hypotheses_that_lack_fewer_terms_stay_first():
+    terms = LineTerms((Term("a", ("ein",)), Term("dog", ("Hund",))))
+    texts = ["ein Hund", "ein", "die Katze", "die Katze da", "ein Hund hier", "ein Tier"]
+    hypotheses = tuple(Hypothesis(text, 0.0, ()) for text in texts)
+    utilities = [0.1, 0.5, 0.8, 0.9, -np.inf, 0.6]
+    ((_, ranked),) = candidate_ranking.rank_candidates(
+        iter([(0, hypotheses)]),
+        [Line(0, "", "en", "de", terms=terms)],
+        lambda *_: [np.array(utilities)],
+        no_log_probs,
+    )
+    assert [texts.index(one.text) for one in ranked] == [0, 4, 5, 1, 3, 2]
 
 
 def test_ranked_results_do_not_depend_on_other_lines_or_finished_ones(monkeypatch):

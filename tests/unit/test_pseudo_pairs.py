@@ -10,6 +10,7 @@ import pytest
 from mnmt_jax.data.back_translation import BackTranslatedPairs, BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, write_cache
+from mnmt_jax.data.document_context import Context
 from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
@@ -104,6 +105,21 @@ def test_an_epoch_has_all_examples(cache):
     np.testing.assert_array_equal(
         np.bincount(np.concatenate([task[task >= 0] for task in shown])), [40] * 4
     )
+
+
+def test_chunks_of_sentences_are_no_text_to_translate(tmp_path):
+    """They would be translated as one line, with any number of separators."""
+
+    def task(name: str, context: Context | None) -> TaskSource:
+        return TaskSource(name, "de", "en", {"train": lambda: [([5, 6], [7])]}, context=context)
+
+    tasks = [task("sentences", None), task("chunks", Context(9))]
+    draws = BackTranslationDraws(("en",), ("fr",))
+    both = write_cache(tmp_path / "both", tasks, vocabulary=VOCABULARY)
+    assert BackTranslatedPairs(both, draws).tasks == ("sentences",)
+    chunks = write_cache(tmp_path / "chunks", tasks[1:], vocabulary=VOCABULARY)
+    with pytest.raises(UserError, match="chunks: no training task of sentences; name a cache that"):
+        BackTranslatedPairs(chunks, draws)
 
 
 @pytest.mark.parametrize(
