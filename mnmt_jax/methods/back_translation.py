@@ -89,11 +89,12 @@ class BackTranslation(Method, name="back_translation"):
                 )
             if len(set(codes)) < len(codes):
                 raise UserError(f"BackTranslation.{field}={codes!r} names a language twice")
-        if not set(self._drawn) - {self._translated[0]}:
-            raise UserError(
-                f"BackTranslation.pool={self._drawn!r} has no language to translate "
-                f"{self._translated[0]} into; name another"
-            )
+        for code in self._translated:
+            if not set(self._drawn) - {code}:
+                raise UserError(
+                    f"BackTranslation.pool={self._drawn!r} has no language to translate {code} "
+                    "into; name another"
+                )
 
     def generated_batches(self, config: Config) -> tuple[GeneratedBatch, ...]:
         """Return the batch of translated pairs."""
