@@ -33,7 +33,14 @@ class StepModel:
     prefix_length: int
 
     def __init__(
-        self, model: Network, params: Any, batch: Batch, rng: Array, prefix_length: int = 1
+        self,
+        model: Network,
+        params: Any,
+        batch: Batch,
+        rng: Array,
+        prefix_length: int = 1,
+        *,
+        allow_unk: bool = False,
     ) -> None:
         """Store the arguments; nothing is computed.
 
@@ -43,9 +50,11 @@ class StepModel:
             batch: arrays [rows, length].
             rng: key of sampling.
             prefix_length: number of target tokens that are not generated.
+            allow_unk: whether `<unk>` may be generated.
         """
         self.batch, self.rng, self.prefix_length = batch, rng, prefix_length
         self._model, self._params = model, jax.lax.stop_gradient(params)
+        self._allow_unk = allow_unk
 
     @property
     def layout(self) -> Layout:
@@ -65,7 +74,7 @@ class StepModel:
         steps: int,
     ) -> Int[Array, "rows steps"]:
         """Translate without dropout, as `GenerationModel.greedy`; rows of limit 0 stay empty."""
-        request = Request(prefix, limits, limits > 0, max_steps=steps)
+        request = Request(prefix, limits, limits > 0, max_steps=steps, allow_unk=self._allow_unk)
         variables = {"params": self._params}
         cache = self._model.apply(
             variables, batch, beam=1, max_steps=request.cache_steps(), method="prefill"
@@ -86,6 +95,7 @@ def generate_batch(
     rng: Array,
     *,
     prefix_length: int = 1,
+    allow_unk: bool = False,
 ) -> tuple[Batch, Array]:
     """Generate a batch from a micro-batch.
 
@@ -96,12 +106,13 @@ def generate_batch(
         batch: arrays [rows, length] of the micro-batch.
         rng: key of the micro-batch's dropout.
         prefix_length: number of target tokens that are not generated.
+        allow_unk: whether `<unk>` may be generated.
 
     Returns:
         The batch, and an rng for its dropout.
     """
     sampling, dropout = jax.random.split(jax.random.fold_in(rng, _GENERATED + number))
-    generated = spec.make(StepModel(*network, batch, sampling, prefix_length))
+    generated = spec.make(StepModel(*network, batch, sampling, prefix_length, allow_unk=allow_unk))
     return jax.lax.stop_gradient(dict(generated)), dropout
 
 
@@ -113,6 +124,7 @@ def change_batch(
     rng: Array | None,
     *,
     prefix_length: int = 1,
+    allow_unk: bool = False,
 ) -> Batch:
     """Return the arrays of a `LogProbs.change`.
 
@@ -123,7 +135,8 @@ def change_batch(
         batch: arrays [rows, length] of the micro-batch.
         rng: key of the micro-batch's dropout; None draws with a constant key.
         prefix_length: number of target tokens that are not generated.
+        allow_unk: whether `<unk>` may be generated.
     """
     key = jax.random.fold_in(jax.random.key(0) if rng is None else rng, _CHANGE + number)
-    model = StepModel(*network, batch, key, prefix_length)
+    model = StepModel(*network, batch, key, prefix_length, allow_unk=allow_unk)
     return jax.lax.stop_gradient(dict(change(model)))

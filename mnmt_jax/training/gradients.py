@@ -122,7 +122,9 @@ def _add_generated(
     for number, spec in enumerate(learner.generated_batches):
         network = learner.model, join(trained, frozen)
         batch, batch_rng = generate_batch(
-            spec, number, network, micro_batch, rng, prefix_length=learner.prefix_length
+            *(spec, number, network, micro_batch, rng),
+            prefix_length=learner.prefix_length,
+            allow_unk=learner.allow_unk,
         )
 
         def loss(trained: Any, batch: Batch = batch, rng: Array = batch_rng) -> tuple[Array, Sums]:

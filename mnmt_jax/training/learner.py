@@ -88,6 +88,7 @@ class Learner:
         prefix_length: number of target tokens that are not generated in translation.
         ema_decay: decay of the moving average of the parameters; 0 keeps none.
         batch_changes: changes of each micro-batch before it is trained on.
+        allow_unk: whether translations in training may have `<unk>`.
     """
 
     model: Network
@@ -103,6 +104,7 @@ class Learner:
     prefix_length: int = 1
     ema_decay: float = 0.0
     batch_changes: tuple[BatchChange, ...] = ()
+    allow_unk: bool = False
 
     @classmethod
     def from_config(cls, config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> Learner:
@@ -138,6 +140,7 @@ class Learner:
             get_instruction(config.data.instruction).target_extra,
             config.optimizer.ema_decay,
             tuple(change for method in config.methods for change in method.batch_changes()),
+            config.decode.allow_unk,
         )
 
     @property
@@ -352,7 +355,9 @@ def _changed(learner: Learner, params: Any, batch: Batch, rng: Array | None) -> 
         key = None if rng is None else jax.random.fold_in(rng, _BATCH_CHANGE)
         network = learner.model, params
         changed = change_batch(
-            spec.change, number, network, batch, key, prefix_length=learner.prefix_length
+            *(spec.change, number, network, batch, key),
+            prefix_length=learner.prefix_length,
+            allow_unk=learner.allow_unk,
         )
         batch = {**batch, **changed}
     return batch
@@ -370,6 +375,7 @@ def _forward_passes(
         request: change_batch(
             *(request.change, number, (learner.model, params), batch, rng),
             prefix_length=learner.prefix_length,
+            allow_unk=learner.allow_unk,
         )
         for number, request in enumerate(dict.fromkeys(inputs))
         if isinstance(request, LogProbs) and request.change

@@ -22,6 +22,7 @@ from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.vocabulary.language_codes import find_code
+from mnmt_jax.vocabulary.special_ids import UNK_ID
 from tests.made_run import make_cache, make_config, train_and_continue
 from tests.random_params import STRONG, random_params
 from tests.unit import made_text
@@ -113,7 +114,9 @@ def test_generated_pairs_equal_offline_translations(layout, instruction):
     codes = [CODES[e.target_lang] for e in turned]
     prefix = [(row.trigger_id(VOCABULARY, c), *row.forced_ids(VOCABULARY, c)) for c in codes]
     limits = np.array([len(pair.target) for pair in sentence_pairs], np.int32)
-    request = Request(np.array(prefix, np.int32), limits, np.ones(ROWS - 1, bool), max_steps=12)
+    request = Request(
+        np.array(prefix, np.int32), limits, np.ones(ROWS - 1, bool), max_steps=12, allow_unk=False
+    )
     actual = generate(learner.model, params, static, request, search=Greedy())
     expected = [
         Example(tokens[0, : length[0] - 1], pair.target, e.target_lang, pair.target_lang)
@@ -178,6 +181,26 @@ def test_only_the_given_languages_are_translated_into_the_pool():
         not generated["target_segment_ids"][empty].any()
         and not generated["target_labels"][empty].any()
     )
+
+
+def test_unk_is_generated_only_if_decoding_allows_it():
+    config, learner, params, _, batch, _ = setting()
+    params = {**params, "embedding": params["embedding"].at[UNK_ID].multiply(16.0)}
+    allowing = dataclasses.replace(
+        config, decode=dataclasses.replace(config.decode, allow_unk=True)
+    )
+
+    def has_unk(learner: Learner) -> bool:
+        generated, _ = jax.jit(
+            lambda params, batch: generate_batch(
+                *(learner.generated_batches[0], 0, (learner.model, params), batch),
+                jax.random.key(5),
+                allow_unk=learner.allow_unk,
+            )
+        )(params, batch)
+        return bool((generated["source_tokens"] == UNK_ID).any())
+
+    assert has_unk(learner_of(allowing)) and not has_unk(learner)
 
 
 def test_the_gradient_equals_that_of_real_and_generated_pairs_in_one_batch():
@@ -267,6 +290,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
         ({}, {"max_segments": 8}, "Data.max_segments=8 packs pairs .* set Data.max_segments=1"),
         ({"pool": ("nl",)}, {}, "BackTranslation.pool names nl; the vocabulary has en, de, fr"),
         ({"languages": ("de", "de")}, {}, "BackTranslation.languages=.* names a language twice"),
+        ({"languages": ("en", "de"), "pool": ("de",)}, {}, "no language to translate de into"),
         ({"languages": ("de",)}, {}, "pool=.'de',. has no language to translate de into"),
         ({"languages": ("de", "en"), "pool": ("en",)}, {}, "has no language to translate en into"),
     ],

@@ -102,7 +102,9 @@ def offline(learner: Learner, params, converter: Converter, pairs, factor: float
     row, codes = converter.instruction, [CODES[pair.target_lang] for pair in pairs]
     prefix = [(row.trigger_id(VOCABULARY, c), *row.forced_ids(VOCABULARY, c)) for c in codes]
     limits = np.array([max(1, math.ceil(factor * len(pair.target))) for pair in pairs], np.int32)
-    request = Request(np.array(prefix, np.int32), limits, np.ones(len(pairs), bool), max_steps=20)
+    request = Request(
+        np.array(prefix, np.int32), limits, np.ones(len(pairs), bool), max_steps=20, allow_unk=False
+    )
     actual = generate(learner.model, params, static, request, search=Greedy())
     return [
         dataclasses.replace(pair, target=tokens[0, : length[0] - 1])
