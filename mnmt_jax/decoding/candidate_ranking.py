@@ -76,7 +76,7 @@ def _missing(line: Line, candidate: Hypothesis) -> int:
 
 
 def _ordered(candidates: Candidates, utilities: np.ndarray, missing: Sequence[int]) -> Candidates:
-    order = np.lexsort((-np.asarray(utilities), missing))  # the last key is the first to count
+    order = np.lexsort((-utilities, np.asarray(missing)))  # the last key is the first to count
     return tuple(
         dataclasses.replace(
             candidates[rank],

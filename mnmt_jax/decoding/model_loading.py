@@ -119,7 +119,7 @@ class _OpenedRun:
         """Shapes of the parameters."""
         return parameter_shapes(self.config.model, self.vocabulary.size)
 
-    def load(self, mesh: jax.sharding.Mesh | None, *, averaged: int) -> tuple[Any, int]:
+    def load(self, mesh: jax.sharding.Mesh | None, *, averaged: bool) -> tuple[Any, int]:
         """Return the parameters on a mesh, and the step of their checkpoint."""
         model = self.config.model
         transfer = functools.partial(_place_fitting, config=model, shapes=self.shapes, mesh=mesh)
