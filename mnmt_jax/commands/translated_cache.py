@@ -19,7 +19,7 @@ from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import ReusedTask, TaskSource, write_cache
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.distributed.processes import wait_for_all
-from mnmt_jax.errors import UserError, join_names, pluralize, say
+from mnmt_jax.errors import UserError, join_names, pluralize, say, warn
 from mnmt_jax.runtime.first_results import note_first_results
 
 
@@ -62,7 +62,7 @@ def write_translated_cache(
         None if another process writes the cache.
 
     Raises:
-        UserError: if no translation is complete.
+        UserError: if all translations are blank.
     """
     omitted = _Omitted()
     with partial:
@@ -70,11 +70,22 @@ def write_translated_cache(
         _translate_all(pairs, partial, translate)
         if not partial.is_last():
             return None
-        if not any(text.strip() for text in _texts(partial.records(), _Omitted())):
+        if not any(record["translation"].strip() for record in partial.records()):
             partial.remove()
             raise UserError(
-                f"every translation is blank or incomplete; train {models} for longer, translate "
-                f"with another checkpoint, or raise {length_flags(decode)}"
+                f"every translation is blank; train {models} for longer, or translate with another "
+                "checkpoint"
+            )
+        has_any, has_complete = (
+            any(text.strip() for text in _texts(partial.records(), _Omitted(keeps_limited=keeps)))
+            for keeps in (True, False)
+        )
+        if has_any and not has_complete:
+            # A model that was hardly trained, as in a trial of a published table.
+            omitted.keeps_limited = True
+            warn(
+                f"every translation is at the length limit and kept; train {models} for longer, or "
+                f"raise {length_flags(decode)}"
             )
         cache = write_cache(
             output,
@@ -109,10 +120,12 @@ class _Omitted:
     Attributes:
         sources: blank, or longer than the largest bucket.
         translations: with a translation at the length limit.
+        keeps_limited: whether these are kept, because there are no others.
     """
 
     sources: int = 0
     translations: int = 0
+    keeps_limited: bool = False
 
     def report(self, decode: Decode) -> None:
         """Print the numbers, with the settings that include more."""
@@ -152,7 +165,7 @@ def _texts(records: Iterator[Mapping[str, Any]], omitted: _Omitted) -> Iterator[
         translation = "" if record["truncated"] else record["translation"]
         if not translation.strip():
             omitted.sources += 1
-        elif record["limited"]:
+        elif record["limited"] and not omitted.keeps_limited:
             omitted.translations += 1
             translation = ""
         yield translation

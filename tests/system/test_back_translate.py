@@ -196,7 +196,7 @@ def test_blank_translations_leave_nothing_that_the_same_command_would_meet(
 
     monkeypatch.setattr(TranslationJob, "as_completed", blank)
     for _ in range(2):
-        with pytest.raises(UserError, match="blank or incomplete; train .*run for longer"):
+        with pytest.raises(UserError, match="every translation is blank; train .*run for longer"):
             call(monkeypatch, made, "--output", made / "blank")
         assert "goes on" not in capfd.readouterr().err
     assert not list(made.glob("blank*"))

@@ -165,9 +165,19 @@ def test_blank_translations_are_left_out_or_refused(made, monkeypatch, one_devic
     half = rows(TokenCache.open(made / "half"), "made_en_de")
     assert half == [pair for pair in translations(made, "first", "made_en_de")[::2] if pair[1]]
     is_all = True
-    with pytest.raises(UserError, match="blank or incomplete; train .*first for longer"):
+    with pytest.raises(UserError, match="every translation is blank; train .*first for longer"):
         call(monkeypatch, made, made / "blank")
     assert not list(made.glob("blank*"))
+
+
+def test_translations_at_the_length_limit_stay_if_there_are_no_others(
+    made, monkeypatch, one_device, capfd
+):
+    flags = ("--gin.Decode.max_length=1", "--gin.Decode.beam_size=1")
+    call(monkeypatch, made, made / "cut", *flags, teachers=("en-de=first",))
+    assert len(rows(TokenCache.open(made / "cut"), "made_en_de")) > 30
+    said = capfd.readouterr().err
+    assert "warning: every translation is at the length limit and kept; train" in said
 
 
 @pytest.mark.parametrize("kind", ["ensemble", "minimum Bayes risk"])
