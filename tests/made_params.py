@@ -13,7 +13,6 @@ from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.interop.names import FAIRSEQ, entries, read_params
 from mnmt_jax.interop.token_table import plain_rows
-from mnmt_jax.model.network import build_model
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.new_run import write_run
@@ -22,8 +21,6 @@ from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests.made_foreign import random_tensors
 from tests.made_run import make_config
-from tests.random_params import STRONG
-from tests.random_params import random_params as random_params_of
 from tests.unit import made_text
 
 
@@ -75,15 +72,6 @@ def write_random_run(
     RunDirectory(folder).prepare(config, vocabulary, has_checkpoint=False)
     write_params(folder, params)
     return read_all(params)
-
-
-def write_run_with_ends(folder: Path, config: Config, seed: int = 0) -> None:
-    """Write a run at step 0 of which many translations end before the length limit."""
-    vocabulary = made_text.vocabulary()
-    params = random_params_of(build_model(config.model, vocabulary.size), seed, STRONG)
-    params["embedding"] = params["embedding"].at[vocabulary.eos_id].multiply(8)
-    RunDirectory(folder).prepare(config, vocabulary, has_checkpoint=False)
-    write_params(folder, jax.tree.map(lambda leaf: LazyArray.of(np.asarray(leaf)), params))
 
 
 def flat(tree: Any) -> dict[str, np.ndarray]:

@@ -64,7 +64,7 @@ def write_translated_cache(
     Raises:
         UserError: if all translations are blank.
     """
-    omitted = _Omitted()
+    counts = _Counts()
     with partial:
         wait_for_all("opened")  # before the last process can write the cache
         _translate_all(pairs, partial, translate)
@@ -76,25 +76,14 @@ def write_translated_cache(
                 f"every translation is blank; train {models} for longer, or translate with another "
                 "checkpoint"
             )
-        has_any, has_complete = (
-            any(text.strip() for text in _texts(partial.records(), _Omitted(keeps_limited=keeps)))
-            for keeps in (True, False)
-        )
-        if has_any and not has_complete:
-            # A model that was hardly trained, as in a trial of a published table.
-            omitted.keeps_limited = True
-            warn(
-                f"every translation is at the length limit and kept; train {models} for longer, or "
-                f"raise {length_flags(decode)}"
-            )
         cache = write_cache(
             output,
-            tasks(_texts(partial.records(), omitted)),
+            tasks(_texts(partial.records(), counts)),
             vocabulary=pairs.cache.vocabulary,
             report=say,
         )
         partial.remove()
-    omitted.report(decode)
+    counts.report(decode)
     return cache
 
 
@@ -114,31 +103,29 @@ def report_context_tasks(cache: TokenCache, effect: str) -> None:
 
 
 @dataclasses.dataclass
-class _Omitted:
-    """Numbers of sentences that are left out.
+class _Counts:
+    """Numbers of sentences that need a remark.
 
     Attributes:
-        sources: blank, or longer than the largest bucket.
-        translations: with a translation at the length limit.
-        keeps_limited: whether these are kept, because there are no others.
+        skipped: blank, or longer than the largest bucket.
+        limited: with a translation at the length limit.
     """
 
-    sources: int = 0
-    translations: int = 0
-    keeps_limited: bool = False
+    skipped: int = 0
+    limited: int = 0
 
     def report(self, decode: Decode) -> None:
-        """Print the numbers, with the settings that include more."""
-        if self.sources:
+        """Print the numbers, with the settings that change them."""
+        if self.skipped:
             say(
-                f"skipped {pluralize(self.sources, 'sentence')} that are blank or have more than "
+                f"skipped {pluralize(self.skipped, 'sentence')} that are blank or have more than "
                 f"{max(decode.buckets)} tokens; for long ones, add a larger bucket to "
                 "--gin.Decode.buckets"
             )
-        if self.translations:
-            say(
-                f"skipped {pluralize(self.translations, 'sentence')} whose translation reached the "
-                f"length limit and may lack its end; raise {length_flags(decode)}"
+        if self.limited:
+            warn(
+                f"{pluralize(self.limited, 'translation')} reached the length limit and may lack "
+                f"their end; raise {length_flags(decode)}"
             )
 
 
@@ -159,13 +146,12 @@ def _translate_all(
         partial.finish(lines, translate, report)
 
 
-def _texts(records: Iterator[Mapping[str, Any]], omitted: _Omitted) -> Iterator[str]:
-    """Yield translations, blank for those that may lack an end, which `omitted` counts."""
+def _texts(records: Iterator[Mapping[str, Any]], counts: _Counts) -> Iterator[str]:
+    """Yield translations, blank for truncated sources, and count what needs a remark."""
     for record in records:
         translation = "" if record["truncated"] else record["translation"]
         if not translation.strip():
-            omitted.sources += 1
-        elif record["limited"] and not omitted.keeps_limited:
-            omitted.translations += 1
-            translation = ""
+            counts.skipped += 1
+        elif record["limited"]:
+            counts.limited += 1
         yield translation
