@@ -69,7 +69,8 @@ class BackTranslationDraws:
 
         Raises:
             UserError: if a language is repeated, unknown, no training target, or has no other
-                language in the pool, or if the cache holds back-translated tasks already.
+                language in the pool, or if the cache holds back-translated tasks already, or no
+                training task of sentences.
         """
         known = cache.vocabulary.languages
         for flag, codes in (("languages", self.languages), ("pool", self.pool)):

@@ -98,9 +98,10 @@ def prepare(
         **form.identity(),
         "sizes": [chunk_pairs, partition_keys],
     }
-    units = _unit_folder(work, identity)
+    units = work.absolute() / short_digest(json.dumps(identity, sort_keys=True))
     job = Job(units, corpus, form, make_stages(recipe.steps), chunk_pairs, tuple(scores))
     with _locked_work(work, identity, overwrite, report):
+        units.mkdir(exist_ok=True)
         runs = _PassRunner(job, runner, report)
         counts = _run_passes(job, tasks, partition_keys, runs)
         runs.run("write", passes.write_output, form.units(tasks, [c.group for c in counts]))
@@ -231,11 +232,6 @@ def _settings(corpus: Corpus, tasks: Sequence[PlannedTask]) -> dict[str, dict[st
     return settings
 
 
-def _unit_folder(work: Path, identity: Mapping[str, Any]) -> Path:
-    """Return the folder of the units of a preparation in its work folder."""
-    return work.absolute() / short_digest(json.dumps(identity, sort_keys=True))
-
-
 @contextlib.contextmanager
 def _locked_work(
     work: Path, identity: Mapping[str, Any], overwrite: bool, report: Callable[[str], None]
@@ -262,7 +258,6 @@ def _locked_work(
         else:
             report(f"continues what is done in {work}")
         write_text(plan, json.dumps(identity, ensure_ascii=False) + "\n")
-        _unit_folder(work, identity).mkdir(exist_ok=True)
         try:
             yield
         except OutageError:
