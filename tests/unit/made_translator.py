@@ -63,11 +63,57 @@ def made_translator(
     return Translator(config, vocabulary(), params)
 
 
-def assert_alike(actual: Sequence[Translation], expected: Sequence[Translation]) -> None:
-    """Assert equal translations, with scores equal up to rounding."""
+def assert_alike(
+    actual: Sequence[Translation],
+    expected: Sequence[Translation],
+    disturbed: Sequence[Sequence[Translation]] = (),
+) -> None:
+    """Assert equal translations, with scores equal up to rounding.
+
+    Args:
+        actual: what is tested.
+        expected: what it should be.
+        disturbed: `expected` by each of `disturbed_translators`, where sums are in another order.
+    """
     assert [_unscored(each) for each in actual] == [_unscored(each) for each in expected]
-    scores = [[h.score for each in all_ for h in each.hypotheses] for all_ in (actual, expected)]
-    np.testing.assert_allclose(*scores, rtol=1e-5)
+    for other in disturbed:
+        assert [_unscored(each) for each in other] == [_unscored(each) for each in expected]
+    assert_equal_scores(*map(_scores, (actual, expected)), [_scores(other) for other in disturbed])
+
+
+def assert_equal_scores(
+    actual: Sequence[float], expected: Sequence[float], disturbed: Sequence[Sequence[float]] = ()
+) -> None:
+    """Assert that scores differ by a hundred-thousandth, or by what `disturbed` differ by."""
+    tolerance = 1e-5 * np.abs(expected)
+    for scores in disturbed:
+        tolerance = np.maximum(tolerance, np.abs(np.subtract(scores, expected)))
+    differences = np.abs(np.subtract(actual, expected))
+    assert (differences <= tolerance).all(), (actual, expected, tolerance)
+
+
+def disturbed_translators(translator: Translator) -> list[Translator]:
+    """Return translators of three models that differ by the rounding errors of sums.
+
+    A float32 sum of n terms in another order is that of terms which differ by n - 1 units of 2^-24
+    at most (Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2). So these have
+    each parameter multiplied by 1 + d with random |d| <= (n - 1) 2^-24, n the longest sum of a
+    layer, and show by how much the order alone may move a score.
+    """
+    model = translator.config.model
+    largest = (max(model.embed, model.mlp) - 1) * 2.0**-24
+    random = np.random.default_rng(1)
+
+    def disturb(array: jax.Array) -> np.ndarray:
+        factors = 1 + random.uniform(-largest, largest, array.shape)
+        return (np.asarray(array) * factors).astype(np.float32)
+
+    params = [jax.tree.map(disturb, translator.inference_model.params) for _ in range(3)]
+    return [Translator(translator.config, translator.vocabulary, each) for each in params]
+
+
+def _scores(translations: Sequence[Translation]) -> list[float]:
+    return [h.score for translation in translations for h in translation.hypotheses]
 
 
 def _unscored(translation: Translation) -> Translation:
