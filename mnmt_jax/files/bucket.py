@@ -40,7 +40,7 @@ def is_bucket(path: str | os.PathLike[str]) -> bool:
 def refuse_bucket(
     path: str | os.PathLike[str], remedy: str = "only runs and token caches can be in a bucket"
 ) -> None:
-    """Check that a path is not a URL, since only a local folder can be written.
+    """Check that a path is not a URL, where only a local path is supported.
 
     Args:
         path: the path.
@@ -50,7 +50,7 @@ def refuse_bucket(
         UserError: if it is.
     """
     if is_bucket(path):
-        raise UserError(f"{_url(path)}: must be a folder; {remedy}")
+        raise UserError(f"{_url(path)}: must not be in a bucket; {remedy}")
 
 
 def bucket_path(url: str | os.PathLike[str]) -> Path:

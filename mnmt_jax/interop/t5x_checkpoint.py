@@ -19,7 +19,6 @@ from flax import traverse_util
 from mnmt_jax.config.loading import save_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.lazy_array import LazyArray
 from mnmt_jax.model.shapes import parameter_shapes
 from mnmt_jax.runs.orbax_cleanup import event_loops_that_drain
@@ -69,10 +68,9 @@ def open_t5x(
         Configuration, vocabulary, and parameters as a tree of `LazyArray`.
 
     Raises:
-        UserError: if something is missing, in a bucket, or the parameters do not match the
+        UserError: if something is missing, or the parameters do not match the
             configured model.
     """
-    refuse_bucket(path, "copy the model directory first, for example with 'gcloud storage cp -r'")
     folder = _checkpoint_folder(path)
     run = run_beside(folder.parent)
     if not run.config_file.is_file():

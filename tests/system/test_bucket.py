@@ -397,7 +397,7 @@ def test_what_cannot_be_a_run_is_refused(bucket, monkeypatch):
         Translator.load("gs://bucket/none")
     with pytest.raises(UserError, match="only gs:// is understood"):
         RunDirectory.open("s3://bucket/run")
-    with pytest.raises(UserError, match="gs://bucket/made: must be a folder"):
+    with pytest.raises(UserError, match="gs://bucket/made: must not be in a bucket"):
         write_run(Path("gs://bucket/made"), *[None] * 3, origin=("", ""))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install '\.\[gcs\]'"):

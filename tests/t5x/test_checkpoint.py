@@ -119,6 +119,6 @@ def test_a_training_in_a_bucket_gets_configuration_and_vocabulary_there(tmp_path
         }
         with pytest.raises(UserError, match="gs://bucket/model/mnmt_jax was started with another"):
             write_run_beside("gs://bucket/model", make_config("prefix"), vocabulary)
-    with pytest.raises(UserError, match="^gs://bucket/model: must be a folder; copy the model"):
+    with pytest.raises(UserError, match="^gs://bucket/model: must not be in a bucket; copy it"):
         import_checkpoint("t5x", "gs://bucket/model", tmp_path / "run")
     assert not list(tmp_path.iterdir())

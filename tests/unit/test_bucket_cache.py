@@ -263,9 +263,9 @@ def test_a_shard_with_other_padding_is_refused(server):
 
 def test_text_is_not_written_to_a_bucket(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="gs://bucket/new: must be a folder"):
+    with pytest.raises(UserError, match="gs://bucket/new: must not be in a bucket"):
         TextOutput().check(Path("gs://bucket/new"), overwrite=False)
-    with pytest.raises(UserError, match="gs://bucket/new: must be a folder"):
+    with pytest.raises(UserError, match="gs://bucket/new: must not be in a bucket"):
         export_cldr(CldrCorpus(("en", "de")), "gs://bucket/new", file_format="tsv", sizes={})
     assert not list(tmp_path.iterdir())
 
@@ -470,7 +470,9 @@ def test_commands_read_caches_in_buckets(folder, server, tmp_path, monkeypatch, 
     )
     with pytest.raises(UserError, match="--output=gs://bucket/new: must be on this machine; copy"):
         run(cache_command, *arguments, "--output=gs://bucket/new")
-    with pytest.raises(UserError, match="gs://bucket/new: must be a folder.*gcloud storage cp -r"):
+    with pytest.raises(
+        UserError, match="gs://bucket/new: must not be in a bucket.*gcloud storage cp -r"
+    ):
         write_cache("gs://bucket/new", [], vocabulary=made_text.vocabulary())
     flags = ["--gin_file=gin_configs/models/register_tiny.gin", "--gin.Train.epochs=3"]
     described = (

@@ -99,7 +99,7 @@ def test_save_and_load(tmp_path):
         Vocabulary.load(tmp_path)
     with pytest.raises(UserError, match="no such file; make a vocabulary with"):
         Vocabulary.load(tmp_path / "missing")
-    with pytest.raises(UserError, match="^gs://b/v: must be a folder; copy it to one first"):
+    with pytest.raises(UserError, match="^gs://b/v: must not be in a bucket; copy it to one first"):
         Vocabulary.load("gs://b/v")
 
 
@@ -111,6 +111,15 @@ def test_the_vocabulary_of_a_named_run_is_suggested(tmp_path):
     message = rf"^--vocabulary={tmp_path}: no vocabulary; did you mean {tmp_path}/vocabulary\?$"
     with pytest.raises(UserError, match=message):
         import_checkpoint("fairseq", tmp_path / "model.pt", tmp_path / "run", vocabulary=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["fairseq", "huggingface", "t5x"])
+def test_an_import_from_a_bucket_is_refused(kind, tmp_path):
+    for path, folder in (("gs://b/m", None), (tmp_path / "m", "gs://b/m")):
+        with pytest.raises(
+            UserError, match="^gs://b/m: must not be in a bucket; copy it to a folder"
+        ):
+            import_checkpoint(kind, path, tmp_path / "run", vocabulary=folder)
 
 
 def test_errors_name_the_remedy(tmp_path):
