@@ -15,7 +15,7 @@ from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
+from mnmt_jax.vocabulary.language_codes import is_same_in_any_region, may_be_same_language
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
 _CHARSET = re.compile(rb"charset=([\w-]+)", re.IGNORECASE)
@@ -45,10 +45,12 @@ def _check_languages(header: Mapping[str, str], name: str, options: DocumentOpti
     Raises:
         UserError: if they are others, or the language of the plural forms is not known.
     """
-    fields = {"X-Source-Language": options.source, "Language": options.target}
-    for field, code in fields.items():
+    for field, code, is_similar in (
+        ("X-Source-Language", options.source, is_same_in_any_region),
+        ("Language", options.target, may_be_same_language),
+    ):
         language = header.get(field, "").partition("@")[0].strip()
-        if language and code and not is_same_in_any_region(language, code):
+        if language and code and not is_similar(language, code):
             raise UserError(f"{name}: {field}: {language} in the file, but {code} is asked for")
     plurals = header.get("Plural-Forms", "")
     if not header.get("Language", "").strip() and re.search(r"nplurals\s*=\s*\d", plurals):

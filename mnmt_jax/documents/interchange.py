@@ -7,7 +7,7 @@ they are to be replaced; units that must not be translated stay as they are.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mnmt_jax.data.xml_elements import (
@@ -21,7 +21,11 @@ from mnmt_jax.documents.passages import Atom, Item, ParagraphDocument, Span
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
+from mnmt_jax.vocabulary.language_codes import (
+    is_same_in_any_region,
+    is_same_language,
+    may_be_same_language,
+)
 
 _CONTAINERS = ("g", "mrk", "pc", "hi")
 _XLIFF_1 = ("source-language", "target-language")
@@ -77,12 +81,17 @@ def _check_languages(
     Raises:
         UserError: if they are others.
     """
-    for attribute, code in zip(attributes, (options.source, options.target), strict=True):
-        tag = element.get(attribute)
-        if tag and code and not is_same_in_any_region(tag, code):
-            raise UserError(f"{name}: {attribute}={tag} in the file, but {code} is asked for")
+    source, target = (element.get(attribute) for attribute in attributes)
+    if source and options.source and not is_same_in_any_region(source, options.source):
+        raise UserError(_other_language(name, attributes[0], source, options.source))
+    if target and not may_be_same_language(target, options.target):
+        raise UserError(_other_language(name, attributes[1], target, options.target))
     if not element.get(attributes[1]):
         element.set(attributes[1], _tag(options.target))
+
+
+def _other_language(name: str, attribute: str, tag: str, code: str) -> str:
+    return f"{name}: {attribute}={tag} in the file, but {code} is asked for"
 
 
 def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
@@ -115,13 +124,14 @@ def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
 
 def _new_variant(unit: Any, source: str, options: DocumentOptions) -> Any:
     """Return a new variant of a unit in the target language, or None if it has a translation."""
-    originals, targets = _variants(unit, source), _variants(unit, options.target)
+    originals = _variants(unit, source, is_same_in_any_region)
+    targets = _variants(unit, options.target, may_be_same_language)
     if not originals or child_named(originals[0], "seg") is None:
         return None
+    if any(map(_has_text, targets)) and not options.overwrite:
+        return None
+    code = next(map(_language_of, targets), _tag(options.target))
     for target in targets:
-        segment = child_named(target, "seg")
-        if segment is not None and (segment.text or len(segment)) and not options.overwrite:
-            return None
         unit.remove(target)
     original = originals[0]
     variant = copy.deepcopy(original)
@@ -129,20 +139,26 @@ def _new_variant(unit: Any, source: str, options: DocumentOptions) -> Any:
         if local_name(child) != "seg":
             variant.remove(child)
     variant.attrib.clear()
-    variant.set(XML_LANG, _tag(options.target))
+    variant.set(XML_LANG, code)
     original.tail = unit.text if (unit.text or "").isspace() else original.tail
     original.addnext(variant)
     return variant
 
 
-def _variants(unit: Any, code: str) -> list[Any]:
-    """Return the variants of a unit in a language."""
-    return [
-        one
-        for one in unit
-        if local_name(one) == "tuv"
-        and is_same_in_any_region(one.get(XML_LANG) or one.get("lang") or "", code)
-    ]
+def _variants(unit: Any, code: str, is_similar: Callable[[str, str], bool]) -> list[Any]:
+    """Return the variants of a unit in a language, or the first in a similar one if none is."""
+    variants = [one for one in unit if local_name(one) == "tuv"]
+    same = [one for one in variants if is_same_language(_language_of(one), code)]
+    return same or [one for one in variants if is_similar(_language_of(one), code)][:1]
+
+
+def _language_of(variant: Any) -> str:
+    return variant.get(XML_LANG) or variant.get("lang") or ""
+
+
+def _has_text(variant: Any) -> bool:
+    segment = child_named(variant, "seg")
+    return segment is not None and bool(segment.text or len(segment))
 
 
 def _classify(child: Any) -> Item:

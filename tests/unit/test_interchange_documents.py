@@ -323,3 +323,54 @@ def test_a_template_gets_the_language(end):
     expected = text.replace("Language: ", "Language: pt_BR", 1)
     expected = f'{expected[:-3]}"Language: \\n"\n'
     assert after.decode() == expected.replace("\n", end)
+
+
+def tmx(*variants: str) -> str:
+    """Return TMX of one unit; a variant is `CODE text`."""
+    made = "".join(
+        f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>'
+        for code, _, text in (variant.partition(" ") for variant in variants)
+    )
+    return f'<tmx version="1.4"><header srclang="en"/><body><tu>{made}</tu></body></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "after"),
+    [
+        ("en A|pt-PT B|pt-BR C", {"overwrite": True}, "en A|pt-BR A!|pt-PT B"),
+        ("en A|pt-PT B", {}, "en A|pt-BR A!|pt-PT B"),
+        ("en A|pt-PT B", {"overwrite": True}, "en A|pt-BR A!|pt-PT B"),
+        ("en A|pt B", {"overwrite": True}, "en A|pt A!"),
+        ("en A|fr-CA B|fr-FR C", {"overwrite": True, "target": "fr"}, "en A|fr-FR A!|fr-CA B"),
+        ("en A|fr-CA B|fr-CH C", {"overwrite": True, "target": "fr"}, "en A|fr-CA A!|fr-CH C"),
+        ("en-US A|en-GB B", {"source": "en_GB"}, "en-US A|en-GB B|pt-BR B!"),
+        ("en-AU A", {"source": "en_GB"}, "en-AU A|pt-BR A!"),
+    ],
+)
+def test_variants_of_other_regions_are_kept(before, options, after):
+    options = {"target": "pt_BR"} | options
+    data, _ = translated(
+        tmx(*before.split("|")), "a.tmx", lambda ones: [f"{one.text}!" for one in ones], **options
+    )
+    assert data.decode() == tmx(*after.split("|"))
+
+
+def test_a_variant_without_region_is_a_translation():
+    with pytest.raises(UserError, match="has no text that is not translated yet"):
+        translated(tmx("en A", "pt B"), "a.tmx", target="pt_BR")
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "field"),
+    [
+        (xliff1("", ' target-language="pt-PT"'), "a.xliff", "target-language=pt-PT"),
+        (XLIFF2.replace("2.0", '2.0" trgLang="pt-PT', 1), "a.xliff", "trgLang=pt-PT"),
+        ('msgid ""\nmsgstr "Language: pt_PT\\n"\n\nmsgid "A"\nmsgstr ""\n', "a.po", "Language: pt"),
+    ],
+)
+def test_a_file_of_another_region_is_refused(data, name, field):
+    message = f"{field}.* in the file, but pt_BR is asked for"
+    with pytest.raises(UserError, match=message):
+        translated(data, name, target="pt_BR")
+    for code in ("pt", "pt-BR"):
+        assert translated(re.sub("pt[_-]PT", code, data), name, target="pt_BR")[1]
