@@ -7,7 +7,7 @@ they are to be replaced; units that must not be translated stay as they are.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.data.xml_elements import (
@@ -30,6 +30,8 @@ from mnmt_jax.vocabulary.language_codes import (
 _CONTAINERS = ("g", "mrk", "pc", "hi")
 _XLIFF_1 = ("source-language", "target-language")
 _XLIFF_2 = ("srcLang", "trgLang")
+_APPROVALS = ("approved", "state-qualifier", "subState")
+_PROTECTED = "protected"  # made around what two tags protect
 _ANY_LANGUAGE = "*all*"  # srclang of TMX
 
 
@@ -46,11 +48,11 @@ def read_xliff(data: bytes, name: str, options: DocumentOptions) -> Document:
     holders = [root] if is_second else list(root.iter("{*}file"))
     for holder in holders:
         _check_languages(holder, attributes, name, options)
-    paragraphs = []
+    source = options.source or _common_source(holders, attributes[0], name)
+    paragraphs: list[MixedParagraph] = []
     for unit in list(root.iter("{*}trans-unit", "{*}segment")):
         if inherited_attribute(unit, "translate") != "no":
-            paragraphs += [MixedParagraph(one, _classify) for one in _new_targets(unit, options)]
-    source = holders[0].get(attributes[0], "") if holders else ""
+            paragraphs += map(_Target, _new_targets(unit, options))
     return ParagraphDocument(paragraphs, file.to_bytes, source)
 
 
@@ -90,6 +92,20 @@ def _check_languages(
         element.set(attributes[1], _tag(options.target))
 
 
+def _common_source(holders: Sequence[Any], attribute: str, name: str) -> str:
+    """Return the source language of the parts of a file; "" if none is named.
+
+    Raises:
+        UserError: if they have several.
+    """
+    codes = list(dict.fromkeys(filter(None, (holder.get(attribute) for holder in holders))))
+    if not all(is_same_in_any_region(code, codes[0]) for code in codes[1:]):
+        raise UserError(
+            f"{name}: {attribute} is {' and '.join(codes)}; make a file of each source language"
+        )
+    return codes[0] if codes else ""
+
+
 def _other_language(name: str, attribute: str, tag: str, code: str) -> str:
     return f"{name}: {attribute}={tag} in the file, but {code} is asked for"
 
@@ -116,10 +132,17 @@ def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
         target.tail = old.tail
         unit.remove(old)
     before.addnext(target)
-    for element in (unit, target):
-        if element.get("state") in UNTRANSLATED_STATES:
-            element.set("state", "translated")
+    _mark_translated(unit, target)
     yield target
+
+
+def _mark_translated(unit: Any, target: Any) -> None:
+    """Set the state of a translation that nobody has approved."""
+    for element in (unit, target):
+        if element.get("state"):
+            element.set("state", "translated")
+        for attribute in _APPROVALS:
+            element.attrib.pop(attribute, None)
 
 
 def _new_variant(unit: Any, source: str, options: DocumentOptions) -> Any:
@@ -159,6 +182,49 @@ def _language_of(variant: Any) -> str:
 def _has_text(variant: Any) -> bool:
     segment = child_named(variant, "seg")
     return segment is not None and bool(segment.text or len(segment))
+
+
+class _Target(MixedParagraph):
+    """A target of XLIFF, in which what two tags protect is one untranslated element meanwhile."""
+
+    def __init__(self, element: Any) -> None:
+        for start in list(element.iter("{*}sm")):
+            if start.get("translate") == "no" and local_name(start.getparent()) != _PROTECTED:
+                _wrap(start)
+        super().__init__(element, _classify)
+
+    def replace(self, texts: Iterator[str]) -> None:
+        """Replace the content by its translation; texts are those of the passages."""
+        super().replace(texts)
+        for wrapper in list(self._element.iter(_PROTECTED)):
+            _unwrap(wrapper)
+
+
+def _wrap(start: Any) -> None:
+    """Put a `<sm/>`, and what follows up to its `<em/>` or the end, into an element."""
+    wrapper = start.makeelement(_PROTECTED, {"translate": "no"})
+    start.addprevious(wrapper)
+    child, open_ids = start, set()
+    while child is not None:
+        following = child.getnext()
+        wrapper.append(child)
+        if local_name(child) == "sm" and child.get("translate") == "no":
+            open_ids.add(child.get("id"))
+        elif local_name(child) == "em":
+            open_ids.discard(child.get("startRef"))
+            if not open_ids:
+                wrapper.tail, child.tail = child.tail, None
+                break
+        child = following
+
+
+def _unwrap(wrapper: Any) -> None:
+    """Replace an element by its content."""
+    *_, last = wrapper
+    last.tail = (last.tail or "") + (wrapper.tail or "")
+    for child in list(wrapper):
+        wrapper.addprevious(child)
+    wrapper.getparent().remove(wrapper)
 
 
 def _classify(child: Any) -> Item:

@@ -374,3 +374,53 @@ def test_a_file_of_another_region_is_refused(data, name, field):
         translated(data, name, target="pt_BR")
     for code in ("pt", "pt-BR"):
         assert translated(re.sub("pt[_-]PT", code, data), name, target="pt_BR")[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            'Call <sm id="1" translate="no"/>Foo <ph id="2"/>Bar<em startRef="1"/> now.',
+            'Call <x id="1" translate="no">Foo Bar</x> now.',
+        ),
+        (
+            '<sm id="1" translate="no"/>A<sm id="2" translate="no"/>B<em startRef="1"/>C'
+            '<em startRef="2"/> word<sm id="3"/>s<em startRef="3"/>',
+            '<x id="1" translate="no">ABC</x> word<x id="2"/>s<x id="3"/>',
+        ),
+        (
+            'See <pc id="9"><sm id="1" translate="no"/>Foo <pc id="2">Bar</pc></pc>.',
+            'See <g id="1"><x id="2" translate="no">Foo Bar</x></g>.',
+        ),
+    ],
+)
+def test_text_between_marks_of_xliff_2_is_protected(source, text):
+    file = XLIFF2.replace('Press <pc id="1">Enter</pc><ph id="2"/>.', source)
+    after, (segment, *_) = translated(file, "a.xlf", identity)
+    assert segment.text == text
+    assert f"<target>{source}</target>" in after.decode()
+
+
+def test_a_replaced_translation_is_not_approved():
+    second = XLIFF2.replace("<segment>", '<segment state="final" subState="a:b">')
+    for file, marked in (
+        (xliff1().replace('id="3"', 'id="3" approved="yes"'), '<target state="final"'),
+        (xliff1().replace('"final"', '"signed-off" state-qualifier="exact-match"'), ""),
+        (second, '<segment state="final" subState="a:b">'),
+    ):
+        kept, replaced = (translated(file, "a.xlf", overwrite=flag)[0] for flag in (False, True))
+        assert marked in kept.decode()
+        assert not re.search("approved|final|signed-off|state-q|subState", replaced.decode())
+        assert len(re.findall('state="translated"', replaced.decode())) == 2
+
+
+def test_a_file_of_several_source_languages_is_refused():
+    first, second = xliff1().replace(">\n", ">").split("<file", 1)
+    parts = [f"<file{second.partition('</xliff>')[0]}" for _ in range(2)]
+
+    def file(code: str) -> str:
+        return f"{first}{parts[0]}{parts[1].replace('en-US', code)}</xliff>"
+
+    with pytest.raises(UserError, match=r"a\.xlf: source-language is en-US and fr; make a file of"):
+        translated(file("fr"), "a.xlf", source=None)
+    assert len(translated(file("en-GB"), "a.xlf", source=None)[1]) == 12
