@@ -61,7 +61,7 @@ def translate_document_file(
     source = match_code(flags.source, translator.languages, "--source")
     target = match_code(flags.target, translator.languages, "--target")
     warn_same_language(source, target, translator.languages)
-    options = DocumentOptions(target, source, flags.overwrite_translations)
+    options = DocumentOptions(target, source, flags.overwrite_translations, warn)
     document = read_document(Path(flags.document).read_bytes(), flags.document, options)
     results = _translate(
         _make_job(translator, flags), _texts(document, source, target, flags.glossary)

@@ -17,8 +17,9 @@ from mnmt_jax.data.xml_elements import (
     inherited_attribute,
     local_name,
 )
-from mnmt_jax.documents.passages import Atom, Item, ParagraphDocument, Span
+from mnmt_jax.documents.passages import Atom, Block, Item, ParagraphDocument, Span, legal
 from mnmt_jax.documents.segments import Document, DocumentOptions
+from mnmt_jax.documents.tagged_text import MessageFilter, TaggedText
 from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import (
@@ -49,10 +50,12 @@ def read_xliff(data: bytes, name: str, options: DocumentOptions) -> Document:
     for holder in holders:
         _check_languages(holder, attributes, name, options)
     source = options.source or _common_source(holders, attributes[0], name)
-    paragraphs: list[MixedParagraph] = []
+    paragraphs: list[Block] = []
+    messages = MessageFilter()
     for unit in list(root.iter("{*}trans-unit", "{*}segment")):
         if inherited_attribute(unit, "translate") != "no":
-            paragraphs += map(_Target, _new_targets(unit, options))
+            paragraphs += map(_block, _new_targets(unit, options, messages))
+    messages.report(name, options.warn)
     return ParagraphDocument(paragraphs, file.to_bytes, source)
 
 
@@ -69,10 +72,12 @@ def read_tmx(data: bytes, name: str, options: DocumentOptions) -> Document:
     source = options.source or ("" if srclang == _ANY_LANGUAGE else srclang)
     if not source:
         raise UserError(f"{name}: names no source language; choose it")
-    variants = [_new_variant(unit, source, options) for unit in list(root.iter("{*}tu"))]
+    messages = MessageFilter()
+    units = list(root.iter("{*}tu"))
+    variants = [_new_variant(unit, source, options, messages) for unit in units]
+    messages.report(name, options.warn)
     segments = [child_named(one, "seg") for one in variants if one is not None]
-    paragraphs = [MixedParagraph(segment, _classify) for segment in segments]
-    return ParagraphDocument(paragraphs, file.to_bytes, source)
+    return ParagraphDocument(list(map(_block, segments)), file.to_bytes, source)
 
 
 def _check_languages(
@@ -110,7 +115,7 @@ def _other_language(name: str, attribute: str, tag: str, code: str) -> str:
     return f"{name}: {attribute}={tag} in the file, but {code} is asked for"
 
 
-def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
+def _new_targets(unit: Any, options: DocumentOptions, messages: MessageFilter) -> Iterator[Any]:
     """Yield a new target of a unit, a copy of its source, unless it has a translation."""
     source, old = child_named(unit, "source"), child_named(unit, "target")
     if source is None:
@@ -118,6 +123,8 @@ def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
     state = unit.get("state") or (old.get("state", "") if old is not None else "")
     is_filled = old is not None and bool("".join(old.itertext()).strip() or len(old))
     if is_filled and state not in UNTRANSLATED_STATES and not options.overwrite:
+        return
+    if messages.leaves_out("".join(source.itertext())):
         return
     segmented = child_named(unit, "seg-source")
     before = source if segmented is None else segmented
@@ -145,13 +152,15 @@ def _mark_translated(unit: Any, target: Any) -> None:
             element.attrib.pop(attribute, None)
 
 
-def _new_variant(unit: Any, source: str, options: DocumentOptions) -> Any:
+def _new_variant(unit: Any, source: str, options: DocumentOptions, messages: MessageFilter) -> Any:
     """Return a new variant of a unit in the target language, or None if it has a translation."""
     originals = _variants(unit, source, is_same_in_any_region)
     targets = _variants(unit, options.target, may_be_same_language)
     if not originals or child_named(originals[0], "seg") is None:
         return None
     if any(map(_has_text, targets)) and not options.overwrite:
+        return None
+    if messages.leaves_out("".join(originals[0].itertext())):
         return None
     code = next(map(_language_of, targets), _tag(options.target))
     for target in targets:
@@ -184,8 +193,29 @@ def _has_text(variant: Any) -> bool:
     return segment is not None and bool(segment.text or len(segment))
 
 
+def _block(element: Any) -> Block:
+    """Return the translatable content of a target or of a segment of TMX."""
+    text = TaggedText(element.text or "")
+    return (
+        _TextTarget(element, text) if text.segment.markup and not len(element) else _Target(element)
+    )
+
+
+class _TextTarget:
+    """A target without elements whose text has tags."""
+
+    def __init__(self, element: Any, text: TaggedText) -> None:
+        self._element, self._text = element, text
+        self.segments = [text.segment] if text.segment.is_translatable else []
+
+    def replace(self, texts: Iterator[str]) -> None:
+        """Replace the text by its translation."""
+        for _ in self.segments:
+            self._element.text = legal(self._text.restored(next(texts)))
+
+
 class _Target(MixedParagraph):
-    """A target of XLIFF, in which what two tags protect is one untranslated element meanwhile."""
+    """A target with elements; what two tags protect is one untranslated element meanwhile."""
 
     def __init__(self, element: Any) -> None:
         for start in list(element.iter("{*}sm")):
