@@ -61,7 +61,7 @@ def translate_document_file(
     source = match_code(flags.source, translator.languages, "--source")
     target = match_code(flags.target, translator.languages, "--target")
     warn_same_language(source, target, translator.languages)
-    options = DocumentOptions(target, source, flags.overwrite_translations)
+    options = DocumentOptions(target, source, flags.overwrite_translations, warn)
     document = read_document(Path(flags.document).read_bytes(), flags.document, options)
     results = _translate(
         _make_job(translator, flags), _texts(document, source, target, flags.glossary)
@@ -101,7 +101,7 @@ def _texts(
 
 
 def _check_flags(flags: argparse.Namespace) -> None:
-    from mnmt_jax.documents.formats import check_format
+    from mnmt_jax.documents.formats import FOR_TRANSLATORS, check_format
 
     for name, default in _OF_LINES.items():
         if getattr(flags, name) != default:
@@ -110,6 +110,11 @@ def _check_flags(flags: argparse.Namespace) -> None:
         raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
     check_input_file(flags.document, "--document")
     ending = check_format(flags.document)
+    if flags.overwrite_translations and ending not in FOR_TRANSLATORS:
+        raise UserError(
+            f"--overwrite_translations is for {join_names(FOR_TRANSLATORS)}, whose files have "
+            "translations; leave it out"
+        )
     if not flags.output or is_stream(flags.output):
         raise UserError(f"--document={flags.document}: name the file to write with --output")
     if Path(flags.output).suffix.lower() != ending:

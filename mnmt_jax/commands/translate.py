@@ -168,6 +168,8 @@ def main() -> None:
     if flags.document:
         translate_document_file(flags, gin_files, bindings)
         return
+    if flags.overwrite_translations:
+        raise UserError("--overwrite_translations is for --document; leave it out for lines")
     share, runner = work_shard_of(flags), make_beam_runner(flags, ("num_processes", "process_id"))
     _check_sharing(flags, share.processes)
     _check_checks(flags)

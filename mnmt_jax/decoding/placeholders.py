@@ -11,12 +11,20 @@ _PATTERN = r"""
     https?://[^\s<>"]*[^\s<>"'.,;:!?)\]}]           # URLs, without final punctuation
     | www\.[^\s<>"]*[^\s<>"'.,;:!?)\]}]
     | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                  # e-mail addresses
-    | \$?\{\{?\s*+[\w.:$-]*+\s*+\}?\}               # {name}, {0}, {{ name }}, ${VAR}
+    | \{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,   # ICU: {n, plural, other {#}}
+        (?:[^{}]|\{(?:[^{}]|\{[^{}]*+\})*+\})*+\}
+    | \{\s*+\w++\s*+,\s*+(?:number|date|time|spellout|ordinal|duration)\b[^{}]*+\}  # {n, number}
+    | [$%\#]?\{\{?\s*+[\w.$-]*+                     # {name}, {0}, {{ name }}, ${VAR}, %{name}
+        (?:\[\w*+\][\w.]*+)*+(?:![rsa])?            # {name[0].key!r}
+        (?::(?:[^\s{}|]|\{\w*+\})*+)?               # {name:>{width}}
+        (?:\s*+\|\s*+\w++[^\s{}|]*+)*+\s*+\}?\}     # {{ name | upper }}
+    | %%?[A-Z_][A-Z0-9_]*%%?                        # %VAR%
+    | %%                                            # a percent sign of formats: 100%%
+    | %(?:\d+\$)?(?:@|\#@\w+@)                      # %@, %1$@, %#@files@
     | %\([\w.]+\)[-+ #0]*+\d*+(?:\.\d+)?[a-zA-Z]    # %(x)s
     | %(?:\d+\$)?[-+#0]*+\d*+(?:\.\d+)?(?:hh|h|ll|l|z)?[sdifuxXeEgGcpo](?![a-zA-Z])  # %s, %1$s
     | \$[A-Z_][A-Z0-9_]+\b                          # $VAR
     | __\w+?__                                      # __VAR__
-    | %[A-Z_][A-Z0-9_]*%                            # %VAR%
     | <(?:\d+|/\d+|\d+\s*/)>                        # <0>, </0>, <1/>
     """
 _PLACEHOLDER = re.compile(_PATTERN, re.VERBOSE)

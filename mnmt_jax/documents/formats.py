@@ -32,7 +32,8 @@ FORMATS: Mapping[str, Read] = {
 }
 """Readers by the end of the name."""
 
-_FOR_TRANSLATORS = (".po", ".xliff", ".xlf", ".tmx")
+FOR_TRANSLATORS = (".po", ".xliff", ".xlf", ".tmx")
+"""Those of files that may have translations."""
 
 
 def read_document(data: bytes, name: str, options: DocumentOptions) -> Document:
@@ -50,7 +51,7 @@ def read_document(data: bytes, name: str, options: DocumentOptions) -> Document:
     ending = check_format(name)
     document = FORMATS[ending](data, name, options)
     if not document.segments:
-        translated = " that is not translated yet" if ending in _FOR_TRANSLATORS else ""
+        translated = " that is not translated yet" if ending in FOR_TRANSLATORS else ""
         raise UserError(f"{name}: has no text{translated}; there is nothing to translate")
     return document
 

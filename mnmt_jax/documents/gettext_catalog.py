@@ -12,11 +12,11 @@ from typing import Any
 
 from mnmt_jax.data.po_validation import check_po_text
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
+from mnmt_jax.documents.tagged_text import MessageFilter, TaggedText
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_declared, decode_text
 from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
-from mnmt_jax.vocabulary.language_detectors import has_letters
+from mnmt_jax.vocabulary.language_codes import is_same_in_any_region, may_be_same_language
 
 _CHARSET = re.compile(rb"charset=([\w-]+)", re.IGNORECASE)
 _TRANSLATION = re.compile(r"\s*msgstr(?:\[(\d+)\s*\])?\s*\"")
@@ -36,7 +36,9 @@ def read_po(data: bytes, name: str, options: DocumentOptions) -> Document:
     text, encoding = _decode(data, name)
     catalog = _parsed(text, name)
     _check_languages(catalog.metadata, name, options)
-    return _Catalog(text, encoding, catalog, options)
+    document = _Catalog(text, encoding, catalog, options)
+    document.messages.report(name, options.warn)
+    return document
 
 
 def _check_languages(header: Mapping[str, str], name: str, options: DocumentOptions) -> None:
@@ -45,10 +47,12 @@ def _check_languages(header: Mapping[str, str], name: str, options: DocumentOpti
     Raises:
         UserError: if they are others, or the language of the plural forms is not known.
     """
-    fields = {"X-Source-Language": options.source, "Language": options.target}
-    for field, code in fields.items():
+    for field, code, is_similar in (
+        ("X-Source-Language", options.source, is_same_in_any_region),
+        ("Language", options.target, may_be_same_language),
+    ):
         language = header.get(field, "").partition("@")[0].strip()
-        if language and code and not is_same_in_any_region(language, code):
+        if language and code and not is_similar(language, code):
             raise UserError(f"{name}: {field}: {language} in the file, but {code} is asked for")
     plurals = header.get("Plural-Forms", "")
     if not header.get("Language", "").strip() and re.search(r"nplurals\s*=\s*\d", plurals):
@@ -94,7 +98,12 @@ class _Lines(str):
 
 
 class _Catalog:
-    """A catalog as lines; a translation is written in place of the lines of an empty one."""
+    """A catalog as lines; a translation is written in place of the lines of an empty one.
+
+    Attributes:
+        source: code of the source language that the header names; "" if it names none.
+        messages: the ICU messages that are left out.
+    """
 
     def __init__(
         self, text: str, encoding: TextEncoding, entries: Any, options: DocumentOptions
@@ -103,7 +112,8 @@ class _Catalog:
         self._encoding = encoding
         self._lines = text.split("\n")
         self._blocks: list[range] = []
-        self.segments: list[Segment] = []
+        self._texts: list[TaggedText] = []
+        self.messages = MessageFilter()
         starts = [entry.linenum - 1 for entry in entries]
         language = rf"\1\2 {options.target}"
         for number in range(min(starts, default=0)):  # of the header
@@ -120,9 +130,15 @@ class _Catalog:
                 continue
             is_plural = bool(entry.msgid_plural) and (index > 0 or len(blocks) == 1)
             text = entry.msgid_plural if is_plural else entry.msgid
-            if has_letters(text):
+            tagged = TaggedText(text, entry.flags)
+            if tagged.segment.is_translatable and not self.messages.leaves_out(text):
                 self._blocks.append(block)
-                self.segments.append(Segment(text))
+                self._texts.append(tagged)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The texts without translation, in order."""
+        return [text.segment for text in self._texts]
 
     def _translations(self, start: int, end: int) -> Iterator[tuple[int, range]]:
         """Yield the number and the lines of each translation of an entry."""
@@ -140,7 +156,8 @@ class _Catalog:
         """Return the file with the translations."""
         lines: list[str] = []
         position = 0
-        for block, text in zip(self._blocks, texts, strict=True):
+        for block, source, translation in zip(self._blocks, self._texts, texts, strict=True):
+            text = source.restored(translation)
             first = self._lines[block.start]
             end = "\r" if first.endswith("\r") else ""
             lines += self._lines[position : block.start]

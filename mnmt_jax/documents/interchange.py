@@ -7,7 +7,7 @@ they are to be replaced; units that must not be translated stay as they are.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.data.xml_elements import (
@@ -17,15 +17,22 @@ from mnmt_jax.data.xml_elements import (
     inherited_attribute,
     local_name,
 )
-from mnmt_jax.documents.passages import Atom, Item, ParagraphDocument, Span
+from mnmt_jax.documents.passages import Atom, Block, Item, ParagraphDocument, Span, legal
 from mnmt_jax.documents.segments import Document, DocumentOptions
+from mnmt_jax.documents.tagged_text import MessageFilter, TaggedText
 from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
+from mnmt_jax.vocabulary.language_codes import (
+    is_same_in_any_region,
+    is_same_language,
+    may_be_same_language,
+)
 
 _CONTAINERS = ("g", "mrk", "pc", "hi")
 _XLIFF_1 = ("source-language", "target-language")
 _XLIFF_2 = ("srcLang", "trgLang")
+_APPROVALS = ("approved", "state-qualifier", "subState")
+_PROTECTED = "protected"  # made around what two tags protect
 _ANY_LANGUAGE = "*all*"  # srclang of TMX
 
 
@@ -42,11 +49,13 @@ def read_xliff(data: bytes, name: str, options: DocumentOptions) -> Document:
     holders = [root] if is_second else list(root.iter("{*}file"))
     for holder in holders:
         _check_languages(holder, attributes, name, options)
-    paragraphs = []
+    source = options.source or _common_source(holders, attributes[0], name)
+    paragraphs: list[Block] = []
+    messages = MessageFilter()
     for unit in list(root.iter("{*}trans-unit", "{*}segment")):
         if inherited_attribute(unit, "translate") != "no":
-            paragraphs += [MixedParagraph(one, _classify) for one in _new_targets(unit, options)]
-    source = holders[0].get(attributes[0], "") if holders else ""
+            paragraphs += map(_block, _new_targets(unit, options, messages))
+    messages.report(name, options.warn)
     return ParagraphDocument(paragraphs, file.to_bytes, source)
 
 
@@ -63,10 +72,12 @@ def read_tmx(data: bytes, name: str, options: DocumentOptions) -> Document:
     source = options.source or ("" if srclang == _ANY_LANGUAGE else srclang)
     if not source:
         raise UserError(f"{name}: names no source language; choose it")
-    variants = [_new_variant(unit, source, options) for unit in list(root.iter("{*}tu"))]
+    messages = MessageFilter()
+    units = list(root.iter("{*}tu"))
+    variants = [_new_variant(unit, source, options, messages) for unit in units]
+    messages.report(name, options.warn)
     segments = [child_named(one, "seg") for one in variants if one is not None]
-    paragraphs = [MixedParagraph(segment, _classify) for segment in segments]
-    return ParagraphDocument(paragraphs, file.to_bytes, source)
+    return ParagraphDocument(list(map(_block, segments)), file.to_bytes, source)
 
 
 def _check_languages(
@@ -77,15 +88,34 @@ def _check_languages(
     Raises:
         UserError: if they are others.
     """
-    for attribute, code in zip(attributes, (options.source, options.target), strict=True):
-        tag = element.get(attribute)
-        if tag and code and not is_same_in_any_region(tag, code):
-            raise UserError(f"{name}: {attribute}={tag} in the file, but {code} is asked for")
+    source, target = (element.get(attribute) for attribute in attributes)
+    if source and options.source and not is_same_in_any_region(source, options.source):
+        raise UserError(_other_language(name, attributes[0], source, options.source))
+    if target and not may_be_same_language(target, options.target):
+        raise UserError(_other_language(name, attributes[1], target, options.target))
     if not element.get(attributes[1]):
         element.set(attributes[1], _tag(options.target))
 
 
-def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
+def _common_source(holders: Sequence[Any], attribute: str, name: str) -> str:
+    """Return the source language of the parts of a file; "" if none is named.
+
+    Raises:
+        UserError: if they have several.
+    """
+    codes = list(dict.fromkeys(filter(None, (holder.get(attribute) for holder in holders))))
+    if not all(is_same_in_any_region(code, codes[0]) for code in codes[1:]):
+        raise UserError(
+            f"{name}: {attribute} is {' and '.join(codes)}; make a file of each source language"
+        )
+    return codes[0] if codes else ""
+
+
+def _other_language(name: str, attribute: str, tag: str, code: str) -> str:
+    return f"{name}: {attribute}={tag} in the file, but {code} is asked for"
+
+
+def _new_targets(unit: Any, options: DocumentOptions, messages: MessageFilter) -> Iterator[Any]:
     """Yield a new target of a unit, a copy of its source, unless it has a translation."""
     source, old = child_named(unit, "source"), child_named(unit, "target")
     if source is None:
@@ -93,6 +123,8 @@ def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
     state = unit.get("state") or (old.get("state", "") if old is not None else "")
     is_filled = old is not None and bool("".join(old.itertext()).strip() or len(old))
     if is_filled and state not in UNTRANSLATED_STATES and not options.overwrite:
+        return
+    if messages.leaves_out("".join(source.itertext())):
         return
     segmented = child_named(unit, "seg-source")
     before = source if segmented is None else segmented
@@ -107,21 +139,31 @@ def _new_targets(unit: Any, options: DocumentOptions) -> Iterator[Any]:
         target.tail = old.tail
         unit.remove(old)
     before.addnext(target)
-    for element in (unit, target):
-        if element.get("state") in UNTRANSLATED_STATES:
-            element.set("state", "translated")
+    _mark_translated(unit, target)
     yield target
 
 
-def _new_variant(unit: Any, source: str, options: DocumentOptions) -> Any:
+def _mark_translated(unit: Any, target: Any) -> None:
+    """Set the state of a translation that nobody has approved."""
+    for element in (unit, target):
+        if element.get("state"):
+            element.set("state", "translated")
+        for attribute in _APPROVALS:
+            element.attrib.pop(attribute, None)
+
+
+def _new_variant(unit: Any, source: str, options: DocumentOptions, messages: MessageFilter) -> Any:
     """Return a new variant of a unit in the target language, or None if it has a translation."""
-    originals, targets = _variants(unit, source), _variants(unit, options.target)
+    originals = _variants(unit, source, is_same_in_any_region)
+    targets = _variants(unit, options.target, may_be_same_language)
     if not originals or child_named(originals[0], "seg") is None:
         return None
+    if any(map(_has_text, targets)) and not options.overwrite:
+        return None
+    if messages.leaves_out("".join(originals[0].itertext())):
+        return None
+    code = next(map(_language_of, targets), _tag(options.target))
     for target in targets:
-        segment = child_named(target, "seg")
-        if segment is not None and (segment.text or len(segment)) and not options.overwrite:
-            return None
         unit.remove(target)
     original = originals[0]
     variant = copy.deepcopy(original)
@@ -129,20 +171,90 @@ def _new_variant(unit: Any, source: str, options: DocumentOptions) -> Any:
         if local_name(child) != "seg":
             variant.remove(child)
     variant.attrib.clear()
-    variant.set(XML_LANG, _tag(options.target))
+    variant.set(XML_LANG, code)
     original.tail = unit.text if (unit.text or "").isspace() else original.tail
     original.addnext(variant)
     return variant
 
 
-def _variants(unit: Any, code: str) -> list[Any]:
-    """Return the variants of a unit in a language."""
-    return [
-        one
-        for one in unit
-        if local_name(one) == "tuv"
-        and is_same_in_any_region(one.get(XML_LANG) or one.get("lang") or "", code)
-    ]
+def _variants(unit: Any, code: str, is_similar: Callable[[str, str], bool]) -> list[Any]:
+    """Return the variants of a unit in a language, or the first in a similar one if none is."""
+    variants = [one for one in unit if local_name(one) == "tuv"]
+    same = [one for one in variants if is_same_language(_language_of(one), code)]
+    return same or [one for one in variants if is_similar(_language_of(one), code)][:1]
+
+
+def _language_of(variant: Any) -> str:
+    return variant.get(XML_LANG) or variant.get("lang") or ""
+
+
+def _has_text(variant: Any) -> bool:
+    segment = child_named(variant, "seg")
+    return segment is not None and bool(segment.text or len(segment))
+
+
+def _block(element: Any) -> Block:
+    """Return the translatable content of a target or of a segment of TMX."""
+    text = TaggedText(element.text or "")
+    return (
+        _TextTarget(element, text) if text.segment.markup and not len(element) else _Target(element)
+    )
+
+
+class _TextTarget:
+    """A target without elements whose text has tags."""
+
+    def __init__(self, element: Any, text: TaggedText) -> None:
+        self._element, self._text = element, text
+        self.segments = [text.segment] if text.segment.is_translatable else []
+
+    def replace(self, texts: Iterator[str]) -> None:
+        """Replace the text by its translation."""
+        for _ in self.segments:
+            self._element.text = legal(self._text.restored(next(texts)))
+
+
+class _Target(MixedParagraph):
+    """A target with elements; what two tags protect is one untranslated element meanwhile."""
+
+    def __init__(self, element: Any) -> None:
+        for start in list(element.iter("{*}sm")):
+            if start.get("translate") == "no" and local_name(start.getparent()) != _PROTECTED:
+                _wrap(start)
+        super().__init__(element, _classify)
+
+    def replace(self, texts: Iterator[str]) -> None:
+        """Replace the content by its translation; texts are those of the passages."""
+        super().replace(texts)
+        for wrapper in list(self._element.iter(_PROTECTED)):
+            _unwrap(wrapper)
+
+
+def _wrap(start: Any) -> None:
+    """Put a `<sm/>`, and what follows up to its `<em/>` or the end, into an element."""
+    wrapper = start.makeelement(_PROTECTED, {"translate": "no"})
+    start.addprevious(wrapper)
+    child, open_ids = start, set()
+    while child is not None:
+        following = child.getnext()
+        wrapper.append(child)
+        if local_name(child) == "sm" and child.get("translate") == "no":
+            open_ids.add(child.get("id"))
+        elif local_name(child) == "em":
+            open_ids.discard(child.get("startRef"))
+            if not open_ids:
+                wrapper.tail, child.tail = child.tail, None
+                break
+        child = following
+
+
+def _unwrap(wrapper: Any) -> None:
+    """Replace an element by its content."""
+    *_, last = wrapper
+    last.tail = (last.tail or "") + (wrapper.tail or "")
+    for child in list(wrapper):
+        wrapper.addprevious(child)
+    wrapper.getparent().remove(wrapper)
 
 
 def _classify(child: Any) -> Item:

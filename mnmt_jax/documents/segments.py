@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from mnmt_jax.vocabulary.language_detectors import has_letters
@@ -34,6 +34,10 @@ class Segment:
         return has_text(MarkupReader(self.markup), self.text)
 
 
+def _ignore(text: str) -> None:
+    """Take a warning without effect."""
+
+
 @dataclasses.dataclass(frozen=True)
 class DocumentOptions:
     """Languages of a document, which files of several languages need, and what is replaced.
@@ -42,11 +46,13 @@ class DocumentOptions:
         target: code of the target language.
         source: code of the source language; None is the one that the file names.
         overwrite: translate again what a file for translators has translations of.
+        warn: takes warnings about texts that are not translated.
     """
 
     target: str
     source: str | None = None
     overwrite: bool = False
+    warn: Callable[[str], None] = _ignore
 
 
 class Document(Protocol):

@@ -115,6 +115,9 @@ def _add_status_routes(
             raise RefusedError(503, "the model is being compiled")
         return {"status": "ready"}
 
+    for path, answer in (("/health", health), ("/ready", ready)):  # as monitors ask
+        app.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
+
     @app.get("/metrics", tags=["status"])
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")

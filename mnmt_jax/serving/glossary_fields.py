@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from mnmt_jax.decoding.glossary import Glossary
 from mnmt_jax.errors import UserError
+from mnmt_jax.serving.request_fields import has_surrogates
 from mnmt_jax.serving.service import RefusedError
 from mnmt_jax.vocabulary.language_codes import is_same_in_any_region
 
@@ -82,13 +83,17 @@ def glossary_field(fields: Mapping[str, Any], name: str) -> Glossary | None:
     value = fields.get(name)
     if value is None or value == "":
         return None
+    is_broken = False
     if isinstance(value, str):
         try:
             value = json.loads(value)
+            is_broken = has_surrogates(value)
         except (ValueError, RecursionError):
             value = None
     if not isinstance(value, dict):
         raise RefusedError(400, f"{name} must be an object of terms and their translations")
+    if is_broken:
+        raise RefusedError(400, f"{name} has halves of characters, such as \\ud800")
     try:
         return Glossary.of_mapping(value, name)
     except UserError as error:

@@ -29,7 +29,7 @@ async def read_fields(request: Request, *, lists: tuple[str, ...] = ()) -> dict[
 
     Args:
         request: the request, whose body is within the limit.
-        lists: fields that may be repeated; their values are lists.
+        lists: fields whose values are lists also if they occur once.
 
     Raises:
         RefusedError: with status 400, if the body is not what its content type says.
@@ -166,7 +166,7 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     try:
         value = json.loads(body)
         is_plain = json.detect_encoding(body) == "utf-8" and not (b"\\u" in body or b"\xed" in body)
-        is_broken = not is_plain and _has_surrogates(value)
+        is_broken = not is_plain and has_surrogates(value)
     except (ValueError, RecursionError):
         raise RefusedError(400, "the body is not JSON") from None
     if not isinstance(value, dict):
@@ -179,7 +179,7 @@ def _json(body: bytes, lists: tuple[str, ...]) -> dict[str, Any]:
     return {name: field for name, field in value.items() if field is not None}
 
 
-def _has_surrogates(value: object) -> bool:
+def has_surrogates(value: object) -> bool:
     """Return whether JSON has halves of surrogate pairs, which are not characters."""
     text = json.dumps(value, ensure_ascii=False)
     return any("\ud800" <= character <= "\udfff" for character in text)
@@ -228,10 +228,11 @@ def _utf8(text: str) -> str:
 
 
 def _collected(pairs: list[tuple[str, Any]], lists: tuple[str, ...]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
+    """Return the fields of a form; the value of one that is repeated is a list, as in JSON."""
+    values: dict[str, list[Any]] = {}
     for name, value in pairs:
-        if name in lists:
-            fields.setdefault(name, []).append(value)
-        else:
-            fields[name] = value
-    return fields
+        values.setdefault(name, []).append(value)
+    return {
+        name: repeated if name in lists or len(repeated) > 1 else repeated[0]
+        for name, repeated in values.items()
+    }

@@ -133,7 +133,13 @@ ROUTES: dict[tuple[str, str], RouteInfo] = {
     ("POST", "/translate"): RouteInfo(
         "Translate a text or a list of texts.",
         (
-            Field("q", _TEXT_OR_LIST, "The text, or a list of texts.", "Hello!", required=True),
+            Field(
+                "q",
+                _TEXT_OR_LIST,
+                "The text, or a list of texts; in a form, the field repeated.",
+                "Hello!",
+                required=True,
+            ),
             _SOURCE,
             _TARGET,
             Field("format", _choice("text", "html"), "The format of the texts; tags are kept."),

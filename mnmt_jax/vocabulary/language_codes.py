@@ -160,6 +160,17 @@ def is_same_in_any_region(first: str, second: str) -> bool:
     return None not in tags and len({tag.without_region for tag in tags if tag}) == 1
 
 
+def may_be_same_language(first: str, second: str) -> bool:
+    """Return whether two codes name one language, where one without region may have any.
+
+    `pt` may be `pt_BR` or `pt_PT`, but `pt_BR` is not `pt_PT`.
+    """
+    tags = _parse_or_none(first), _parse_or_none(second)
+    has_open_region = any(tag is not None and not tag.region for tag in tags)
+    is_similar = has_open_region and is_same_in_any_region(first, second)
+    return is_similar or is_same_language(first, second)
+
+
 def canonical_codes(texts: Iterable[str], flag: str = "") -> tuple[str, ...]:
     """Return the canonical form of language codes, in which each language occurs once.
 

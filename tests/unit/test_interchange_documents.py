@@ -323,3 +323,104 @@ def test_a_template_gets_the_language(end):
     expected = text.replace("Language: ", "Language: pt_BR", 1)
     expected = f'{expected[:-3]}"Language: \\n"\n'
     assert after.decode() == expected.replace("\n", end)
+
+
+def tmx(*variants: str) -> str:
+    """Return TMX of one unit; a variant is `CODE text`."""
+    made = "".join(
+        f'<tuv xml:lang="{code}"><seg>{text}</seg></tuv>'
+        for code, _, text in (variant.partition(" ") for variant in variants)
+    )
+    return f'<tmx version="1.4"><header srclang="en"/><body><tu>{made}</tu></body></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "after"),
+    [
+        ("en A|pt-PT B|pt-BR C", {"overwrite": True}, "en A|pt-BR A!|pt-PT B"),
+        ("en A|pt-PT B", {}, "en A|pt-BR A!|pt-PT B"),
+        ("en A|pt-PT B", {"overwrite": True}, "en A|pt-BR A!|pt-PT B"),
+        ("en A|pt B", {"overwrite": True}, "en A|pt A!"),
+        ("en A|fr-CA B|fr-FR C", {"overwrite": True, "target": "fr"}, "en A|fr-FR A!|fr-CA B"),
+        ("en A|fr-CA B|fr-CH C", {"overwrite": True, "target": "fr"}, "en A|fr-CA A!|fr-CH C"),
+        ("en-US A|en-GB B", {"source": "en_GB"}, "en-US A|en-GB B|pt-BR B!"),
+        ("en-AU A", {"source": "en_GB"}, "en-AU A|pt-BR A!"),
+    ],
+)
+def test_variants_of_other_regions_are_kept(before, options, after):
+    options = {"target": "pt_BR"} | options
+    data, _ = translated(
+        tmx(*before.split("|")), "a.tmx", lambda ones: [f"{one.text}!" for one in ones], **options
+    )
+    assert data.decode() == tmx(*after.split("|"))
+
+
+def test_a_variant_without_region_is_a_translation():
+    with pytest.raises(UserError, match="has no text that is not translated yet"):
+        translated(tmx("en A", "pt B"), "a.tmx", target="pt_BR")
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "field"),
+    [
+        (xliff1("", ' target-language="pt-PT"'), "a.xliff", "target-language=pt-PT"),
+        (XLIFF2.replace("2.0", '2.0" trgLang="pt-PT', 1), "a.xliff", "trgLang=pt-PT"),
+        ('msgid ""\nmsgstr "Language: pt_PT\\n"\n\nmsgid "A"\nmsgstr ""\n', "a.po", "Language: pt"),
+    ],
+)
+def test_a_file_of_another_region_is_refused(data, name, field):
+    message = f"{field}.* in the file, but pt_BR is asked for"
+    with pytest.raises(UserError, match=message):
+        translated(data, name, target="pt_BR")
+    for code in ("pt", "pt-BR"):
+        assert translated(re.sub("pt[_-]PT", code, data), name, target="pt_BR")[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (
+            'Call <sm id="1" translate="no"/>Foo <ph id="2"/>Bar<em startRef="1"/> now.',
+            'Call <x id="1" translate="no">Foo Bar</x> now.',
+        ),
+        (
+            '<sm id="1" translate="no"/>A<sm id="2" translate="no"/>B<em startRef="1"/>C'
+            '<em startRef="2"/> word<sm id="3"/>s<em startRef="3"/>',
+            '<x id="1" translate="no">ABC</x> word<x id="2"/>s<x id="3"/>',
+        ),
+        (
+            'See <pc id="9"><sm id="1" translate="no"/>Foo <pc id="2">Bar</pc></pc>.',
+            'See <g id="1"><x id="2" translate="no">Foo Bar</x></g>.',
+        ),
+    ],
+)
+def test_text_between_marks_of_xliff_2_is_protected(source, text):
+    file = XLIFF2.replace('Press <pc id="1">Enter</pc><ph id="2"/>.', source)
+    after, (segment, *_) = translated(file, "a.xlf", identity)
+    assert segment.text == text
+    assert f"<target>{source}</target>" in after.decode()
+
+
+def test_a_replaced_translation_is_not_approved():
+    second = XLIFF2.replace("<segment>", '<segment state="final" subState="a:b">')
+    for file, marked in (
+        (xliff1().replace('id="3"', 'id="3" approved="yes"'), '<target state="final"'),
+        (xliff1().replace('"final"', '"signed-off" state-qualifier="exact-match"'), ""),
+        (second, '<segment state="final" subState="a:b">'),
+    ):
+        kept, replaced = (translated(file, "a.xlf", overwrite=flag)[0] for flag in (False, True))
+        assert marked in kept.decode()
+        assert not re.search("approved|final|signed-off|state-q|subState", replaced.decode())
+        assert len(re.findall('state="translated"', replaced.decode())) == 2
+
+
+def test_a_file_of_several_source_languages_is_refused():
+    first, second = xliff1().replace(">\n", ">").split("<file", 1)
+    parts = [f"<file{second.partition('</xliff>')[0]}" for _ in range(2)]
+
+    def file(code: str) -> str:
+        return f"{first}{parts[0]}{parts[1].replace('en-US', code)}</xliff>"
+
+    with pytest.raises(UserError, match=r"a\.xlf: source-language is en-US and fr; make a file of"):
+        translated(file("fr"), "a.xlf", source=None)
+    assert len(translated(file("en-GB"), "a.xlf", source=None)[1]) == 12

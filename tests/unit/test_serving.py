@@ -59,6 +59,16 @@ def test_the_same_from_json_form_and_query(address):
     assert call(address, f"/translate?{form}", b"") == expected
 
 
+def test_a_repeated_field_of_a_form_is_a_list(address):
+    form = "q=Hello.&q=Two.&source=en&target=de"
+    expected = (200, {"translatedText": ["[de] Hello.", "[de] Two."]})
+    assert call(address, "/translate", form.encode()) == expected
+    assert call(address, f"/translate?{form}", b"") == expected
+    for field in ("source", "target", "format", "alternatives", "checks", "model", "api_key"):
+        status, answer = call(address, "/translate", f"{form}&{field}=de&{field}=fr".encode())
+        assert status == 400 and re.match(f"{field} must be", answer["error"])
+
+
 def test_lists_detection_and_alternatives(address):
     body = {
         "q": ["Das ist gut.", "🙂 12:30"],
@@ -185,6 +195,12 @@ def test_status_routes(address, job):
     assert "mnmt_waiting_lines 0.0" in text
     with serving(made_service(job), ready=False) as url:
         assert call(url, "/ready") == (503, {"error": "the model is being compiled"})
+        for path, status in (("/health", 200), ("/ready", 503)):
+            connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
+            connection.request("HEAD", path)
+            response = connection.getresponse()
+            assert (response.status, response.read()) == (status, b"")
+            connection.close()
 
 
 def test_a_full_queue_is_refused_with_a_time_to_wait(job):

@@ -234,12 +234,14 @@ def test_the_rest_of_a_body_that_is_too_large_has_a_time_limit():
         ("/translate", json.dumps({**HELLO, "q": "@"}).encode().replace(b"@", b"\xed\xa0\x80")),
         ("/translate", json.dumps({**HELLO, "q": "a\ud800b"}).encode("utf-16")),
         ("/translate", b'{"q": "' + b"[" * 100_000),
+        ("/translate", json.dumps({**HELLO, "glossary": '{"a": "\\ud800"}'}).encode()),
+        ("/translate", b'q=Hello.&target=de&glossary={"\\udc00":"b"}'),
         ("/v2/translate", b"text=%C3&target_lang=DE"),
         ("/detect", b"q=%f0%9f"),
     ],
 )
 def test_text_that_is_no_text_is_a_mistake_of_the_client(address, path, body):
-    headers = {"Content-Type": "application/json"} if b"{" in body else {}
+    headers = {"Content-Type": "application/json"} if body[:1] in (b"{", b"\xff") else {}
     assert call(address, path, body, **headers)[0] == 400
 
 

@@ -137,6 +137,22 @@ PLACEHOLDERS = [
     "<0>",
     "https://example.org/a?b=c#d",
     "name.last@example.org",
+    "%@",
+    "%1$@",
+    "%#@files@",
+    "%%",
+    "%%VAR%%",
+    "%{name}",
+    "#{name}",
+    "{0!r}",
+    "{n:>10}",
+    "{n:>{width},.2f}",
+    "{a[0].b}",
+    "{name|upper}",
+    "{{ day | date:'Y-m-d' }}",
+    "{n, number}",
+    "{day, date, short}",
+    "{n, plural, =0 {no {x}} one {# file} other {# files}}",
 ]
 
 
@@ -152,7 +168,10 @@ def test_placeholders_survive_byte_for_byte(name):
     assert not any(find_placeholders(line) for line in steps[1])
 
 
-PARTS = "a A _ __ @ . - + % $ { } {{ 0 1 s d %s (x) http:// www. < > / é $AB %A%".split(" ")
+PARTS = (
+    "a A _ __ @ . - + % $ { } {{ 0 1 s d %s (x) http:// www. < > / é $AB %A% "
+    "# : | ! [ ] %% , {n,plural,"
+).split(" ")
 
 
 @given(st.lists(st.sampled_from([*PARTS, " "]), max_size=14).map("".join))
@@ -164,6 +183,8 @@ def test_placeholders_are_those_of_the_pattern(text):
 
 
 def test_what_is_no_placeholder():
+    for text in ("{see: this}", "{a, b}", "50%1", "%1 of %2", "100% of", "{a | b c}"):
+        assert find_placeholders(text) == [], text
     for text in ("100 % sure", "50% of", "a_b", "x {", "5 $", "say: (so)", "a@b", "100 %so"):
         assert find_placeholders(text) == [], text
     assert find_placeholders("(https://example.org/a).") == ["https://example.org/a"]

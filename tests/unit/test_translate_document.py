@@ -110,6 +110,14 @@ def test_terms_that_are_not_honoured_are_named(capsys):
         (["--input=x"], "--input is for lines; leave it out with --document"),
         (["--runner=beam"], "--runner is for lines; leave it out with --document"),
         (["--num_processes=2", "--process_id=0"], "--num_processes is for lines; leave it"),
+        (
+            ["--overwrite_translations"],
+            "--overwrite_translations is for .po, .xliff, .xlf, .tmx",
+        ),
+        (
+            ["--overwrite_translations", "--document="],
+            "--overwrite_translations is for --document;",
+        ),
         (["--output=/dev/stdout"], "name the file to write with --output"),
         (["--output=a.odt"], "--output=a.odt: must end in .docx, as --document does"),
         (["--document=no.docx"], "--document=no.docx: no such file"),
