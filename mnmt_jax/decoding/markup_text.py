@@ -135,7 +135,7 @@ class MarkupParts:
         """Return the translated document.
 
         Args:
-            with_spaces: whether the target language has spaces between sentences.
+            with_spaces: whether sentences with nothing between them get a space.
         """
         text = ""
         for part in self.parts:
