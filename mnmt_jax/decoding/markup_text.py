@@ -190,7 +190,10 @@ def _sentence_spans(
     fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
     if ends != "none" and "\n" not in text:
         ends = "punctuation"
-    for part in split_text(text, language, ends):
+    between = itertools.pairwise([0, *run.stops, len(text)])
+    for part in itertools.chain(
+        *(split_text(text[first:last], language, ends) for first, last in between)
+    ):
         pieces = split_long(part.text, fits) if part.is_sentence else []
         stops = [start + stop for stop in itertools.accumulate(map(len, pieces))]
         first = start

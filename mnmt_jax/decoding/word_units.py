@@ -20,6 +20,8 @@ from mnmt_jax.vocabulary.piece_offsets import Span
 # A word, a letter of a script without spaces, or a mark.
 _SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
+_LETTER = rf"[[\p{{L}}\p{{M}}]--[{_SPACELESS}]]"
+_JOINED = regex.compile(rf"{_LETTER}{_LETTER}", regex.VERSION1)
 _WORD_START = regex.compile(r"(?<!\w)(?=\w)")
 _WORD_END = regex.compile(r"(?<=\w)(?!\w)")
 
@@ -41,6 +43,14 @@ def split_units(text: str, fixed: Collection[Span] = ()) -> list[Span]:
 def is_mark(text: str) -> bool:
     """Return whether a text has neither letters nor digits."""
     return not any(character.isalnum() for character in text)
+
+
+def joins_words(before: str, after: str) -> bool:
+    """Return whether a text beside the next one makes one word of the last and the first of both.
+
+    Letters of scripts without spaces are words by themselves.
+    """
+    return bool(_JOINED.fullmatch(before[-1:] + after[:1]))
 
 
 def find_copies(source: str, translation: str, spans: Sequence[Span]) -> list[Span] | None:
