@@ -296,7 +296,9 @@ def score(pairs: Sequence[Pair], alignments: Sequence[Alignment | None], counts:
     """Place the tags of all pairs, and count."""
     for pair, alignment in zip(pairs, alignments, strict=True):
         run, reference = run_of(pair.source), run_of(pair.reference).text
-        counts.add(place_tags(run.text, reference, run.nodes, alignment), pair.reference)
+        placed = place_tags(run.text, reference, run.nodes, alignment)
+        assert placed is not None, "pairs have no untranslated elements"
+        counts.add(placed, pair.reference)
 
 
 def corpora_of(

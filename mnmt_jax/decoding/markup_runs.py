@@ -11,6 +11,7 @@ from mnmt_jax.decoding.element_ends import end_of_element
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node
 from mnmt_jax.decoding.text_parts import LINE_BREAK
+from mnmt_jax.decoding.word_units import joins_words
 
 _NO_BREAK_SPACES = "\xa0\u2007\u202f"  # they are not joined with other white space
 _MAX_DEPTH = 32  # of elements that are placed; deeper tags keep their order among the words
@@ -28,6 +29,7 @@ class Run:
         spans: where each character of the text is in `raw`.
         nodes: its elements.
         tags: where each node starts and ends in `raw`.
+        stops: places in the text where sentences end between links, ascending.
     """
 
     raw: str = ""
@@ -35,6 +37,7 @@ class Run:
     spans: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     nodes: list[Node] = dataclasses.field(default_factory=list)
     tags: dict[Node, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    stops: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +117,8 @@ class _Builder:
         self._open: list[Node | None] = []  # None is one that is nested too deeply
         self._first_token: dict[Node, int] = {}
         self._last: Node | None = None  # without text, at the end of the run so far
+        self._link_end: tuple[int, Node | None] | None = None  # place and parent of the last one
+        self._between_links: list[int] = []
 
     def build(self, items: Sequence[_Item]) -> Run:
         """Return the run; a tag that has no partner in it is like an empty element."""
@@ -121,6 +126,11 @@ class _Builder:
         for index, item in enumerate(items):
             self._add(item, index in partners)
         self._run.raw, self._run.text = "".join(self._raw), "".join(self._text)
+        self._run.stops = [
+            place
+            for place in self._between_links
+            if joins_words(self._run.text[place - 1 : place], self._run.text[place : place + 1])
+        ]
         return self._run
 
     def _add(self, item: _Item, has_partner: bool) -> None:
@@ -130,13 +140,21 @@ class _Builder:
         if kind == "text":
             self._add_text(item.token.raw, start)
         elif kind == "start" and has_partner and len(self._open) < _MAX_DEPTH:
+            if self._link_end == self._here() and self._reader.is_link(item.token.name):
+                self._between_links.append(len(self._text))
             self._open.append(self._node(item.token.raw, start))
         elif kind == "end" and has_partner and (node := self._open.pop()):
             self._close(node, item.token.raw)
+            if self._reader.is_link(item.token.name):
+                self._link_end = self._here()
         else:
             if kind == "start" and has_partner:
                 self._open.append(None)
             self._add_atom(item, start)
+
+    def _here(self) -> tuple[int, Node | None]:
+        """Return the number of characters so far, and the element that is open."""
+        return len(self._text), self._open[-1] if self._open else None
 
     def _close(self, node: Node, closing: str) -> None:
         node.closing = closing

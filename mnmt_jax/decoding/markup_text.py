@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader
-from mnmt_jax.decoding.tag_placement import Node, fixed_nodes, occurrences, place_tags
+from mnmt_jax.decoding.tag_placement import Node, all_nodes, fixed_nodes, place_tags
 from mnmt_jax.decoding.text_parts import SentenceEnds, split_long, split_spaces, split_text
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
@@ -72,6 +72,7 @@ class MarkedSentence:
         self.follows = follows
         self._source, self._nodes, self._make = source, nodes, make
         self._plain = make(source, bool(nodes))
+        self._placed: str | None = None
 
     def lines(self) -> list[LineOfText]:
         """Return the lines to translate."""
@@ -80,14 +81,16 @@ class MarkedSentence:
     def take(self, translations: Iterable[Translation]) -> None:
         """Take the translations of `lines`."""
         self._plain.take(translations)
+        translation, alignment = self._plain.translated(), self._plain.alignment()
+        self._placed = place_tags(self._source, translation, self._nodes, alignment)
 
     def keeps_placeholders(self) -> bool:
         """Return whether the translation has the placeholders and the untranslated elements."""
-        return self._keeps_fixed() and self._plain.keeps_placeholders()
+        return self._placed is not None and self._plain.keeps_placeholders()
 
     def split_at_placeholders(self) -> bool:
         """Translate the sentence without what was lost; return whether that is different."""
-        if self._keeps_fixed():
+        if self._placed is not None:
             return self._plain.split_at_placeholders()
         self._leave_out_fixed()
         return True
@@ -98,23 +101,15 @@ class MarkedSentence:
 
     def placed(self) -> str:
         """Return the translated sentence with its tags."""
-        translation, alignment = self._plain.translated(), self._plain.alignment()
-        return place_tags(self._source, translation, self._nodes, alignment)
-
-    def _keeps_fixed(self) -> bool:
-        texts = {self._source[node.start : node.end] for node in fixed_nodes(self._nodes)}
-        translation = self._plain.translated()
-        return all(
-            len(occurrences(translation, text)) == len(occurrences(self._source, text))
-            for text in texts
-        )
+        assert self._placed is not None, "untranslated elements are left out in the last step"
+        return self._placed
 
     def _leave_out_fixed(self) -> None:
         """Translate the sentence without its untranslated elements."""
         spans = [(node.start, node.end) for node in fixed_nodes(self._nodes)]
         kept = _kept_characters(self._source, spans)
         before = list(itertools.accumulate(kept, initial=0))
-        for node in _all_nodes(self._nodes):
+        for node in all_nodes(self._nodes):
             node.has_space |= node.is_fixed and self._source[node.end : node.end + 1] == " "
             node.start, node.end = before[node.start], before[node.end]
         self._source = "".join(itertools.compress(self._source, kept))
@@ -140,7 +135,7 @@ class MarkupParts:
         """Return the translated document.
 
         Args:
-            with_spaces: whether the target language has spaces between sentences.
+            with_spaces: whether sentences with nothing between them get a space.
         """
         text = ""
         for part in self.parts:
@@ -195,7 +190,10 @@ def _sentence_spans(
     fixed = [(node.start, node.end) for node in fixed_nodes(run.nodes)]
     if ends != "none" and "\n" not in text:
         ends = "punctuation"
-    for part in split_text(text, language, ends):
+    between = itertools.pairwise([0, *run.stops, len(text)])
+    for part in itertools.chain(
+        *(split_text(text[first:last], language, ends) for first, last in between)
+    ):
         pieces = split_long(part.text, fits) if part.is_sentence else []
         stops = [start + stop for stop in itertools.accumulate(map(len, pieces))]
         first = start
@@ -268,7 +266,7 @@ def _near(nodes: Sequence[Node], start: int, end: int) -> Sequence[Node]:
 def _region(run: Run, start: int, end: int) -> tuple[int, int]:
     """Return where a sentence with its tags is in the document."""
     first, last = run.spans[start][0], run.spans[end - 1][1]
-    for node in _all_nodes(_inside(run, start, end)):
+    for node in all_nodes(_inside(run, start, end)):
         if not node.is_empty and start <= node.start < end:
             first = min(first, run.tags[node][0])
         if not node.is_empty and start < node.end <= end:
@@ -325,9 +323,3 @@ def _kept_characters(text: str, removed: Iterable[tuple[int, int]]) -> list[bool
             kept[index] = not (character == " " == previous)
             previous = character
     return kept
-
-
-def _all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
-    for node in nodes:
-        yield node
-        yield from _all_nodes(node.children)

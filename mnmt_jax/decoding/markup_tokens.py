@@ -45,7 +45,9 @@ BLOCKS = frozenset(
     "search section select summary table tbody td template textarea tfoot th thead title tr ul "
     "video".split()
 )
-"""Elements of HTML before and after which are different sentences."""
+"""Elements of HTML that end paragraphs."""
+_SPLITTING = BLOCKS | {"button", "input", "label"}
+_LINKS = frozenset(("a",))
 _INVISIBLE = frozenset((*_RAW_TEXT, "math", "rp", "rt", "svg", "template"))
 _UNTRANSLATED = _INVISIBLE | {"code", "pre"}
 
@@ -133,8 +135,16 @@ class MarkupReader:
         """Return whether text before and after a tag are different sentences."""
         if name in self.rules.splitting:
             return True
-        is_html_block = self.markup == "html" and name in BLOCKS
-        return is_html_block and name not in self.rules.non_splitting
+        return self._is_html(name, _SPLITTING)
+
+    def is_link(self, name: str) -> bool:
+        """Return whether two such elements without a space between them are different sentences."""
+        return self._is_html(name, _LINKS)
+
+    def _is_html(self, name: str, names: frozenset[str]) -> bool:
+        """Return whether a name is one of HTML that is not inline by the rules."""
+        is_one = self.markup == "html" and name in names
+        return is_one and name not in self.rules.non_splitting
 
     def is_untranslated(self, tag: Token) -> bool:
         """Return whether the content of an element stays as it is."""

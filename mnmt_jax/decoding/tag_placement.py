@@ -6,8 +6,9 @@ lost or leaves its parent; elements of one parent may change their order, as wor
 
 Attention is sharpened before: the weights of a source piece are divided by their sum, because all
 words attend to some pieces, and words at the same relative position are preferred. A word that is
-once in both texts is aligned to itself. Marks beside an element are inside if the source has marks
-there. The constants were chosen on validation text (docs/serving.md).
+once in both texts is aligned to itself, and an element inside of it stays at its letters. Marks
+beside an element are inside if the source has marks there. The constants were chosen on validation
+text (docs/serving.md).
 """
 
 from __future__ import annotations
@@ -19,15 +20,12 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import regex
 from jaxtyping import Bool, Float
 
 from mnmt_jax.decoding.alignment import Alignment, Weights, overlaps
+from mnmt_jax.decoding.word_units import aligned_units, find_copies, is_mark, split_units
 from mnmt_jax.vocabulary.piece_offsets import Span
 
-# A word, a letter of a script without spaces, or a mark.
-_SPACELESS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
-_UNIT = regex.compile(rf"[{_SPACELESS}]\p{{M}}*|[\w--[{_SPACELESS}]]+|[^\w\s]", regex.VERSION1)
 _THRESHOLD = 0.5  # share of a word's weight by which it belongs to an element
 _TAKEN = 1e6  # by which a word is avoided that another element has
 _FIXED = 1000.0  # score of a word that an element must have
@@ -70,30 +68,42 @@ class Node:
 
 def place_tags(
     source: str, translation: str, nodes: Sequence[Node], alignment: Alignment | None = None
-) -> str:
+) -> str | None:
     """Return a translated sentence with its tags, and with special characters as entities.
 
     Args:
         source: the sentence.
-        translation: its translation, which has the text of all fixed nodes.
+        translation: its translation.
         nodes: elements of the sentence, in order.
         alignment: of both; None aligns words by their relative position.
+
+    Returns:
+        The translation; None if the text of fixed nodes is not in it as often as in the sentence,
+        or outside of their parents.
     """
     if not nodes:
         return _escaped(translation)
-    fixed = _fixed_spans(source, translation, nodes)
-    units = _units(translation, list(fixed.values()))
+    fixed = list(fixed_nodes(nodes))
+    fixed_sources = [(node.start, node.end) for node in fixed]
+    copies = find_copies(source, translation, fixed_sources)
+    if copies is None:
+        return None
+    cuts = {place for node in all_nodes(nodes) for place in (node.start, node.end)}
+    units = aligned_units(source, translation, dict(zip(copies, fixed_sources, strict=True)), cuts)
     alignment = _sharpened(alignment) if alignment else relative_alignment(source, translation)
-    fixed_units = {node: units.index(span) for node, span in fixed.items()}
+    spans = list(units)
+    fixed_units = {node: spans.index(copy) for node, copy in zip(fixed, copies, strict=True)}
     weights = _Weights(source, translation, units, alignment, fixed_units)
     placed: dict[Node, Span] = {}
-    _place(nodes, (0, len(units)), weights, placed)
-    return _Writer(source, translation, units, placed).write(nodes)
+    _place(nodes, (0, len(spans)), weights, placed)
+    if any(placed[node] != (unit, unit + 1) for node, unit in fixed_units.items()):
+        return None
+    return _Writer(source, translation, spans, placed).write(nodes)
 
 
 def relative_alignment(source: str, translation: str) -> Alignment:
     """Align words by their relative position."""
-    spans = [_units(text, ()) for text in (source, translation)]
+    spans = [split_units(text) for text in (source, translation)]
     shares = [
         [(start / len(text), end / len(text)) for start, end in text_spans]
         for text, text_spans in zip((source, translation), spans, strict=True)
@@ -102,40 +112,16 @@ def relative_alignment(source: str, translation: str) -> Alignment:
     return Alignment(tuple(spans[0]), tuple(spans[1]), weights)
 
 
-def occurrences(text: str, part: str) -> list[Span]:
-    """Return where a part of a text is, as whole words."""
-    start = r"(?<!\w)" if regex.match(r"\w", part) else ""
-    end = r"(?!\w)" if regex.match(r"\w", part[-1:]) else ""
-    pattern = f"{start}{regex.escape(part)}{end}"
-    return [match.span() for match in regex.finditer(pattern, text)]
-
-
 def fixed_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
     """Yield the nodes whose text stays as it is, in order."""
+    return (node for node in all_nodes(nodes) if node.is_fixed and not node.is_empty)
+
+
+def all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Yield nodes and what they contain, in order."""
     for node in nodes:
-        if node.is_fixed and not node.is_empty:
-            yield node
-        yield from fixed_nodes(node.children)
-
-
-def _fixed_spans(source: str, translation: str, nodes: Sequence[Node]) -> dict[Node, Span]:
-    """Return where the text of fixed nodes is in the translation, in the order of the source."""
-    spans: dict[Node, Span] = {}
-    for node in fixed_nodes(nodes):
-        for start, end in occurrences(translation, source[node.start : node.end]):
-            if all(end <= first or last <= start for first, last in spans.values()):
-                spans[node] = start, end
-                break
-    return spans
-
-
-def _units(text: str, fixed: Sequence[Span]) -> list[Span]:
-    """Return the words and marks of a text; a fixed span is one of them."""
-    units, position = list(fixed), 0
-    for start, end in [*sorted(fixed), (len(text), len(text))]:
-        units += [match.span() for match in _UNIT.finditer(text, position, start)]
-        position = end
-    return sorted(units)
+        yield node
+        yield from all_nodes(node.children)
 
 
 class _Weights:
@@ -144,7 +130,7 @@ class _Weights:
     Args:
         source: the sentence.
         translation: its translation.
-        units: words and marks of the translation.
+        units: words and marks of the translation, with their places in the source if known.
         alignment: of both.
         fixed: the unit that is the translation of a fixed node, and of no other.
     """
@@ -153,21 +139,27 @@ class _Weights:
         self,
         source: str,
         translation: str,
-        units: Sequence[Span],
+        units: Mapping[Span, Span | None],
         alignment: Alignment,
         fixed: Mapping[Node, int],
     ) -> None:
         self._source, self._fixed = source, fixed
         characters = [(index, index + 1) for index in range(len(source))]
-        of_units = overlaps(units, alignment.target) @ alignment.weights
+        of_units = overlaps(list(units), alignment.target) @ alignment.weights
         by_character = overlaps(alignment.source, characters)
         sizes = by_character.sum(axis=1, keepdims=True)
         shares = by_character / np.maximum(sizes, 1)
         matrix = _rows_to_one(of_units @ shares)
-        self._is_mark = np.array([_is_mark(translation[start:end]) for start, end in units], bool)
-        for unit, (start, end) in _same_words(source, translation, units):
-            matrix[unit] = 0.0
-            matrix[unit, start:end] = 1 / (end - start)
+        self._is_mark = np.array([is_mark(translation[start:end]) for start, end in units], bool)
+        self._is_mark[list(fixed.values())] = False
+        self._source_marks = np.array([is_mark(character) for character in source], bool)
+        for node in fixed:
+            self._source_marks[node.start : node.end] = False
+        for unit, origin in enumerate(units.values()):
+            if origin is not None:
+                start, end = origin
+                matrix[unit] = 0.0
+                matrix[unit, start:end] = 1 / (end - start)
         self._sums = np.concatenate([np.zeros((len(units), 1)), np.cumsum(matrix, axis=1)], axis=1)
 
     @property
@@ -178,15 +170,20 @@ class _Weights:
     def element_scores(self, start: int, end: int, within: Span) -> Float[np.ndarray, " units"]:
         """Return the scores for an element, at whose ends marks do not count."""
         scores = self.scores(start, end, within)
-        if not _is_mark(self._source[start:end]):
+        if not self._source_marks[start:end].all():
             marks = self._is_mark[slice(*within)]
             scores[marks] = np.minimum(scores[marks], _MARK)
         return scores
 
     def with_marks(self, node: Node, span: Span, free: Bool[np.ndarray, " units"]) -> Span:
-        """Return a range with the marks beside it, so many that it has those of the element."""
-        text = "".join(self._source[node.start : node.end].split())
-        characters = [_is_mark(character) for character in text]
+        """Return a range with the marks beside it, so many that it has those of the element.
+
+        The range of a fixed node is its text, and stays as it is.
+        """
+        if node.is_fixed:
+            return span
+        text, marks = (one[node.start : node.end] for one in (self._source, self._source_marks))
+        characters = [marks[place] for place in range(len(text)) if not text[place].isspace()]
         first, last = span
         inside = list(self._is_mark[first:last])
         before, after = (
@@ -194,10 +191,10 @@ class _Weights:
             - len(list(itertools.takewhile(bool, side)))
             for wanted, side in ((characters, inside), (characters[::-1], inside[::-1]))
         )
-        marks = self._is_mark & free
-        while before > 0 and first > 0 and marks[first - 1]:
+        available = self._is_mark & free
+        while before > 0 and first > 0 and available[first - 1]:
             first, before = first - 1, before - 1
-        while after > 0 and last < len(marks) and marks[last]:
+        while after > 0 and last < len(available) and available[last]:
             last, after = last + 1, after - 1
         return first, last
 
@@ -225,22 +222,6 @@ def _sharpened(alignment: Alignment) -> Alignment:
     )
     nearness = np.exp(-_DISTANCE * np.abs(np.subtract.outer(target, source)))
     return dataclasses.replace(alignment, weights=_rows_to_one(_rows_to_one(weights) * nearness))
-
-
-def _is_mark(text: str) -> bool:
-    """Return whether a text has neither letters nor digits."""
-    return not any(character.isalnum() for character in text)
-
-
-def _same_words(source: str, translation: str, units: Sequence[Span]) -> Iterator[tuple[int, Span]]:
-    """Yield units that are in the source, once in both texts, with their place in it."""
-    words: dict[str, list[Span]] = {}
-    for start, end in _units(source, ()):
-        words.setdefault(source[start:end].casefold(), []).append((start, end))
-    names = [translation[start:end].casefold() for start, end in units]
-    for unit, name in enumerate(names):
-        if len(words.get(name, ())) == names.count(name) == 1 and not _is_mark(name):
-            yield unit, words[name][0]
 
 
 def _rows_to_one(weights: Weights) -> Weights:

@@ -359,13 +359,13 @@ class _TextPlan:
 
     def _joined(self, translations: Sequence[str]) -> str:
         """Return the text with these translations of its sentences."""
-        remaining, text, needs_space = iter(translations), "", False
+        remaining, text, follows = iter(translations), "", False
         for part in self._parts:
             is_sentence = isinstance(part, _Sentence)
-            if is_sentence and needs_space:
+            if is_sentence and follows and _adds_spaces(self._text):
                 text += " "
             text += part.restored(next(remaining)) if isinstance(part, _Sentence) else part.text
-            needs_space = is_sentence and not is_spaceless(self._text.target)
+            follows = is_sentence
         return text
 
 
@@ -382,7 +382,7 @@ class _DocumentPlan:
         reader = MarkupReader(text.markup, text.tag_rules)
         self._markup = text.markup
         self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make, fit)
-        self._with_spaces = not is_spaceless(text.target)
+        self._with_spaces = _adds_spaces(text)
         self.sentences = self._parts.sentences
 
     def result(self) -> TextTranslation:
@@ -390,6 +390,14 @@ class _DocumentPlan:
         text = self._parts.joined(with_spaces=self._with_spaces)
         sentences = tuple(sentence.result() for sentence in self.sentences)
         return TextTranslation(text, sentences, self._markup)
+
+
+def _adds_spaces(text: TextToTranslate) -> bool:
+    """Return whether sentences have spaces between them in the target language alone.
+
+    In a language with spaces, sentences without one between them are parts of a name or of marks.
+    """
+    return is_spaceless(text.source) and not is_spaceless(text.target)
 
 
 def _is_capitals(sentence: str) -> bool:

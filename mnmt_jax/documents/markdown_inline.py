@@ -193,6 +193,16 @@ def _join(events: list[Event], first: int, last: int, content: str) -> None:
         events[last] = dataclasses.replace(closing, kind="close")
 
 
+def ends_sentence(event: Event, literal: str) -> bool:
+    """Return whether an event is a tag of HTML that ends a sentence.
+
+    Args:
+        event: the event.
+        literal: its characters.
+    """
+    return event.name == "html_inline" and _HTML.is_block(next(_HTML.tokens(literal)).name)
+
+
 def shown_text(event: Event, literal: str) -> str:
     """Return the text of an atom that is read with its sentence and stays as it is.
 

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.decoding.line_breaks import nearest_space
-from mnmt_jax.documents.markdown_inline import Event, find_events, make_parser, shown_text
+from mnmt_jax.documents.markdown_inline import (
+    Event,
+    ends_sentence,
+    find_events,
+    make_parser,
+    shown_text,
+)
 from mnmt_jax.documents.passages import (
     Atom,
     Block,
@@ -283,7 +289,8 @@ class _MarkdownParagraph(Paragraph):
             elif event.kind == "close":
                 inner, outer = join_text(levels.pop()), opened.pop()
                 marks = self._literal(outer), self._closing(outer, event)
-                levels[-1].append(Span((*marks, event.name), inner))
+                is_link, is_apart = event.name == "link", ends_sentence(outer, marks[0])
+                levels[-1].append(Span((*marks, event.name), inner, is_apart, is_link))
             else:
                 levels[-1].append(self._leaf(event))
         return join_text(levels[0])
@@ -297,8 +304,7 @@ class _MarkdownParagraph(Paragraph):
         if event.kind == "soft_break":
             self._breaks.append(literal)
             return _SOFT_BREAK
-        is_line_end = literal.lower().startswith("<br")
-        is_break = event.kind == "hard_break" or is_line_end
+        is_break = event.kind == "hard_break" or ends_sentence(event, literal)
         shown = shown_text(event, literal)
         return Atom(literal, is_break, is_word=bool(shown), text=shown)
 
@@ -426,7 +432,7 @@ def _without_breaks(items: Sequence[Item]) -> list[Item]:
     return [
         item.replace(_SOFT_BREAK, " ")
         if isinstance(item, str)
-        else Span(item.payload, _without_breaks(item.items))
+        else dataclasses.replace(item, items=_without_breaks(item.items))
         if isinstance(item, Span)
         else item
         for item in items

@@ -23,6 +23,7 @@ _PARTS = {"content.xml": "document-content", "styles.xml": "document-styles"}
 _MANIFEST = "META-INF/manifest.xml"
 _OPTIONAL = ("styles.xml",)
 _SPANS = frozenset(f"{{{_TEXT}}}{name}" for name in ("span", "a", "meta"))
+_LINK = f"{{{_TEXT}}}a"
 _BREAKS = frozenset(f"{{{_TEXT}}}{name}" for name in ("tab", "line-break"))
 _SPACE = f"{{{_TEXT}}}s"
 _COUNT = f"{{{_TEXT}}}c"
@@ -65,7 +66,7 @@ def _paragraphs(root: Any) -> Iterator[MixedParagraph]:
             return ""
         if child.tag in _SPANS:
             has_effect = child.get(f"{{{_TEXT}}}style-name") not in plain
-            return Span(child if has_effect else None, ())
+            return Span(child if has_effect else None, (), is_link=child.tag == _LINK)
         return Atom(child, is_break=child.tag in _BREAKS)
 
     for element in root.iter(f"{{{_TEXT}}}p", f"{{{_TEXT}}}h"):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from typing import Any, Protocol
 
+from mnmt_jax.decoding.word_units import joins_words
 from mnmt_jax.documents.segments import Segment
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
@@ -45,11 +46,19 @@ class Atom:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Span:
-    """An inline element with content; one that stands apart is a passage by itself."""
+    """An inline element with content.
+
+    Attributes:
+        payload: of the format.
+        items: its content.
+        is_apart: whether it is a passage by itself.
+        is_link: whether it is a link; a passage ends between two without a space between them.
+    """
 
     payload: Any
     items: Sequence[Item]
     is_apart: bool = False
+    is_link: bool = False
 
 
 Item = str | Atom | Span
@@ -170,8 +179,11 @@ class Paragraph(abc.ABC):
         """Return items with passages in place of what is translated together."""
         tree: list[Any] = []
         run: list[Item] = []
-        for item in items:
+        for number, item in enumerate(items):
             if not _ends_passage(item):
+                if _joins_link(items, number):
+                    tree += self._passage(run)
+                    run = []
                 run.append(item)
                 continue
             tree += self._passage(run)
@@ -267,10 +279,25 @@ def legal(text: str) -> str:
 
 
 def _ends_passage(item: Item) -> bool:
-    """Return whether an item is a break, or a span that has one or stands apart."""
+    """Return whether an item is a break, or a span that stands apart or in which a passage ends."""
     if isinstance(item, Span):
-        return item.is_apart or any(map(_ends_passage, item.items))
+        inner = item.items
+        joins = (_joins_link(inner, number) for number in range(len(inner)))
+        return item.is_apart or any(map(_ends_passage, inner)) or any(joins)
     return isinstance(item, Atom) and item.is_break
+
+
+def _joins_link(items: Sequence[Item], number: int) -> bool:
+    """Return whether an item is a link whose text makes one word with that of a link before."""
+    item = items[number]
+    if not isinstance(item, Span) or not item.is_link:
+        return False
+    before = (items[index] for index in range(number - 1, -1, -1))
+    words = (one for one in before if not isinstance(one, Atom) or one.is_word)
+    previous = next(words, None)
+    if not isinstance(previous, Span) or not previous.is_link:
+        return False
+    return joins_words(plain_text([previous]), plain_text([item]))
 
 
 def _resolve(tree: Sequence[Any], texts: Iterator[str]) -> Iterator[Item]:

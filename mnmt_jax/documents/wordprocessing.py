@@ -167,7 +167,8 @@ class _WordParagraph(Paragraph):
         if container is None:
             return Atom(element)
         base, items = _with_base(_with_fields(list(self._read(container))))
-        return Span(_Wrapper(element, container, base), items)
+        is_link = self._name(element) == "hyperlink"
+        return Span(_Wrapper(element, container, base), items, is_link=is_link)
 
     def _format(self, run: Any) -> _Format:
         """Return the format of a run without the language of its spelling."""
@@ -268,7 +269,7 @@ def _field(items: Sequence[Item]) -> Item:
         return Atom(list(items))
     start = kinds.index("separate") + 1
     base, result = _with_base(items[start:-1])
-    return Span(_Field(items[:start], items[-1:], base), result)
+    return Span(_Field(items[:start], items[-1:], base), result, is_link=True)
 
 
 def _field_character(item: Item) -> str:

@@ -14,13 +14,14 @@ from mnmt_jax.files.storage_errors import one_line
 
 _BLOCK = 1 << 15  # bytes parsed at a time
 _WIDE = ("UTF-16", "UTF-32", "UCS")
+_SPACES = (b" ", b"\t", b"\r", b"\n")
 _PROLOG = re.compile(  # declaration, comments, instructions, and a DTD without entities
     rb"(?:\xef\xbb\xbf)?(?:\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>)*", re.DOTALL
 )
 
 
 class XmlFile:
-    """An XML file; what is before its root element is written as it was.
+    """An XML file; what is before and after its root element is written as it was.
 
     Args:
         data: the file.
@@ -38,6 +39,7 @@ class XmlFile:
         self.root = _parse(data, name, root)
         prolog = _PROLOG.match(data)
         self._prolog = prolog[0] if prolog else b""
+        self._epilog = _epilog(data, self.root)
         self._line_end = b"\r\n" if b"\r\n" in data else b"\n"
 
     def to_bytes(self) -> bytes:
@@ -49,7 +51,7 @@ class XmlFile:
         if encoding.upper().startswith(_WIDE):  # the prolog is in this encoding too
             return etree.tostring(tree, encoding=encoding, xml_declaration=True)
         text = etree.tostring(self.root, encoding=encoding, xml_declaration=False, with_tail=False)
-        return self._prolog + text.replace(b"\n", self._line_end)
+        return self._prolog + text.replace(b"\n", self._line_end) + self._epilog
 
 
 def _parse(data: bytes, name: str, root: str) -> Any:
@@ -71,6 +73,28 @@ def _parse(data: bytes, name: str, root: str) -> Any:
         line = f"{name}:{error.lineno}" if error.lineno else name
         reason = one_line(ValueError((error.msg or "is no XML").partition("\n")[0]))
         raise UserError(f"{line}: {reason}; repair the file, or export it again") from None
+
+
+def _epilog(data: bytes, root: Any) -> bytes:
+    """Return what follows the root element: spaces, comments and instructions."""
+    from lxml import etree
+
+    start = _end_without_spaces(data, len(data))
+    for node in reversed(list(root.itersiblings())):
+        opening = b"<!--"
+        if node.tag is not etree.Comment:  # an instruction; its name up to what is not ASCII
+            opening = b"<?" + node.target.encode("ascii", "replace").partition(b"?")[0]
+        start = data.rfind(opening, 0, start)
+        if start < 0:  # the encoding is not one of ASCII
+            return b""
+        start = _end_without_spaces(data, start)
+    return data[start:]
+
+
+def _end_without_spaces(data: bytes, end: int) -> int:
+    while data[end - 1 : end] in _SPACES:
+        end -= 1
+    return end
 
 
 class MixedParagraph(Paragraph):

@@ -269,3 +269,17 @@ def test_too_long_pages_are_refused():
 def test_a_thematic_break_begins_no_front_matter(page, texts):
     after, segments = translated(page, "a.md", identity)
     assert [segment.text for segment in segments] == texts and after.decode() == page
+
+
+@pytest.mark.parametrize(
+    ("page", "texts"),
+    [
+        ("[Home](a)[About](b)", ["Home", "About"]),
+        ("**[Home](a)[About](b)**", ["Home", "About"]),
+        ("a <button>Save</button><button>Stop</button>", ["a", "Save", "Stop"]),
+        ("Name <input> City<input>", ["Name", "City"]),
+    ],
+)
+def test_links_and_form_controls_beside_each_other_are_different_texts(page, texts):
+    after, segments = translated(page, "a.md", identity)
+    assert [segment.text.strip() for segment in segments] == texts and after.decode() == page

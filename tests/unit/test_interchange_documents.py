@@ -107,6 +107,19 @@ def test_line_ends_of_xml_are_kept():
     assert b"\r\n" in after and after.count(b"\n") == after.count(b"\r\n")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1", "utf-16"])
+@pytest.mark.parametrize(
+    "end", ["", "\n", " \r\n<!-- </tmx> é --> <?p <?q x > ?>\n\n<!----><!-- <?r --> ", "<?pé?>"]
+)
+def test_what_follows_the_root_of_xml_is_kept(end, encoding):
+    page = TMX.replace("UTF-8", encoding).replace("</seg>", "<!-- x --></seg>") + end
+    after, _ = translated(page.encode(encoding), "a.tmx", identity)
+    ends = [one.rpartition("</body></tmx>")[2] for one in (page, after.decode(encoding))]
+    if encoding == "utf-16":  # it is written anew
+        ends = ["".join(one.split()) for one in ends]
+    assert ends[0] == ends[1]
+
+
 def test_targets_of_xliff_2(tmp_path):
     after, segments = translated(XLIFF2, "a.xlf")
     assert [one.text for one in segments] == ['Press <g id="1">Enter</g><x id="2"/>.']

@@ -240,6 +240,26 @@ def test_xml_tags_are_inline_unless_they_split():
     assert text == "<Doc><r1>HELLO</r1> <r2>WORLD</r2><T>NEXT ONE</T></Doc>"
 
 
+@pytest.mark.parametrize(
+    ("document", "lines"),
+    [
+        ("<button>Save</button>\n<button>Cancel</button>", ["Save", "Cancel"]),
+        ("<label>Name</label><input><label>City <input></label>", ["Name", "City"]),
+        ("<a href='/'>Home</a><!-- x --><a href='/a'>About</a> us", ["Home", "About us"]),
+        ("<b><a>One. Two</a><a>Three</a></b> four", ["One.", "Two", "Three four"]),
+        ("See <a>one</a> <a>two</a><a>2</a>", ["See one two2"]),
+        ("<a>one</a>, <a>two</a><sup><a>b</a></sup>", ["one, twob"]),
+        ("<a>漢</a><a>字</a> <b>W</b><i>ord</i>", ["漢字 Word"]),
+    ],
+)
+def test_form_controls_and_links_without_a_space_between_them_end_sentences(document, lines):
+    text, (translated,) = translate(document)
+    assert translated == lines
+    assert text == re.sub(r"(?:\A|>)[^<]+", lambda match: match[0].upper(), document)
+    rules = TagRules(non_splitting=frozenset(("a", "button", "input", "label")))
+    assert len(translate(document, tag_rules=rules)[1][0]) <= 2
+
+
 def test_html_blocks_are_inline_if_they_do_not_split():
     rules = TagRules(non_splitting=frozenset({"div"}))
     assert translate("one <div>two</div>", tag_rules=rules)[1] == [["one two"]]

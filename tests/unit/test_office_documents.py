@@ -53,6 +53,22 @@ def test_the_most_frequent_format_is_text_and_others_are_spans():
     assert moved == run("Weiter mit ") + run("Enter", "<w:b/>")
 
 
+def test_links_without_a_space_between_them_are_different_texts():
+    def link(text: str) -> str:
+        return f"<w:hyperlink>{run(text)}</w:hyperlink>"
+
+    after, texts = word(link("Home") + "<w:bookmarkStart/>" + link("About") + run(" us"))
+    assert texts == ["Home", '<g id="1">About</g> us']
+    assert after == link("HOME") + "<w:bookmarkStart/>" + link("ABOUT") + run(" US")
+    assert word(f"<w:ins>{link('One')}{link('Two')}</w:ins>{run(' x')}")[1] == ["One", "Two", " x"]
+    assert len(word(link("One") + run(" ") + link("Two") + link("2"))[1]) == 1
+    assert len(word(field("HYPERLINK x", run("One")) + field("HYPERLINK y", run("Two")))[1]) == 2
+    body = "<text:p><text:a>Home</text:a><text:a>About</text:a></text:p>"
+    after, segments = translated(make_odt(body), "a.odt")
+    assert [segment.text for segment in segments] == ["Home", "About"]
+    assert paragraphs(after, "content.xml") == ["<text:a>HOME</text:a><text:a>ABOUT</text:a>"]
+
+
 def test_runs_that_word_split_are_one():
     """By spelling marks, languages and editing sessions."""
     content = (

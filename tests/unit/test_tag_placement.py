@@ -11,7 +11,7 @@ import pytest
 from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.tag_placement import Node, place_tags
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
-from tests.unit.made_markup import reverse_words, translate, word_alignment
+from tests.unit.made_markup import reverse_words, same, translate, word_alignment
 
 
 def test_tags_follow_their_words():
@@ -46,6 +46,37 @@ def test_marks_beside_an_element_are_inside_if_the_source_has_them_there(source,
         return Translation((Hypothesis(translation, 0.0, ()),), alignment=alignment)
 
     assert translate(source, function, sentence_ends="none")[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("H<sub>2</sub>O is unbe<b>liev</b>able", "H<sub>2</sub>O IST UNBE<b>LIEV</b>ABLE"),
+        ("<b>W</b>ord is <i>W</i>ord", "<b>W</b>ORD IST <i>W</i>ORD"),
+        ("un<wbr>clear is A<b>b", "UN<wbr>CLEAR IST A<b>B"),
+        ("Stra<b>ß</b>e is", "<b>STRASSE</b> IST"),  # it has other letters
+        ("<b>i</b>s", "<b>IST</b>"),
+    ],
+)
+def test_an_element_inside_of_a_word_stays_at_its_letters(source, expected):
+    def function(text):
+        return Translation((Hypothesis(text.replace("is", "ist").upper(), 0.0, ()),))
+
+    assert translate(source, function)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("translation", "steps"),
+    [("x with z and y", 2), ("with x and y z", 1), ("x and z with y", 2)],
+)
+def test_untranslated_elements_that_a_translation_takes_apart_are_left_out(translation, steps):
+    """No text is lost, doubled or put into another element."""
+    document = "<a><code>x</code> and <code>y</code></a> with <code>z</code>"
+    words = {"x and y with z": translation, "and with": "and with"}
+    text, lines = translate(document, lambda line: same(words[line]))
+    assert len(lines) == steps
+    assert sorted(re.sub("<.*?>", " ", text).split()) == ["and", "with", "x", "y", "z"]
+    assert re.search("<a>.*<code>x</code>.*<code>y</code>.*</a>", text)
 
 
 def test_a_word_that_is_in_both_texts_is_aligned_to_itself():
