@@ -110,8 +110,10 @@ class MarkedSentence:
         kept = _kept_characters(self._source, spans)
         before = list(itertools.accumulate(kept, initial=0))
         for node in all_nodes(self._nodes):
-            node.has_space |= node.is_fixed and self._source[node.end : node.end + 1] == " "
-            node.start, node.end = before[node.start], before[node.end]
+            start, end = before[node.start], before[node.end]
+            if start == end and not node.is_empty:
+                node.has_space |= self._source[node.end : node.end + 1] == " "
+            node.start, node.end = start, end
         self._source = "".join(itertools.compress(self._source, kept))
         self._plain = self._make(self._source, True)
 

@@ -72,6 +72,12 @@ def test_documents_are_not_changed(name, text, function):
     assert translated(text, name, by_sentences(function), overwrite=True)[0].decode() == text
 
 
+def test_untranslated_elements_that_a_translation_lacks_are_put_back_with_their_spaces():
+    text = '<p>Kept <b><x translate="no">%1</x></b> as <x translate="no">%2</x> now.</p>'
+    lossy = by_sentences(lambda line: same(line.replace("%1", "").replace("%2", "")))
+    assert translated(text, "a.html", lossy)[0].decode() == text
+
+
 def test_elements_inside_of_words_stay_there_in_office_documents():
     after, _ = translated(make_docx(f"<w:p>{WORD}</w:p>"), "a.docx", by_sentences(same))
     assert paragraphs(after, "word/document.xml") == [WORD]
