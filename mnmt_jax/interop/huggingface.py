@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from mnmt_jax.interop.safetensors import (
 )
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, tag_tokens
 from mnmt_jax.interop.token_table import (
+    has_ids_of_pieces,
     is_unnamed,
     read_hugging_face_table,
     rows_of_vocabulary,
@@ -190,14 +191,20 @@ def export_huggingface(
     _write_tokenizer(directory, kind, vocabulary, (tokens, tags))
 
 
-def tokenizer_class(vocabulary: Vocabulary) -> str | None:
+def tokenizer_class(vocabulary: Vocabulary, tokens: Sequence[str]) -> str | None:
     """Return the class of `transformers` that reads the exported tokenizer files, if there is one.
 
-    These classes have built-in language lists, so only two lists are supported.
+    These classes have built-in language lists, so only two lists are supported. NLLB's computes ids
+    from the SentencePiece model and merges its pieces, so the model must be of NLLB's kind.
+
+    Args:
+        vocabulary: vocabulary of the run.
+        tokens: from `tokens_for_export`.
     """
-    if vocabulary.languages == NLLB_LANGUAGES:
-        return "NllbTokenizer"
-    return "M2M100Tokenizer" if vocabulary.languages == M2M100_LANGUAGES else None
+    if vocabulary.languages == M2M100_LANGUAGES:
+        return "M2M100Tokenizer"
+    has_rule = vocabulary.languages == NLLB_LANGUAGES and has_ids_of_pieces(vocabulary, tokens)
+    return "NllbTokenizer" if has_rule else None
 
 
 def _vocabulary_size(fields: TypedFields, dialect: Dialect, tensors: Tensors) -> int:
@@ -354,7 +361,7 @@ def _write_tokenizer(
         "pad_token": "<pad>",
     }
     _write(directory / "special_tokens_map.json", specials | {"additional_special_tokens": tags})
-    name = tokenizer_class(vocabulary)
+    name = tokenizer_class(vocabulary, tokens)
     if name is not None:
         settings = {"num_madeup_words": len(tokens) - len(listed) - len(added)}
         _write(directory / "tokenizer_config.json", specials | settings | {"tokenizer_class": name})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
 
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.json_objects import read_json
@@ -20,6 +21,7 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 # fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
 SPECIALS = (1, 2, 3, 0)
 _NAMES = ("<s>", "<pad>", "</s>", "<unk>")
+_MODEL_SPECIALS = 3  # SentencePiece's <unk>, <s> and </s>
 _LANGUAGES = "*languages*.txt"
 # Tokens that no text yields; fairseq pads its dictionaries with the first kind.
 _UNNAMED = re.compile(r"madeupword\d+")
@@ -130,6 +132,23 @@ def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndar
     """
     tokens = [*(_NAMES[1:]), *vocabulary.named_pieces, *tags]
     return [tokens[i] for i in np.argsort(rows)]
+
+
+def has_ids_of_pieces(vocabulary: Vocabulary, tokens: Sequence[str]) -> bool:
+    """Return whether ids follow from the SentencePiece model, and that is BPE, as NLLB's.
+
+    Scores of BPE pieces are whole numbers that fall from piece to piece; others are logarithms.
+
+    Args:
+        vocabulary: our vocabulary.
+        tokens: from `tokens_for_export`.
+    """
+    expected = _tokens_of_pieces(vocabulary)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
+    ids = range(_MODEL_SPECIALS, len(vocabulary.model_pieces))
+    scores = [processor.get_score(i) for i in ids]
+    is_bpe = scores == sorted({round(score) for score in scores}, reverse=True)
+    return is_bpe and tuple(tokens[: len(expected)]) == expected
 
 
 def is_unnamed(token: str) -> bool:
@@ -298,10 +317,13 @@ def _fast_tokens(tokenizer: TypedFields) -> dict[str, int]:
 
 def _ids_of_pieces(model: Path) -> dict[str, int]:
     """Return the default ids: fairseq's specials, then the pieces of the model."""
-    pieces = Vocabulary.from_sentencepiece(model, ()).model_pieces
-    return {name: i for i, name in enumerate(_NAMES)} | {
-        piece: i + 1 for i, piece in enumerate(pieces) if i >= 3
-    }
+    tokens = _tokens_of_pieces(Vocabulary.from_sentencepiece(model, ()))
+    return {token: i for i, token in enumerate(tokens)}
+
+
+def _tokens_of_pieces(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the tokens by default id, of a model whose first ids are unk, <s> and </s>."""
+    return (*_NAMES, *vocabulary.model_pieces[_MODEL_SPECIALS:])
 
 
 def _content(file_name: Path | str, token: Any) -> str:

@@ -257,7 +257,7 @@ def test_nllb_vocabulary(tmp_path, form):
 
 def test_nllb_and_its_search_round_trip(tmp_path):
     """With <mask> after the tags, which no other file names."""
-    made_foreign.nllb_directory(tmp_path / "nllb")
+    made_foreign.nllb_directory(tmp_path / "nllb", "bpe")
     foreign = open_huggingface(tmp_path / "nllb")
     vocabulary, rows = foreign.tokens.vocabulary()
     config = dataclasses.replace(
