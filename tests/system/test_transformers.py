@@ -15,6 +15,7 @@ import safetensors.numpy
 import torch
 import transformers
 
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.interop.safetensors import read_safetensors
@@ -103,6 +104,33 @@ def test_transformers_reads_the_vocabulary(run, exported):
         assert text.strip() == vocabulary.decode(i for i in ids if i != vocabulary.unk_id)
         compared += 1
     assert compared == 20
+
+
+def test_translations_have_the_same_limit(tmp_path):
+    """`max_length` of transformers also counts the first decoder input, the tag and eos."""
+    made_foreign.m2m100_directory(tmp_path / "given")
+    search = {"max_length": 10, "num_beams": 1}
+    made_foreign.write_json(tmp_path / "given" / "generation_config.json", search)
+    import_checkpoint("huggingface", tmp_path / "given", tmp_path / "run")
+    export_checkpoint("huggingface", tmp_path / "run", tmp_path / "hf")
+    vocabulary = Vocabulary.load(tmp_path / "run" / "vocabulary")
+    rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    translator = Translator.load(tmp_path / "run", bindings=["Decode.buckets=(64,)"])
+    assert translator.config.decode.max_length == 7
+    lines = sentences("de", 4)
+    ours = translator.translate_nbest(lines, source="de", target="en")
+    model = transformers.M2M100ForConditionalGeneration.from_pretrained(tmp_path / "hf")
+    assert model.generation_config.max_length == 10
+    for line, translation in zip(lines, ours, strict=True):
+        ids = [vocabulary.tag_id("de"), *vocabulary.encode(line), vocabulary.eos_id]
+        (output,) = model.generate(
+            torch.tensor([rows[ids].tolist()]),
+            forced_bos_token_id=int(rows[vocabulary.tag_id("en")]),
+            forced_eos_token_id=2,
+            suppress_tokens=[1, 3],
+        ).tolist()
+        assert translation.limited and len(output) == 10
+        assert output[2:] == rows[list(translation.hypotheses[0].tokens)].tolist()
 
 
 @pytest.mark.parametrize(

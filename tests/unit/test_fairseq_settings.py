@@ -252,6 +252,14 @@ def test_tags_of_a_dictionary_are_not_appended_again(tmp_path, listed):
             read_fairseq_table(tmp_path, None, needs_list=True)
 
 
+def test_dropped_settings_of_a_training_are_named(tmp_path, monkeypatch):
+    changes = {"activation_dropout": 0.2, "relu_dropout": 0.0, "encoder_layerdrop": 0.05}
+    for kind in ("encoder_decoder", "transformer_lm_gpt"):
+        foreign = open_with(tmp_path / kind, kind, monkeypatch, **changes)
+        assert foreign.dropped == ("activation_dropout=0.2", "encoder_layerdrop=0.05")
+    assert open_with(tmp_path / "plain", "mitre", monkeypatch).dropped == ()
+
+
 def test_words_of_a_dictionary_are_overwritten_as_in_fairseq(tmp_path):
     """A flagged line may repeat a word, whose row is then the later one; `<s>` and others stay."""
     made_foreign.fairseq_checkpoint(tmp_path, "encoder_decoder")
