@@ -15,11 +15,12 @@ import argparse
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from mnmt_jax.commands.common_flags import CommandParser, positive_int
+from mnmt_jax.commands.common_flags import CommandParser, positive_int, split_list
+from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.errors import UserError, pluralize
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 from mnmt_jax.vocabulary.language_detectors import make_lid176
@@ -37,17 +38,44 @@ def main() -> None:
     parser.add_argument("--lines", type=positive_int, default=400, metavar="N")
     parser.add_argument("--words", default="3,6,12,0", help="lengths; 0 is whole sentences")
     flags = parser.parse_args()
-    languages = flags.languages.split(",")
-    texts = {
-        code: Path(flags.files.format(code)).read_text(encoding="utf-8").split("\n")[:-1]
-        for code in languages
-    }
-    drawn = random.Random(0).sample(range(len(texts[languages[0]])), flags.lines)
+    texts = _parallel_lines(flags.files, flags.languages)
+    count, lengths = len(next(iter(texts.values()))), split_list(flags.words)
+    if flags.lines > count:
+        raise UserError(f"--lines={flags.lines}: the files have {count}; choose {count} at most")
+    if not lengths or not all(map(str.isdecimal, lengths)):
+        raise UserError(f"--words={flags.words}: needs whole numbers, e.g. 3,6,0")
+    drawn = random.Random(0).sample(range(count), flags.lines)
     print(f"| words | {' | '.join(_COLUMNS)} | third language | source |")
-    for words in map(int, flags.words.split(",")):
-        cut = {code: [_cut(texts[code][line], words, code) for line in drawn] for code in languages}
-        rates = _rates(cut, TranslationChecker(make_lid176(), languages))
+    for words in map(int, lengths):
+        cut = {
+            code: [_cut(lines[line], words, code) for line in drawn]
+            for code, lines in texts.items()
+        }
+        rates = _rates(cut, TranslationChecker(make_lid176(), [*texts]))
         print(f"| {words or 'all'} | {' | '.join(f'{rate:.2f}' for rate in rates)} |")
+
+
+def _parallel_lines(pattern: str, codes: str) -> dict[str, list[str]]:
+    """Return the lines of each language.
+
+    Raises:
+        UserError: if there are fewer than three languages, or the files are not line-parallel.
+    """
+    languages = list(dict.fromkeys(split_list(codes)))
+    if len(languages) < 3:
+        raise UserError(f"--languages={codes}: needs three languages or more, e.g. en,de,fr")
+    if "{}" not in pattern:
+        raise UserError(f"{pattern}: needs {{}} for the language, e.g. FOLDER/{{}}.txt")
+    paths = {code: pattern.replace("{}", code) for code in languages}
+    texts = {code: [*read_lines(path, has_on_bad_line=False)] for code, path in paths.items()}
+    count = len(texts[languages[0]])
+    for code, lines in texts.items():
+        if len(lines) != count or not count:
+            raise UserError(
+                f"{paths[code]}: has {pluralize(len(lines), 'line')}, {paths[languages[0]]} "
+                f"{count}; the files need the same sentences, one a line"
+            )
+    return texts
 
 
 def _cut(text: str, words: int, language: str) -> str:

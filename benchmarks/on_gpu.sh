@@ -18,6 +18,12 @@ rehearse=${REHEARSE:-}
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 # XLA tries dozens of Triton programs for each matrix product, which takes minutes; cuBLAS has them.
 export XLA_FLAGS=${XLA_FLAGS:---xla_gpu_enable_triton_gemm=false}
+for part in "${parts[@]}"; do
+    case $part in
+        kernels | training_466m | quickstart | decoding | training_913m | blocks | multi30k) ;;
+        *) echo "error: $part: no such part; see the head of benchmarks/on_gpu.sh" >&2; exit 2 ;;
+    esac
+done
 mkdir -p "$out"
 
 kernels() {
@@ -96,10 +102,6 @@ quickstart() {
 status=0
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null
 for part in "${parts[@]}"; do
-    case $part in
-        kernels | training_466m | quickstart | decoding | training_913m | blocks | multi30k) ;;
-        *) echo "error: $part: no such part; see the head of benchmarks/on_gpu.sh" >&2; exit 2 ;;
-    esac
     started=$SECONDS
     if "$part" > "$out/$part.md" 2> "$out/$part.log"; then result=done; else result=failed status=1; fi
     echo "== $part: $result, $((SECONDS - started)) s"

@@ -22,12 +22,15 @@ from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_gin_flags,
     add_step,
+    list_of,
     parse_command_line,
+    positive_int,
 )
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
 from mnmt_jax.decoding.guards import TranslationChecker, TranslationChecks
 from mnmt_jax.decoding.translate_lines import Translation
 from mnmt_jax.decoding.translator import Translator
+from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, Direction
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.off_target import NearestRendering
@@ -67,26 +70,33 @@ def main() -> None:
     )
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--task", required=True, metavar="NAME")
-    parser.add_argument("--limit", type=int, default=100, metavar="N", help="per direction")
+    parser.add_argument(
+        "--limit", type=positive_int, default=100, metavar="N", help="per direction"
+    )
     parser.add_argument("--searches", default=",".join(SEARCHES), metavar="NAMES")
     add_step(parser)
     add_user_file_flags(parser)
     add_gin_flags(parser)
     flags, gin_files, bindings = parse_command_line(parser)
+    names = list_of("--searches", flags.searches)
+    if unknown := [name for name in names if name not in SEARCHES]:
+        raise UserError(f"--searches: {unknown[0]!r} must be one of {', '.join(SEARCHES)}")
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     lines, nearest = _test_lines(flags, translator.languages)
     checker = TranslationChecker(make_lid176(), translator.languages)
     print(f"{len(lines)} sentences")
     print("| search | BLEU | chrF++ | off-target | fail | contrast | pivot | seconds |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for name in flags.searches.split(","):
+    agreement = ""
+    for name in names:
         translations, seconds = _translate(translator, lines, SEARCHES[name])
         checks = [_check(checker, *pair) for pair in zip(lines, translations, strict=True)]
         columns = _columns(lines, translations, checks, nearest)
         print(f"| {name} | {' | '.join(columns)} | {seconds:.1f} |", flush=True)
         if name == "plain":
             agreement = _agreement(lines, translations, checks, nearest)
-    print(agreement)
+    if agreement:
+        print(agreement)
 
 
 def _test_lines(
@@ -97,15 +107,35 @@ def _test_lines(
     benchmark = Benchmark(flags.task, corpus, limit=flags.limit, candidates=languages)
     nearest = benchmark.nearest
     if nearest is None:
-        texts = {pair[0]: benchmark.texts(pair).sources for pair in benchmark.directions}
-        items = zip(*texts.values(), strict=True)  # files without gaps: line by line
-        nearest = NearestRendering([dict(zip(texts, item, strict=True)) for item in items])
+        nearest = NearestRendering(_renderings(benchmark))
     lines = []
     for direction in benchmark.directions:
         if "en" not in direction:
             pairs = zip(*dataclasses.astuple(benchmark.texts(direction))[:2], strict=True)
             lines += [TestLine(direction, item, *pair) for item, pair in enumerate(pairs)]
+    if not lines:
+        raise UserError(f"--task={flags.task}: no direction without English; name more languages")
     return lines, nearest
+
+
+def _renderings(benchmark: Benchmark) -> list[dict[str, str]]:
+    """Return each sentence in all languages.
+
+    Raises:
+        UserError: if the sentences of the directions are not the same, in the same order.
+    """
+    texts: dict[str, list[str]] = {}
+    for direction in benchmark.directions:
+        test_set = benchmark.texts(direction)
+        for code, side in zip(direction, (test_set.sources, test_set.references), strict=True):
+            if texts.setdefault(code, list(side)) != list(side):
+                raise UserError(
+                    f"--task={benchmark.task}: {'-'.join(direction)} has other sentences in "
+                    f"'{code}' than the directions before; use files that are parallel in all "
+                    "languages"
+                )
+    items = zip(*texts.values(), strict=True)
+    return [dict(zip(texts, item, strict=True)) for item in items]
 
 
 def _translate(

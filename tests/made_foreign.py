@@ -39,12 +39,16 @@ SIZES = {"embed": 16, "mlp": 24, "heads": 2}
 
 
 @functools.cache
-def spm_model() -> bytes:
+def spm_model(model_type: str = "unigram") -> bytes:
     """Return a model with SentencePiece's default ids: unk 0, <s> 1, </s> 2, no pad."""
     model = io.BytesIO()
     text = [line for language in LANGUAGES for line in sentences(language, 200)]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text), model_writer=model, vocab_size=60, minloglevel=2
+        sentence_iterator=iter(text),
+        model_writer=model,
+        vocab_size=60,
+        model_type=model_type,
+        minloglevel=2,
     )
     return model.getvalue()
 
@@ -82,11 +86,11 @@ def m2m100_directory(folder: Path, seed: int = 0, **options: Any) -> dict:
     return tensors
 
 
-def nllb_directory(folder: Path) -> None:
+def nllb_directory(folder: Path, model_type: str = "unigram") -> None:
     """Write an NLLB directory of `transformers`: no list of tokens, one feed-forward width."""
     size = len(SPECIALS) + len(spm_pieces()) + len(NLLB_TAGS) + 1
     model = Model(layout="encoder_decoder", stage_layers=(1, 1), **SIZES)
-    write_m2m100(folder, model, sentencepiece_model=spm_model(), size=size)
+    write_m2m100(folder, model, sentencepiece_model=spm_model(model_type), size=size)
 
 
 def mitre_directory(folder: Path, prefix: str = "model.decoder.") -> dict:

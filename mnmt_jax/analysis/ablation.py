@@ -7,6 +7,7 @@ scores it against the references of a -> b, a direction that was trained on.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -150,19 +151,31 @@ def _reference_languages(
 def _references_in(benchmark: Benchmark, direction: Direction, language: str) -> list[str]:
     """Return the references in another language of the source sentences of a direction.
 
+    The n-th occurrence of a repeated source has the n-th of its references.
+
     Raises:
         UserError: if a source sentence has no reference in that language.
     """
-    sources = benchmark.texts(direction).sources
-    parallel = benchmark.texts((direction[0], language))
-    references = dict(zip(parallel.sources, parallel.references, strict=True))
+    sources, pair = list(benchmark.texts(direction).sources), (direction[0], language)
+    parallel = benchmark.texts(pair)
+    if list(parallel.sources) == sources:
+        return list(parallel.references)
+    parallel = benchmark.unlimited().texts(pair)  # may have the sentences in another order
+    references: dict[str, collections.deque[str]] = {}
+    for text, reference in zip(parallel.sources, parallel.references, strict=True):
+        references.setdefault(text, collections.deque()).append(reference)
     if missing := [text for text in sources if text not in references]:
         raise UserError(
             f"{'-'.join(direction)}: {len(missing)} of {len(sources)} source sentences have "
-            f"no reference in {direction[0]}-{language}; use a test set that is parallel in all "
+            f"no reference in {'-'.join(pair)}; use a test set that is parallel in all "
             "languages, or leave the direction out"
         )
-    return [references[text] for text in sources]
+    return [_next_reference(references[text]) for text in sources]
+
+
+def _next_reference(references: collections.deque[str]) -> str:
+    """Remove and return the first reference of a repeated source, but keep the last one."""
+    return references.popleft() if len(references) > 1 else references[0]
 
 
 def _outputs(

@@ -26,6 +26,7 @@ from mnmt_jax.vocabulary.languages import Direction
 Heads = tuple[Head, ...]
 Selections = Mapping[str, Sequence[Heads]]  # name -> selections of heads whose results are averaged
 ParamsOf = Callable[[Heads, Direction], Any]
+Measures = Mapping[str, float | None]
 
 
 def edit_heads(params: Any, vectors: Mapping[Head, np.ndarray], *, ablate: bool) -> Any:
@@ -80,17 +81,41 @@ class HeadEvaluation:
     means: HeadMeans
     beam_size: int | None = None
 
+    def undetected(self) -> list[Direction]:
+        """Return the directions without an off-target ratio: their target has no label."""
+        return [pair for pair in self.directions if self._label(pair[1]) is None]
+
+    def steered(self) -> dict[Direction, str]:
+        """Return the directions to steer, with the language to steer to.
+
+        A direction is left out if it has no other target language, or if the detector cannot tell
+        that language from the target.
+        """
+        targets = [direction[1] for direction in self.directions]
+        steered = {}
+        for direction in self.directions:
+            other = other_target(direction, targets)
+            labels = {self._label(code) for code in (direction[1], other) if code}
+            if other and len(labels - {None}) == 2:
+                steered[direction] = other
+        return steered
+
     def ablation(self, selections: Selections) -> list[dict[str, Any]]:
-        """Return chrF++ and the off-target ratio with mean ablation of each selection of heads."""
+        """Return chrF++ and the off-target ratio with mean ablation of each selection of heads.
+
+        The ratio is a mean over directions that have one; None without any.
+        """
 
         def params(heads: Heads, direction: Direction) -> Any:
             del direction
             outputs = {head: self.means.mean(head) for head in heads}
             return edit_heads(self.translator.inference_model.params, outputs, ablate=True)
 
-        def measures(results: Sequence[DirectionResult]) -> dict[str, float]:
-            off_target = _mean(100 - _detected(result, result.target) for result in results)
-            return {"chrf": _mean(result.chrf for result in results), "off_target": off_target}
+        def measures(results: Sequence[DirectionResult]) -> Measures:
+            return {
+                "chrf": _mean(result.chrf for result in results),
+                "off_target": _mean(map(_off_target, results)),
+            }
 
         return [
             {
@@ -105,34 +130,45 @@ class HeadEvaluation:
         """Return the languages of translations steered from the target to another language.
 
         The vector of a head is `strength` times the difference of its mean outputs for the other
-        language and for the target.
+        language and for the target. Measures are None if no direction is in `steered`.
         """
-        targets = [direction[1] for direction in self.directions]
-        others = {pair: other_target(pair, targets) for pair in self.directions}
+        steered = self.steered()
 
         def params(heads: Heads, direction: Direction) -> Any:
             vectors = {
                 head: strength
-                * (self.means.mean(head, others[direction]) - self.means.mean(head, direction[1]))
+                * (self.means.mean(head, steered[direction]) - self.means.mean(head, direction[1]))
                 for head in heads
             }
             return edit_heads(self.translator.inference_model.params, vectors, ablate=False)
 
-        def measures(results: Sequence[DirectionResult]) -> dict[str, float]:
-            pairs = [(result, others[result.source, result.target]) for result in results]
+        def measures(results: Sequence[DirectionResult]) -> Measures:
+            ratios = [
+                (_off_target(result), self._other_ratio(result, steered)) for result in results
+            ]
             return {
-                "target": _mean(_detected(result, result.target) for result in results),
-                "other": _mean(_detected(result, str(code)) for result, code in pairs),
+                "target": _mean(100 - ratio for ratio, _ in ratios if ratio is not None),
+                "other": _mean(ratio for _, ratio in ratios),
             }
 
-        directions = tuple(direction for direction, other in others.items() if other)
         return [
             {
                 "heads": name,
-                **_means(measures(self._results(heads, params, directions)) for heads in sets),
+                **_means(measures(self._results(heads, params, [*steered])) for heads in sets),
             }
             for name, sets in selections.items()
         ]
+
+    def _label(self, language: str) -> str | None:
+        """Return the name of a language in `DirectionResult.detected`; None if it has none."""
+        if self.benchmark.nearest:
+            return language
+        return self.benchmark.detector.expected(language)
+
+    def _other_ratio(self, result: DirectionResult, steered: Mapping[Direction, str]) -> float:
+        """Return the share of hypotheses in the language that is steered to, in percent."""
+        label = self._label(steered[result.direction])
+        return 100 * result.detected.get(str(label), 0) / result.sentences
 
     def _results(
         self, heads: Heads, params: ParamsOf, directions: Sequence[Direction]
@@ -156,18 +192,20 @@ class HeadEvaluation:
         ).result
 
 
-def _detected(result: DirectionResult, language: str) -> float:
-    """Return the share of hypotheses in a language, in percent; no letters count as the target."""
-    codes = (language, "") if language == result.target else (language,)
-    return 100 * sum(result.detected.get(code, 0) for code in codes) / result.sentences
+def _off_target(result: DirectionResult) -> float | None:
+    """Return the off-target ratio by the detector of `detected`, in percent."""
+    nearest = result.off_target_nearest
+    return result.off_target_lid if nearest is None else nearest
 
 
-def _means(draws: Iterable[dict[str, float]]) -> dict[str, Any]:
+def _means(draws: Iterable[Measures]) -> dict[str, Any]:
     """Return the means of measures over selections of heads, and the measures of several."""
     rows = list(draws)
     means = {name: _mean(row[name] for row in rows) for name in rows[0]}
     return {**means, "draws": rows} if len(rows) > 1 else means
 
 
-def _mean(values: Any) -> float:
-    return float(np.mean(list(values)))
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the defined values; None if there are none."""
+    defined = [value for value in values if value is not None]
+    return float(np.mean(defined)) if defined else None

@@ -63,6 +63,10 @@ def heads_sections(facts: JsonObject) -> Iterator[Html]:
             "The heads with the largest shares, as layer.head (cross: cross-attention). Random "
             "ones are other heads: the mean over the draws, and its range."
         ),
+        *_left_out(
+            facts.get("undetected"),
+            "Without off-target ratio, because the detector does not know the target language",
+        ),
         text_table(
             ["heads", "chosen", "chrF++", "off-target, percent"],
             [
@@ -77,6 +81,11 @@ def heads_sections(facts: JsonObject) -> Iterator[Html]:
             "Translations in the target language and in the other one, to which the same heads are "
             "steered, percent. The other language is the next target language that is not the "
             "source's, in the order of the directions."
+        ),
+        *_left_out(
+            facts.get("unsteered"),
+            "Not steered, because there is no such language that the detector tells from the "
+            "target's",
         ),
         text_table(
             ["heads", "target language", "other language"],
@@ -104,6 +113,12 @@ def _unpaired(facts: JsonObject) -> Iterator[str]:
         )
 
 
+def _left_out(directions: Sequence[str] | None, reason: str) -> Iterator[Html]:
+    """Yield a paragraph that lists directions, if there are any."""
+    if directions:
+        yield muted_paragraph(f"{reason}: {', '.join(directions)}.")
+
+
 def _chosen(row: JsonObject) -> str:
     """Return the heads of each selection, e.g. `1.3, 4.1 cross`."""
     return "; ".join(", ".join(map(_head_name, heads)) for heads in row["chosen"])
@@ -117,7 +132,7 @@ def _head_name(head: Sequence[Any]) -> str:
 def _score(row: JsonObject, measure: str) -> str:
     """Format a mean, with the range of several draws."""
     text = format_score(row[measure])
-    if "draws" not in row:
+    if "draws" not in row or row[measure] is None:
         return text
     values = [draw[measure] for draw in row["draws"]]
     return f"{text} ({format_score(min(values))} to {format_score(max(values))})"

@@ -80,12 +80,14 @@ def analyse_heads(
         means,
         flags.beam_size,
     )
-    strength = flags.strength or _STRENGTH
+    strength, steered = flags.strength or _STRENGTH, evaluation.steered()
     return {
         **facts,
         "effects": {name: effect.as_json() for name, effect in effects.items()},
         "top": top,
         "strength": strength,
+        "undetected": [*map("-".join, evaluation.undetected())],
+        "unsteered": ["-".join(pair) for pair in evaluation.directions if pair not in steered],
         "ablation": evaluation.ablation(selections),
         "steering": evaluation.steering(selections, strength),
     }

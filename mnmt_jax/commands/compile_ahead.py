@@ -35,7 +35,7 @@ def make_parser() -> CommandParser:
         type=positive_int,
         default=0,
         metavar="N",
-        help="vocabulary size; default: Model.vocab_size",
+        help="vocabulary size; default: that of Data.cache, else Model.vocab_size",
     )
     parser.add_argument(
         "--programs",
@@ -54,15 +54,14 @@ def main() -> None:
         raise UserError("--gin_file is missing; pass one of gin_configs/models and one of runs")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+    from mnmt_jax.commands.vocabulary_size import bind_vocabulary
     from mnmt_jax.config.loading import load_config
     from mnmt_jax.cost.compile_ahead import AheadOfTimeCompilation, memory_remedies
     from mnmt_jax.cost.topologies import topology_devices
 
     import_modules(flags.module_import)
     config = load_config(gin_files, bindings)
-    vocab_size = flags.vocab_size or config.model.vocab_size
-    if not vocab_size:
-        raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
+    config, vocab_size, _ = bind_vocabulary(config, flags.vocab_size)
     devices = topology_devices(flags.topology, flags.slices)
     description = AheadOfTimeCompilation(config, vocab_size, devices).describe(
         flags.programs.split(",")

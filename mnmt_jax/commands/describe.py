@@ -36,7 +36,7 @@ def make_parser() -> CommandParser:
         type=positive_int,
         default=0,
         metavar="N",
-        help="vocabulary size; default: Model.vocab_size, else that of Data.cache",
+        help="vocabulary size; default: that of Data.cache, else Model.vocab_size",
     )
     add_gin_flags(parser)
     return parser
@@ -50,27 +50,19 @@ def main() -> None:
 
     import json
 
+    from mnmt_jax.commands.vocabulary_size import bind_vocabulary
     from mnmt_jax.config.loading import load_config
     from mnmt_jax.cost.describe import describe
     from mnmt_jax.cost.state_memory import count_state_bytes
-    from mnmt_jax.vocabulary.language_codes import find_code
+    from mnmt_jax.training.epochs import convert_epochs
 
     import_modules(arguments.module_import)
     config = load_config(gin_files, bindings)
-    vocab_size = arguments.vocab_size or config.model.vocab_size
+    config, vocab_size, cache = bind_vocabulary(config, arguments.vocab_size)
     training: dict[str, Any] = {"updates": config.train.steps}
     if config.train.epochs:
-        training = {"epochs": config.train.epochs, "updates": None}
-    if config.data.cache and (not vocab_size or config.train.epochs):
-        from mnmt_jax.data.cache import TokenCache
-        from mnmt_jax.training.epochs import convert_epochs
-
-        cache = TokenCache.open(config.data.cache)
-        config = config.bind_languages(cache.vocabulary.languages, find_code)
-        vocab_size = vocab_size or cache.vocabulary.size
-        training["updates"] = convert_epochs(config, cache).train.steps
-    if not vocab_size:
-        raise UserError("vocabulary size unknown; pass --vocab_size or set Model.vocab_size")
+        steps = convert_epochs(config, cache).train.steps if cache else None
+        training = {"epochs": config.train.epochs, "updates": steps}
     description = describe(
         config.model,
         vocab_size,

@@ -23,7 +23,7 @@ def make_parser() -> CommandParser:
 
 
 def main() -> None:
-    """Export, print the files written, and warn of languages that `transformers` does not know."""
+    """Export, print the files written, and warn of vocabularies that `transformers` lacks."""
     flags = make_parser().parse_args()
 
     from mnmt_jax.interop.exporting import export_checkpoint
@@ -33,6 +33,6 @@ def main() -> None:
         print(path)
     if flags.format == "huggingface" and "tokenizer_config.json" not in [one.name for one in files]:
         warn(
-            "transformers has no tokenizer for these languages: AutoTokenizer would give wrong "
+            "transformers has no tokenizer for this vocabulary: AutoTokenizer would give wrong "
             f"ids; {docs_page('checkpoints.md')} has code that gives the right ones"
         )

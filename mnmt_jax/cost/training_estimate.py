@@ -29,10 +29,11 @@ SENTENCE = 32
 MACHINES: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
         "v5e-256": ("TPU v5e", 256),
-        "v5p-128": ("TPU v5p", 128),
+        "v5p-128": ("TPU v5p", 64),
         "8 x H100": ("NVIDIA H100", 8),
     }
 )
+"""Kind and number of chips by name; the name of a v5p slice has its cores, two per chip."""
 _MATRIX = 1024  # rows and columns of the measured matrix product
 
 

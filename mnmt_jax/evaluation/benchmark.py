@@ -114,6 +114,14 @@ class Benchmark:
         restricted.directions = tuple(directions)
         return restricted
 
+    def unlimited(self) -> Benchmark:
+        """Return a copy with all sentences of each direction."""
+        unlimited = copy.copy(self)
+        unlimited.limit = 0
+        for cached in ("_phrases", "nearest"):
+            unlimited.__dict__.pop(cached, None)
+        return unlimited
+
     def common_to(self, languages: Sequence[str]) -> Benchmark:
         """Return a copy with the sentences that several languages have, aligned by their English.
 
@@ -126,8 +134,7 @@ class Benchmark:
         Raises:
             UserError: if a language has no pair with English, or no sentence is common.
         """
-        unlimited = copy.copy(self)
-        unlimited.limit = 0
+        unlimited = self.unlimited()
         by_english = {code: unlimited._sentences_by_english(code) for code in languages}
         first, *others = by_english.values()
         common = [text for text in first if all(text in other for other in others)]

@@ -59,5 +59,6 @@ class TranslationHandler(ModelHandler[str, Translation, Translator]):
         model: Translator,
         inference_args: Mapping[str, Any] | None = None,
     ) -> Iterable[Translation]:
-        """Translate a batch of lines, in order."""
-        return model.stream(list(batch), **{**self._options, **(inference_args or {})})
+        """Translate a batch of lines, in order; Beam refuses `inference_args` for this handler."""
+        del inference_args  # options of the search are the handler's
+        return model.stream(list(batch), **self._options)

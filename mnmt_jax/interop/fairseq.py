@@ -23,6 +23,7 @@ from mnmt_jax.interop.foreign import (
     NORMALIZATION_SETTING,
     Foreign,
     check_supported,
+    dropped_settings,
     normalization_of,
     positions_mismatch,
     refuse_mismatches,
@@ -50,6 +51,10 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 _REPLACING = "lang_tok_replacing_bos_eos"
 # fairseq drops the final norm of a side whose version is missing or below 3.
 _VERSION = np.array([3], np.float32)
+# Settings of training without a counterpart here, and their values without effect.
+_DROPPED = dict.fromkeys(
+    ("activation_dropout", "relu_dropout", "encoder_layerdrop", "decoder_layerdrop"), 0
+)
 # Entries that fairseq reads from every checkpoint: a training that has not begun.
 _NO_TRAINING: dict[str, Any] = {
     "optimizer_history": [
@@ -101,7 +106,16 @@ def open_fairseq(path: Path, vocabulary: Path | None = None) -> Foreign:
     if language_model and instruction == "3":  # Graformer, section 4.2
         decode = Decode(beam_size=5, length_penalty=0.6)
     return Foreign(
-        path, model, instruction, tensors, FAIRSEQ, table, decode, fit, normalization=normalization
+        path,
+        model,
+        instruction,
+        tensors,
+        FAIRSEQ,
+        table,
+        decode,
+        fit,
+        normalization,
+        dropped_settings(fields, _DROPPED),
     )
 
 

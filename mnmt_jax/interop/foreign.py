@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,7 @@ class Foreign:
         decode: search settings of its authors.
         build_model: builds the model from the vocabulary's languages, if the model depends on them.
         normalization: normalization of text before `tokens` encodes it.
+        dropped: settings that have no counterpart here, from `dropped_settings`.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Foreign:
     decode: Decode = Decode()
     build_model: Callable[[tuple[str, ...]], Model] | None = None
     normalization: str = NONE
+    dropped: tuple[str, ...] = ()
 
 
 def normalization_of(settings: TypedFields) -> str:
@@ -60,6 +62,21 @@ def normalization_of(settings: TypedFields) -> str:
     normalization = settings.text(NORMALIZATION_SETTING, NONE)
     check_normalization(normalization)
     return normalization
+
+
+def dropped_settings(fields: TypedFields, neutral: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return settings without a counterpart here that are not neutral, as `NAME=VALUE`.
+
+    Args:
+        fields: settings of a checkpoint.
+        neutral: by name, the value without effect, which a missing setting has.
+    """
+    values = {name: fields.values.get(name) for name in neutral}
+    return tuple(
+        f"{name}={short_repr(value)}"
+        for name, value in values.items()
+        if value is not None and (type(value) not in _PLAIN or value != neutral[name])
+    )
 
 
 class Mismatch(NamedTuple):

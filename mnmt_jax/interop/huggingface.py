@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mnmt_jax.config.sections import Config, Decode, Model
-from mnmt_jax.data.instruction import get_instruction
+from mnmt_jax.data.instruction import Instruction, get_instruction
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import read_json
@@ -21,6 +21,7 @@ from mnmt_jax.interop.foreign import (
     Foreign,
     Mismatch,
     check_supported,
+    dropped_settings,
     normalization_of,
     positions_mismatch,
     refuse_mismatches,
@@ -35,6 +36,7 @@ from mnmt_jax.interop.safetensors import (
 )
 from mnmt_jax.interop.tags import M2M100_LANGUAGES, NLLB_LANGUAGES, tag_tokens
 from mnmt_jax.interop.token_table import (
+    has_ids_of_pieces,
     is_unnamed,
     read_hugging_face_table,
     rows_of_vocabulary,
@@ -106,6 +108,19 @@ _MITRE = Kind(
     "mitre_spm.model",
     _SHARED | {"max_position_embeddings": 256},
 )
+# Settings without a counterpart here, and their values without effect. Ours is the search with
+# early_stopping=True; what differs with False is in docs/checkpoints.md.
+_DROPPED: Values = {
+    **dict.fromkeys(("activation_dropout", "encoder_layerdrop", "decoder_layerdrop"), 0),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty"), 1),
+    **dict.fromkeys(("min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")),
+    **dict.fromkeys(("sequence_bias", "exponential_decay_length_penalty")),
+    "num_beam_groups": 1,
+    "do_sample": False,
+}
+_BEAM_SIZE = 5  # of M2M-100; NLLB's files name none, and transformers then searches greedily
 _KINDS = {kind.name: kind for kind in (_M2M100, _MITRE)}
 _KIND_OF_LAYOUT = {kind.layout: kind for kind in (_M2M100, _MITRE)}
 
@@ -135,6 +150,7 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
     tensors = _tensors(folder)
     size = _vocabulary_size(fields, kind.dialect, tensors)
     tokenizer_folder = vocabulary or folder
+    search = _search_fields(folder, fields)
     has_tokens = vocabulary is not None or any(folder.glob("*.model"))
     tokens = read_hugging_face_table(tokenizer_folder, kind.name, size) if has_tokens else None
     return Foreign(
@@ -144,8 +160,9 @@ def open_huggingface(folder: Path, vocabulary: Path | None = None) -> Foreign:
         tensors,
         kind.dialect,
         tokens,
-        decode=_decode(folder, fields),
+        decode=_decode(search, get_instruction(instruction)),
         normalization=normalization,
+        dropped=dropped_settings(search, _DROPPED),
     )
 
 
@@ -182,22 +199,32 @@ def export_huggingface(
         name: kind.defaults[name]
         for name in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
     }
-    search |= {"num_beams": config.decode.beam_size, "max_length": config.decode.max_length}
-    search["length_penalty"] = config.decode.length_penalty
+    uncounted = _uncounted_tokens(get_instruction(config.data.instruction))
+    search |= {
+        "num_beams": config.decode.beam_size,
+        "max_length": config.decode.max_length + uncounted,
+        "length_penalty": config.decode.length_penalty,
+    }
     _write(directory / "generation_config.json", search)
     tags = tag_tokens(vocabulary.languages)
     tokens = tokens_for_export(vocabulary, tags, rows)
     _write_tokenizer(directory, kind, vocabulary, (tokens, tags))
 
 
-def tokenizer_class(vocabulary: Vocabulary) -> str | None:
+def tokenizer_class(vocabulary: Vocabulary, tokens: Sequence[str]) -> str | None:
     """Return the class of `transformers` that reads the exported tokenizer files, if there is one.
 
-    These classes have built-in language lists, so only two lists are supported.
+    These classes have built-in language lists, so only two lists are supported. NLLB's computes ids
+    from the SentencePiece model and merges its pieces, so the model must be of NLLB's kind.
+
+    Args:
+        vocabulary: vocabulary of the run.
+        tokens: from `tokens_for_export`.
     """
-    if vocabulary.languages == NLLB_LANGUAGES:
-        return "NllbTokenizer"
-    return "M2M100Tokenizer" if vocabulary.languages == M2M100_LANGUAGES else None
+    if vocabulary.languages == M2M100_LANGUAGES:
+        return "M2M100Tokenizer"
+    has_rule = vocabulary.languages == NLLB_LANGUAGES and has_ids_of_pieces(vocabulary, tokens)
+    return "NllbTokenizer" if has_rule else None
 
 
 def _vocabulary_size(fields: TypedFields, dialect: Dialect, tensors: Tensors) -> int:
@@ -252,17 +279,33 @@ def _model(fields: TypedFields, kind: Kind) -> Model:
     )
 
 
-def _decode(folder: Path, fields: TypedFields) -> Decode:
+def _search_fields(folder: Path, fields: TypedFields) -> TypedFields:
+    """Return the settings of the configuration, replaced by those of the generation file."""
     path = folder / "generation_config.json"
-    if path.is_file():
-        generation_fields = _fields(path)
-        fields = TypedFields(path, {**fields.values, **generation_fields.values})
+    if not path.is_file():
+        return fields
+    return TypedFields(path, {**fields.values, **_fields(path).values})
+
+
+def _decode(fields: TypedFields, instruction: Instruction) -> Decode:
     with prefix_errors(fields.file_name):
         return Decode(
-            beam_size=fields.integer("num_beams", 0) or 5,
-            max_length=fields.integer("max_length", 0) or 200,
+            beam_size=fields.integer("num_beams", 0) or _BEAM_SIZE,
+            max_length=_max_length(fields, instruction) or Decode().max_length,
             length_penalty=fields.number("length_penalty", 1.0, low=-math.inf),
         )
+
+
+def _max_length(fields: TypedFields, instruction: Instruction) -> int:
+    """Return the limit without the tokens that only `transformers` counts; 0 if there is none."""
+    new_tokens = fields.integer("max_new_tokens", 0)
+    limit = new_tokens + 1 if new_tokens else fields.integer("max_length", 0)
+    return max(1, limit - _uncounted_tokens(instruction)) if limit else 0
+
+
+def _uncounted_tokens(instruction: Instruction) -> int:
+    """Return the tokens that `Decode.max_length` leaves out: first input, forced tag and eos."""
+    return instruction.target_extra + 1
 
 
 def _tensors(folder: Path) -> Tensors:
@@ -354,7 +397,7 @@ def _write_tokenizer(
         "pad_token": "<pad>",
     }
     _write(directory / "special_tokens_map.json", specials | {"additional_special_tokens": tags})
-    name = tokenizer_class(vocabulary)
+    name = tokenizer_class(vocabulary, tokens)
     if name is not None:
         settings = {"num_madeup_words": len(tokens) - len(listed) - len(added)}
         _write(directory / "tokenizer_config.json", specials | settings | {"tokenizer_class": name})

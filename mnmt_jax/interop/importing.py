@@ -12,7 +12,7 @@ import numpy as np
 
 from mnmt_jax.config.sections import Config, Data, Mesh, Optimizer, Train
 from mnmt_jax.design.layouts import get_layout
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, warn_caller
 from mnmt_jax.files.atomic_write import check_output
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.interop.fairseq import open_fairseq
@@ -60,13 +60,20 @@ def import_checkpoint(
             )
     if kind == "huggingface":
         _check_folder(str(path))
+    dropped: tuple[str, ...] = ()
     if kind == "t5x":
         config, loaded_vocabulary, params = open_t5x(Path(path), vocabulary)
     else:
-        config, loaded_vocabulary, params = _open_foreign(kind, Path(path), vocabulary)
+        our_folder, foreign_folder = _vocabulary_folders(kind, Path(path), vocabulary)
+        foreign = _OPEN[kind](Path(path), foreign_folder)
+        tags_last = kind != "huggingface"
+        config, loaded_vocabulary, params = _convert(foreign, our_folder, tags_last=tags_last)
+        dropped = foreign.dropped
     write_run(
         run_dir, config, loaded_vocabulary, params, origin=(str(path), f"imported from {kind}")
     )
+    if dropped:
+        warn_caller(f"{path}: dropped, without a counterpart here: {', '.join(dropped)}")
     return config
 
 
@@ -87,12 +94,11 @@ def _check_folder(path: str) -> None:
     )
 
 
-def _open_foreign(
-    kind: str, path: Path, vocabulary: str | Path | None
+def _convert(
+    foreign: Foreign, folder: Path | None, *, tags_last: bool
 ) -> tuple[Config, Vocabulary, Any]:
-    our_folder, foreign_folder = _vocabulary_folders(kind, path, vocabulary)
-    foreign = _OPEN[kind](path, foreign_folder)
-    loaded_vocabulary, rows = _load_vocabulary(foreign, our_folder, tags_last=kind != "huggingface")
+    """Return the configuration, vocabulary and parameters of an opened checkpoint."""
+    loaded_vocabulary, rows = _load_vocabulary(foreign, folder, tags_last=tags_last)
     try:
         model = (
             foreign.build_model(loaded_vocabulary.languages)
@@ -103,7 +109,7 @@ def _open_foreign(
         layout = get_layout(model.layout, model.stage_layers)
         params = read_params(foreign.tensors, entries(model, layout, foreign.dialect, rows))
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{foreign.path}: {error}") from None
     config = Config(
         data=Data(instruction=foreign.instruction),
         model=model,

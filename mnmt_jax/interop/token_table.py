@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
 
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.json_objects import read_json
@@ -20,10 +22,12 @@ from mnmt_jax.vocabulary.vocabulary import Vocabulary
 # fairseq's dictionary starts <s> 0, <pad> 1, </s> 2, <unk> 3; ours pad 0, eos 1, unk 2, then <s>.
 SPECIALS = (1, 2, 3, 0)
 _NAMES = ("<s>", "<pad>", "</s>", "<unk>")
+_MODEL_SPECIALS = 3  # SentencePiece's <unk>, <s> and </s>
 _LANGUAGES = "*languages*.txt"
 # Tokens that no text yields; fairseq pads its dictionaries with the first kind.
 _UNNAMED = re.compile(r"madeupword\d+")
 _MASK = "<mask>"
+_OVERWRITE = " #fairseq:overwrite"
 # Built-in tag lists of the toolkits, appended to the pieces if the files list no tags.
 _M2M100_TAGS = tuple(f"__{code}__" for code in M2M100_LANGUAGES)
 _MITRE_TAGS = tuple(f"__{code}__" for code in MITRE_LANGUAGES)
@@ -132,6 +136,23 @@ def tokens_for_export(vocabulary: Vocabulary, tags: Sequence[str], rows: np.ndar
     return [tokens[i] for i in np.argsort(rows)]
 
 
+def has_ids_of_pieces(vocabulary: Vocabulary, tokens: Sequence[str]) -> bool:
+    """Return whether ids follow from the SentencePiece model, and that is BPE, as NLLB's.
+
+    Scores of BPE pieces are whole numbers that fall from piece to piece; others are logarithms.
+
+    Args:
+        vocabulary: our vocabulary.
+        tokens: from `tokens_for_export`.
+    """
+    expected = _tokens_of_pieces(vocabulary)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
+    ids = range(_MODEL_SPECIALS, len(vocabulary.model_pieces))
+    scores = [processor.get_score(i) for i in ids]
+    is_bpe = scores == sorted({round(score) for score in scores}, reverse=True)
+    return is_bpe and tuple(tokens[: len(expected)]) == expected
+
+
 def is_unnamed(token: str) -> bool:
     """Return whether a token names a row without a token, as fairseq pads its dictionaries."""
     return bool(_UNNAMED.fullmatch(token))
@@ -151,11 +172,10 @@ def read_fairseq_table(
             the dictionary has their tags.
 
     Raises:
-        UserError: if a file is missing or several match, or a language is no language code.
+        UserError: if a file is missing or several match, a line of the dictionary is wrong, or a
+            language is no language code.
     """
-    # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
-    lines = _single_file(folder, "*dict*.txt").read_text(encoding="utf-8").split("\n")
-    words = [line.rsplit(" ", 1)[0].removesuffix(" #fairseq:overwrite") for line in lines if line]
+    words = _dictionary_words(_single_file(folder, "*dict*.txt"))
     if not needs_list and any(map(code_of_tag, words)) and not any(folder.glob(_LANGUAGES)):
         languages = languages or ()
     tags = _tags(_read_languages(folder, languages))
@@ -168,6 +188,39 @@ def read_fairseq_table(
     present = set(words)  # fairseq appends only the tags that its dictionary lacks
     missing = [tag for tag in tags if tag not in present]
     return TokenTable((*_NAMES, *words, *missing), _single_file(folder, "*.model"), tuple(tags))
+
+
+def _dictionary_words(path: Path) -> list[str]:
+    """Return the words of a dictionary, whose lines are `WORD COUNT` or `WORD COUNT FLAG`.
+
+    A line with the flag `#fairseq:overwrite` may repeat a word. The word's row is then the later
+    one, and the earlier one is never used; the rows of the four specials stay the first ones.
+
+    Raises:
+        UserError: if a line has no count, or repeats a word without the flag.
+    """
+    words: list[str] = []
+    last_rows: dict[str, int] = {}
+    # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line:
+            continue
+        entry = line.rstrip().removesuffix(_OVERWRITE)
+        word, _, count = entry.rpartition(" ")
+        if not count.isdecimal():
+            raise UserError(f"{path}, line {number}: {short_repr(line)} is no word with a count")
+        if not line.rstrip().endswith(_OVERWRITE) and (word in last_rows or word in _NAMES):
+            raise UserError(
+                f"{path}, line {number}: {short_repr(word)} is already in the dictionary; use the "
+                "file of the training, in which such a line ends with #fairseq:overwrite"
+            )
+        last_rows[word] = len(words)
+        words.append(word)
+    fillers = _fillers({*last_rows, *_NAMES})
+    return [
+        word if last_rows[word] == row and word not in _NAMES else next(fillers)
+        for row, word in enumerate(words)
+    ]
 
 
 def _tags(languages: Sequence[str]) -> list[str]:
@@ -231,8 +284,14 @@ def _by_id(folder: Path, ids: Mapping[str, int], size: int) -> tuple[str, ...]:
         if tokens[i] is not None:
             raise UserError(f"{folder}: '{token}' and '{tokens[i]}' have the same id {i}")
         tokens[i] = token
-    fillers = (name for n in range(size) if (name := f"madeupword{n:04d}") not in ids)
+    fillers = _fillers(ids)
     return tuple(next(fillers) if token is None else token for token in tokens)
+
+
+def _fillers(tokens: Collection[str]) -> Iterator[str]:
+    """Yield names of rows without a token, as fairseq's, that are not among some tokens."""
+    names = (f"madeupword{number:04d}" for number in itertools.count())
+    return (name for name in names if name not in tokens)
 
 
 def _append(ids: dict[str, int], tokens: Sequence[str], size: int) -> None:
@@ -298,10 +357,13 @@ def _fast_tokens(tokenizer: TypedFields) -> dict[str, int]:
 
 def _ids_of_pieces(model: Path) -> dict[str, int]:
     """Return the default ids: fairseq's specials, then the pieces of the model."""
-    pieces = Vocabulary.from_sentencepiece(model, ()).model_pieces
-    return {name: i for i, name in enumerate(_NAMES)} | {
-        piece: i + 1 for i, piece in enumerate(pieces) if i >= 3
-    }
+    tokens = _tokens_of_pieces(Vocabulary.from_sentencepiece(model, ()))
+    return {token: i for i, token in enumerate(tokens)}
+
+
+def _tokens_of_pieces(vocabulary: Vocabulary) -> tuple[str, ...]:
+    """Return the tokens by default id, of a model whose first ids are unk, <s> and </s>."""
+    return (*_NAMES, *vocabulary.model_pieces[_MODEL_SPECIALS:])
 
 
 def _content(file_name: Path | str, token: Any) -> str:

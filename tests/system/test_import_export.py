@@ -11,7 +11,7 @@ import pytest
 
 from mnmt_jax.config.sections import Data
 from mnmt_jax.decoding.translator import Translator
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import MnmtWarning, UserError
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.huggingface import export_huggingface
 from mnmt_jax.interop.importing import import_checkpoint
@@ -58,10 +58,15 @@ def assert_equal(actual: dict, expected: dict) -> None:
 def test_m2m100_round_trip(tmp_path, capsys):
     tensors = made_foreign.m2m100_directory(tmp_path / "hf", shard_bytes=6000)
     assert len(list((tmp_path / "hf").glob("model-*-of-*.safetensors"))) > 2
+    settings = tmp_path / "hf" / "config.json"
+    values = json.loads(settings.read_text())
+    made_foreign.write_json(settings, values | {"encoder_layerdrop": 0.05})
     run = tmp_path / "runs" / "m2m"
     arguments = "--format", "huggingface", "--input", tmp_path / "hf", "--output", run
-    command("import_checkpoint", *arguments)
+    with pytest.warns(MnmtWarning, match="hf: dropped, .*: encoder_layerdrop=0.05$"):
+        command("import_checkpoint", *arguments)
     assert capsys.readouterr().out == f"{run}\n"
+    made_foreign.write_json(settings, values)
     assert {path.name for path in run.iterdir()} == {
         "checkpoints",
         "config.gin",

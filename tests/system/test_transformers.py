@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -14,16 +15,20 @@ import safetensors.numpy
 import torch
 import transformers
 
+from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.interop.exporting import export_checkpoint
 from mnmt_jax.interop.importing import import_checkpoint
 from mnmt_jax.interop.safetensors import read_safetensors
+from mnmt_jax.interop.tags import NLLB_LANGUAGES
 from mnmt_jax.interop.token_table import rows_of_vocabulary
 from mnmt_jax.interop.torch_files import read_torch
 from mnmt_jax.model.network import build_model
 from mnmt_jax.runs.parameters import load_params
 from mnmt_jax.runs.run_directory import RunDirectory
+from mnmt_jax.vocabulary.sentencepiece_training import SentencePieceOptions, train_sentencepiece
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
+from tests.run_commands import command
 from tests.sample_batches import pack
 from tests.unit.made_text import sentences
 
@@ -99,6 +104,62 @@ def test_transformers_reads_the_vocabulary(run, exported):
         assert text.strip() == vocabulary.decode(i for i in ids if i != vocabulary.unk_id)
         compared += 1
     assert compared == 20
+
+
+def test_translations_have_the_same_limit(tmp_path):
+    """`max_length` of transformers also counts the first decoder input, the tag and eos."""
+    made_foreign.m2m100_directory(tmp_path / "given")
+    search = {"max_length": 10, "num_beams": 1}
+    made_foreign.write_json(tmp_path / "given" / "generation_config.json", search)
+    import_checkpoint("huggingface", tmp_path / "given", tmp_path / "run")
+    export_checkpoint("huggingface", tmp_path / "run", tmp_path / "hf")
+    vocabulary = Vocabulary.load(tmp_path / "run" / "vocabulary")
+    rows = rows_of_vocabulary(vocabulary, tags_last=False)
+    translator = Translator.load(tmp_path / "run", bindings=["Decode.buckets=(64,)"])
+    assert translator.config.decode.max_length == 7
+    lines = sentences("de", 4)
+    ours = translator.translate_nbest(lines, source="de", target="en")
+    model = transformers.M2M100ForConditionalGeneration.from_pretrained(tmp_path / "hf")
+    assert model.generation_config.max_length == 10
+    for line, translation in zip(lines, ours, strict=True):
+        ids = [vocabulary.tag_id("de"), *vocabulary.encode(line), vocabulary.eos_id]
+        (output,) = model.generate(
+            torch.tensor([rows[ids].tolist()]),
+            forced_bos_token_id=int(rows[vocabulary.tag_id("en")]),
+            forced_eos_token_id=2,
+            suppress_tokens=[1, 3],
+        ).tolist()
+        assert translation.limited and len(output) == 10
+        assert output[2:] == rows[list(translation.hypotheses[0].tokens)].tolist()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "pieces"), [("bpe", "imported"), ("unigram", "imported"), ("bpe", "trained")]
+)
+def test_nllb_tokenizer_is_named_where_its_ids_are_right(model_type, pieces, tmp_path, capsys):
+    """It computes them from a BPE model that begins with <s>, which vocabularies made here lack."""
+    run, folder = tmp_path / "run", tmp_path / "hf"
+    made_foreign.nllb_directory(tmp_path / "given", model_type)
+    import_checkpoint("huggingface", tmp_path / "given", run)
+    vocabulary = Vocabulary.load(run / "vocabulary")
+    if pieces == "trained":
+        size = vocabulary.size - len(NLLB_LANGUAGES)
+        options = SentencePieceOptions(size, model_type, byte_fallback=False)
+        trained = train_sentencepiece({"de": sentences("de", 200)}, None, options=options)
+        shutil.rmtree(run / "vocabulary")
+        vocabulary = Vocabulary(trained.model, NLLB_LANGUAGES)
+        vocabulary.save(run / "vocabulary")
+    command("export_checkpoint", "--run", run, "--output", folder)
+    is_named = model_type == "bpe" and pieces == "imported"
+    assert (folder / "tokenizer_config.json").is_file() == is_named
+    assert ("no tokenizer for this vocabulary" in capsys.readouterr().err) != is_named
+    if is_named:
+        rows = rows_of_vocabulary(vocabulary, tags_last=False)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, src_lang="deu_Latn")
+        assert type(tokenizer).__name__ == "NllbTokenizer"
+        for line in sentences("de", 20):
+            ids = [vocabulary.tag_id("de"), *vocabulary.encode(line), vocabulary.eos_id]
+            assert tokenizer(line)["input_ids"] == rows[ids].tolist()
 
 
 def test_the_safetensors_package_reads_written_files(exported):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -24,7 +25,7 @@ from mnmt_jax.analysis.page_sections import render_sections
 from mnmt_jax.analysis.teacher_forcing import ForcedSentences
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
-from mnmt_jax.data.parallel_corpora import CldrPhrases
+from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
@@ -132,6 +133,48 @@ def test_ablation_looks_up_references_by_source_text(benchmark, tmp_path):
     with pytest.raises(UserError, match="^en-fr: 1 of 8 source sentences have no reference in en"):
         run_ablation(ablated, turned, output, **given)
     assert not output.exists()  # nothing was translated before
+
+
+class MadeCorpus(Corpus):
+    """Test sentences of two directions from Italian, the second with one more, in another order."""
+
+    texts: ClassVar = {
+        ("it", "de"): [("uno", "eins"), ("due", "zwei"), ("uno", "einer"), ("tre", "drei")],
+        ("it", "nl"): [
+            ("zero", "nul"),
+            ("tre", "drie"),
+            ("uno", "een"),
+            ("uno", "één"),
+            ("due", "twee"),
+        ],
+    }
+
+    def splits(self):
+        return ("test",)
+
+    def directions(self, split):
+        return tuple(self.texts)
+
+    def pairs(self, split, direction):
+        yield from self.texts[direction]
+
+    def size(self, split, direction):
+        return len(self.texts[direction])
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4])
+def test_references_are_of_all_sentences_and_of_the_same_occurrence(limit, monkeypatch):
+    """A limit cuts the direction alone; the n-th "uno" has the n-th reference, or the last one."""
+    benchmark = Benchmark("made", MadeCorpus("made", ("it", "de", "nl")), limit=limit)
+    expected = ["een", "twee", "één", "drie"][:limit]
+    assert ablation._references_in(benchmark, ("it", "de"), "nl") == expected
+    # Sources in one order are paired line by line.
+    lines = [("uno", "een"), ("due", "twee"), ("uno", "één"), ("tre", "drie")]
+    monkeypatch.setitem(MadeCorpus.texts, ("it", "nl"), lines)
+    assert ablation._references_in(benchmark, ("it", "de"), "nl") == expected
+    monkeypatch.setitem(MadeCorpus.texts, ("it", "nl"), lines[1:2] + lines[:1] + lines[3:])
+    expected = [text.replace("één", "een") for text in expected]
+    assert ablation._references_in(benchmark, ("it", "de"), "nl") == expected
 
 
 def model(**changes) -> Model:

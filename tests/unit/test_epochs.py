@@ -175,6 +175,22 @@ def test_describe_counts_the_updates(cache, capsys, monkeypatch):
     assert described.pop("state_bytes") and described == {"epochs": 3, "updates": steps}
 
 
+@pytest.mark.parametrize("flag", ["", "--vocab_size={}", "--gin.Model.vocab_size={}"])
+def test_described_methods_have_the_languages_of_the_cache(flag, cache, capsys, monkeypatch):
+    """Also if the size of the vocabulary is known; another size is refused."""
+    flags = ["describe", "--gin_file=gin_configs/models/encoder_decoder_tiny.gin"]
+    flags += ["--gin.Model.methods=('language_layers',)", f"--gin.Data.cache='{cache}'"]
+    size = TokenCache.open(cache).vocabulary.size
+    monkeypatch.setattr("sys.argv", [*flags, *([flag.format(size)] if flag else [])])
+    describe_command.main()
+    assert json.loads(capsys.readouterr().out)["vocabulary"] == size
+    if flag:
+        monkeypatch.setattr("sys.argv", [*flags, flag.format(7)])
+        message = f"vocab_size=7:? (but )?the vocabulary (of .* )?has {size} entries"
+        with pytest.raises(UserError, match=message):
+            describe_command.main()
+
+
 def test_estimates_of_epochs_need_the_pairs():
     config = load_config(["gin_configs/runs/ted19.gin"])
     assert estimate_updates(config, 7_442_425) == 223_273  # 30 * 7,442,425 * 32 / 32,000

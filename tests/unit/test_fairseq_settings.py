@@ -21,8 +21,9 @@ from mnmt_jax.interop.names import FAIRSEQ, entries
 from mnmt_jax.interop.token_table import plain_rows, read_fairseq_table
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.vocabulary.vocabulary import Vocabulary
 from tests import made_foreign
-from tests.unit.made_text import LANGUAGES
+from tests.unit.made_text import LANGUAGES, sentences
 from tests.unit.test_interchange import MODELS
 
 
@@ -249,3 +250,50 @@ def test_tags_of_a_dictionary_are_not_appended_again(tmp_path, listed):
     if not listed:
         with pytest.raises(UserError, match=r"one \*languages\*.txt is needed, it has none"):
             read_fairseq_table(tmp_path, None, needs_list=True)
+
+
+def test_dropped_settings_of_a_training_are_named(tmp_path, monkeypatch):
+    changes = {"activation_dropout": 0.2, "relu_dropout": 0.0, "encoder_layerdrop": 0.05}
+    for kind in ("encoder_decoder", "transformer_lm_gpt"):
+        foreign = open_with(tmp_path / kind, kind, monkeypatch, **changes)
+        assert foreign.dropped == ("activation_dropout=0.2", "encoder_layerdrop=0.05")
+    assert open_with(tmp_path / "plain", "mitre", monkeypatch).dropped == ()
+
+
+def test_words_of_a_dictionary_are_overwritten_as_in_fairseq(tmp_path):
+    """A flagged line may repeat a word, whose row is then the later one; `<s>` and others stay."""
+    made_foreign.fairseq_checkpoint(tmp_path, "encoder_decoder")
+    dictionary = tmp_path / "dict.txt"
+    pieces = [line.rpartition(" ")[0] for line in dictionary.read_text().splitlines()]
+    first, second, *others = pieces
+    flagged = [first, "<s>", second]
+    lines = [f"{first} 7\n", f"{second} 7 #fairseq:overwrite\n", *(f"{one} 7\n" for one in others)]
+    lines += [f"{word} 1 #fairseq:overwrite\n" for word in flagged]
+    dictionary.write_text("".join(lines))
+    tokens = read_fairseq_table(tmp_path, None).tokens
+    fillers = [f"madeupword000{number}" for number in range(3)]
+    expected = [*fillers[:2], *others, first, fillers[2], second]
+    assert list(tokens[4 : 4 + len(expected)]) == expected and len(set(tokens)) == len(tokens)
+    vocabulary, rows = read_fairseq_table(tmp_path, None).vocabulary()
+    (model,) = tmp_path.glob("*.model")
+    plain = Vocabulary.from_sentencepiece(model, LANGUAGES)
+    for line in sentences("de", 20):
+        read = [tokens[rows[i]] for i in vocabulary.encode(line)]
+        assert read == [plain.named_pieces[i - 3] if i > 2 else "<unk>" for i in plain.encode(line)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("<s> 1", "'<s>' is already in the dictionary; use the file of the training"),
+        ("x", "'x' is no word with a count"),
+        ("x 1 #fairseq:other", "is no word with a count"),
+    ],
+)
+def test_wrong_lines_of_a_dictionary_are_refused(tmp_path, line, message):
+    made_foreign.fairseq_checkpoint(tmp_path, "encoder_decoder")
+    dictionary = tmp_path / "dict.txt"
+    number = dictionary.read_text().count("\n") + 1
+    dictionary.write_text(f"{dictionary.read_text()}{line}\n")
+    with pytest.raises(UserError, match=f"dict.txt, line {number}: .*{message}"):
+        read_fairseq_table(tmp_path, None)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.loading import load_config
-from mnmt_jax.config.sections import Model
+from mnmt_jax.config.sections import Decode, Model
 from mnmt_jax.design.layouts import LAYOUTS, get_layout
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.lazy_array import LazyArray
@@ -257,7 +257,7 @@ def test_nllb_vocabulary(tmp_path, form):
 
 def test_nllb_and_its_search_round_trip(tmp_path):
     """With <mask> after the tags, which no other file names."""
-    made_foreign.nllb_directory(tmp_path / "nllb")
+    made_foreign.nllb_directory(tmp_path / "nllb", "bpe")
     foreign = open_huggingface(tmp_path / "nllb")
     vocabulary, rows = foreign.tokens.vocabulary()
     config = dataclasses.replace(
@@ -275,6 +275,30 @@ def test_nllb_and_its_search_round_trip(tmp_path):
     made_foreign.write_json(tmp_path / "again" / "generation_config.json", {"length_penalty": 9})
     with pytest.raises(UserError, match=r"generation_config.json: .*length_penalty=9"):
         open_huggingface(tmp_path / "again")
+
+
+def test_searches_of_hugging_face_are_read_and_the_rest_is_named(tmp_path):
+    """Limits there also count the first decoder input, a forced tag and eos."""
+    made_foreign.nllb_directory(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text()) | {"activation_dropout": 0.1, "decoder_layerdrop": 0.0}
+    made_foreign.write_json(path, config)
+    foreign = open_huggingface(tmp_path)
+    assert foreign.decode == Decode(beam_size=5, max_length=200)
+    assert foreign.dropped == ("activation_dropout=0.1",)
+    search = {"num_beams": 2, "max_length": 50, "early_stopping": True, "repetition_penalty": 1.2}
+    search |= {"no_repeat_ngram_size": 3, "bad_words_ids": None, "do_sample": False}
+    made_foreign.write_json(tmp_path / "generation_config.json", search)
+    foreign = open_huggingface(tmp_path)
+    assert foreign.decode == Decode(beam_size=2, max_length=47)
+    names = ("activation_dropout=0.1", "no_repeat_ngram_size=3", "repetition_penalty=1.2")
+    assert foreign.dropped == names
+    search = {"max_new_tokens": 50, "max_length": 9}
+    made_foreign.write_json(tmp_path / "generation_config.json", search)
+    assert open_huggingface(tmp_path).decode.max_length == 48
+    made_foreign.mitre_directory(tmp_path / "mitre")
+    made_foreign.write_json(tmp_path / "mitre" / "generation_config.json", {"max_length": 50})
+    assert open_huggingface(tmp_path / "mitre").decode.max_length == 48
 
 
 @pytest.mark.parametrize(

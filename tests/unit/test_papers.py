@@ -14,7 +14,12 @@ import pytest
 from mnmt_jax.commands.reproduction_plan import describe_plan
 from mnmt_jax.config.loading import load_config
 from mnmt_jax.cost.describe import describe
-from mnmt_jax.cost.training_estimate import device_hours, estimate_training, this_machine
+from mnmt_jax.cost.training_estimate import (
+    MACHINES,
+    device_hours,
+    estimate_training,
+    this_machine,
+)
 from mnmt_jax.data.mixtures import get_mixture
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
@@ -34,6 +39,7 @@ from mnmt_jax.papers.trials import trials
 from mnmt_jax.papers.workflow import Workflow
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.vocabulary.languages import EC40_TIERS
+from scripts.make_tpu_table import SLICES
 from tests.unit.made_results import made_result
 
 pytestmark = pytest.mark.usefixtures("relaxed_dtypes")  # for parameter counts
@@ -138,6 +144,16 @@ def test_hours_are_flops_over_the_assumed_share_of_a_measured_peak():
     assert hours[name] == pytest.approx(1e15 / (0.4 * peak) / 3600)
     assert hours["8 x H100"] == pytest.approx(1e15 / (0.4 * 8 * 989e12) / 3600)
     assert 1e8 < peak < 1e14
+
+
+def test_hours_of_slices_are_of_their_chips():
+    """The name of a v5p slice has its cores, and two of them are a chip."""
+    for name in MACHINES.keys() & SLICES.keys():
+        kind, chips = MACHINES[name]
+        version, topology = SLICES[name].split(":")
+        assert kind == f"TPU {version}"
+        assert chips == math.prod(map(int, topology.split("x"))), name
+    assert MACHINES["v5p-128"] == ("TPU v5p", 64)
 
 
 def _check_cost(experiment) -> None:

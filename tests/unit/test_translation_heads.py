@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 
 import jax
 import jax.numpy as jnp
@@ -316,48 +315,6 @@ def test_sources_of_one_length_are_exchanged_for_the_meaning():
     assert meaning_contrasts([example(inference_model, SOURCES[:2], 9, ("en", "de"))]) == []
 
 
-class MadeMeans:
-    """Means that name their language: 1 for de, 2 for fr, 5 for all."""
-
-    def mean(self, head, language=None):
-        return np.full(2, {"de": 1.0, "fr": 2.0, None: 5.0}[language])
-
-
-def test_steering_adds_the_difference_of_two_languages(monkeypatch):
-    """And rows are means over directions and random selections."""
-    asked = []
-
-    def edit(params, vectors, *, ablate):
-        asked.append(({head: float(vector[0]) for head, vector in vectors.items()}, ablate))
-        return len(vectors)
-
-    def score(self, params, direction):
-        into = {"de": 4 - params, "fr": params} if direction[1] == "de" else {"fr": 3, "": 1}
-        return types.SimpleNamespace(
-            source="en", target=direction[1], chrf=50.0 + params, sentences=4, detected=into
-        )
-
-    monkeypatch.setattr("mnmt_jax.analysis.head_edits.edit_heads", edit)
-    monkeypatch.setattr(HeadEvaluation, "_score", score)
-    translator = types.SimpleNamespace(inference_model=types.SimpleNamespace(params=None))
-    directions = (("en", "de"), ("en", "fr"))
-    evaluation = HeadEvaluation(translator, None, directions, MadeMeans())
-    heads = [Head(1, "attention", number) for number in (1, 2)]
-    selections = {"none": [()], "random": [(heads[0],), tuple(heads)]}
-    none, random = evaluation.steering(selections, 3)
-    assert none == {"heads": "none", "target": 100, "other": 0}
-    # Into German one and two of four are French; from French none is German.
-    draws = [{"target": 87.5, "other": 12.5}, {"target": 75, "other": 25}]
-    assert random == {"heads": "random", "target": 81.25, "other": 18.75, "draws": draws}
-    assert asked[2:4] == [({heads[0]: 3.0}, False), ({heads[0]: -3.0}, False)]
-    asked.clear()
-    none, random = evaluation.ablation(selections)
-    assert none == {"heads": "none", "chosen": [[]], "chrf": 50, "off_target": 0}
-    assert random["chrf"] == 51.5 and random["off_target"] == 75 / 4
-    assert [draw["chrf"] for draw in random["draws"]] == [51, 52]
-    assert asked[-1] == ({head: 5.0 for head in heads}, True)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Make a run of the model whose third head carries the language."""
@@ -413,6 +370,7 @@ def test_the_command_reports_both_subtasks(run, tmp_path, monkeypatch):
     assert {c.base.direction for c in seen["language"]} == {("en", "fr"), ("en", "de")}
     assert all(c.source.direction == c.base.direction for c in seen["meaning"])
     assert seen["directions"] == (("en", "de"), ("en", "fr"))
+    assert "Not steered" not in page and "Without off-target ratio" not in page
     selections = seen["selections"]
     assert [len(heads) for heads in selections.values()] == [1, 1, 1, analyse_heads._DRAWS]
     assert selections["language"][0][0].number == 3 and selections["meaning"][0][0].number == 1
