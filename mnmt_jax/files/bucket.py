@@ -152,8 +152,8 @@ class Mirror:
                     self._publish_file(name)
         self._published |= present
 
-    def remove(self, file: str, folder: str) -> None:
-        """Remove a file from the copy and the bucket, and a folder of the bucket, if they exist.
+    def remove(self, file: str) -> None:
+        """Remove a file from the copy and the bucket, if it exists.
 
         Raises:
             UserError: if the bucket cannot be written.
@@ -162,8 +162,6 @@ class Mirror:
         if self._published.pop(file, None):
             with self._writing():
                 (self.bucket / file).unlink(missing_ok=True)
-        with self._writing():
-            remove_folder(self.bucket / folder)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

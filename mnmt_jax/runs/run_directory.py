@@ -6,7 +6,7 @@ RUN/tasks.json     languages of each training task, and sizes of chunks of docum
 RUN/origin.json    source of the initial parameters, if not drawn at random
 RUN/checkpoints/   Orbax, one folder per step
 RUN/average/       averaged parameters, written by mnmt average
-RUN/metrics.jsonl  one line per logged step
+RUN/metrics.jsonl  one line per logged step; metrics_earlier.jsonl: those before a start at step 0
 RUN/tensorboard/   the same as events
 RUN/trackers/      identifiers and local files of other experiment trackers
 RUN/report/        evaluation
@@ -30,7 +30,7 @@ from mnmt_jax.design.method import Method, all_for_resume
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
-from mnmt_jax.files.bucket import Mirror, is_bucket, remove_folder
+from mnmt_jax.files.bucket import Mirror, is_bucket
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -168,17 +168,16 @@ class RunDirectory:
             )
         return file
 
-    def remove_earlier_start(self) -> None:
-        """Remove source and average of an earlier start, which a run at step 0 does not have.
+    def remove_origin(self) -> None:
+        """Remove the record of the source runs of an earlier start.
 
         Raises:
             UserError: if the bucket cannot be written.
         """
         if self.mirror:
-            self.mirror.remove(self.origin_file.name, self.average.name)
+            self.mirror.remove(self.origin_file.name)
         else:
             self.origin_file.unlink(missing_ok=True)
-            remove_folder(self.average)
 
     def publish(self, *, with_trackers: bool = False) -> None:
         """Copy new files to the bucket, if the run is in one.
@@ -345,8 +344,14 @@ class RunDirectory:
             has_checkpoint: whether there is a checkpoint; otherwise anything may change.
 
         Raises:
-            UserError: if the run was started with another configuration or vocabulary.
+            UserError: if the run was started with another configuration or vocabulary, or if only
+                the average of its checkpoints is left.
         """
+        if not has_checkpoint and self.average.exists():
+            raise UserError(
+                f"{self.location} has an average but no checkpoints, and training would start at "
+                "step 0; put its checkpoints back, move the run, or choose another --workdir"
+            )
         if not (has_checkpoint and self.config_file.is_file()):
             return
         changed = changed_fields(self.config(), config)

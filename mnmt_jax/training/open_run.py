@@ -169,7 +169,7 @@ def _read_initial_params(
 def _write_run_files(setup: TrainingSetup, run: RunDirectory, continues: bool) -> None:
     """Write the configuration, the vocabulary and the tasks of a run."""
     if not continues:
-        run.remove_earlier_start()
+        run.remove_origin()
     run.prepare(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     tasks = {name: setup.cache.tasks[name] for name in setup.pipeline.task_names}
     run.write_tasks(

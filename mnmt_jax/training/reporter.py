@@ -16,7 +16,7 @@ import jax
 from mnmt_jax.config.sections import Config
 from mnmt_jax.distributed.chips import chip_of
 from mnmt_jax.errors import UserError, join_names, name_os_errors
-from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.files.atomic_write import new_path, write_text
 from mnmt_jax.files.json_objects import read_records
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.trackers.group import TrackerGroup
@@ -36,10 +36,13 @@ class MetricsFile:
 
         Args:
             path: path of the file.
-            after_step: last step whose lines stay; 0 empties the file.
+            after_step: last step whose lines stay; 0 moves all to metrics_earlier.jsonl, because
+                the checkpoints of an earlier start may have been lost.
         """
         self._path = path
         try:
+            if not after_step:
+                _keep_lines(path)
             write_text(path, "".join(line for line, _ in _read_until(path, after_step)))
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
@@ -267,6 +270,15 @@ def _read_until(path: Path, last_step: int) -> list[tuple[str, Record]]:
         for line, record in read_records(path)
         if record["step"] <= last_step
     ]
+
+
+def _keep_lines(path: Path) -> None:
+    """Append the lines of an earlier start of the run to a file beside them."""
+    if path.is_file() and (lines := path.read_bytes()):
+        earlier = path.with_name(f"{path.stem}_earlier{path.suffix}")
+        before = earlier.read_bytes() if earlier.is_file() else b""
+        with new_path(earlier) as partial:
+            partial.write_bytes(before + lines)
 
 
 def _finite(value: Any) -> Any:

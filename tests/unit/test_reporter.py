@@ -45,8 +45,12 @@ def test_the_metrics_file_keeps_lines_up_to_the_restored_step(tmp_path):
         {"step": 4},
         {"step": 6, "loss": None, "validation": {"loss": 1.5}},
     ]
-    MetricsFile(path, after_step=0)
-    assert path.read_text() == ""
+    before = path.read_text()
+    for lines in (before, "", '{"step": 2}\n'):
+        path.write_text(lines)
+        MetricsFile(path, after_step=0)
+        assert path.read_text() == ""
+    assert (tmp_path / "metrics_earlier.jsonl").read_text() == before + '{"step": 2}\n'
 
 
 def test_an_unwritable_metrics_file_is_an_error(tmp_path):
