@@ -32,7 +32,7 @@ def partial_path(final: Path) -> Path:
     prefix = f".{final.name}.partial-{socket.gethostname()}-"
     for leftover in final.parent.glob(f"{glob.escape(prefix)}*"):
         process = leftover.name.removeprefix(prefix).removesuffix(".replaced")
-        if not process.isdigit():
+        if not process.isdecimal():
             continue
         is_ours = int(process) == os.getpid()
         if not (_is_locked(leftover) if is_ours else _is_alive(int(process))):

@@ -89,10 +89,14 @@ def absolute_path(path: Path) -> Path:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Move a folder, replacing the target; in a bucket, which has no folders, file by file."""
+    """Move a folder, replacing the target; in a bucket, which has no folders, file by file.
+
+    Raises:
+        OSError: if a local folder cannot be moved, e.g. copied to another file system.
+    """
     remove_folder(target)
     if not is_bucket(source):
-        source.rename(target)
+        shutil.move(source, target)
         return
     copy_files(source, target)
     remove_folder(source)

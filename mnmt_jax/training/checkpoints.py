@@ -367,8 +367,15 @@ class Checkpoints:
         damaged_folder = self.directory.with_name(f"{self.directory.name}_damaged")
         damaged_folder.mkdir(exist_ok=True)
         for step in steps if is_first() else ():
-            move_folder(self.directory / str(step), damaged_folder / str(step))
-            self._report(f"checkpoint {step} was moved to {damaged_folder / str(step)}")
+            source, target = self.directory / str(step), damaged_folder / str(step)
+            try:
+                move_folder(source, target)
+            except OSError as error:
+                raise UserError(
+                    f"{source}: is damaged and cannot be moved to {target} ({one_line(error)}); "
+                    "move it away"
+                ) from error
+            self._report(f"checkpoint {step} was moved to {target}")
         wait_for_all("set aside")
         self._manager = self._open()
 
