@@ -26,7 +26,7 @@ from typing import IO, Any, TypeVar
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.design.method import Method, all_for_resume
+from mnmt_jax.design.method import Method, all_for_resume, all_objectives
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
@@ -54,6 +54,17 @@ MAY_CHANGE = (
     "train.trackers",
     "decode",
     "mesh",
+)
+# Fields of `Decode` on which the translations of validation depend.
+_OF_VALIDATION = (
+    "max_length",
+    "max_length_per_source",
+    "buckets",
+    "seed",
+    "source_contrast",
+    "language_contrast",
+    "allow_unk",
+    "copy_unknown",
 )
 
 
@@ -399,14 +410,36 @@ def changed_fields(before: Config, after: Config) -> list[str]:
                 values = _names(methods[0]), _names(methods[1])
                 if values[0] == values[1]:
                     changed += itertools.chain(*map(_changed_settings, *methods))
+            if values[0] == values[1]:
+                continue
             name = f"{section.name}.{field.name}"
-            may_change = section.name in MAY_CHANGE or name in MAY_CHANGE
-            reason = ""
-            if name == "train.steps" and after.optimizer.schedule == "cosine":
-                may_change, reason = False, " (every learning rate of a cosine depends on it)"
-            if values[0] != values[1] and not may_change:
+            reason = _dependence(name, after)
+            if reason or not (section.name in MAY_CHANGE or name in MAY_CHANGE):
                 changed.append(_describe_change(old, field.name, values) + reason)
     return changed
+
+
+def _dependence(name: str, config: Config) -> str:
+    """Return what depends on a field of `MAY_CHANGE` in a run, in brackets; empty if nothing."""
+    section, _, field = name.partition(".")
+    if name == "train.steps" and config.optimizer.schedule == "cosine":
+        return " (every learning rate of a cosine depends on it)"
+    if name == "decode.allow_unk" and _generates(config):
+        return " (methods of the run translate with it)"
+    is_used = field in _OF_VALIDATION or (
+        field == "contrast_languages" and config.decode.language_contrast
+    )
+    if section == "decode" and config.train.translate_pairs and is_used:
+        return " (validation translates with it)"
+    return ""
+
+
+def _generates(config: Config) -> bool:
+    """Return whether a method may translate in an update."""
+    requests = (request for term in all_objectives(config.methods) for request in term.inputs)
+    return any(getattr(request, "change", None) for request in requests) or any(
+        method.generated_batches(config) or method.batch_changes() for method in config.methods
+    )
 
 
 def _changed_settings(before: Method, after: Method) -> Iterator[str]:
