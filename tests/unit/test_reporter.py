@@ -138,6 +138,8 @@ def test_a_warning_is_printed_once_for_each_name(tmp_path, capfd):
         ("TPU v5p", 459e12),
         ("TPU v6 lite", 918e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
         ("cpu", None),
     ],
 )

@@ -37,7 +37,14 @@ from mnmt_jax.training.trackers.mlflow import MLflowTracker
 from mnmt_jax.training.trackers.tensorboard import TensorBoard
 from mnmt_jax.training.train import train
 from tests.full_disk import files_up_to
-from tests.made_trackers import PACKAGES, is_installed, read_mlflow, read_wandb, use_stand_ins
+from tests.made_trackers import (
+    PACKAGES,
+    MlflowClient,
+    is_installed,
+    read_mlflow,
+    read_wandb,
+    use_stand_ins,
+)
 from tests.run_commands import ROOT
 
 BACKENDS = ["stand-in", *(["package"] if all(map(is_installed, PACKAGES)) else [])]
@@ -162,6 +169,26 @@ def test_calls_of_mlflow_stay_within_its_limits(monkeypatch, tmp_path):
     tracker.write(2, dict.fromkeys(map(str, range(2500)), 1))
     (tracked,) = read_mlflow("http://server")
     assert len(tracked.config) == 250 and len(tracked.metrics) == 2500
+
+
+def test_mlflow_gets_the_configuration_after_a_refused_call(monkeypatch, tmp_path):
+    use_stand_ins(monkeypatch)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    log_batch, calls = MlflowClient.log_batch, iter(range(9))
+
+    def log_or_refuse(client, run_id, **values):
+        if next(calls) == 1:  # the second part of the configuration
+            raise ConnectionError
+        log_batch(client, run_id, **values)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", log_or_refuse)
+    config = {f"Model.key{number}": number for number in range(250)}
+    tracker = MLflowTracker(tmp_path, "run", TrackedRun(tmp_path / "mlflow.json"))
+    with pytest.raises(ConnectionError):
+        tracker.start(config)
+    tracker.start(config | {"Model.key0": 7})
+    (tracked,) = read_mlflow("http://server")
+    assert tracked.config == {key: str(value) for key, value in config.items()}
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"id": "run0"}', '{"id": "run0", "last_step": [1]}'])
