@@ -30,6 +30,7 @@ from mnmt_jax.files.storage_errors import (
     one_line,
     storage_error_reason,
     write_refusal,
+    write_remedy,
 )
 from mnmt_jax.runs.checkpoint_files import (
     AVERAGED,
@@ -251,8 +252,9 @@ class Checkpoints:
     def _record_failure(self, reason: str) -> None:
         steps = self.steps()
         self._failed = (
-            f"checkpoint {self._saving} could not be written ({reason}); make room at "
-            f"{self.directory}; the last good one is {steps[-1] if steps else 'none'}"
+            f"checkpoint {self._saving} could not be written ({reason}); "
+            f"{write_remedy(reason)} at {self.directory}; "
+            f"the last good one is {steps[-1] if steps else 'none'}"
         )
         if jax.process_count() > 1:
             raise UserError(self._failed)
