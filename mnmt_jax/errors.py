@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of writes refused for lack of room."""
+
 STORAGE_ERRNOS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
+    *FULL_ERRNOS,
     errno.EROFS,
-    errno.EFBIG,
     errno.EIO,
     errno.EACCES,
     errno.EPERM,

@@ -135,6 +135,9 @@ class MlflowClient:
     def set_terminated(self, run_id, status):
         self.update_run(run_id, status)
 
+    def get_run(self, run_id):
+        return self._runs[run_id]
+
     def search_runs(self, experiment_ids):
         return [run for run in self._runs.values() if run.experiment_id in experiment_ids]
 

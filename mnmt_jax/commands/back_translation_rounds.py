@@ -51,8 +51,9 @@ from mnmt_jax.training.source_runs import SourceRunSpec
 from mnmt_jax.training.train import train
 
 _LOOK_SECONDS = 1.0
-# Settings that do not change the result of a round.
+# Settings that do not change the result of a round, except with `Train.patience`.
 _FREE = {*MAY_CHANGE, "data.tasks", "data.validation_examples", "train.best_by", "train.epochs"}
+_OF_PATIENCE = {"train.patience", "train.eval_every", "train.best_by", "data.validation_examples"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -236,7 +237,8 @@ class BackTranslationRounds:
         }
         epochs = config.train.epochs and f"{config.train.epochs:g} epochs"
         steps = epochs or (config.train.steps if self._steps_given else "an epoch")
-        return {name: value for name, value in settings.items() if name.lower() not in _FREE} | {
+        free = _FREE - _OF_PATIENCE if config.train.patience else _FREE
+        return {name: value for name, value in settings.items() if name.lower() not in free} | {
             "Train.steps": steps
         }
 

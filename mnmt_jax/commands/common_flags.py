@@ -170,7 +170,7 @@ def positive_int(text: str) -> int:
 
 def checkpoint_step(text: str) -> int | str:
     """Parse the value of a flag as a step: a number, or a word such as `best`."""
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isdecimal() else text
 
 
 def seed_value(text: str) -> int:

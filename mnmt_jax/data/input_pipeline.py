@@ -270,6 +270,12 @@ class Pipeline:
         # Checkpoints hold the checksum, and the class was `Schedule` when the first were written.
         return zlib.crc32(repr(settings).replace("MixingSchedule(", "Schedule(").encode())
 
+    def validation_fingerprint(self) -> int:
+        """Return a 32-bit checksum of the validation text of all tasks."""
+        names = self.cache.tasks_with(VALIDATION)
+        contents = [(name, self.cache.split(name, VALIDATION).content) for name in sorted(names)]
+        return zlib.crc32(repr(contents).encode())
+
     def _validation_plan(self, names: Sequence[str], task_number: int, split: str) -> Plan:
         size = min(
             self._data.validation_examples, self.cache.split(names[task_number], split).examples

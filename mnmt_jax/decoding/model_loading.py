@@ -145,7 +145,7 @@ def _open_member(
     """Open a run of `Decode.ensemble`, and check that it fits the first."""
     match = _CHECKPOINT.fullmatch(name)
     run, step = match.groups() if match else (name, None)
-    member = _open(run, int(step) if step and step.isdigit() else step, gin_files, bindings)
+    member = _open(run, int(step) if step and step.isdecimal() else step, gin_files, bindings)
     check_member(name, member.config, member.vocabulary, first.config, first.vocabulary)
     return member
 

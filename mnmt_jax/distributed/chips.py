@@ -38,6 +38,8 @@ _CHIPS = (
     Chip(("TPU v5p", "TPU v5"), 459e12, 95 * GIB, 1.75e9, 2765e9),
     Chip(("TPU v4",), 275e12, 32 * GIB, 1.05e9, 1228e9),
     Chip(("NVIDIA H200",), 989e12, 141 * 10**9),
+    Chip(("NVIDIA H100 PCIe",), 756e12, 80 * 10**9),
+    Chip(("NVIDIA H100 NVL",), 835e12, 94 * 10**9),
     Chip(("NVIDIA H100",), 989e12, 80 * 10**9),
     Chip(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB"), 312e12, 40 * 10**9),
     Chip(("NVIDIA A100",), 312e12, 80 * 10**9),

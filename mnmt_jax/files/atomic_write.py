@@ -16,7 +16,12 @@ from typing import IO, Any, cast
 
 from mnmt_jax.errors import UserError, name_os_errors
 from mnmt_jax.files.bucket import is_bucket, refuse_bucket
-from mnmt_jax.files.storage_errors import storage_error_reason, system_error_reason, write_refusal
+from mnmt_jax.files.storage_errors import (
+    storage_error_reason,
+    system_error_reason,
+    write_refusal,
+    write_remedy,
+)
 
 
 def partial_path(final: Path) -> Path:
@@ -32,7 +37,7 @@ def partial_path(final: Path) -> Path:
     prefix = f".{final.name}.partial-{socket.gethostname()}-"
     for leftover in final.parent.glob(f"{glob.escape(prefix)}*"):
         process = leftover.name.removeprefix(prefix).removesuffix(".replaced")
-        if not process.isdigit():
+        if not process.isdecimal():
             continue
         is_ours = int(process) == os.getpid()
         if not (_is_locked(leftover) if is_ours else _is_alive(int(process))):
@@ -236,7 +241,9 @@ def write_errors(output: Path, *written: Path, flag: str = "--output") -> Iterat
         if not reason or not (in_bucket or _is_about(error, written)):
             raise
         choice = f", or choose another {flag}" if flag else ""
-        raise UserError(f"{output}: cannot be written ({reason}); make room{choice}") from error
+        raise UserError(
+            f"{output}: cannot be written ({reason}); {write_remedy(reason)}{choice}"
+        ) from error
 
 
 def _is_about(error: Exception, written: Iterable[Path]) -> bool:

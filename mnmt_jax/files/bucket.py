@@ -89,10 +89,14 @@ def absolute_path(path: Path) -> Path:
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Move a folder, replacing the target; in a bucket, which has no folders, file by file."""
+    """Move a folder, replacing the target; in a bucket, which has no folders, file by file.
+
+    Raises:
+        OSError: if a local folder cannot be moved, e.g. copied to another file system.
+    """
     remove_folder(target)
     if not is_bucket(source):
-        source.rename(target)
+        shutil.move(source, target)
         return
     copy_files(source, target)
     remove_folder(source)
@@ -152,8 +156,8 @@ class Mirror:
                     self._publish_file(name)
         self._published |= present
 
-    def remove(self, file: str, folder: str) -> None:
-        """Remove a file from the copy and the bucket, and a folder of the bucket, if they exist.
+    def remove(self, file: str) -> None:
+        """Remove a file from the copy and the bucket, if it exists.
 
         Raises:
             UserError: if the bucket cannot be written.
@@ -162,8 +166,6 @@ class Mirror:
         if self._published.pop(file, None):
             with self._writing():
                 (self.bucket / file).unlink(missing_ok=True)
-        with self._writing():
-            remove_folder(self.bucket / folder)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -6,10 +6,10 @@ import os
 import shutil
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mnmt_jax.errors import STORAGE_ERRNOS
+from mnmt_jax.errors import FULL_ERRNOS, STORAGE_ERRNOS
 
 # Words in errors of tensorstore and devices for machine and network problems.
 _MACHINE = ("RESOURCE_EXHAUSTED", "Out of memory")
@@ -43,6 +43,22 @@ def write_refusal(folder: Path, size: int) -> str:
     if free >= size:
         return ""
     return f"No space left on device: {size:,} bytes needed, {free:,} free"
+
+
+def write_remedy(reason: str) -> str:
+    """Return the remedy for a refused write.
+
+    Args:
+        reason: reason from `storage_error_reason` or `write_refusal`.
+    """
+
+    def is_one_of(numbers: Iterable[int]) -> bool:
+        return any(reason.startswith(os.strerror(number)) for number in numbers)
+
+    if is_one_of(FULL_ERRNOS):
+        return "make room"
+    cause = "storage" if is_one_of(STORAGE_ERRNOS) else "network"
+    return f"see to the {cause} and your rights"
 
 
 def is_machine_error(error: BaseException) -> bool:

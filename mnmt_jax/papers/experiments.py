@@ -222,7 +222,7 @@ class Experiment:
     @property
     def evaluation_name(self) -> str:
         """Name of the evaluation's folder."""
-        step = f"step_{self.data.step}" if self.data.step.isdigit() else ""
+        step = f"step_{self.data.step}" if self.data.step.isdecimal() else ""
         changes = (step, "".join(self.evaluate), *self.decode)
         names = [self.run_name, *map(slug, filter(None, changes))]
         names += ["benchmark"] if self.benchmark else []

@@ -315,7 +315,7 @@ class Workflow:
         training has others.
         """
         step = "" if experiment.pretrained else experiment.data.step
-        if self._scale.miniature and step.isdigit():
+        if self._scale.miniature and step.isdecimal():
             return []
         return ["--step", step] if step else []
 

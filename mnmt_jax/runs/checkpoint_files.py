@@ -126,7 +126,7 @@ def check_marks(directory: Path) -> None:
         UserError: if a checkpoint looks complete but has no completion mark.
     """
     for folder in directory.iterdir() if directory.exists() else ():
-        if not folder.name.isdigit() or (folder / MARK).exists():
+        if not folder.name.isdecimal() or (folder / MARK).exists():
             continue
         if _looks_complete(folder) and (folder / "extra" / "metadata").exists():
             raise UserError(

@@ -110,10 +110,14 @@ def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
 
 
 def available_steps(directory: Path) -> list[int]:
-    """Return the steps of the complete checkpoints in a folder, ascending."""
+    """Return the steps of the complete checkpoints in a folder, ascending.
+
+    Orbax also counts folders such as `best_2500`, a copy by hand, as steps.
+    """
     if not directory.is_dir():
         return []
-    return sorted(ocp.utils.checkpoint_steps(absolute_path(directory)))
+    names = [path.name for path in ocp.utils.checkpoint_steps_paths(absolute_path(directory))]
+    return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
 
 
 def choose_step(directory: Path, step: int | str | None) -> int:

@@ -6,7 +6,7 @@ RUN/tasks.json     languages of each training task, and sizes of chunks of docum
 RUN/origin.json    source of the initial parameters, if not drawn at random
 RUN/checkpoints/   Orbax, one folder per step
 RUN/average/       averaged parameters, written by mnmt average
-RUN/metrics.jsonl  one line per logged step
+RUN/metrics.jsonl  one line per logged step; metrics_earlier.jsonl: those before a start at step 0
 RUN/tensorboard/   the same as events
 RUN/trackers/      identifiers and local files of other experiment trackers
 RUN/report/        evaluation
@@ -26,11 +26,11 @@ from typing import IO, Any, TypeVar
 from mnmt_jax.config.loading import is_saved_config, load_config, save_config
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.design.method import Method, all_for_resume
+from mnmt_jax.design.method import Method, all_for_resume, all_objectives
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
-from mnmt_jax.files.bucket import Mirror, is_bucket, remove_folder
+from mnmt_jax.files.bucket import Mirror, is_bucket
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -54,6 +54,17 @@ MAY_CHANGE = (
     "train.trackers",
     "decode",
     "mesh",
+)
+# Fields of `Decode` on which the translations of validation depend.
+_OF_VALIDATION = (
+    "max_length",
+    "max_length_per_source",
+    "buckets",
+    "seed",
+    "source_contrast",
+    "language_contrast",
+    "allow_unk",
+    "copy_unknown",
 )
 
 
@@ -168,17 +179,16 @@ class RunDirectory:
             )
         return file
 
-    def remove_earlier_start(self) -> None:
-        """Remove source and average of an earlier start, which a run at step 0 does not have.
+    def remove_origin(self) -> None:
+        """Remove the record of the source runs of an earlier start.
 
         Raises:
             UserError: if the bucket cannot be written.
         """
         if self.mirror:
-            self.mirror.remove(self.origin_file.name, self.average.name)
+            self.mirror.remove(self.origin_file.name)
         else:
             self.origin_file.unlink(missing_ok=True)
-            remove_folder(self.average)
 
     def publish(self, *, with_trackers: bool = False) -> None:
         """Copy new files to the bucket, if the run is in one.
@@ -345,8 +355,14 @@ class RunDirectory:
             has_checkpoint: whether there is a checkpoint; otherwise anything may change.
 
         Raises:
-            UserError: if the run was started with another configuration or vocabulary.
+            UserError: if the run was started with another configuration or vocabulary, or if only
+                the average of its checkpoints is left.
         """
+        if not has_checkpoint and self.average.exists():
+            raise UserError(
+                f"{self.location} has an average but no checkpoints, and training would start at "
+                "step 0; put its checkpoints back, move the run, or choose another --workdir"
+            )
         if not (has_checkpoint and self.config_file.is_file()):
             return
         changed = changed_fields(self.config(), config)
@@ -394,14 +410,36 @@ def changed_fields(before: Config, after: Config) -> list[str]:
                 values = _names(methods[0]), _names(methods[1])
                 if values[0] == values[1]:
                     changed += itertools.chain(*map(_changed_settings, *methods))
+            if values[0] == values[1]:
+                continue
             name = f"{section.name}.{field.name}"
-            may_change = section.name in MAY_CHANGE or name in MAY_CHANGE
-            reason = ""
-            if name == "train.steps" and after.optimizer.schedule == "cosine":
-                may_change, reason = False, " (every learning rate of a cosine depends on it)"
-            if values[0] != values[1] and not may_change:
+            reason = _dependence(name, after)
+            if reason or not (section.name in MAY_CHANGE or name in MAY_CHANGE):
                 changed.append(_describe_change(old, field.name, values) + reason)
     return changed
+
+
+def _dependence(name: str, config: Config) -> str:
+    """Return what depends on a field of `MAY_CHANGE` in a run, in brackets; empty if nothing."""
+    section, _, field = name.partition(".")
+    if name == "train.steps" and config.optimizer.schedule == "cosine":
+        return " (every learning rate of a cosine depends on it)"
+    if name == "decode.allow_unk" and _generates(config):
+        return " (methods of the run translate with it)"
+    is_used = field in _OF_VALIDATION or (
+        field == "contrast_languages" and config.decode.language_contrast
+    )
+    if section == "decode" and config.train.translate_pairs and is_used:
+        return " (validation translates with it)"
+    return ""
+
+
+def _generates(config: Config) -> bool:
+    """Return whether a method may translate in an update."""
+    requests = (request for term in all_objectives(config.methods) for request in term.inputs)
+    return any(getattr(request, "change", None) for request in requests) or any(
+        method.generated_batches(config) or method.batch_changes() for method in config.methods
+    )
 
 
 def _changed_settings(before: Method, after: Method) -> Iterator[str]:

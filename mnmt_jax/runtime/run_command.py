@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from mnmt_jax.errors import (
+    FULL_ERRNOS,
     STORAGE_ERRNOS,
     TRY_AGAIN_STATUS,
     MnmtWarning,
@@ -27,7 +28,6 @@ from mnmt_jax.runtime.interrupts import redeliver_interrupts
 
 # Further errors of paths that cannot be written or read; with the path they need no traceback.
 _NAMES = (errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUTPUT = "standard output"
 _SIGNAL_STATUS = 128  # and the number of the signal that stopped a command
 _NO_TEMPORARY = "No usable temporary directory"
@@ -131,9 +131,9 @@ def _refused_path(error: OSError) -> str:
     if _NO_TEMPORARY in str(error):
         return f"{error.strerror}; make room there, or set TMPDIR to another folder"
     # Written files have a name, by `name_os_errors`; an error without one is about standard output.
-    if error.errno not in (_FULL if error.filename is None else (*STORAGE_ERRNOS, *_NAMES)):
+    if error.errno not in (FULL_ERRNOS if error.filename is None else (*STORAGE_ERRNOS, *_NAMES)):
         return ""
-    remedy = "make room, or choose" if error.errno in _FULL else "choose"
+    remedy = "make room, or choose" if error.errno in FULL_ERRNOS else "choose"
     return f"{error.filename or _OUTPUT}: {error.strerror}; {remedy} another path"
 
 

@@ -30,6 +30,7 @@ from mnmt_jax.files.storage_errors import (
     one_line,
     storage_error_reason,
     write_refusal,
+    write_remedy,
 )
 from mnmt_jax.runs.checkpoint_files import (
     AVERAGED,
@@ -251,8 +252,9 @@ class Checkpoints:
     def _record_failure(self, reason: str) -> None:
         steps = self.steps()
         self._failed = (
-            f"checkpoint {self._saving} could not be written ({reason}); make room at "
-            f"{self.directory}; the last good one is {steps[-1] if steps else 'none'}"
+            f"checkpoint {self._saving} could not be written ({reason}); "
+            f"{write_remedy(reason)} at {self.directory}; "
+            f"the last good one is {steps[-1] if steps else 'none'}"
         )
         if jax.process_count() > 1:
             raise UserError(self._failed)
@@ -367,8 +369,15 @@ class Checkpoints:
         damaged_folder = self.directory.with_name(f"{self.directory.name}_damaged")
         damaged_folder.mkdir(exist_ok=True)
         for step in steps if is_first() else ():
-            move_folder(self.directory / str(step), damaged_folder / str(step))
-            self._report(f"checkpoint {step} was moved to {damaged_folder / str(step)}")
+            source, target = self.directory / str(step), damaged_folder / str(step)
+            try:
+                move_folder(source, target)
+            except OSError as error:
+                raise UserError(
+                    f"{source}: is damaged and cannot be moved to {target} ({one_line(error)}); "
+                    "move it away"
+                ) from error
+            self._report(f"checkpoint {step} was moved to {target}")
         wait_for_all("set aside")
         self._manager = self._open()
 

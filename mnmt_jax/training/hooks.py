@@ -140,6 +140,7 @@ def save_checkpoint(session: Session) -> None:
             "data": session.batches.get_state(),
             "seconds": session.reporter.seconds,
             "best": session.history.best,
+            "validation": session.setup.pipeline.validation_fingerprint(),
         }
         session.checkpoints.save(
             session.state,

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from mnmt_jax.config.sections import Config
-from mnmt_jax.design.method import all_for_resume, all_param_mappings
+from mnmt_jax.design.method import Method, all_param_mappings
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.lora import LORA_A, is_lora
@@ -100,7 +100,7 @@ def read_initial_params(
         else None
     )
     mappings = all_param_mappings(
-        config, exclude=all_for_resume(sole_run.config.methods) if sole_run else ()
+        config, exclude=_applied_methods(sole_run, config) if sole_run else ()
     )
     check_source_names(source_specs, mappings)
     leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
@@ -130,6 +130,23 @@ def read_initial_params(
     _check_new_params_train([name for name in shapes if name not in sources], config, runs.values())
     report = _report(list(runs.values()), sources, shapes)
     return InitialParams(", ".join(map(str, source_specs)), sources, mappings, report)
+
+
+def _applied_methods(sole_run: SourceRun, config: Config) -> list[Method]:
+    """Return the methods whose parameter mappings the parameters of a sole source run contain.
+
+    Those are its own methods. A method without effect after creation, such as `graft`, counts only
+    with the same mappings: with others, the new run starts from other source runs.
+    """
+
+    def is_applied(method: Method) -> bool:
+        return method.for_resume() is not None or any(
+            method.name == other.name
+            and method.param_mappings(config.model) == other.param_mappings(config.model)
+            for other in config.methods
+        )
+
+    return [method for method in sole_run.config.methods if is_applied(method)]
 
 
 def _check_lora(run: SourceRun, sources: ParamSources, *, is_sole_source: bool) -> None:

@@ -136,6 +136,13 @@ def _begin(
     if was_prepared and not restored:
         new_run_lines = ["no checkpoint yet: starts at step 0", *new_run_lines]
     lines = [f"continues at step {step}"] if restored else new_run_lines
+    validation = setup.pipeline.validation_fingerprint()
+    best = extra.get("best") if extra.get("validation", validation) == validation else None
+    if best != extra.get("best"):
+        lines.append(
+            f"the validation text of Data.cache='{setup.config.data.cache}' differs from that of "
+            "earlier starts: measures before and after do not compare, also for --step=best"
+        )
     empty_rows = setup.pipeline.empty_rows_summary()
     for line in [*lines, empty_rows] if empty_rows else lines:
         reporter.say(line)
@@ -146,7 +153,7 @@ def _begin(
         checkpoints=checkpoints,
         batches=batches,
         reporter=reporter,
-        history=ValidationHistory(setup.config.train.patience, extra.get("best")),
+        history=ValidationHistory(setup.config.train.patience, best),
         state=state,
         step=step,
         saved_step=step if restored else NEVER,
@@ -169,7 +176,7 @@ def _read_initial_params(
 def _write_run_files(setup: TrainingSetup, run: RunDirectory, continues: bool) -> None:
     """Write the configuration, the vocabulary and the tasks of a run."""
     if not continues:
-        run.remove_earlier_start()
+        run.remove_origin()
     run.prepare(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     tasks = {name: setup.cache.tasks[name] for name in setup.pipeline.task_names}
     run.write_tasks(

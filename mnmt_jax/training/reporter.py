@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.distributed.chips import chip_of
-from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.files.atomic_write import write_text
+from mnmt_jax.errors import UserError, join_names, name_os_errors
+from mnmt_jax.files.atomic_write import new_path, write_text
 from mnmt_jax.files.json_objects import read_records
-from mnmt_jax.files.storage_errors import write_refusal
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.training.trackers.group import TrackerGroup, needs_history
+from mnmt_jax.training.trackers.group import TrackerGroup
 from mnmt_jax.training.trackers.interface import Status
 from mnmt_jax.training.validation import PERPLEXITY, SUPERVISED, TRANSLATION, ZERO_SHOT
 
 Record = dict[str, Any]
 
 _SCORES = {"bleu": "BLEU", "chrf": "chrF++", "off_target": "off-target"}  # of translations
-_MIN_FREE_BYTES = 1 << 20  # free space required to write a line of metrics
 
 
 class MetricsFile:
@@ -37,18 +36,34 @@ class MetricsFile:
 
         Args:
             path: path of the file.
-            after_step: last step whose lines stay; 0 empties the file.
+            after_step: last step whose lines stay; 0 moves all to metrics_earlier.jsonl, because
+                the checkpoints of an earlier start may have been lost.
         """
-        self._file = _open_with(path, [line for line, _ in _read_until(path, after_step)])
+        self._path = path
+        try:
+            if not after_step:
+                _keep_lines(path)
+            write_text(path, "".join(line for line, _ in _read_until(path, after_step)))
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
     def write(self, record: Record) -> None:
-        """Append one object; non-finite numbers become null, which JSON allows."""
-        self._file.write(json.dumps(_finite(record)) + "\n")
-        self._file.flush()
+        """Append one object; non-finite numbers become null, which JSON allows.
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        Raises:
+            OSError: if it cannot be written; nothing of the object is in the file then.
+        """
+        line = f"{json.dumps(_finite(record))}\n".encode()
+        with name_os_errors(str(self._path)):
+            size = self._path.stat().st_size if self._path.exists() else 0
+            try:
+                with self._path.open("ab", buffering=0) as file:
+                    while line:  # a full disk may take a part
+                        line = line[file.write(line) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.truncate(self._path, size)
+                raise
 
 
 class Reporter:
@@ -80,7 +95,7 @@ class Reporter:
             terms: names of further objectives, shown after the loss.
             silent: whether to write nothing, because another process does.
         """
-        self._silent, self._folder = silent, run.path
+        self._silent = silent
         self._shown = ("loss", "nll", *terms)
         self._bar = _make_bar(first_step, total_steps, silent)
         self._warned: set[str] = set()
@@ -97,7 +112,7 @@ class Reporter:
     ) -> TrackerGroup | None:
         if self._metrics is None:
             return None
-        history = _read_until(run.metrics_file, first_step) if needs_history(config) else []
+        history = _read_until(run.metrics_file, first_step) if config.train.trackers else []
         return TrackerGroup(
             run,
             config,
@@ -193,21 +208,28 @@ class Reporter:
     def _write_files(self, record: Record) -> None:
         if self._metrics is None:
             return
-        # After a write error TensorBoard's writer would block forever.
-        if refusal := write_refusal(self._folder, _MIN_FREE_BYTES):
+        try:
+            self._metrics.write(record)
+        except OSError as error:
             self.say(
-                f"{self._folder}: the metrics of step {record['step']} are left out ({refusal})"
+                f"{error.filename}: the metrics of step {record['step']} are left out "
+                f"({error.strerror})"
             )
             return
-        self._metrics.write(record)
         if self._trackers:
             self._trackers.write(record)
 
     def say(self, line: str) -> None:
-        """Print a line for the user without breaking the bar."""
-        if not self._silent:
+        """Print a line for the user without breaking the bar; nothing if storage refuses it."""
+        if self._silent:
+            return
+        try:
             self._bar.write(line, file=sys.stderr)
             sys.stderr.flush()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass  # such as a full disk with the file of standard error
 
     def warn_once(self, lines: Mapping[str, str]) -> None:
         """Print warnings by name, except those whose name was printed before."""
@@ -222,9 +244,6 @@ class Reporter:
             status: how training ended, for the trackers.
         """
         self._bar.close()
-        if self._metrics:
-            with contextlib.suppress(OSError):  # storage is full: `write` has reported it
-                self._metrics.close()
         if self._trackers:
             self._trackers.close(status)
 
@@ -253,13 +272,13 @@ def _read_until(path: Path, last_step: int) -> list[tuple[str, Record]]:
     ]
 
 
-def _open_with(path: Path, lines: Sequence[str]) -> TextIO:
-    """Open a file that has some lines, to append others."""
-    try:
-        write_text(path, "".join(lines))
-        return path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+def _keep_lines(path: Path) -> None:
+    """Append the lines of an earlier start of the run to a file beside them."""
+    if path.is_file() and (lines := path.read_bytes()):
+        earlier = path.with_name(f"{path.stem}_earlier{path.suffix}")
+        before = earlier.read_bytes() if earlier.is_file() else b""
+        with new_path(earlier) as partial:
+            partial.write_bytes(before + lines)
 
 
 def _finite(value: Any) -> Any:

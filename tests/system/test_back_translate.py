@@ -218,6 +218,10 @@ def test_all_devices_translate_as_one_does(made, monkeypatch, straight):
         (("--workdir={straight}", "--seed=2"), "rounds were made with other settings .seed.; use"),
         (("--workdir={straight}", "--gin.Train.steps=60"), "other settings .Train.steps.; use"),
         (
+            ("--workdir={straight}", "--gin.Train.patience=10", "--gin.Train.eval_every=10"),
+            "other settings .*Train.patience.; use",
+        ),
+        (
             ("--workdir={straight}", "--gin.Decode.max_length=5", "--gin.Optimizer.eps=1e-4"),
             "other settings .Optimizer.eps, max_length.; use",
         ),

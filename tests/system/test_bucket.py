@@ -370,13 +370,17 @@ def test_files_that_vanish_are_not_published(objects, bucket, monkeypatch):
     assert [name for name in objects if name.startswith("runs/vanish")] == ["runs/vanishing/kept"]
 
 
-def test_a_start_at_step_0_removes_origin_and_average(objects, bucket, straight):
+def test_a_start_at_step_0_removes_the_origin_and_no_average(objects, bucket, straight):
+    run = bucket / "runs" / "again"
     for name in ("config.gin", "origin.json", "average/params/file"):
-        (bucket / "runs" / "again" / name).write_text("an earlier start")
+        (run / name).write_text("an earlier start")
+    with pytest.raises(UserError, match="has an average but no checkpoints"):
+        open_session(build(straight[0]), RunDirectory.open("gs://bucket/runs/again"))
+    (run / "average" / "params" / "file").unlink()
     with open_session(build(straight[0]), RunDirectory.open("gs://bucket/runs/again")):
         pass
     names = {name.split("/")[2] for name in objects if name.startswith("runs/again/")}
-    assert "tasks.json" in names and not names & {"origin.json", "average"}
+    assert "tasks.json" in names and "origin.json" not in names
 
 
 def test_files_of_trackers_are_published_when_they_have_ended(objects, bucket, straight):

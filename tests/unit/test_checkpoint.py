@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.runs.parameters import best_steps, load_params
+from mnmt_jax.runs.parameters import available_steps, best_steps, load_params
 from mnmt_jax.training.checkpoints import Checkpoints
 from mnmt_jax.training.state import LogWindow, TrainState
 
@@ -102,6 +104,43 @@ def test_damaged_files_are_set_aside(damage_kind, folder):
     assert "checkpoint 2 cannot be read" in reports[0] and "was moved" in reports[1]
     assert not (folder / "2").exists()
     assert (folder.with_name("checkpoints_damaged") / "2").is_dir()
+
+
+def test_a_damaged_checkpoint_is_moved_to_another_file_system(folder, monkeypatch):
+    """Where `checkpoints` is a link or a mount."""
+    rename = os.rename
+
+    def rename_beside(source, target, **options):
+        if Path(source).parent.name != Path(target).parent.name:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
+        rename(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", rename_beside)
+    files = sorted(path.relative_to(folder) for path in (folder / "2").rglob("*"))
+    DAMAGE["manifest empty"](folder / "2")
+    assert int(restore(folder, shapes_of(make_state(0)))[0].state.step) == 1
+    moved = folder.with_name("checkpoints_damaged")
+    assert sorted(path.relative_to(moved) for path in (moved / "2").rglob("*")) == files
+
+
+def test_a_damaged_checkpoint_that_cannot_be_moved_is_named(folder, monkeypatch):
+    def refuse(source, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "move", refuse)
+    DAMAGE["extra gone"](folder / "2")
+    with pytest.raises(UserError, match="2: is damaged and cannot be moved to .*No space.*it away"):
+        restore(folder, shapes_of(make_state(0)))
+
+
+def test_a_copy_of_a_checkpoint_by_hand_is_no_step(folder):
+    for name in ("best_7", "0009"):
+        shutil.copytree(folder / "2", folder / name)
+    assert available_steps(folder) == [1, 2]
+    checkpoints = Checkpoints(folder)
+    assert checkpoints.steps() == [1, 2]
+    assert int(checkpoints.restore(shapes_of(make_state(0))).state.step) == 2
+    checkpoints.close()
 
 
 @pytest.mark.parametrize(

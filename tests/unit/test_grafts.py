@@ -305,6 +305,21 @@ def test_the_command_makes_the_same_run_on_any_mesh(source_runs, cache, tmp_path
     assert origin["moves"] == [list(part) for part in PARTS]
 
 
+def test_a_graft_is_the_sole_source_of_another_run(tmp_path):
+    """With the graft among its methods, as in `--gin_file=RUN/config.gin`, or without it."""
+    config = dataclasses.replace(config_with(NEW), train=Train(methods=(Graft(PARTS),)))
+    arrays = flat(write_random_run(tmp_path / "run", NEW, config=config))
+    vocabulary, sources = made_vocabulary(), [SourceRunSpec(tmp_path / "run")]
+    shapes = parameter_shapes(NEW, vocabulary.size)
+    for other in (config, config_with(NEW)):
+        initial = read_initial_params(sources, shapes, other, vocabulary)
+        copies = {name: source.array for name, source in initial.sources.items()}
+        assert_all_equal(copies, arrays)
+    changed = dataclasses.replace(config, train=Train(methods=(Graft(PARTS[:1]),)))
+    with pytest.raises(UserError, match="parameters are copied from mlm; give"):
+        read_initial_params(sources, shapes, changed, vocabulary)
+
+
 def test_resuming_does_not_copy_again(source_runs, cache, tmp_path):
     """With a changed source run, a missing one, and settings without the graft."""
     folders = {name: tmp_path / name for name in source_runs[0]}
@@ -339,6 +354,7 @@ def test_resuming_does_not_copy_again(source_runs, cache, tmp_path):
     [
         (["--initialize_from=RUN"], [SourceRunSpec("RUN")]),
         (["--initialize_from=RUN", "--initialize_step=best"], [SourceRunSpec("RUN", "best")]),
+        (["--initialize_from=RUN", "--initialize_step=²"], [SourceRunSpec("RUN", "²")]),
         (["--initialize_from=here=there"], [SourceRunSpec("here=there")]),
         (["--initialize_from=lm=here=there"], [SourceRunSpec("here=there", name="lm")]),
         (["--initialize_from=gs://b/a=c"], [SourceRunSpec("gs://b/a=c")]),

@@ -288,6 +288,23 @@ def test_changed_methods_of_a_run_are_reported_as_in_gin(before, after, changed)
     assert changed_fields(config(before), config(after)) == changed
 
 
+@pytest.mark.parametrize(
+    ("method", "field", "reason"),
+    [
+        ("back_translation", "allow_unk=True", "methods of the run translate with it"),
+        ("cpo", "allow_unk=True", "methods of the run translate with it"),
+        ("instructcl", "allow_unk=True", ""),
+        ("cpo", "beam_size=2", ""),
+        ("", "max_length=9", "validation translates with it"),
+        ("", "beam_size=2", ""),
+    ],
+)
+def test_settings_of_decoding_that_training_uses_may_not_change(method, field, reason):
+    same = [f"Train.methods=['{method}']"] if method else ["Train.translate_pairs=4"]
+    changed = changed_fields(load_config([], same), load_config([], [*same, f"Decode.{field}"]))
+    assert [line.partition(" (")[2] for line in changed] == [f"{reason})"] * bool(reason)
+
+
 def test_errors_in_a_gin_file_name_the_line(tmp_path):
     file = tmp_path / "own.gin"
     for text, line in (("\nModel.methods = ('no',)\n", 2), ("\n\nAdaption.mlp = 2\n", 3)):

@@ -93,14 +93,30 @@ def test_a_best_validation_without_a_checkpoint_is_not_named(
     assert "no better validation in 3 updates after step 1" in stderr and "the best" not in stderr
 
 
-@pytest.fixture(scope="module")
-def centric_cache(tmp_path_factory):
-    """One direction from English, trained on and validated."""
-    splits = {"train": lambda: random_pairs(40, 1), "validation": lambda: random_pairs(6, 2)}
-    folder = tmp_path_factory.mktemp("centric") / "cache"
+def write_centric(folder, seed):
+    """Write one direction from English, trained on and validated, with a seed of validation."""
+    splits = {"train": lambda: random_pairs(40, 1), "validation": lambda: random_pairs(6, seed)}
     task = TaskSource("made_en_de", "en", "de", splits)
     write_cache(folder, [task], vocabulary=made_text.vocabulary())
     return folder
+
+
+@pytest.fixture(scope="module")
+def centric_cache(tmp_path_factory):
+    return write_centric(tmp_path_factory.mktemp("centric") / "cache", 2)
+
+
+def test_other_validation_text_is_named_and_starts_another_best(
+    centric_cache, tmp_path, capfd, one_device, kept_programs
+):
+    run, other = tmp_path / "run", write_centric(tmp_path / "other", 3)
+    assert train(configure(centric_cache, 4, steps=2), run) is None
+    assert train(configure(centric_cache, 4, steps=4), run) is None
+    assert "validation text" not in capfd.readouterr().err
+    assert train(configure(other, 4), run) is None
+    stderr = capfd.readouterr().err
+    assert f"validation text of Data.cache='{other}' differs from that of earlier" in stderr
+    assert records(run)[-1]["step"] == 8 and "no better validation" not in stderr
 
 
 @pytest.mark.parametrize("best_by", ["zero_shot", "to_english/nll"])

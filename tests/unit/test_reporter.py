@@ -13,6 +13,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training import reporter as metrics
 from mnmt_jax.training.reporter import MetricsFile, Reporter
+from tests.full_disk import files_up_to
 
 STEPS = 10
 
@@ -44,14 +45,42 @@ def test_the_metrics_file_keeps_lines_up_to_the_restored_step(tmp_path):
         {"step": 4},
         {"step": 6, "loss": None, "validation": {"loss": 1.5}},
     ]
-    file.close()
-    MetricsFile(path, after_step=0).close()
-    assert path.read_text() == ""
+    before = path.read_text()
+    for lines in (before, "", '{"step": 2}\n'):
+        path.write_text(lines)
+        MetricsFile(path, after_step=0)
+        assert path.read_text() == ""
+    assert (tmp_path / "metrics_earlier.jsonl").read_text() == before + '{"step": 2}\n'
 
 
 def test_an_unwritable_metrics_file_is_an_error(tmp_path):
     with pytest.raises(UserError, match="cannot be written"):
         MetricsFile(tmp_path / "absent" / "metrics.jsonl", after_step=0)
+
+
+def test_training_continues_without_the_metrics_that_storage_refuses(tmp_path, capfd):
+    """A limit that the free space of the storage does not show, like a user's quota."""
+    reporter = Reporter(RunDirectory(tmp_path), 0, STEPS)
+    reporter.write({"step": 2, "loss": 1.0})
+    file, long = tmp_path / "metrics.jsonl", {"terms": "x" * 5000}
+    with files_up_to(2000):
+        for step in (4, 6):
+            reporter.write({"step": step, "loss": 1.0, **long})
+    reporter.write({"step": 8, "loss": 1.0})
+    reporter.close()
+    assert [record["step"] for record in read(file)] == [2, 8]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "left out" in line]
+    assert lines == [
+        f"{file}: the metrics of step {step} are left out (File too large)" for step in (4, 6)
+    ]
+
+
+def test_training_continues_if_its_lines_cannot_be_written(tmp_path):
+    """Standard error is often a file on the storage of the run."""
+    reporter = Reporter(RunDirectory(tmp_path), 0, STEPS)
+    with files_up_to(100):
+        reporter.say("x" * 200)
+    reporter.close()
 
 
 def test_speed_excludes_compilation_and_pauses(tmp_path, clock):
@@ -109,6 +138,8 @@ def test_a_warning_is_printed_once_for_each_name(tmp_path, capfd):
         ("TPU v5p", 459e12),
         ("TPU v6 lite", 918e12),
         ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
         ("cpu", None),
     ],
 )

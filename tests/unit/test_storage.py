@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 import threading
 import time
@@ -13,6 +14,7 @@ import gcsfs.retry
 import pytest
 
 from mnmt_jax.errors import UserError
+from mnmt_jax.files.atomic_write import write_errors
 from mnmt_jax.files.storage_errors import (
     is_machine_error,
     one_line,
@@ -130,6 +132,32 @@ def test_no_save_is_attempted_on_full_storage(tmp_path, monkeypatch):
     assert (
         len(reports) == 1 and write_refusal(tmp_path / "absent", 1) == "No such file or directory"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), "make room"),
+        (OSError(errno.EACCES, os.strerror(errno.EACCES)), "see to the storage and your rights"),
+        (ConnectionError("no route"), "see to the network and your rights"),
+    ],
+)
+def test_the_remedy_fits_the_reason(error, remedy, tmp_path, monkeypatch):
+    reports: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", report=reports.append)
+
+    def refuse(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints._manager, "save", refuse)
+        checkpoints.save(make_state(1), {"data": {}})
+    (report,) = reports
+    assert f"; {remedy} at {tmp_path / 'checkpoints'}; the last good one is none" in report
+    if remedy != "see to the network and your rights":
+        with pytest.raises(UserError, match=rf"a: cannot be written \(.*\); {remedy}, or choose"):
+            with write_errors(tmp_path / "a"):
+                raise error
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,17 @@ from mnmt_jax.training.session import Session
 from mnmt_jax.training.trackers import background, group
 from mnmt_jax.training.trackers.interface import TrackedRun, Tracker
 from mnmt_jax.training.trackers.mlflow import MLflowTracker
+from mnmt_jax.training.trackers.tensorboard import TensorBoard
 from mnmt_jax.training.train import train
-from tests.made_trackers import PACKAGES, is_installed, read_mlflow, read_wandb, use_stand_ins
+from tests.full_disk import files_up_to
+from tests.made_trackers import (
+    PACKAGES,
+    MlflowClient,
+    is_installed,
+    read_mlflow,
+    read_wandb,
+    use_stand_ins,
+)
 from tests.run_commands import ROOT
 
 BACKENDS = ["stand-in", *(["package"] if all(map(is_installed, PACKAGES)) else [])]
@@ -162,6 +171,26 @@ def test_calls_of_mlflow_stay_within_its_limits(monkeypatch, tmp_path):
     assert len(tracked.config) == 250 and len(tracked.metrics) == 2500
 
 
+def test_mlflow_gets_the_configuration_after_a_refused_call(monkeypatch, tmp_path):
+    use_stand_ins(monkeypatch)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    log_batch, calls = MlflowClient.log_batch, iter(range(9))
+
+    def log_or_refuse(client, run_id, **values):
+        if next(calls) == 1:  # the second part of the configuration
+            raise ConnectionError
+        log_batch(client, run_id, **values)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", log_or_refuse)
+    config = {f"Model.key{number}": number for number in range(250)}
+    tracker = MLflowTracker(tmp_path, "run", TrackedRun(tmp_path / "mlflow.json"))
+    with pytest.raises(ConnectionError):
+        tracker.start(config)
+    tracker.start(config | {"Model.key0": 7})
+    (tracked,) = read_mlflow("http://server")
+    assert tracked.config == {key: str(value) for key, value in config.items()}
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"id": "run0"}', '{"id": "run0", "last_step": [1]}'])
 def test_a_damaged_record_starts_a_new_tracked_run(text, tmp_path):
     file = tmp_path / "mlflow.json"
@@ -266,10 +295,56 @@ def test_an_error_of_tensorboard_is_printed_too(monkeypatch, tmp_path, capfd):
     def refuse():
         raise PermissionError("no events here")
 
-    monkeypatch.setattr("mnmt_jax.training.trackers.tensorboard._summary_writer", refuse)
+    monkeypatch.setattr("mnmt_jax.training.trackers.tensorboard._import_record_writer", refuse)
     track(tmp_path, configured("tensorboard"), 0, (2, 4))
     assert logged_steps(tmp_path) == [2, 4]
     assert capfd.readouterr().err.count("warning: tensorboard: no events here") == 1
+
+
+def read_events(folder):
+    """Return the scalars of a folder by (tag, step), without those that a later file replaces."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    scalars = {}
+    for file in sorted(folder.iterdir(), key=lambda path: int(path.suffix[1:])):
+        content, position = file.read_bytes(), 0
+        while position < len(content):
+            length = int.from_bytes(content[position : position + 8], "little")
+            event = Event.FromString(content[position + 12 : position + 12 + length])
+            position += 16 + length
+            if event.HasField("session_log"):
+                scalars = {key: n for key, n in scalars.items() if key[1] < event.step}
+            scalars |= {
+                (value.tag, event.step): value.simple_value for value in event.summary.value
+            }
+    return scalars
+
+
+def test_tensorboard_continues_after_a_refused_write(tmp_path):
+    """The thread of tensorboardX's own writer ends then, and the training would wait for it."""
+    board = TensorBoard(tmp_path / "tensorboard", after_step=0)
+    board.start({})
+    metrics = {f"task_{number}@x": 1.0 for number in range(40)}
+    board.write(2, metrics)
+    for step in (4, 6):
+        with files_up_to(1000), pytest.raises(OSError, match="File too large"):
+            board.write(step, metrics)
+    board.write(8, metrics)
+    board.end("finished")
+    scalars = read_events(tmp_path / "tensorboard")
+    assert {step for _, step in scalars} == {2, 8} and ("task_0_x", 8) in scalars
+
+
+def test_tensorboard_added_later_gets_the_earlier_steps(tmp_path):
+    track(tmp_path, configured(), 0, (2, 4, 6))
+    track(tmp_path, configured("tensorboard"), 4, (6, 8))
+    assert [step for tag, step in read_events(tmp_path / "tensorboard") if tag == "loss"] == [
+        *(2, 4, 6, 8)
+    ]
+    (first,) = (tmp_path / "tensorboard").iterdir()
+    track(tmp_path, configured("tensorboard"), 6, (8,))
+    (second,) = {*(tmp_path / "tensorboard").iterdir()} - {first}
+    assert second.stat().st_size < first.stat().st_size  # only what is new
 
 
 def test_training_does_not_wait_for_a_tracker(fragile, monkeypatch, tmp_path, capfd):

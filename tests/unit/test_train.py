@@ -204,19 +204,19 @@ def test_a_restart_without_a_checkpoint_is_reported(cache, tmp_path, monkeypatch
         assert (message in capfd.readouterr().err) == is_restart
 
 
-def test_a_start_at_step_0_keeps_no_origin_and_average(cache, undisturbed_run, tmp_path, capfd):
-    """They are of the start before, whose checkpoints are gone."""
+def test_a_run_with_an_average_alone_does_not_start_again(cache, undisturbed_run, tmp_path, capfd):
     run, config = tmp_path / "run", make_config(cache)
     none = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=0))
     train(none, run, [SourceRunSpec(undisturbed_run)])
     assert none.optimizer.warmup_steps and "warm-up" not in capfd.readouterr().err
     average_checkpoints(run, [0])
-    assert (run / "origin.json").is_file() and load_params(run, "average")[1] == 0
-    assert train(none, run) is None  # continues
-    assert (run / "origin.json").is_file() and (run / "average").is_dir()
+    assert train(none, run) is None and (run / "average").is_dir()  # continues
     shutil.rmtree(run / "checkpoints")
-    assert train(none, run) is None
-    assert not (run / "origin.json").exists() and not (run / "average").exists()
+    with pytest.raises(UserError, match="has an average but no checkpoints, .*another --workdir"):
+        train(none, run)
+    assert (run / "origin.json").is_file() and load_params(run, "average")[1] == 0
+    shutil.rmtree(run / "average")
+    assert train(none, run) is None and not (run / "origin.json").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -42,6 +42,11 @@ class BackgroundTracker(Tracker):
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
         self._thread.start()
 
+    @property
+    def last_step(self) -> int:
+        """The last step whose metrics the tracker has."""
+        return self._tracked.last_step
+
     def start(self, config: Mapping[str, Any]) -> str:
         """Start the tracker in the thread; `started` receives the result."""
         self._config = dict(config)

@@ -79,11 +79,6 @@ def _import_error(package: str) -> str:
     return ""
 
 
-def needs_history(config: Config) -> bool:
-    """Return whether a tracker may lack records of earlier starts."""
-    return any(name in OPTIONAL for name in config.train.trackers)
-
-
 class TrackerGroup:
     """All trackers of a run. Errors are printed once per tracker; training continues."""
 
@@ -102,22 +97,24 @@ class TrackerGroup:
         Args:
             run: run directory.
             config: configuration of the run.
-            history: records of earlier starts; trackers in the background receive those that they
-                lack.
+            history: records of earlier starts; each tracker receives those that it lacks.
             after_step: step of the restored checkpoint; 0 for a new run.
             warn_once: prints warnings by name.
             say: prints a line.
         """
         self._warn_once, self._say = warn_once, say
-        self._trackers: dict[str, Tracker] = {
+        self._trackers: dict[str, TensorBoard | BackgroundTracker] = {
             name: self._open(name, run, after_step) for name in config.train.trackers
         }
         values = key_values(config)
         for name, tracker in self._trackers.items():
             with self._reporting_errors(name):
                 tracker.start(values)
+        last_steps = {name: tracker.last_step for name, tracker in self._trackers.items()}
         for record in history:
-            self._write(record, [name for name in self._trackers if name in OPTIONAL])
+            self._write(
+                record, [name for name, last in last_steps.items() if record["step"] > last]
+            )
 
     def write(self, record: Record) -> None:
         """Write a record with its `step` to all trackers."""
@@ -129,7 +126,9 @@ class TrackerGroup:
             with self._reporting_errors(name):
                 tracker.end(status)
 
-    def _open(self, name: str, run: RunDirectory, after_step: int) -> Tracker:
+    def _open(
+        self, name: str, run: RunDirectory, after_step: int
+    ) -> TensorBoard | BackgroundTracker:
         if name not in OPTIONAL:
             return TensorBoard(run.tensorboard, after_step=after_step)
         file = run.trackers / f"{name}.json"

@@ -51,11 +51,12 @@ class MLflowTracker(Tracker):
         self._client = MlflowClient(tracking_uri=self._uri)
         if self._tracked.id:
             self._client.update_run(self._tracked.id, status="RUNNING")
-            return self._uri
-        run = self._client.create_run(self._experiment_id(), run_name=self._run_name)
-        self._tracked.id = run.info.run_id
-        self._tracked.save()
-        params = [Param(key, _param_text(value)) for key, value in config.items()]
+        else:
+            run = self._client.create_run(self._experiment_id(), run_name=self._run_name)
+            self._tracked.id = run.info.run_id
+            self._tracked.save()
+        logged = self._client.get_run(self._tracked.id).data.params  # MLflow refuses changes
+        params = [Param(key, _param_text(n)) for key, n in config.items() if key not in logged]
         for chunk in _chunks(params, _PARAMS_PER_CALL):
             self._client.log_batch(self._tracked.id, params=chunk)
         return self._uri
