@@ -22,7 +22,11 @@ def bind_vocabulary(config: Config, vocab_size: int) -> tuple[Config, int, Token
         UserError: if the size is unknown, the cache has another one, or it cannot be opened.
     """
     if config.data.cache:
-        cache = TokenCache.open(config.data.cache)
+        try:
+            cache = TokenCache.open(config.data.cache)
+        except UserError as error:
+            without = "--gin.Data.cache=\"''\" --vocab_size=N"
+            raise UserError(f"{error}; without the cache: {without}") from None
         size = cache.vocabulary.size
         if vocab_size not in (0, size):
             raise UserError(

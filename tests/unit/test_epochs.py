@@ -191,6 +191,18 @@ def test_described_methods_have_the_languages_of_the_cache(flag, cache, capsys, 
             describe_command.main()
 
 
+def test_a_configuration_is_described_without_its_cache(capsys, monkeypatch):
+    flags = ["describe", f"--gin_file={MODEL}", "--vocab_size=100"]
+    monkeypatch.setattr("sys.argv", [*flags, "--gin.Data.cache='gone'"])
+    with pytest.raises(
+        UserError, match=r"^gone/cache.json: no such file.*--gin.Data.cache=\"''\" "
+    ):
+        describe_command.main()
+    monkeypatch.setattr("sys.argv", [*flags, "--gin.Data.cache=''"])
+    describe_command.main()
+    assert json.loads(capsys.readouterr().out)["vocabulary"] == 100
+
+
 def test_estimates_of_epochs_need_the_pairs():
     config = load_config(["gin_configs/runs/ted19.gin"])
     assert estimate_updates(config, 7_442_425) == 223_273  # 30 * 7,442,425 * 32 / 32,000
