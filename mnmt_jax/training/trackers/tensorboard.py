@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,7 @@ class TensorBoard(Tracker):
         """Open a new event file."""
         record_writer = _import_record_writer()
         self._directory.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{time.time():.0f}.{os.uname().nodename}.{os.getpid()}"
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         self._writer = record_writer(str(self._directory / f"{name}.{len(self._files())}"))
         from tensorboardX.proto.event_pb2 import SessionLog
 
