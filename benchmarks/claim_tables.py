@@ -196,7 +196,7 @@ _POSITIONS_ON_PROSE = Experiment(
         "tpdm_0.4": _tpdm(0.4, tuned_as=""),
         "tpdm_1_mended": _tpdm(1, critic=_STABLE_CRITIC, tuned_as=""),
     },
-    levels=(4.0, 3.75, 3.5, 3.25, 3.0),
+    levels=(5.0, 4.5, 4.25, 4.0, 3.5),
 )
 
 _DROPOUTS = tuple((f"Model.dropout={rate}",) for rate in (0.1, 0.3))
