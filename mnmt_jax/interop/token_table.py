@@ -207,7 +207,7 @@ def _dictionary_words(path: Path) -> list[str]:
             continue
         entry = line.rstrip().removesuffix(_OVERWRITE)
         word, _, count = entry.rpartition(" ")
-        if not count.isdecimal():
+        if not count.removeprefix("-").isdecimal():  # as `int` in fairseq; scores may be below 0
             raise UserError(f"{path}, line {number}: {short_repr(line)} is no word with a count")
         if not line.rstrip().endswith(_OVERWRITE) and (word in last_rows or word in _NAMES):
             raise UserError(
