@@ -16,7 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mnmt_jax.commands.common_flags import CommandParser, positive_int, split_list
+from mnmt_jax.commands.common_flags import CommandParser, list_of, positive_int
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
@@ -39,10 +39,10 @@ def main() -> None:
     parser.add_argument("--words", default="3,6,12,0", help="lengths; 0 is whole sentences")
     flags = parser.parse_args()
     texts = _parallel_lines(flags.files, flags.languages)
-    count, lengths = len(next(iter(texts.values()))), split_list(flags.words)
+    count, lengths = len(next(iter(texts.values()))), list_of("--words", flags.words)
     if flags.lines > count:
         raise UserError(f"--lines={flags.lines}: the files have {count}; choose {count} at most")
-    if not lengths or not all(map(str.isdecimal, lengths)):
+    if not all(map(str.isdecimal, lengths)):
         raise UserError(f"--words={flags.words}: needs whole numbers, e.g. 3,6,0")
     drawn = random.Random(0).sample(range(count), flags.lines)
     print(f"| words | {' | '.join(_COLUMNS)} | third language | source |")
@@ -61,7 +61,7 @@ def _parallel_lines(pattern: str, codes: str) -> dict[str, list[str]]:
     Raises:
         UserError: if there are fewer than three languages, or the files are not line-parallel.
     """
-    languages = list(dict.fromkeys(split_list(codes)))
+    languages = list(dict.fromkeys(list_of("--languages", codes)))
     if len(languages) < 3:
         raise UserError(f"--languages={codes}: needs three languages or more, e.g. en,de,fr")
     if "{}" not in pattern:

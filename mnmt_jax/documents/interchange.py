@@ -88,11 +88,12 @@ def _check_languages(
     Raises:
         UserError: if they are others.
     """
-    source, target = (element.get(attribute) for attribute in attributes)
-    if source and options.source and not is_same_in_any_region(source, options.source):
-        raise UserError(_other_language(name, attributes[0], source, options.source))
-    if target and not may_be_same_language(target, options.target):
-        raise UserError(_other_language(name, attributes[1], target, options.target))
+    codes = options.source, options.target
+    rules = is_same_in_any_region, may_be_same_language
+    for attribute, code, is_similar in zip(attributes, codes, rules, strict=True):
+        tag = element.get(attribute)
+        if tag and code and not is_similar(tag, code):
+            raise UserError(f"{name}: {attribute}={tag} in the file, but {code} is asked for")
     if not element.get(attributes[1]):
         element.set(attributes[1], _tag(options.target))
 
@@ -109,10 +110,6 @@ def _common_source(holders: Sequence[Any], attribute: str, name: str) -> str:
             f"{name}: {attribute} is {' and '.join(codes)}; make a file of each source language"
         )
     return codes[0] if codes else ""
-
-
-def _other_language(name: str, attribute: str, tag: str, code: str) -> str:
-    return f"{name}: {attribute}={tag} in the file, but {code} is asked for"
 
 
 def _new_targets(unit: Any, options: DocumentOptions, messages: MessageFilter) -> Iterator[Any]:

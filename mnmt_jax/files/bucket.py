@@ -25,6 +25,9 @@ from mnmt_jax.files.storage_errors import one_line
 if "tensorflow" not in sys.modules:  # which has its own client, used if it is loaded anyway
     os.environ.setdefault("EPATH_USE_TF", "false")  # read once, when the first path is created
 
+COPY_FIRST = "copy it to a folder first, for example with 'gcloud storage cp -r'"
+"""Remedy of `refuse_bucket` for what is read."""
+
 _SCHEME = "gs://"
 _NOT_COPIED = ("checkpoints", "checkpoints_damaged", "average", "tensorboard")
 # Names of unfinished writes: `mnmt_jax.files.atomic_write`, and SQLite's journals.

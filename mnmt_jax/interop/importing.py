@@ -14,7 +14,7 @@ from mnmt_jax.config.sections import Config, Data, Mesh, Optimizer, Train
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.errors import UserError, warn_caller
 from mnmt_jax.files.atomic_write import check_output
-from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.bucket import COPY_FIRST, refuse_bucket
 from mnmt_jax.interop.fairseq import open_fairseq
 from mnmt_jax.interop.foreign import Foreign
 from mnmt_jax.interop.golden import open_golden
@@ -55,9 +55,7 @@ def import_checkpoint(
     check_output(run_dir)
     for place in (path, vocabulary):
         if place is not None:
-            refuse_bucket(
-                place, "copy it to a folder first, for example with 'gcloud storage cp -r'"
-            )
+            refuse_bucket(place, COPY_FIRST)
     if kind == "huggingface":
         _check_folder(str(path))
     dropped: tuple[str, ...] = ()

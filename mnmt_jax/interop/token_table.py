@@ -205,11 +205,11 @@ def _dictionary_words(path: Path) -> list[str]:
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line:
             continue
-        entry = line.rstrip().removesuffix(_OVERWRITE)
-        word, _, count = entry.rpartition(" ")
+        entry = line.rstrip()
+        word, _, count = entry.removesuffix(_OVERWRITE).rpartition(" ")
         if not count.removeprefix("-").isdecimal():  # as `int` in fairseq; scores may be below 0
             raise UserError(f"{path}, line {number}: {short_repr(line)} is no word with a count")
-        if not line.rstrip().endswith(_OVERWRITE) and (word in last_rows or word in _NAMES):
+        if not entry.endswith(_OVERWRITE) and (word in last_rows or word in _NAMES):
             raise UserError(
                 f"{path}, line {number}: {short_repr(word)} is already in the dictionary; use the "
                 "file of the training, in which such a line ends with #fairseq:overwrite"

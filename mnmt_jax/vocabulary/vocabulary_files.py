@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_output
-from mnmt_jax.files.bucket import refuse_bucket
+from mnmt_jax.files.bucket import COPY_FIRST, refuse_bucket
 from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.vocabulary.added_languages import AddedLanguage
 from mnmt_jax.vocabulary.language_specific_pieces import LanguagePiece
@@ -111,7 +111,7 @@ def read_vocabulary_files(
     Raises:
         UserError: if a file is missing or damaged, or the folder is in a bucket.
     """
-    refuse_bucket(directory, "copy it to one first, for example with 'gcloud storage cp -r'")
+    refuse_bucket(directory, COPY_FIRST)
     directory = Path(directory)
     for name in (MODEL_FILE, LANGUAGES_FILE, FACTS_FILE):
         if not (directory / name).is_file():

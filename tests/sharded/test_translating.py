@@ -51,13 +51,13 @@ def test_eight_devices_translate_and_score_as_one(mesh, contrast, run):
     expected = alone.translate_nbest(LINES, **asked)
     assert len({translation.text for translation in expected}) > 3
     disturbed = disturbed_translators(alone)
-    moved = [each.translate_nbest(LINES, **asked) for each in disturbed]
+    moved = [model.translate_nbest(LINES, **asked) for model in disturbed]
     assert_alike(together.translate_nbest(LINES, **asked), expected, moved)
     references = [translation.text for translation in expected]
-    found, score, *others = (
-        each.score(LINES, references, **GIVEN) for each in (together, alone, *disturbed)
+    actual, score, *others = (
+        model.score(LINES, references, **GIVEN) for model in (together, alone, *disturbed)
     )
-    assert_equal_scores(found, score, others)
+    assert_equal_scores(actual, score, others)
 
 
 def test_eight_devices_translate_with_a_glossary_as_one(run):
@@ -66,8 +66,8 @@ def test_eight_devices_translate_with_a_glossary_as_one(run):
     expected = alone.translate_nbest(LINES, **GIVEN, glossary=glossary)
     together = Translator.load(run, bindings=["Mesh.fsdp=2", "Mesh.tensor=2"])
     moved = [
-        each.translate_nbest(LINES, **GIVEN, glossary=glossary)
-        for each in disturbed_translators(alone)
+        model.translate_nbest(LINES, **GIVEN, glossary=glossary)
+        for model in disturbed_translators(alone)
     ]
     assert_alike(together.translate_nbest(LINES, **GIVEN, glossary=glossary), expected, moved)
     plain = alone.translate_nbest(LINES, **GIVEN)
@@ -142,7 +142,7 @@ def test_parameters_are_split_where_a_device_has_no_room_for_them(run, monkeypat
     assert wi.sharding.shard_shape(wi.shape)[1] == wi.shape[1] // 2
     alone = Translator.load(run, mesh=None)
     expected, *moved = (
-        each.translate_nbest(LINES, **GIVEN) for each in (alone, *disturbed_translators(alone))
+        model.translate_nbest(LINES, **GIVEN) for model in (alone, *disturbed_translators(alone))
     )
     assert_alike(split.translate_nbest(LINES, **GIVEN), expected, moved)
 
@@ -160,7 +160,7 @@ def test_sentences_take_turns_on_eight_devices(mesh, run):
     }
     alone = Translator.load(run, mesh=None, **given)
     expected, *moved = (
-        each.translate_nbest(MANY, **INTO) for each in (alone, *disturbed_translators(alone))
+        model.translate_nbest(MANY, **INTO) for model in (alone, *disturbed_translators(alone))
     )
     together = Translator.load(run, **given)
     before = continuous_batching._admit_and_search._cache_size()

@@ -109,7 +109,7 @@ def disturbed_translators(translator: Translator) -> list[Translator]:
         return (np.asarray(array) * factors).astype(np.float32)
 
     params = [jax.tree.map(disturb, translator.inference_model.params) for _ in range(3)]
-    return [Translator(translator.config, translator.vocabulary, each) for each in params]
+    return [Translator(translator.config, translator.vocabulary, tree) for tree in params]
 
 
 def _scores(translations: Sequence[Translation]) -> list[float]:

@@ -99,7 +99,7 @@ def test_save_and_load(tmp_path):
         Vocabulary.load(tmp_path)
     with pytest.raises(UserError, match="no such file; make a vocabulary with"):
         Vocabulary.load(tmp_path / "missing")
-    with pytest.raises(UserError, match="^gs://b/v: must not be in a bucket; copy it to one first"):
+    with pytest.raises(UserError, match="^gs://b/v: must not be in a bucket; copy it to a folder"):
         Vocabulary.load("gs://b/v")
 
 
