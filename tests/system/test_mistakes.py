@@ -43,8 +43,8 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_invalid_configuration_is_one_line_and_status_2(script, binding, named, folder, tmp_path):
-    own = "--vocab_size=60" if script == DESCRIBE else f"--workdir={tmp_path / 'run'}"
-    done = run(script, f"--gin_file={folder / 'run.gin'}", own, f"--gin.{binding}")
+    own = [] if script == DESCRIBE else [f"--workdir={tmp_path / 'run'}"]
+    done = run(script, f"--gin_file={folder / 'run.gin'}", *own, f"--gin.{binding}")
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), done.stderr
     assert named in done.stderr
