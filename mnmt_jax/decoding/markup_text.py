@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader
+from mnmt_jax.decoding.sentence_spacing import SentenceSpacing
 from mnmt_jax.decoding.tag_placement import Node, all_nodes, fixed_nodes, place_tags
 from mnmt_jax.decoding.text_parts import SentenceEnds, split_long, split_spaces, split_text
 from mnmt_jax.vocabulary.language_detectors import has_letters
@@ -63,13 +64,14 @@ class MarkedSentence:
         source: the sentence without tags.
         nodes: its elements.
         make: makes the sentence that is translated.
-        follows: whether nothing is between the sentence before and this one.
+        between: text between the sentence before and this one; None if they do not belong to one
+            text.
     """
 
     def __init__(
-        self, source: str, nodes: Sequence[Node], make: MakeSentence, *, follows: bool = False
+        self, source: str, nodes: Sequence[Node], make: MakeSentence, between: str | None
     ) -> None:
-        self.follows = follows
+        self.between = between
         self._source, self._nodes, self._make = source, nodes, make
         self._plain = make(source, bool(nodes))
         self._placed: str | None = None
@@ -98,6 +100,10 @@ class MarkedSentence:
     def result(self) -> SentenceTranslation:
         """Return the sentence with its translation, without tags."""
         return self._plain.result()
+
+    def translated(self) -> str:
+        """Return the translated sentence without tags."""
+        return self._plain.translated()
 
     def placed(self) -> str:
         """Return the translated sentence with its tags."""
@@ -133,18 +139,14 @@ class MarkupParts:
         """The sentences, in order."""
         return [part for part in self.parts if isinstance(part, MarkedSentence)]
 
-    def joined(self, *, with_spaces: bool) -> str:
-        """Return the translated document.
-
-        Args:
-            with_spaces: whether sentences with nothing between them get a space.
-        """
-        text = ""
-        for part in self.parts:
-            if isinstance(part, MarkedSentence) and part.follows and with_spaces:
-                text += " "
-            text += part if isinstance(part, str) else part.placed()
-        return text
+    def joined(self, spacing: SentenceSpacing) -> str:
+        """Return the translated document, with these spaces between sentences."""
+        return spacing.join_marked(
+            (part, None, None)
+            if isinstance(part, str)
+            else (part.placed(), part.translated(), part.between)
+            for part in self.parts
+        )
 
 
 def split_markup(
@@ -218,10 +220,10 @@ def _sentences_of(
         if not _has_letters(run.text[start:end], nodes):
             continue
         first, last = _region(run, start, end)
-        follows = start == previous_end > 0
+        between = run.text[previous_end:start] if previous_end else None
         yield run.raw[raw_end:first] + _spaces_before(run, start, first)
         sentence = run.text[start:end].replace("\n", " ")
-        yield MarkedSentence(sentence, nodes, make, follows=follows)
+        yield MarkedSentence(sentence, nodes, make, between)
         yield _spaces_after(run, end, last)
         raw_end, previous_end = last, end
     yield run.raw[raw_end:]

@@ -23,6 +23,7 @@ from mnmt_jax.decoding.placeholders import (
     keeps_placeholders,
     split_at_placeholders,
 )
+from mnmt_jax.decoding.sentence_spacing import SentenceSpacing
 from mnmt_jax.decoding.terms import NO_TERMS, LineTerms, missing_terms, present_forbidden_terms
 from mnmt_jax.decoding.text_parts import (
     Part,
@@ -34,7 +35,6 @@ from mnmt_jax.decoding.text_parts import (
     split_text,
 )
 from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.vocabulary.language_codes import is_spaceless
 from mnmt_jax.vocabulary.language_detectors import has_letters
 from mnmt_jax.vocabulary.letter_case import to_lower, to_upper
 
@@ -125,6 +125,11 @@ class TextToTranslate:
     markup: Markup = ""
     tag_rules: TagRules = TagRules()
     glossary: Glossary | None = None
+
+    @property
+    def spacing(self) -> SentenceSpacing:
+        """What stands between its sentences when they are translated."""
+        return SentenceSpacing(self.source, self.target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,13 +300,16 @@ class _Sentence:
 
     def _joined(self, translations: Iterable[str]) -> str:
         """Return the pieces with these translations in one line."""
-        translations, text = iter(translations), ""
+        translations = iter(translations)
+        parts: list[tuple[str, bool]] = []
         for piece, after in self._pieces:
-            if not has_letters(piece):
-                text += piece + after
-                continue
-            leading, _, trailing = split_spaces(piece)
-            text += leading + next(translations) + trailing + after
+            if has_letters(piece):
+                leading, _, trailing = split_spaces(piece)
+                parts += [(leading, False), (next(translations), True), (trailing, False)]
+            else:
+                parts.append((piece, False))
+            parts.append((after, False))
+        text = self._text.spacing.join(parts)
         if self._is_capitals:
             target = self._text.target
             text = change_around_placeholders(text, lambda part: to_upper(part, target))
@@ -359,14 +367,13 @@ class _TextPlan:
 
     def _joined(self, translations: Sequence[str]) -> str:
         """Return the text with these translations of its sentences."""
-        remaining, text, follows = iter(translations), "", False
-        for part in self._parts:
-            is_sentence = isinstance(part, _Sentence)
-            if is_sentence and follows and _adds_spaces(self._text):
-                text += " "
-            text += part.restored(next(remaining)) if isinstance(part, _Sentence) else part.text
-            follows = is_sentence
-        return text
+        remaining = iter(translations)
+        return self._text.spacing.join(
+            (part.restored(next(remaining)), True)
+            if isinstance(part, _Sentence)
+            else (part.text, False)
+            for part in self._parts
+        )
 
 
 class _DocumentPlan:
@@ -382,22 +389,14 @@ class _DocumentPlan:
         reader = MarkupReader(text.markup, text.tag_rules)
         self._markup = text.markup
         self._parts = split_markup(text.text, text.source, text.sentence_ends, reader, make, fit)
-        self._with_spaces = _adds_spaces(text)
+        self._spacing = text.spacing
         self.sentences = self._parts.sentences
 
     def result(self) -> TextTranslation:
         """Return the translated document."""
-        text = self._parts.joined(with_spaces=self._with_spaces)
+        text = self._parts.joined(self._spacing)
         sentences = tuple(sentence.result() for sentence in self.sentences)
         return TextTranslation(text, sentences, self._markup)
-
-
-def _adds_spaces(text: TextToTranslate) -> bool:
-    """Return whether sentences have spaces between them in the target language alone.
-
-    In a language with spaces, sentences without one between them are parts of a name or of marks.
-    """
-    return is_spaceless(text.source) and not is_spaceless(text.target)
 
 
 def _is_capitals(sentence: str) -> bool:

@@ -279,6 +279,13 @@ def test_sentences_of_a_language_without_spaces_are_separated_in_others():
     assert text == "<b>你好。 再</b>见。"
 
 
+def test_a_space_between_sentences_is_left_out_beside_wide_characters():
+    answers = {"Hello.": same("你好。"), "Bye.": same("再见。")}
+    document = "<p><b>Hello.</b> Bye. Bye.</p> <p>Bye.</p>"
+    text, _ = translate(document, answers.get, target="zh")
+    assert text == "<p><b>你好。</b>再见。再见。</p> <p>再见。</p>"
+
+
 def test_tags_that_are_badly_nested_are_all_kept():
     document = "one <b><i>two</b> three</i> four</u> <u>five"
     text, _ = translate(document)

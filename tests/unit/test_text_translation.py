@@ -18,7 +18,7 @@ from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
 from tests.unit.made_translator import BUCKETS, LINES, made_translator
 
 
-def translate(text, function, *, source="en", target="de", most_words=20):
+def translate(text, function, *, source="en", target="de", most_words=20, most_letters=400):
     """Translate with a function of lines; return the result and the lines of each step."""
     steps = []
 
@@ -28,9 +28,11 @@ def translate(text, function, *, source="en", target="de", most_words=20):
         return [Translation((Hypothesis(function(line.text), 0.0, ()),)) for line in lines]
 
     texts = [TextToTranslate(text, source, target)]
-    (result,) = run_steps(
-        translation_steps(texts, lambda line, _: len(line.split()) <= most_words), run
-    )
+
+    def fits(line, _):
+        return len(line.split()) <= most_words and len(line) <= most_letters
+
+    (result,) = run_steps(translation_steps(texts, fits), run)
     return result, steps
 
 
@@ -80,6 +82,34 @@ def test_sentences_of_a_language_without_spaces_are_separated_in_others():
     assert result.text == "[你好。] [再见。]"
     result, _ = translate("你好。再见。", brackets, source="zh", target="ja")
     assert result.text == "[你好。][再见。]"
+
+
+CHINESE = {"Hello.": "你好。", "Bye.": "再见。"}
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "translation"),
+    [
+        ("zh", "Hello. Bye.\nBye.", "你好。再见。\n再见。"),
+        ("zh", "Use it. Bye.", "Use it.再见。"),
+        ("zh", "Use it. Go on.", "Use it. Go on."),  # no wide character beside the space
+        ("zh", "Hello.  Bye. 5", "你好。  再见。 5"),
+        ("th", "Use it. Go on.", "Use it. Go on."),
+        ("ko", "Hello. Bye.", "你好。 再见。"),
+    ],
+)
+def test_a_space_between_sentences_is_left_out_beside_wide_characters(target, text, translation):
+    result, _ = translate(text, lambda line: CHINESE.get(line, line), target=target)
+    assert result.text == translation
+
+
+def test_pieces_of_a_long_sentence_are_spaced_as_their_language():
+    result, (lines,) = translate("一，二，三。", str, source="zh", target="en", most_letters=2)
+    assert (lines, result.text) == (["一，", "二，", "三。"], "一， 二， 三。")
+    result, (lines,) = translate(
+        "one, two", {"one,": "一，", "two": "二"}.get, target="zh", most_words=1
+    )
+    assert (lines, result.text) == (["one,", "two"], "一，二")
 
 
 def test_nothing_is_put_between_sentences_of_a_language_with_spaces():
