@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from mnmt_jax.commands.common_flags import CommandParser, list_of, positive_int
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.decoding.guards import TranslationChecker
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.errors import UserError, pluralize
 from mnmt_jax.runtime.run_command import run_command
 from mnmt_jax.vocabulary.language_codes import is_spaceless

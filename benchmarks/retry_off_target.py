@@ -28,7 +28,7 @@ from mnmt_jax.commands.common_flags import (
 )
 from mnmt_jax.commands.corpus_flags import add_user_file_flags, benchmark_corpus
 from mnmt_jax.decoding.guards import TranslationChecker, TranslationChecks
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import Benchmark, Direction

@@ -23,7 +23,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import _bootstrap_resample
 
 from mnmt_jax.commands.common_flags import CommandParser, positive_int
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.evaluation.sentence_bootstrap import SAMPLES, confidence_interval
 from mnmt_jax.pages.markdown_tables import markdown_table

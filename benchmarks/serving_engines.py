@@ -19,7 +19,7 @@ from mnmt_jax.commands.common_flags import CommandParser, add_beam_size, positiv
 from mnmt_jax.commands.text_files import read_lines
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.interop.ctranslate2_job import CTranslate2Job
 from mnmt_jax.runtime.run_command import run_command

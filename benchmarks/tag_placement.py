@@ -27,22 +27,16 @@ from mnmt_jax.data.cldr.cldr_corpus import CldrCorpus
 from mnmt_jax.data.cldr.renderer import Meaning, Renderer
 from mnmt_jax.data.libreoffice_corpus import HELP_FOLDERS, find_page_folder
 from mnmt_jax.data.libreoffice_pages import split_of
-from mnmt_jax.decoding.alignment import (
-    Alignment,
-    AttentionPath,
-    align_lines,
-    alignment_path,
-    alignment_paths,
-)
+from mnmt_jax.decoding.alignment import AttentionPath, align_lines, alignment_path, alignment_paths
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node, place_tags
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Alignment, Hypothesis, Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from mnmt_jax.runtime.run_command import run_command
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 _XML = MarkupReader("xml")
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -41,7 +41,7 @@ from mnmt_jax.errors import UserError
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.language_model import LanguageModel
-    from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+    from mnmt_jax.decoding.translation import Hypothesis, Translation
     from mnmt_jax.decoding.translator import Translator
 
 __version__ = "0.2.0"

@@ -11,21 +11,50 @@ from mnmt_jax.runtime.run_command import run_command
 PACKAGE = Path(__file__).resolve().parent.parent / "mnmt_jax"
 
 
+def imported_names(path: Path) -> set[str]:
+    """Return the dotted names that a file imports, also in functions and for types.
+
+    Args:
+        path: path of a Python file.
+    """
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
 def imported_rooms(path: Path, names: set[str]) -> set[str]:
-    """Return the rooms that a file imports, including imports in functions and for types.
+    """Return the rooms that a file imports.
 
     Args:
         path: path of a Python file.
         names: names of all rooms.
     """
-    modules: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            modules |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            modules |= {alias.name for alias in node.names}
-    parts = (name.split(".") for name in modules if name.startswith("mnmt_jax."))
+    parts = (name.split(".") for name in imported_names(path) if name.startswith("mnmt_jax."))
     return {part[1] for part in parts} & names
+
+
+def file_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
+    """Return the modules of the package that every module of it imports.
+
+    Args:
+        package: folder of the package.
+    """
+    modules = {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in package.rglob("*.py")
+    }
+    imports = {}
+    for module, path in modules.items():
+        names = imported_names(path)
+        modules_of_names = {name if name in modules else name.rpartition(".")[0] for name in names}
+        imports[module] = (modules_of_names & modules.keys()) - {module}
+    return imports
 
 
 def room_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
@@ -46,13 +75,13 @@ def room_imports(package: Path = PACKAGE) -> dict[str, set[str]]:
 
 
 def floors(imports: dict[str, set[str]]) -> list[list[str]]:
-    """Return the rooms by floor: a room is one floor above the highest room that it imports.
+    """Return the rooms, or files, by floor: each is one above the highest that it imports.
 
     Args:
         imports: room -> rooms that it imports.
 
     Returns:
-        Floors from the lowest up. Rooms in an import cycle, and rooms that import them, are absent.
+        Floors from the lowest up. What is in an import cycle, or imports that, is absent.
     """
     floor_of: dict[str, int] = {}
     while ready := {
@@ -75,13 +104,19 @@ def main() -> None:
     for number, rooms in reversed([*enumerate(by_floor)]):
         for room in rooms:
             print(f"{number}  {room:12} imports {', '.join(sorted(imports[room])) or 'nothing'}")
-    placed = {room for rooms in by_floor for room in rooms}
-    cycles = sorted(imports.keys() - placed)
+    files = file_imports()
     print(
         f"{len(imports)} rooms on {len(by_floor)} floors, "
         f"{sum(map(len, imports.values()))} imports between rooms, "
-        f"in or above import cycles: {', '.join(cycles) or 'none'}"
+        f"in or above import cycles: {', '.join(_in_cycles(imports)) or 'no room'} and "
+        f"{', '.join(_in_cycles(files)) or 'no file'}"
     )
+
+
+def _in_cycles(imports: dict[str, set[str]]) -> list[str]:
+    """Return what has no floor."""
+    placed = {name for names in floors(imports) for name in names}
+    return sorted(imports.keys() - placed)
 
 
 if __name__ == "__main__":

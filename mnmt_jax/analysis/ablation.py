@@ -24,7 +24,7 @@ from mnmt_jax.evaluation.result import RunResult
 from mnmt_jax.evaluation.result_tables import group_mean
 from mnmt_jax.evaluation.translations import read_translations
 from mnmt_jax.methods.language_layers import LanguageLayers
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 BRANCHES_OFF = "LanguageLayers.off=True"
 BRANCHES_ON = "LanguageLayers.off=False"

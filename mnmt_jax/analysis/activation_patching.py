@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.model.block import Block
 from mnmt_jax.model.intermediates import INTERMEDIATES

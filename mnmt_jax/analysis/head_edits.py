@@ -21,7 +21,7 @@ from mnmt_jax.evaluation.benchmark import Benchmark
 from mnmt_jax.evaluation.result import DirectionResult
 from mnmt_jax.evaluation.scoring import score_direction
 from mnmt_jax.evaluation.translations import TranslatedSentence
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 Heads = tuple[Head, ...]
 Selections = Mapping[str, Sequence[Heads]]  # name -> selections of heads whose results are averaged

@@ -14,7 +14,7 @@ from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.decoding.weight_precision import has_quantized_params
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import build_model
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.normalization import is_blank
 
 _ROWS = 16  # maximum number of sentences in a batch

@@ -32,7 +32,7 @@ from mnmt_jax.analysis.teacher_forcing import ForcedBatch, ForcedSentences, iter
 from mnmt_jax.decoding.inference_model import InferenceModel
 from mnmt_jax.errors import UserError
 from mnmt_jax.model.network import Network
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 LANGUAGE, MEANING = "language", "meaning"
 

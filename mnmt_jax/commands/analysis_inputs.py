@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mnmt_jax.config.sections import Config
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.evaluation.benchmark import Benchmark
-    from mnmt_jax.vocabulary.languages import Direction
+    from mnmt_jax.vocabulary.language_codes import Direction
 
 TEST = "test"
 

@@ -12,7 +12,7 @@ from mnmt_jax.vocabulary.language_codes import check_distinct_matches, find_code
 if TYPE_CHECKING:
     from mnmt_jax.data.parallel_corpora import Corpus
     from mnmt_jax.vocabulary.bridge_strategy import BridgeStrategy
-    from mnmt_jax.vocabulary.languages import Direction
+    from mnmt_jax.vocabulary.language_codes import Direction
 
 BRIDGE = "bridge"
 """The value of `--directions` that needs `--bridge`."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mnmt_jax.data.cache import TokenCache
     from mnmt_jax.data.cache_writer import TaskSource
     from mnmt_jax.data.corpus import Share
-    from mnmt_jax.vocabulary.languages import Direction
+    from mnmt_jax.vocabulary.language_codes import Direction
     from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _SHARE_FLAGS = ("share", "share_seed")

@@ -22,7 +22,7 @@ from mnmt_jax.vocabulary.language_codes import (
 
 if TYPE_CHECKING:
     from mnmt_jax.data.parallel_corpora import Corpus
-    from mnmt_jax.vocabulary.languages import Direction
+    from mnmt_jax.vocabulary.language_codes import Direction
 
 
 FILE_FLAGS = ("languages", "splits", "on_bad_line", "document_ids")
@@ -263,7 +263,7 @@ def file_corpus(
     Raises:
         UserError: if a flag is malformed or files are missing.
     """
-    from mnmt_jax.data.document_corpus import DocumentIds
+    from mnmt_jax.data.document_ids import DocumentIds
     from mnmt_jax.data.monolingual import MonolingualFiles
     from mnmt_jax.data.parallel_corpora import NoFilesError, ParallelFiles, TsvFile
     from mnmt_jax.data.text_reader import Cleaning

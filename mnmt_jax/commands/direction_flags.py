@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from mnmt_jax.commands.common_flags import split_list
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.language_codes import find_code, is_code, is_same_language
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, find_code, is_code, is_same_language
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark

@@ -18,7 +18,7 @@ from mnmt_jax.commands.common_flags import (
 from mnmt_jax.commands.direction_flags import parse_directions
 from mnmt_jax.distributed.work_shards import add_work_shard_flags, work_shard_of
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 _DIRECTIONS_AND_COLON = re.compile(r"\w+-\w+(,\w+-\w+)*:")
 

@@ -15,14 +15,13 @@ from mnmt_jax.commands.translated_cache import write_translated_cache
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.distillation import DistilledPairs
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import WINDOW_SIZE, TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import join_names
 from mnmt_jax.files.atomic_write import write_text
-from mnmt_jax.vocabulary.language_codes import match_code
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, match_code
 
 RECORD = "distillation.json"
 """File of a distilled cache: teacher, checkpoint and search of each direction."""

@@ -17,7 +17,7 @@ from mnmt_jax.vocabulary.language_codes import match_code
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.sentence_job import SentenceJob
-    from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
+    from mnmt_jax.decoding.translated_text import TextToTranslate, TextTranslation
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.documents.segments import Document
 
@@ -91,7 +91,7 @@ def _texts(
 ) -> list[TextToTranslate]:
     """Return the texts of a document with the glossary of a file."""
     from mnmt_jax.decoding.glossary import Glossary
-    from mnmt_jax.decoding.text_translation import TextToTranslate
+    from mnmt_jax.decoding.translated_text import TextToTranslate
 
     glossary = Glossary.load(glossary_path) if glossary_path else None
     return [

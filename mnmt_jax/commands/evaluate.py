@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark
     from mnmt_jax.evaluation.evaluated_model import EvaluatedModel
     from mnmt_jax.evaluation.result import RunResult
+    from mnmt_jax.vocabulary.language_codes import Direction
     from mnmt_jax.vocabulary.language_detectors import LanguageDetector
-    from mnmt_jax.vocabulary.languages import Direction
 
 
 def make_parser() -> CommandParser:

@@ -19,7 +19,8 @@ from mnmt_jax.commands.direction_flags import FORMS, restrict
 from mnmt_jax.commands.text_files import format_record
 from mnmt_jax.errors import UserError, join_names, pluralize, say
 from mnmt_jax.files.atomic_write import check_writable, write_text
-from mnmt_jax.vocabulary.languages import Direction, get_language
+from mnmt_jax.vocabulary.language_codes import Direction
+from mnmt_jax.vocabulary.languages import get_language
 
 if TYPE_CHECKING:
     from mnmt_jax.evaluation.benchmark import Benchmark

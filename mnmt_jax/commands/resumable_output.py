@@ -22,7 +22,7 @@ from typing import IO, Any, NoReturn, Protocol
 from mnmt_jax.commands.text_files import UNFINISHED, format_record, make_record, unfinished_path
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.search_settings import changed_settings
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import UserError, join_names, name_os_errors, pluralize, say
 from mnmt_jax.files.atomic_write import lock

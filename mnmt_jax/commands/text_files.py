@@ -21,7 +21,7 @@ from mnmt_jax.runtime.run_command import flush_output
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.encoded_lines import Line
-    from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+    from mnmt_jax.decoding.translation import Hypothesis, Translation
 
 BadLines = dict[str, list[int]]
 """Numbers of bad lines, from 1, by reason: "bad_utf8" or "too_long"."""
@@ -236,7 +236,7 @@ def _hypothesis_record(hypothesis: Hypothesis) -> dict[str, Any]:
 
 def read_record(record: Mapping[str, Any]) -> Translation:
     """Return the translation of a record, without the tokens of its hypotheses."""
-    from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+    from mnmt_jax.decoding.translation import Hypothesis, Translation
 
     return Translation(
         hypotheses=tuple(

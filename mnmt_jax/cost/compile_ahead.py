@@ -37,8 +37,8 @@ from mnmt_jax.decoding.generate import search_batch
 from mnmt_jax.decoding.search import Request
 from mnmt_jax.decoding.search_settings import length_limit, make_search
 from mnmt_jax.design.fields import Remat
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layouts import LANGUAGE_MODELS
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.chips import Chip, chip_of
 from mnmt_jax.distributed.device_order import slices_of
 from mnmt_jax.distributed.sharding import (

@@ -7,17 +7,24 @@ chunk from its number (`input_pipeline.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mnmt_jax.data.converter import HostBatch
 from mnmt_jax.data.loader_workers import LoaderWorkers
 from mnmt_jax.errors import UserError
 
-if TYPE_CHECKING:
-    from mnmt_jax.data.input_pipeline import Pipeline
-
 _LAST_CHUNK = 2**40
 _MAX_EMPTY_CHUNKS = 100
+
+
+class ChunkLoader(Protocol):
+    """What computes the batches of a chunk from its number (`input_pipeline.Pipeline`)."""
+
+    def fingerprint(self) -> int:
+        """Return a number that differs where the batches do."""
+
+    def iterate_chunk(self, number: int, first_batch: int = 0) -> Iterator[HostBatch]:
+        """Yield the batches of a chunk from a batch on."""
 
 
 class BatchIterator:
@@ -27,7 +34,7 @@ class BatchIterator:
     processes (`loader_workers.py`).
     """
 
-    def __init__(self, pipeline: Pipeline, *, threads: int = 1, workers: int = 0) -> None:
+    def __init__(self, pipeline: ChunkLoader, *, threads: int = 1, workers: int = 0) -> None:
         """Start at the first batch.
 
         Args:

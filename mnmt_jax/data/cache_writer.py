@@ -24,7 +24,7 @@ from mnmt_jax.files.atomic_write import check_writable, new_folder, refuse_curre
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.files.file_digest import FileDigest
 from mnmt_jax.files.path_checks import MAX_JOINED_BYTES, check_name
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 DEFAULT_SHARD_EXAMPLES = 1_000_000

@@ -21,12 +21,11 @@ from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.data.text_reader import NUL, REPEATED, Cleaning, Flaw, check_sentence
 from mnmt_jax.errors import UserError, join_names, pluralize
 from mnmt_jax.files.path_checks import check_name
-from mnmt_jax.vocabulary.language_codes import canonical_codes
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_codes
 
 if TYPE_CHECKING:
     from mnmt_jax.data.document_context import Context
-    from mnmt_jax.data.document_corpus import DocumentIds
+    from mnmt_jax.data.document_ids import DocumentIds
 
 _log = logging.getLogger(__name__)
 HASH_BITS = 64

@@ -17,9 +17,9 @@ from mnmt_jax.data.opposite_directions import distinct_directions
 from mnmt_jax.data.parallel_corpora import CldrPhrases, Corpus, get_corpus, register_corpus
 from mnmt_jax.data.published_corpora import FINE_TUNING_COUNTS, PUBLISHED
 from mnmt_jax.errors import UserError, join_names
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.languages import (
     MITRE_LANGUAGES,
-    Direction,
     english_centric_directions,
     find_english,
     many_to_many_directions,

@@ -14,7 +14,7 @@ from mnmt_jax.data.opposite_directions import distinct_directions
 from mnmt_jax.data.split_aliases import find_files, language_aliases
 from mnmt_jax.data.text_reader import Cleaning, read_lines, resolve
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 
 class MonolingualCorpus(Corpus):

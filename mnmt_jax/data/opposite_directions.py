@@ -10,7 +10,7 @@ import filecmp
 from collections.abc import Iterable
 
 from mnmt_jax.data.corpus import Corpus
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 
 def has_same_text(corpus: Corpus, split: str, direction: Direction) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from mnmt_jax.data.corpus import Corpus
 from mnmt_jax.data.mixtures import check_training_text
 from mnmt_jax.data.opposite_directions import has_same_text
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 
 def count_pairs(

@@ -20,8 +20,8 @@ from mnmt_jax.data.file_columns import TextColumn, find_text_column, pair_folder
 from mnmt_jax.data.split_aliases import language_aliases
 from mnmt_jax.data.text_reader import Cleaning, Flaw, read_lines, resolve
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import canonical_codes
-from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_codes
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 
 _STANDARD_SPLITS: Mapping[str, str] = {split: split for split in SPLITS}
 

@@ -32,7 +32,7 @@ from mnmt_jax.data.cache_writer import (
 from mnmt_jax.data.instruction import join_auxiliary
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.files.atomic_write import new_folder
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 PREFIX = "prompted_"

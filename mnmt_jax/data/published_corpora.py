@@ -17,7 +17,7 @@ from typing import Any
 
 from mnmt_jax.data import wmt24pp
 from mnmt_jax.data.corpus import Corpus, NoFilesError, Selection
-from mnmt_jax.data.document_corpus import DocumentIds
+from mnmt_jax.data.document_ids import DocumentIds
 from mnmt_jax.data.libreoffice_corpus import HELP_LANGUAGES
 from mnmt_jax.data.monolingual import MonolingualFiles
 from mnmt_jax.data.multiway_tests import bouquet, flores, ntrex
@@ -41,6 +41,7 @@ from mnmt_jax.data.published_files import (
     wmt14,
 )
 from mnmt_jax.errors import UserError, docs_page
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
@@ -52,7 +53,6 @@ from mnmt_jax.vocabulary.languages import (
     TED20_LANGUAGES,
     TED30_LANGUAGES,
     WMT14_LANGUAGES,
-    Direction,
     english_centric_directions,
     fine_tuning_directions,
     many_to_many_directions,

@@ -8,10 +8,10 @@ from pathlib import Path
 from mnmt_jax.data.corpus import Corpus, Selection
 from mnmt_jax.data.parallel_corpora import PatternFiles
 from mnmt_jax.data.text_reader import Cleaning
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     WMT14_LANGUAGES,
-    Direction,
     english_centric_directions,
 )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mnmt_jax.data.corpus import HASH_BITS, Corpus, Share, hash_pair
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 
 class SubsampledCorpus(Corpus):

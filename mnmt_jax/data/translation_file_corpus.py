@@ -10,8 +10,7 @@ from mnmt_jax.data.corpus import FileCorpus, Line, NoFilesError
 from mnmt_jax.data.text_reader import Cleaning, resolve
 from mnmt_jax.data.translation_files import UNTRANSLATED, normalize_tag, read_units
 from mnmt_jax.errors import UserError, join_names
-from mnmt_jax.vocabulary.language_codes import parse_code
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, parse_code
 
 
 class BitextFiles(FileCorpus):

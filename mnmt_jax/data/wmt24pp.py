@@ -17,7 +17,7 @@ from mnmt_jax.data.text_reader import Cleaning, Flaw, read_lines, surrogate_flaw
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 _LOCALES = (
     "ar_EG bg_BG bn_IN ca_ES cs_CZ da_DK de_DE el_GR es_MX et_EE fa_IR fi_FI fil_PH fr_FR gu_IN "

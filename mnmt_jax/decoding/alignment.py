@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,36 +29,17 @@ from mnmt_jax.data.converter import Lengths, segments_from_rows
 from mnmt_jax.decoding.encoded_lines import Line, encode_lines, make_example
 from mnmt_jax.decoding.inference_model import InferenceModel, model_inputs
 from mnmt_jax.decoding.search_settings import length_limit
+from mnmt_jax.decoding.translation import Alignment, AlignmentWeights, Translation
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.model.attention_weights import AttentionSpec, attention_specs, attention_weights
 from mnmt_jax.model.network import Network
-from mnmt_jax.vocabulary.piece_offsets import Span, decoded_spans, encoded_spans
-
-if TYPE_CHECKING:
-    from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.vocabulary.piece_offsets import decoded_spans, encoded_spans
 
 AttentionPath = tuple[AttentionSpec, ...]
 """Attentions from the target to the source: one, or two with a role between them."""
 
-Weights = Float[np.ndarray, "target source"]
-
 _ROWS = 8  # translations of a batch
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Alignment:
-    """How the pieces of a translation are aligned to those of its source.
-
-    Attributes:
-        source: characters of each piece of the source.
-        target: characters of each piece of the translation.
-        weights: weight of each source piece for each target piece; rows sum to 1.
-    """
-
-    source: tuple[Span, ...]
-    target: tuple[Span, ...]
-    weights: Weights
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -242,7 +223,7 @@ def _batch_weights(
     pairs: Sequence[_Pair],
     lengths: Lengths,
     path: AttentionPath | None,
-) -> list[Weights]:
+) -> list[AlignmentWeights]:
     """Return the normalised weights of pairs, without padding, tags and eos."""
     model, instruction = inference_model.model, inference_model.instruction
     examples = [
@@ -290,14 +271,16 @@ def path_weights(
     return functools.reduce(jnp.matmul, matrices)
 
 
-def _normalized(weights: Weights) -> Weights:
+def _normalized(weights: AlignmentWeights) -> AlignmentWeights:
     """Return weights with rows that sum to 1; a row without weight is uniform."""
     sums = weights.sum(axis=1, keepdims=True)
     uniform = np.full_like(weights, 1 / max(weights.shape[1], 1))
     return np.where(sums > 0, weights / np.where(sums > 0, sums, 1.0), uniform)
 
 
-def _alignment(inference_model: InferenceModel, pair: _Pair, weights: Weights) -> Alignment | None:
+def _alignment(
+    inference_model: InferenceModel, pair: _Pair, weights: AlignmentWeights
+) -> Alignment | None:
     vocabulary, line = inference_model.vocabulary, pair.line
     source = encoded_spans(vocabulary, line.text, line.source_lang)[: len(pair.source)]
     target = decoded_spans(vocabulary, pair.target)

@@ -14,7 +14,7 @@ from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.terms import missing_terms
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.translate_lines import Hypothesis
+    from mnmt_jax.decoding.translation import Hypothesis
 
     Candidates = tuple[Hypothesis, ...]
 

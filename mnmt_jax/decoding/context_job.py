@@ -12,7 +12,7 @@ from mnmt_jax.data.document_context import Context
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.pretrained import PretrainedModel
 from mnmt_jax.decoding.search_settings import length_limit
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names
 

@@ -29,13 +29,13 @@ from mnmt_jax.decoding.search_limits import check_memory, memory_errors
 from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.terms import TermsShape
 from mnmt_jax.decoding.translate_lines import (
-    Translation,
     check_search,
     decode_hypotheses,
     to_translation,
     untranslated,
     without_repeats,
 )
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError

@@ -13,19 +13,16 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.markup_runs import Run, split_runs
 from mnmt_jax.decoding.markup_tokens import MarkupReader
 from mnmt_jax.decoding.sentence_spacing import SentenceSpacing
 from mnmt_jax.decoding.tag_placement import Node, all_nodes, fixed_nodes, place_tags
 from mnmt_jax.decoding.text_parts import SentenceEnds, split_long, split_spaces, split_text
+from mnmt_jax.decoding.translated_text import LineOfText, SentenceTranslation
+from mnmt_jax.decoding.translation import Alignment, Translation
 from mnmt_jax.vocabulary.language_detectors import has_letters
-
-if TYPE_CHECKING:
-    from mnmt_jax.decoding.text_translation import LineOfText, SentenceTranslation
-    from mnmt_jax.decoding.translate_lines import Translation
 
 
 class PlainSentence(Protocol):

@@ -9,28 +9,44 @@ through a pivot language. The first one that passes is used, and names its searc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
+from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.contrastive_decoding import language_contrast_weights
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.search_settings import without_source_contrast
-from mnmt_jax.decoding.translate_lines import Translation
-from mnmt_jax.vocabulary.language_codes import find_code, match_code
-from mnmt_jax.vocabulary.language_detectors import LanguageDetector
-
-if TYPE_CHECKING:
-    from mnmt_jax.decoding.translation_job import TranslationJob
+from mnmt_jax.decoding.translation import Translation
+from mnmt_jax.vocabulary.language_codes import find_code
 
 CONTRAST, PIVOT = "contrast", "pivot"  # in the order of the searches, and of the alphabet
-_DEFAULT_PIVOT = "en"
 _LANGUAGE_CONTRAST = 0.4  # stronger than published: these lines have failed (docs/serving.md)
 _MAX_CONTRAST = 0.9  # of all languages together
 
 
+class LineSearch(Protocol):
+    """A search of numbered lines, as `TranslationJob`."""
+
+    @property
+    def decode(self) -> Decode:
+        """Settings of the search."""
+
+    @property
+    def pivot(self) -> str | None:
+        """Code of the language to translate through; None translates directly."""
+
+    def search(
+        self, lines: Sequence[Line], *, done: Collection[int]
+    ) -> Iterator[tuple[Line, Translation]]:
+        """Translate the lines whose numbers are not in `done`."""
+
+
+Job = TypeVar("Job", bound=LineSearch)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Attempt:
+class Attempt(Generic[Job]):
     """A further search of lines that failed.
 
     Attributes:
@@ -39,7 +55,7 @@ class Attempt:
     """
 
     name: str
-    job: TranslationJob
+    job: Job
 
     def applies(self, source_language: str, target_language: str) -> bool:
         """Return whether the search of a direction differs from the first one."""
@@ -56,7 +72,7 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Retry:
+class Retry(Generic[Job]):
     """Checks of translations, and the further searches of those that fail.
 
     Attributes:
@@ -65,31 +81,7 @@ class Retry:
     """
 
     checker: TranslationChecker
-    attempts: tuple[Attempt, ...]
-
-    @classmethod
-    def create(
-        cls, job: TranslationJob, detector: LanguageDetector, pivot: str | None = None
-    ) -> Retry:
-        """Return the retry of a job.
-
-        Args:
-            job: the first search.
-            detector: detector of the languages of translations.
-            pivot: code of the pivot language, in any form; None is English, if the model has it.
-
-        Raises:
-            UserError: if the model does not have the pivot.
-        """
-        languages = job.pretrained.languages
-        if pivot is None:
-            pivot = find_code(_DEFAULT_PIVOT, languages)
-        else:
-            pivot = match_code(pivot, languages, "--retry_pivot")
-        attempts = [Attempt(CONTRAST, _with_language_contrast(job, languages))]
-        if pivot is not None and pivot != job.pivot:
-            attempts.append(Attempt(PIVOT, dataclasses.replace(job, pivot=pivot, retry=None)))
-        return cls(TranslationChecker(detector, languages), tuple(attempts))
+    attempts: tuple[Attempt[Job], ...]
 
     def passes(
         self, source: str, source_language: str, translation: Translation, target_language: str
@@ -136,16 +128,19 @@ class Retry:
         }
 
 
-def _with_language_contrast(job: TranslationJob, languages: Sequence[str]) -> TranslationJob:
-    """Return a job with language contrast, and without source contrast."""
-    decode = job.decode
+def with_language_contrast(decode: Decode, languages: Sequence[str]) -> Decode:
+    """Return settings with language contrast, and without source contrast.
+
+    Args:
+        decode: settings of the first search.
+        languages: codes of the model's languages.
+    """
     names = tuple(
         name
         for name in dict.fromkeys((*decode.contrast_languages, "source"))
         if name == "source" or find_code(name, languages) is not None
     )
     weight = min(max(decode.language_contrast, _LANGUAGE_CONTRAST), _MAX_CONTRAST / len(names))
-    changed = dataclasses.replace(
+    return dataclasses.replace(
         without_source_contrast(decode), language_contrast=weight, contrast_languages=names
     )
-    return dataclasses.replace(job, decode=changed, retry=None)

@@ -10,14 +10,10 @@ from typing import Any
 from mnmt_jax.decoding.encoded_lines import Line, with_contrast_sources
 from mnmt_jax.decoding.markup_tokens import Markup
 from mnmt_jax.decoding.text_checks import join_pieces
-from mnmt_jax.decoding.text_translation import (
-    LineOfText,
-    Steps,
-    TextToTranslate,
-    TextTranslation,
-    translation_steps,
-)
-from mnmt_jax.decoding.translate_lines import LINE_BREAKS, Translation
+from mnmt_jax.decoding.text_translation import Steps, translation_steps
+from mnmt_jax.decoding.translate_lines import LINE_BREAKS
+from mnmt_jax.decoding.translated_text import LineOfText, TextToTranslate, TextTranslation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 
 _WINDOW_SIZE = 512

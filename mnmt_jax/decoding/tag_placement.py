@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Float
 
-from mnmt_jax.decoding.alignment import Alignment, Weights, overlaps
+from mnmt_jax.decoding.alignment import overlaps
+from mnmt_jax.decoding.translation import Alignment, AlignmentWeights
 from mnmt_jax.decoding.word_units import aligned_units, find_copies, is_mark, split_units
 from mnmt_jax.vocabulary.piece_offsets import Span
 
@@ -224,7 +225,7 @@ def _sharpened(alignment: Alignment) -> Alignment:
     return dataclasses.replace(alignment, weights=_rows_to_one(_rows_to_one(weights) * nearness))
 
 
-def _rows_to_one(weights: Weights) -> Weights:
+def _rows_to_one(weights: AlignmentWeights) -> AlignmentWeights:
     sums = weights.sum(axis=1, keepdims=True)
     return weights / np.where(sums > 0, sums, 1.0)
 

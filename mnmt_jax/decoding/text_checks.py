@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from mnmt_jax.decoding.guards import TranslationChecker, TranslationChecks
-from mnmt_jax.decoding.text_translation import (
+from mnmt_jax.decoding.translated_text import (
     SentenceTranslation,
     TextToTranslate,
     TextTranslation,
     last_retry,
 )
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 
 
 def with_checks(

@@ -20,7 +20,6 @@ import numpy as np
 
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.data.converter import segments_from_rows
-from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.candidate_ranking import rank_candidates
 from mnmt_jax.decoding.continuous_batching import (
     Admission,
@@ -47,71 +46,13 @@ from mnmt_jax.decoding.search_limits import (
 )
 from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit, make_search
 from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.utilities import get_utility
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.language_codes import find_code
 
 _SCORED_LOGITS = 1 << 26  # maximum number of logits in memory at a time when scoring
 LINE_BREAKS = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
-
-
-@dataclasses.dataclass(frozen=True)
-class Hypothesis:
-    """A translation hypothesis.
-
-    Attributes:
-        text: text without line breaks.
-        score: nats / length ** length_penalty, eos included; contrasted if the search was.
-        tokens: generated ids with eos, without forced ones.
-        utility: by which hypotheses are ranked; None if they are ranked by their scores.
-    """
-
-    text: str
-    score: float
-    tokens: tuple[int, ...]
-    utility: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Translation:
-    """The translation of a line.
-
-    Attributes:
-        hypotheses: hypotheses, best first; empty for a blank line.
-        truncated: whether the line exceeded the largest bucket, so its end was not translated.
-        unknown_characters: characters of the line that no piece of the vocabulary covers, with
-            repetitions; the model read `<unk>` or bytes for them.
-        limited: whether the best hypothesis has the maximum length, so its end may be missing.
-        pivot: the intermediate text, if the line was translated through another language; then
-            `truncated` and `limited` cover both translations.
-        retried: search that made it after the first one failed (`mnmt_jax.decoding.retry`):
-            "contrast" or "pivot"; None for the first one.
-        alignment: of the best hypothesis with the line; None unless asked for, and for copied text.
-        missing_terms: required terms of the line, by their sources, that the best hypothesis lacks.
-        forbidden_terms: forbidden texts that it has.
-        without_context: whether it was translated alone by `mnmt_jax.decoding.context_job`.
-    """
-
-    hypotheses: tuple[Hypothesis, ...] = ()
-    truncated: bool = False
-    limited: bool = False
-    pivot: str | None = None
-    unknown_characters: str = ""
-    retried: str | None = None
-    alignment: Alignment | None = None
-    missing_terms: tuple[str, ...] = ()
-    forbidden_terms: tuple[str, ...] = ()
-    without_context: bool = False
-
-    @property
-    def text(self) -> str:
-        """The best translation; empty for a blank line."""
-        return self.hypotheses[0].text if self.hypotheses else ""
-
-    @property
-    def score(self) -> float | None:
-        """The best translation's score; None for a blank line."""
-        return self.hypotheses[0].score if self.hypotheses else None
 
 
 def translate_lines(

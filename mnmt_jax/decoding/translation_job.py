@@ -14,9 +14,10 @@ from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.alignment import compose, with_alignments
 from mnmt_jax.decoding.encoded_lines import Line, number_lines, with_contrast_sources
 from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.input_checks import check_is_list, match_line_codes, warn_same_language
 from mnmt_jax.decoding.pretrained import PretrainedModel
-from mnmt_jax.decoding.retry import Retry
+from mnmt_jax.decoding.retry import CONTRAST, PIVOT, Attempt, Retry, with_language_contrast
 from mnmt_jax.decoding.search_settings import (
     check_method_for_terms,
     describe_search,
@@ -25,15 +26,17 @@ from mnmt_jax.decoding.search_settings import (
     without_source_contrast,
 )
 from mnmt_jax.decoding.terms import NO_TERMS
-from mnmt_jax.decoding.translate_lines import Translation, translate_lines
+from mnmt_jax.decoding.translate_lines import translate_lines
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.design.method import as_facts
 from mnmt_jax.distributed.sharding import platform
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import match_code
-from mnmt_jax.vocabulary.language_detectors import LID176, find_detector
+from mnmt_jax.vocabulary.language_codes import find_code, match_code
+from mnmt_jax.vocabulary.language_detectors import LID176, LanguageDetector, find_detector
 
 WINDOW_SIZE = 4096  # lines in memory at a time
 SEARCHES_ON_CPU = 2  # at a time, by a server
+_DEFAULT_PIVOT = "en"  # of a retry
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +57,7 @@ class TranslationJob:
     decode: Decode
     pivot: str | None = None
     glossary: Glossary | None = None
-    retry: Retry | None = None
+    retry: Retry[TranslationJob] | None = None
     pivot_prompt: bool = False
 
     @classmethod
@@ -103,10 +106,31 @@ class TranslationJob:
         if glossary is not None:
             check_method_for_terms(decode)
         job = cls(pretrained, decode, pivot, glossary, pivot_prompt=pivot_prompt)
-        if not retry_off_target:
-            return job
-        retry = Retry.create(job, find_detector(lid), retry_pivot)
-        return dataclasses.replace(job, retry=retry)
+        return job.with_retry(find_detector(lid), retry_pivot) if retry_off_target else job
+
+    def with_retry(self, detector: LanguageDetector, pivot: str | None = None) -> Self:
+        """Return the job with further searches of translations that fail the checks.
+
+        Args:
+            detector: detector of the languages of translations.
+            pivot: code of the pivot of the last search, in any form; None is English, if the model
+                has it.
+
+        Raises:
+            UserError: if the model does not have the pivot.
+        """
+        languages = self.pretrained.languages
+        if pivot is None:
+            pivot = find_code(_DEFAULT_PIVOT, languages)
+        else:
+            pivot = match_code(pivot, languages, "--retry_pivot")
+        contrast = with_language_contrast(self.decode, languages)
+        attempts: list[Attempt[TranslationJob]]
+        attempts = [Attempt(CONTRAST, dataclasses.replace(self, decode=contrast, retry=None))]
+        if pivot is not None and pivot != self.pivot:
+            attempts.append(Attempt(PIVOT, dataclasses.replace(self, pivot=pivot, retry=None)))
+        retry = Retry(TranslationChecker(detector, languages), tuple(attempts))
+        return dataclasses.replace(self, retry=retry)
 
     @property
     def searches(self) -> list[TranslationJob]:

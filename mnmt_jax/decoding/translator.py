@@ -22,8 +22,9 @@ from mnmt_jax.decoding.scoring import Score
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.signatures import with_parameters_of
 from mnmt_jax.decoding.text_checks import with_checks
-from mnmt_jax.decoding.text_translation import TextToTranslate, TextTranslation
-from mnmt_jax.decoding.translate_lines import Translation, score_lines
+from mnmt_jax.decoding.translate_lines import score_lines
+from mnmt_jax.decoding.translated_text import TextToTranslate, TextTranslation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import check_translates
 from mnmt_jax.errors import UserError, join_names, pluralize, warn_caller

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.objective import Batch
 
 if TYPE_CHECKING:
     from jax import Array
+
+Batch = Mapping[str, Any]
+"""Arrays of a micro-batch, by name."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from mnmt_jax.design.fields import CheckedFields
+from mnmt_jax.design.method_files import check_names
 from mnmt_jax.design.method_hooks import (
     Config,
     ModelHooks,
@@ -17,7 +18,6 @@ from mnmt_jax.design.method_hooks import (
     TrainingHooks,
     VocabularyHooks,
 )
-from mnmt_jax.design.method_registry import check_names
 from mnmt_jax.design.objective import Objective
 from mnmt_jax.design.param_mapping import ParamMapping
 from mnmt_jax.errors import UserError

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from mnmt_jax.design.generated_batch import Batch, GenerationModel
 from mnmt_jax.design.layouts import SOURCE
 from mnmt_jax.design.views import View
 
 if TYPE_CHECKING:
     from jax import Array
-
-    from mnmt_jax.design.generated_batch import GenerationModel
-
-Batch = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     EC40_TABLE_TIERS,
-    Direction,
     find_english,
     get_language,
 )

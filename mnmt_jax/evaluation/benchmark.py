@@ -15,9 +15,9 @@ from mnmt_jax.data.parallel_corpora import CORPORA, CldrPhrases, Corpus, get_cor
 from mnmt_jax.errors import UserError, join_names, suggest
 from mnmt_jax.evaluation.off_target import NearestRendering
 from mnmt_jax.files.file_digest import short_digest
-from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_code_or_input
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, make_lid176
-from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction, find_english
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, find_english
 
 SPLIT = "test"
 WHICH = ("all", "supervised", "zero_shot")

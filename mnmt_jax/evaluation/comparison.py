@@ -19,8 +19,8 @@ from mnmt_jax.evaluation.result import (
     is_undefined,
     name_detectors,
 )
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.language_detectors import is_same_detector
-from mnmt_jax.vocabulary.languages import Direction
 
 ALL, SUPERVISED, ZERO_SHOT, UNSEEN = "all", "supervised", "zero-shot", "unseen language"
 _STATUS_ORDER = (SUPERVISED, ZERO_SHOT, UNSEEN)

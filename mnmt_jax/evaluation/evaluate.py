@@ -66,8 +66,7 @@ from mnmt_jax.files.atomic_write import check_replaced, check_writable, locked, 
 from mnmt_jax.files.bucket import refuse_bucket
 from mnmt_jax.pages.markdown_tables import format_score
 from mnmt_jax.runtime.first_results import note_first_results
-from mnmt_jax.vocabulary.language_codes import is_same_language
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, is_same_language
 
 
 def check_folder(output: str | Path) -> None:

@@ -21,12 +21,11 @@ from mnmt_jax.evaluation.translations import (
 )
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.language_codes import find_code
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, find_code
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from mnmt_jax.decoding.translate_lines import Translation
+    from mnmt_jax.decoding.translation import Translation
     from mnmt_jax.decoding.translation_job import TranslationJob
 
 

@@ -28,8 +28,7 @@ from mnmt_jax.evaluation.result_labels import model_label
 from mnmt_jax.pages.html_elements import Html, tag
 from mnmt_jax.pages.html_page import section, text_table
 from mnmt_jax.pages.markdown_tables import format_score, markdown_table
-from mnmt_jax.vocabulary.language_codes import is_spaceless
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, is_spaceless
 
 METRICS = ("bleu", "chrf", "spbleu", "comet", "xcomet", "kiwi", "metricx", "bert_score")
 """Metrics of quality, whose scale depends on the language."""

@@ -13,7 +13,7 @@ from mnmt_jax.evaluation.translations import HYPOTHESES, TranslatedSentence
 from mnmt_jax.files.file_digest import FileDigest, short_digest
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.files.storage_errors import one_line
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 _TEXT, _JSON = ".txt", ".jsonl"
 UNKNOWN_SYSTEM = (

@@ -20,8 +20,8 @@ from mnmt_jax.evaluation.translations import (
     has_translations,
 )
 from mnmt_jax.files.json_objects import read_object
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.language_detectors import detector_titles, is_same_detector
-from mnmt_jax.vocabulary.languages import Direction
 
 _OPTIONAL = {metric.key: metric.title for metric in OPTIONAL_METRICS}
 

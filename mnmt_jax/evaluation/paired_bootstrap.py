@@ -22,7 +22,8 @@ from mnmt_jax.evaluation.metrics import missing_tokenizer_note, score_and_statis
 from mnmt_jax.evaluation.significance import SEED, direction_difference, limits_of_p
 from mnmt_jax.files.json_objects import parse_json
 from mnmt_jax.pages.markdown_tables import markdown_table
-from mnmt_jax.vocabulary.languages import Direction, get_language
+from mnmt_jax.vocabulary.language_codes import Direction
+from mnmt_jax.vocabulary.languages import get_language
 
 _SIGNIFICANCE_LEVEL = 0.05
 

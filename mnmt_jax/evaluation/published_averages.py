@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 
 from mnmt_jax.evaluation.averages import Average, mean_of_means, tier_averages
-from mnmt_jax.vocabulary.languages import MITRE_GROUPS, Direction
+from mnmt_jax.vocabulary.language_codes import Direction
+from mnmt_jax.vocabulary.languages import MITRE_GROUPS
 
 Values = Mapping[Direction, float]
 Table = dict[str, Average]

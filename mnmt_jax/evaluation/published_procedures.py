@@ -26,7 +26,7 @@ from mnmt_jax.evaluation.metrics import missing_tokenizer_note
 from mnmt_jax.evaluation.moses import Moses
 from mnmt_jax.evaluation.published_averages import TABLES
 from mnmt_jax.evaluation.spbleu import FloresTokenizer, missing_model_note
-from mnmt_jax.vocabulary.language_codes import canonical_code_or_input
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_code_or_input
 from mnmt_jax.vocabulary.languages import (
     EC40_LANGUAGES,
     IWSLT17_LANGUAGES,
@@ -34,7 +34,6 @@ from mnmt_jax.vocabulary.languages import (
     NEWSCRAWL_LANGUAGES,
     OPUS100_LANGUAGES,
     TED19_LANGUAGES,
-    Direction,
     get_language,
 )
 from mnmt_jax.vocabulary.vocabulary import Vocabulary

@@ -19,8 +19,8 @@ from mnmt_jax.evaluation.off_target import OffTargetResult, detect_off_target
 from mnmt_jax.evaluation.result import DirectionResult, Sample
 from mnmt_jax.evaluation.sentence_statistics import MetricStatistics, mean_statistics
 from mnmt_jax.evaluation.translations import TranslatedSentence
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector
-from mnmt_jax.vocabulary.languages import Direction
 from mnmt_jax.vocabulary.unknown_characters import describe_unknown
 
 SAMPLE_DIRECTIONS = 24

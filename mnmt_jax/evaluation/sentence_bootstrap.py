@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mnmt_jax.evaluation.sentence_statistics import DirectionStatistics, scores_of_sums
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 SAMPLES = 1000
 SEED = 12345  # sacreBLEU's

@@ -22,7 +22,7 @@ from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.evaluation.result import DirectionResult
 from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.files.file_digest import short_digest
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 _MAX_ORDER = 4  # n-grams of BLEU
 _BETA = 2.0  # weight of the recall in chrF++

@@ -36,7 +36,7 @@ from mnmt_jax.evaluation.sentence_statistics import (
     score_of,
     scores_of_sums,
 )
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 _ROUNDING = 1e-9
 _CACHED = 4  # number of cached matrices of exchanges, 4 megabytes each for 1,000 sentences

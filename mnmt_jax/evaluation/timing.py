@@ -15,7 +15,7 @@ from mnmt_jax.evaluation.benchmark import Benchmark, TestSet
 from mnmt_jax.files.atomic_write import check_replaced, check_writable, write_text
 from mnmt_jax.files.json_objects import is_object_with, read_object
 from mnmt_jax.files.typed_fields import TypedFields, prefix_errors
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 TIMING_FILE = "timing.json"
 _FORMAT = 1

@@ -17,7 +17,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.benchmark import TestSet
 from mnmt_jax.files.atomic_write import check_replaced, locked, write_text
 from mnmt_jax.files.json_objects import is_object_with, parse_json
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 DOCUMENTS, HYPOTHESES = "documents", "hypotheses"
 BY_DIRECTION = (DOCUMENTS, HYPOTHESES)
@@ -34,7 +34,7 @@ class TranslatedSentence:
         truncated: whether the source was too long and was cut at the end.
         pivot: intermediate text if translated through a pivot language, else None.
         unknown_characters: characters of the source that no piece of the vocabulary covers.
-        without_context: as in `mnmt_jax.decoding.translate_lines.Translation`.
+        without_context: as in `mnmt_jax.decoding.translation.Translation`.
     """
 
     text: str

@@ -14,7 +14,7 @@ from typing import Any
 
 from apache_beam.ml.inference.base import ModelHandler
 
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translator import Translator
 
 

@@ -14,12 +14,11 @@ from mnmt_jax.decoding.encoded_lines import EncodedLine, Line, encode_lines
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.translate_lines import (
     LINE_BREAKS,
-    Hypothesis,
-    Translation,
     check_search,
     to_translation,
     untranslated,
 )
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.ctranslate2 import export_ctranslate2
 from mnmt_jax.interop.tags import tag_tokens

@@ -25,7 +25,7 @@ from jaxtyping import Array, Int
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import Instruction, get_instruction
 from mnmt_jax.design.fields import Range
-from mnmt_jax.design.generated_batch import GeneratedBatch, GenerationModel
+from mnmt_jax.design.generated_batch import Batch, GeneratedBatch, GenerationModel
 from mnmt_jax.design.layouts import (
     LANGUAGES,
     REGISTER,
@@ -35,7 +35,6 @@ from mnmt_jax.design.layouts import (
     check_method_translates,
 )
 from mnmt_jax.design.method import Method
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.methods._language_draws import draw

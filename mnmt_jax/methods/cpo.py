@@ -28,10 +28,10 @@ from jaxtyping import Array, Bool, Float
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.fields import Positive, Range, Weight
-from mnmt_jax.design.generated_batch import GenerationModel
+from mnmt_jax.design.generated_batch import Batch, GenerationModel
 from mnmt_jax.design.layouts import TARGET, check_method_translates
 from mnmt_jax.design.method import Method
-from mnmt_jax.design.objective import Batch, Forward, LogProbs, Objective
+from mnmt_jax.design.objective import Forward, LogProbs, Objective
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.special_ids import EOS_ID

@@ -23,10 +23,10 @@ from jaxtyping import Array, Float
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.fields import Weight
-from mnmt_jax.design.generated_batch import BatchChange, GenerationModel
+from mnmt_jax.design.generated_batch import Batch, BatchChange, GenerationModel
 from mnmt_jax.design.layouts import TARGET
 from mnmt_jax.design.method import Method
-from mnmt_jax.design.objective import Batch, Forward, Objective
+from mnmt_jax.design.objective import Forward, Objective
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
 

@@ -25,10 +25,10 @@ from jaxtyping import Array, Bool, Float, Int
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import INSTRUCTIONS, get_instruction
 from mnmt_jax.design.fields import Amount, Weight
-from mnmt_jax.design.generated_batch import GenerationModel
+from mnmt_jax.design.generated_batch import Batch, GenerationModel
 from mnmt_jax.design.layouts import TARGET
 from mnmt_jax.design.method import Method
-from mnmt_jax.design.objective import Batch, Forward, LogProbs, Objective
+from mnmt_jax.design.objective import Forward, LogProbs, Objective
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.methods._language_draws import draw

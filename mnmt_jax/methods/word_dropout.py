@@ -20,10 +20,9 @@ import jax.numpy as jnp
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.design.fields import Rate
-from mnmt_jax.design.generated_batch import BatchChange, GenerationModel
+from mnmt_jax.design.generated_batch import Batch, BatchChange, GenerationModel
 from mnmt_jax.design.layouts import SOURCE, TARGET
 from mnmt_jax.design.method import Method
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.distributed.dropout_mask import DropoutMask
 from mnmt_jax.errors import UserError

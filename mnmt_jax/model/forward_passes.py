@@ -8,8 +8,9 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float
 
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layouts import LANGUAGES, SOURCE
-from mnmt_jax.design.objective import Batch, Intermediate, LogProbs, Request, States
+from mnmt_jax.design.objective import Intermediate, LogProbs, Request, States
 from mnmt_jax.design.views import View
 from mnmt_jax.model.intermediates import INTERMEDIATES, recorded
 from mnmt_jax.model.label_log_probs import label_log_probs, map_logits

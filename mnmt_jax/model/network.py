@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mnmt_jax.config.sections import Model
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layout import Layout, Sees, Stage
 from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
-from mnmt_jax.design.objective import Batch, States
+from mnmt_jax.design.objective import States
 from mnmt_jax.design.plan import Head, Kind, Layer, StagePlan, Table
 from mnmt_jax.distributed.sharding import constrain_row_sharding, gather_table_width, platform
 from mnmt_jax.errors import UserError

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from mnmt_jax.vocabulary.languages import EC40_TABLE_TIERS, EC40_TIERS, MITRE_GROUPS, Direction
+from mnmt_jax.vocabulary.language_codes import Direction
+from mnmt_jax.vocabulary.languages import EC40_TABLE_TIERS, EC40_TIERS, MITRE_GROUPS
 
 Value = TypeVar("Value", float, np.ndarray)
 

@@ -21,7 +21,7 @@ from mnmt_jax.evaluation.translations import read_stored_texts
 from mnmt_jax.files.atomic_write import new_path
 from mnmt_jax.papers.groups import group_mean
 from mnmt_jax.papers.tables import Column
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _KEY = "evaluation"  # entry with the hash of the evaluation

@@ -18,7 +18,7 @@ from mnmt_jax.papers.published_scores import scoring_notes, uses_procedure, with
 from mnmt_jax.papers.score_models import missing_models
 from mnmt_jax.papers.tables import Column, Row, Table
 from mnmt_jax.papers.trials import Trial, stated_seeds
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from mnmt_jax.data.document_context import Context
 from mnmt_jax.files.atomic_write import check_output, new_folder
 from mnmt_jax.runs.parameters import write_params
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 

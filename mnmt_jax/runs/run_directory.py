@@ -33,7 +33,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import check_replaced, lock, write_text
 from mnmt_jax.files.bucket import Mirror, is_bucket
 from mnmt_jax.files.json_objects import parse_json
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _Facts = TypeVar("_Facts")

@@ -14,7 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mnmt_jax.decoding.text_translation import TextToTranslate
+from mnmt_jax.decoding.translated_text import TextToTranslate
 from mnmt_jax.documents.formats import check_format, read_document
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.errors import UserError

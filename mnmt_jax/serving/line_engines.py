@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.live_translation import LiveTranslation
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 
 Result = tuple[int, Translation | Exception]

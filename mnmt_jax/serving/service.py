@@ -15,14 +15,9 @@ from mnmt_jax.decoding.search_settings import check_method_for_terms
 from mnmt_jax.decoding.sentence_job import SentenceJob
 from mnmt_jax.decoding.text_checks import with_checks
 from mnmt_jax.decoding.text_parts import SentenceEnds
-from mnmt_jax.decoding.text_translation import (
-    LineOfText,
-    Steps,
-    TextToTranslate,
-    TextTranslation,
-    translation_steps,
-)
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.text_translation import Steps, translation_steps
+from mnmt_jax.decoding.translated_text import LineOfText, TextToTranslate, TextTranslation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError, join_names, say
 from mnmt_jax.serving.database import Database

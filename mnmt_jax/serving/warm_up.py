@@ -10,7 +10,7 @@ from mnmt_jax.decoding.alignment import align_lines
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.live_translation import batch_sizes
 from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import pluralize, warn
 from mnmt_jax.serving.line_engines import JobEngine

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from mnmt_jax.decoding.search import Request, greedy
-from mnmt_jax.design.generated_batch import GeneratedBatch, GenerationModel
+from mnmt_jax.design.generated_batch import Batch, GeneratedBatch, GenerationModel
 from mnmt_jax.design.layout import Layout
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.model.network import Network
 
 # Folded into a micro-batch's rng; views count from 1, `ForwardPasses` has 2**28 and 2**30.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array
 
-from mnmt_jax.design.objective import Batch
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.distributed.per_device import batch_split_devices, sum_over_devices
 from mnmt_jax.distributed.sharding import device_memory, tree_specs
 from mnmt_jax.model.quantized_weights import cast_kernels

@@ -14,10 +14,10 @@ from jaxtyping import Array
 
 from mnmt_jax.config.sections import Config
 from mnmt_jax.data.instruction import get_instruction
-from mnmt_jax.design.generated_batch import BatchChange, GeneratedBatch
+from mnmt_jax.design.generated_batch import Batch, BatchChange, GeneratedBatch
 from mnmt_jax.design.layout import Layout
 from mnmt_jax.design.method import all_objectives
-from mnmt_jax.design.objective import Batch, LogProbs, Objective, Player, States
+from mnmt_jax.design.objective import LogProbs, Objective, Player, States
 from mnmt_jax.design.views import View
 from mnmt_jax.distributed.sharding import ParamAxes, batch_shards
 from mnmt_jax.errors import UserError, join_names

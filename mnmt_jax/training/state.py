@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layouts import SOURCE, TARGET
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.sharding import tree_sharding, wait_on_cpu
 from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.losses import LossSums, Sums

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
-from mnmt_jax.design.objective import Batch
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.model.trainable_params import join
 from mnmt_jax.training.averages import move_average
 from mnmt_jax.training.gradients import sum_gradients

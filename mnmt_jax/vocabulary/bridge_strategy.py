@@ -21,14 +21,11 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mnmt_jax.errors import UserError, join_names, suggest
 from mnmt_jax.files.toml_files import read_toml
-from mnmt_jax.vocabulary.language_codes import canonical_codes, find_code
-
-if TYPE_CHECKING:
-    from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_codes, find_code
 
 PACKAGED: Mapping[str, Path] = {"mitre": Path(__file__).with_name("mitre.toml")}
 """Files of the strategies in this package, by name."""

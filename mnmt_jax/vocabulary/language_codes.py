@@ -24,6 +24,9 @@ from typing import Any
 
 from mnmt_jax.errors import UserError, join_names
 
+Direction = tuple[str, str]
+"""A translation direction: codes of the source and the target language."""
+
 # Published codes that BCP 47 lacks or uses for another language. `pb`: OpenSubtitles and OPUS;
 # `ar-ar`: mBART-50; `ns`: M2M-100; `latin` and `cyrillic`: glibc, as in `sr@latin`.
 _PUBLISHED = {"pb": "pt-br", "ar-ar": "ar", "ns": "nso"}

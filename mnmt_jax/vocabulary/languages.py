@@ -21,15 +21,13 @@ from mnmt_jax.vocabulary.bridge_strategy import (
     read_bridge_strategy,
 )
 from mnmt_jax.vocabulary.language_codes import (
+    Direction,
     canonical_codes,
     display_name,
     find_code,
     parse_code,
     script_name,
 )
-
-Direction = tuple[str, str]
-"""A translation direction: source language, target language."""
 
 # Columns: code, Flores+ code, English name, group, script, lid.176 label ("-": none).
 # "nb" and "no" share Flores' Bokmål; "sh" is written in Latin in OPUS-100.

@@ -16,8 +16,9 @@ from lxml import etree
 from markdown_it import MarkdownIt
 
 from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.text_translation import translation_steps
+from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.documents.segments import Segment
 from tests.unit.made_documents import W, identity, make_docx, make_odt, part, translated
 

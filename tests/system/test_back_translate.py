@@ -14,7 +14,7 @@ from mnmt_jax.commands.back_translate import main
 from mnmt_jax.commands.back_translation_rounds import BackTranslationRounds
 from mnmt_jax.data.back_translation import BackTranslationDraws
 from mnmt_jax.data.cache import TokenCache
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed import local

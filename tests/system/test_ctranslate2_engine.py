@@ -11,7 +11,7 @@ import pytest
 from mnmt_jax.commands import serve
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.sentence_job import SentenceJob
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.ctranslate2 import export_ctranslate2

@@ -11,7 +11,7 @@ from mnmt_jax.commands.distill import main, read_teachers
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.cache_writer import TaskSource, write_cache
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.text_translation import translation_steps
+from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.translation import Alignment, Hypothesis, Translation
 
 
 def word_alignment(source: str, translation: str, links) -> Alignment:

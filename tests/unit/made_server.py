@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from mnmt_jax.config.sections import Decode
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.serving.app import create_app
 from mnmt_jax.serving.connections import make_config

@@ -14,7 +14,6 @@ from mnmt_jax.analysis import attention_maps
 from mnmt_jax.analysis.teacher_forcing import make_forced_sentences
 from mnmt_jax.config.sections import Model
 from mnmt_jax.decoding.alignment import (
-    Alignment,
     align_lines,
     alignment_path,
     alignment_paths,
@@ -22,7 +21,7 @@ from mnmt_jax.decoding.alignment import (
     path_weights,
 )
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Alignment, Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.model.network import build_model

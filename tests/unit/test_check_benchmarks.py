@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError
 from tests.run_commands import call

@@ -11,10 +11,11 @@ import pytest
 
 from mnmt_jax.commands import translate
 from mnmt_jax.data.document_context import Context
-from mnmt_jax.data.document_corpus import ContextCorpus, DocumentIds
+from mnmt_jax.data.document_corpus import ContextCorpus
+from mnmt_jax.data.document_ids import DocumentIds
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.decoding.context_job import ContextJob
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import MnmtWarning, UserError
@@ -23,7 +24,7 @@ from mnmt_jax.evaluation.evaluate import evaluate
 from mnmt_jax.evaluation.evaluated_model import EvaluatedModel, with_documents
 from mnmt_jax.evaluation.translations import TranslatedSentence
 from mnmt_jax.runs.run_directory import RunDirectory
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from tests.run_commands import command
 from tests.unit.made_language_model import write_made_run
 from tests.unit.made_translator import made_translator

@@ -14,13 +14,8 @@ import pytest
 from mnmt_jax.config.sections import Config, Data, Decode, Mesh, Model, Optimizer, Train
 from mnmt_jax.data.cache import TokenCache
 from mnmt_jax.data.document_context import SEPARATOR, Context, even_sizes
-from mnmt_jax.data.document_corpus import (
-    ChunkCounts,
-    ContextCorpus,
-    DocumentIds,
-    check_separator,
-    documents,
-)
+from mnmt_jax.data.document_corpus import ChunkCounts, ContextCorpus, check_separator, documents
+from mnmt_jax.data.document_ids import DocumentIds
 from mnmt_jax.data.input_pipeline import Pipeline
 from mnmt_jax.data.parallel_corpora import ParallelFiles
 from mnmt_jax.data.text_reader import Cleaning

@@ -12,12 +12,8 @@ from mnmt_jax.decoding.guards import (
     missing_numbers,
 )
 from mnmt_jax.decoding.text_checks import checks_record, join_pieces, with_checks
-from mnmt_jax.decoding.text_translation import (
-    SentenceTranslation,
-    TextToTranslate,
-    TextTranslation,
-)
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translated_text import SentenceTranslation, TextToTranslate, TextTranslation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.vocabulary.language_detectors import LanguageDetector, make_lid176
 
 ENGLISH = "The weather in the mountains was much better yesterday."

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
+from mnmt_jax.decoding.text_translation import translation_steps
+from mnmt_jax.decoding.translated_text import TextToTranslate
 from mnmt_jax.documents.segments import Segment
 from tests.unit.made_documents import make_docx, make_odt, paragraphs, translated
 from tests.unit.made_markup import same, same_aligned

@@ -11,7 +11,8 @@ from mnmt_jax.commands import keys
 from mnmt_jax.commands.key_reference import all_sections, find_keys, section_keys, section_summary
 from mnmt_jax.config.sections import SECTIONS, Decode
 from mnmt_jax.design.method import Method
-from mnmt_jax.design.method_registry import get_method, library_methods
+from mnmt_jax.design.method_files import library_methods
+from mnmt_jax.design.method_registry import get_method
 from mnmt_jax.errors import UserError
 
 

@@ -21,16 +21,11 @@ from mnmt_jax.config.legacy_configs import migrate_facts
 from mnmt_jax.config.loading import load_config, save_config
 from mnmt_jax.config.sections import SECTIONS, Model
 from mnmt_jax.cost.compile_ahead import AheadOfTimeCompilation
-from mnmt_jax.design import method_registry
+from mnmt_jax.design import method_files
 from mnmt_jax.design.layouts import get_layout
 from mnmt_jax.design.method import Method, as_facts
-from mnmt_jax.design.method_registry import (
-    RESERVED_TITLES,
-    get_method,
-    get_section,
-    library_methods,
-    section_titles,
-)
+from mnmt_jax.design.method_files import RESERVED_TITLES, library_methods
+from mnmt_jax.design.method_registry import get_method, get_section, section_titles
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.t5x.parsed import parsed_config, register_methods
@@ -389,7 +384,7 @@ def test_a_file_added_to_the_folder_is_a_method(tmp_path, monkeypatch):
     for name in ("two_fold", "_helper"):
         text = OWN.replace('"twice"', f'"{name}"').replace("class Twice", "class TwoFold")
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(method_registry, "FOLDER", tmp_path)
+    monkeypatch.setattr(method_files, "FOLDER", tmp_path)
     monkeypatch.setattr(mnmt_jax.methods, "__path__", [str(tmp_path)])
     monkeypatch.setattr(Method, "registered", {})
     assert library_methods() == ["two_fold"] and section_titles() == ["TwoFold"]

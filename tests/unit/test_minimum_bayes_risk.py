@@ -15,7 +15,8 @@ from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.minimum_bayes_risk import pairwise_chrf
 from mnmt_jax.decoding.search import sample, sentence_rngs
 from mnmt_jax.decoding.terms import LineTerms, Term
-from mnmt_jax.decoding.translate_lines import Hypothesis, translate_lines
+from mnmt_jax.decoding.translate_lines import translate_lines
+from mnmt_jax.decoding.translation import Hypothesis
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.utilities import get_utility, register_mbr_metric
 from mnmt_jax.errors import UserError

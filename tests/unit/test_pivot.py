@@ -6,7 +6,7 @@ import pytest
 
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding import translation_job as job_module
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
 from tests.unit.made_translator import LINES, made_translator

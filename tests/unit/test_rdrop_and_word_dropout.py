@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from mnmt_jax.config.sections import Mesh
-from mnmt_jax.design.generated_batch import BatchChange, GenerationModel
-from mnmt_jax.design.objective import Batch
+from mnmt_jax.design.generated_batch import Batch, BatchChange, GenerationModel
 from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation

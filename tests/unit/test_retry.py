@@ -11,7 +11,7 @@ import pytest
 from mnmt_jax.commands import translate as command_module
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.decoding import guards, retry, translation_job
-from mnmt_jax.decoding.retry import CONTRAST, PIVOT, Retry
+from mnmt_jax.decoding.retry import CONTRAST, PIVOT
 from mnmt_jax.decoding.search_settings import make_search
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.errors import UserError
@@ -81,23 +81,23 @@ def test_translations_do_not_depend_on_what_is_done():
 def test_attempts_fit_the_directions_and_the_settings():
     job = TranslationJob.create(made_translator())
     assert job.retry is None and "retry" not in job.provenance()
-    contrast, pivot = Retry.create(job, DETECTOR).attempts
+    contrast, pivot = job.with_retry(DETECTOR).retry.attempts
     assert contrast.applies("de", "fr") and contrast.applies("en", "fr")
     assert not contrast.applies("en", "en")
     assert pivot.applies("de", "fr") and not pivot.applies("de", "en")
     assert pivot.job.pivot == "en" and pivot.job.retry is None
     through_english = TranslationJob.create(made_translator(), pivot="en")
-    assert [one.name for one in Retry.create(through_english, DETECTOR).attempts] == [CONTRAST]
-    through_german = Retry.create(job, DETECTOR, "deu_Latn").attempts[1]
+    assert [one.name for one in through_english.with_retry(DETECTOR).retry.attempts] == [CONTRAST]
+    through_german = job.with_retry(DETECTOR, "deu_Latn").retry.attempts[1]
     assert through_german.job.pivot == "de"
     with pytest.raises(UserError, match="--retry_pivot=xx: the model has no such language"):
-        Retry.create(job, DETECTOR, "xx")
+        job.with_retry(DETECTOR, "xx")
 
 
 def test_contrasts_of_the_settings_are_kept():
     settings = {"source_contrast": 0.3, "language_contrast": 0.5, "contrast_languages": ("de",)}
     job = TranslationJob.create(made_translator(), **settings)
-    decode = Retry.create(job, DETECTOR).attempts[0].job.decode
+    decode = job.with_retry(DETECTOR).retry.attempts[0].job.decode
     assert (decode.source_contrast, decode.language_contrast) == (0.0, 0.45)
     assert decode.contrast_languages == ("de", "source")
 
@@ -106,9 +106,9 @@ def test_contrasts_of_the_settings_are_kept():
 def test_a_seed_of_contrast_lines_alone_is_not_of_the_further_search(temperature, seed):
     settings = {"source_contrast": 0.3, "temperature": temperature, "seed": 5}
     job = TranslationJob.create(made_translator(), **settings)
-    for search in Retry.create(job, DETECTOR).attempts:
+    for search in job.with_retry(DETECTOR).retry.attempts:
         make_search(search.job.decode)
-    assert Retry.create(job, DETECTOR).attempts[0].job.decode.seed == seed
+    assert job.with_retry(DETECTOR).retry.attempts[0].job.decode.seed == seed
 
 
 def test_provenance_names_the_retry():

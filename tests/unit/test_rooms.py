@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import mnmt_jax
-from scripts.list_rooms import floors, room_imports
+from scripts.list_rooms import file_imports, floors, room_imports
 
 PACKAGE = Path(mnmt_jax.__file__).parent
 IMPORTS = room_imports(PACKAGE)
@@ -33,6 +33,17 @@ def test_package_imports_are_acyclic_with_at_most_nine_levels():
     by_floor = floors(IMPORTS)
     assert sorted(room for rooms in by_floor for room in rooms) == sorted(IMPORTS)
     assert len(IMPORTS) == 22 and len(by_floor) <= 9
+
+
+def test_files_do_not_import_each_other():
+    """Types count: what two files share is in a third."""
+    imports = file_imports(PACKAGE)
+    assert "mnmt_jax.design.method" in imports["mnmt_jax.methods.tpdm"]
+    placed = {module for modules in floors(imports) for module in modules}
+    assert len(imports) > 500 and sorted(imports.keys() - placed) == []
+    imports["mnmt_jax.design.method"].add("mnmt_jax.methods.tpdm")
+    placed = {module for modules in floors(imports) for module in modules}
+    assert {"mnmt_jax.design.method", "mnmt_jax.methods.tpdm"} <= imports.keys() - placed
 
 
 def test_imports_are_absolute():

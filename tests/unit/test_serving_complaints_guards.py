@@ -15,7 +15,7 @@ import pytest
 from mnmt_jax.config.sections import Decode
 from mnmt_jax.decoding.guards import TranslationChecker
 from mnmt_jax.decoding.retry import Attempt, Retry
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.settings import Settings
 from mnmt_jax.vocabulary.language_detectors import make_lid176

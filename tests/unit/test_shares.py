@@ -15,7 +15,7 @@ import pytest
 from mnmt_jax.commands.resumable_output import ResumableOutput
 from mnmt_jax.commands.text_files import open_output
 from mnmt_jax.decoding.encoded_lines import Line
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.distributed.work_shards import WorkShard
 from mnmt_jax.errors import UserError
 from tests import fresh_process

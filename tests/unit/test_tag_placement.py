@@ -8,9 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mnmt_jax.decoding.alignment import Alignment
 from mnmt_jax.decoding.tag_placement import Node, place_tags
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.translation import Alignment, Hypothesis, Translation
 from tests.unit.made_markup import reverse_words, same, translate, word_alignment
 
 

@@ -8,8 +8,9 @@ import pytest
 import srt
 
 from mnmt_jax.decoding.sentence_job import run_steps
-from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.text_translation import translation_steps
+from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.errors import UserError
 from tests.unit.made_documents import identity, translated
 from tests.unit.made_markup import translate as markup_translation

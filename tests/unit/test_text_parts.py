@@ -15,8 +15,9 @@ from mnmt_jax.decoding.text_parts import (
     split_long,
     split_text,
 )
-from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.text_translation import translation_steps
+from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.vocabulary.language_detectors import has_letters
 from tests.processor_time import is_quicker_than
 from tests.slow_text_parts import (

@@ -13,8 +13,9 @@ from mnmt_jax.decoding.placeholders import (
     split_at_placeholders,
 )
 from mnmt_jax.decoding.sentence_job import SentenceJob, run_steps
-from mnmt_jax.decoding.text_translation import TextToTranslate, translation_steps
-from mnmt_jax.decoding.translate_lines import Hypothesis, Translation
+from mnmt_jax.decoding.text_translation import translation_steps
+from mnmt_jax.decoding.translated_text import TextToTranslate
+from mnmt_jax.decoding.translation import Hypothesis, Translation
 from tests.unit.made_translator import BUCKETS, LINES, made_translator
 
 

@@ -12,7 +12,7 @@ from mnmt_jax.data.instruction import INSTRUCTIONS
 from mnmt_jax.decoding import continuous_batching
 from mnmt_jax.decoding import translate_lines as lines_module
 from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.decoding.translation_job import TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.errors import UserError

@@ -16,7 +16,7 @@ from mnmt_jax.data.pair_checks import has_words_on_one_side
 from mnmt_jax.decoding.copy_unknown import extract_unknown, reinsert_unknown
 from mnmt_jax.decoding.encoded_lines import Line
 from mnmt_jax.decoding.search import beam_search, greedy, sample, sentence_rngs
-from mnmt_jax.decoding.translate_lines import Translation
+from mnmt_jax.decoding.translation import Translation
 from mnmt_jax.vocabulary.special_ids import UNK_ID
 from mnmt_jax.vocabulary.unknown_characters import UnknownRun, describe_unknown
 from tests.slow_search import slow_beam_search

@@ -11,8 +11,8 @@ from mnmt_jax.data.cldr.inventory import Inventory, load_inventory, renderer
 from mnmt_jax.data.cldr.renderer import Meaning
 from mnmt_jax.data.cldr.sampler import SPLITS, Sampler, missing_phrase_groups, split_of
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.language_codes import canonical_codes
-from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES, Direction
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_codes
+from mnmt_jax.vocabulary.languages import MITRE_LANGUAGES
 
 # Consecutive repeated draws after which a held-out split counts as exhausted.
 _PATIENCE = 20_000

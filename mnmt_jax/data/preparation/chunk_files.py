@@ -17,7 +17,7 @@ import numpy as np
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.files.atomic_write import new_path, write_text
 from mnmt_jax.files.json_objects import read_object
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 KEY = np.dtype([("key", "<u8"), ("index", "<u8"), ("column", "<u1")])
 """Key of a pair for deduplication, the pair's index and the column of the key."""

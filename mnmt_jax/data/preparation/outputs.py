@@ -33,7 +33,7 @@ from mnmt_jax.data.preparation.runners import Unit
 from mnmt_jax.data.preparation.stages import Counts, Stage, select_pairs
 from mnmt_jax.data.preparation.steps import PairBatch
 from mnmt_jax.files.atomic_write import new_folder
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 _SPLIT_FACTS = "split.json"

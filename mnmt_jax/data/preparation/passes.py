@@ -34,7 +34,7 @@ from mnmt_jax.data.preparation.chunk_files import (
 from mnmt_jax.data.preparation.score_files import ScoredPair, ScoreFiles, scored_pairs
 from mnmt_jax.data.preparation.stages import Counts, Stage
 from mnmt_jax.data.preparation.steps import PairBatch
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 
 class Output(Protocol):

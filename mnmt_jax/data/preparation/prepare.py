@@ -42,7 +42,7 @@ from mnmt_jax.files.atomic_write import lock, new_folder, write_text
 from mnmt_jax.files.file_digest import short_digest
 from mnmt_jax.files.json_objects import differing_keys
 from mnmt_jax.files.work_folder import clear_work_folder, open_work_folder
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
 
 CHUNK_PAIRS = 50_000

@@ -10,7 +10,7 @@ from pathlib import Path
 from mnmt_jax.data.corpus import DropReport, FileCorpus
 from mnmt_jax.data.text_reader import Flaw, read_lines
 from mnmt_jax.errors import UserError
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction
 
 ScoredPair = tuple[tuple[str, str], tuple[float, ...]]
 

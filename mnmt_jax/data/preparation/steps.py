@@ -14,8 +14,7 @@ import numpy as np
 
 from mnmt_jax.data.preparation.characters import CodePoints
 from mnmt_jax.errors import UserError, install_remedy
-from mnmt_jax.vocabulary.language_codes import canonical_codes
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_codes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.evaluation.metrics import corpus_scores
 from mnmt_jax.evaluation.off_target import lid_off_target
 from mnmt_jax.interop.seqio.vocabulary import LanguageVocabulary, PieceVocabulary
-from mnmt_jax.vocabulary.language_codes import canonical_code
-from mnmt_jax.vocabulary.languages import Direction
+from mnmt_jax.vocabulary.language_codes import Direction, canonical_code
 
 _TEXTS = ("inputs", "targets")
 _DIRECTIONS: dict[str, Direction] = {}  # by name of a task registered here

@@ -25,8 +25,8 @@ from mnmt_jax.config.sections import Config
 from mnmt_jax.data.converter import BatchExtras, make_converter
 from mnmt_jax.decoding.scoring import score_labels
 from mnmt_jax.decoding.search_settings import length_limit
+from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layouts import LANGUAGES, check_translates
-from mnmt_jax.design.objective import Batch
 from mnmt_jax.distributed.sharding import make_mesh, param_axes_of
 from mnmt_jax.errors import UserError
 from mnmt_jax.interop.seqio.tasks import registered_vocabulary
