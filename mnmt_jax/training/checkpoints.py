@@ -75,6 +75,7 @@ class Checkpoints:
         keep_last: int = 5,
         keep_best: int = 1,
         keep_every: int = 0,
+        required: Sequence[str] = (),
         report: Callable[[str], None] | None = None,
     ) -> None:
         """Open the folder, create it if needed, and remove leftovers of an interrupted save.
@@ -84,6 +85,8 @@ class Checkpoints:
             keep_last: number of newest steps to keep, at least 1.
             keep_best: number of further steps to keep, by validation loss.
             keep_every: multiples of this step are kept, too; 0 keeps none.
+            required: keys of JSON objects among the values passed to `save`; a checkpoint without
+                one of them is damaged.
             report: receives messages for the user; None prints them to stderr.
         """
         if keep_last < 1 or keep_best < 0:
@@ -91,6 +94,7 @@ class Checkpoints:
                 f"Train.keep_last={keep_last}, Train.keep_best={keep_best}: at least 1 and 0 needed"
             )
         self.directory = absolute_path(directory)
+        self._required = tuple(required)
         self._report = report or functools.partial(print, file=sys.stderr)
         self._options = _options(keep_last, keep_best, keep_every)
         self._manager = self._open()
@@ -148,15 +152,11 @@ class Checkpoints:
         except Exception as error:
             self._handle_refusal(error)
 
-    def restore(
-        self, abstract_state: TrainState, required: Sequence[str] = ()
-    ) -> RestoredCheckpoint | None:
+    def restore(self, abstract_state: TrainState) -> RestoredCheckpoint | None:
         """Read the newest intact checkpoint and move newer, damaged ones out of the way.
 
         Args:
             abstract_state: shapes, types and shardings wanted, from `abstract_state`.
-            required: keys of JSON objects among the values passed to `save`; a checkpoint without
-                one of them is damaged.
 
         Returns:
             None if there is no checkpoint.
@@ -169,7 +169,7 @@ class Checkpoints:
         damaged_steps = []
         for step in steps:
             try:
-                restored = self._read_on_all(step, abstract_state, required)
+                restored = self._read_on_all(step, abstract_state)
             except DamagedError as error:
                 damaged_steps.append(step)
                 self._report(f"checkpoint {step} cannot be read ({error})")
@@ -282,9 +282,7 @@ class Checkpoints:
                 self._report(str(error))
         wait_for_all("metrics checked")
 
-    def _read_on_all(
-        self, step: int, abstract_state: TrainState, required: Sequence[str]
-    ) -> RestoredCheckpoint:
+    def _read_on_all(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
         """Read a step; with several processes, process 0 verifies it first, so that all agree.
 
         Raises:
@@ -292,11 +290,11 @@ class Checkpoints:
             UserError: if another process disagrees with process 0.
         """
         if jax.process_count() == 1:
-            return self._read(step, abstract_state, required)
+            return self._read(step, abstract_state)
         damage: Exception | None = None
         if is_first():
             try:
-                record = self._read_record(step, required)
+                record = self._read_record(step)
                 for name, fingerprint in record["fingerprints"].items():
                     read_numpy(self.directory / str(step) / name, fingerprint)
             except Exception as error:
@@ -306,14 +304,14 @@ class Checkpoints:
         if broadcast_from_first([damage is not None])[0]:
             raise DamagedError(one_line(damage) if damage else "says process 0")
         try:
-            return self._read(step, abstract_state, required)
+            return self._read(step, abstract_state)
         except DamagedError as error:
             raise UserError(
                 f"{self.directory / str(step)} is complete for process 0: {error}"
             ) from error
 
-    def _read_record(self, step: int, required: Sequence[str]) -> dict[str, Any]:
-        """Read the record of a step; `required` is as in `restore`.
+    def _read_record(self, step: int) -> dict[str, Any]:
+        """Read the record of a step.
 
         Raises:
             DamagedError: if it cannot be read, or lacks something.
@@ -325,18 +323,16 @@ class Checkpoints:
         extra = record.get("extra")
         values = extra if isinstance(extra, dict) else {}
         missing = [
-            key for key in required if not (isinstance(values.get(key), dict) and values[key])
+            key for key in self._required if not (isinstance(values.get(key), dict) and values[key])
         ]
         if missing and "training" in record["fingerprints"]:
             raise DamagedError(f"its record has no '{missing[0]}'")
         return record
 
-    def _read(
-        self, step: int, abstract_state: TrainState, required: Sequence[str]
-    ) -> RestoredCheckpoint:
+    def _read(self, step: int, abstract_state: TrainState) -> RestoredCheckpoint:
         folder = self.directory / str(step)
         wanted = _trees(abstract_state, abstract_state.average or None)
-        record = self._read_record(step, required)
+        record = self._read_record(step)
         if "training" not in record["fingerprints"]:
             raise UserError(
                 f"{folder} has parameters but no training state; start a new run from it with "

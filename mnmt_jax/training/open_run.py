@@ -67,6 +67,7 @@ def open_session(
             keep_last=settings.keep_last,
             keep_best=settings.keep_best,
             keep_every=settings.keep_every,
+            required=("data",),
         )
         on_error.callback(checkpoints.close, raise_errors=False)
         session = _begin(setup, run, sources, lock, checkpoints)
@@ -105,7 +106,7 @@ def _begin(
     run.check(setup.config, setup.cache.vocabulary, has_checkpoint=continues)
     initial_params = None if continues else _read_initial_params(setup, sources)
     batches = setup.pipeline.train()
-    restored = checkpoints.restore(setup.abstract, required=("data",))
+    restored = checkpoints.restore(setup.abstract)
     extra = restored.extra if restored else {}
     if restored:
         batches.set_state(extra["data"], str(run.location / "config.gin"))

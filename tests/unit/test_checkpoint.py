@@ -51,9 +51,9 @@ def folder(saved, tmp_path) -> Path:
 
 def restore(folder: Path, like: TrainState, required=("data",)):
     reports: list[str] = []
-    checkpoints = Checkpoints(folder, report=reports.append)
+    checkpoints = Checkpoints(folder, report=reports.append, required=required)
     try:
-        return checkpoints.restore(like, required), reports
+        return checkpoints.restore(like), reports
     finally:
         checkpoints.close()
 
