@@ -40,7 +40,6 @@ _NO_DEFAULT_REGION = ("pt",)
 _SPACELESS = frozenset("bo dz ja km lo my th wuu yue zh".split())
 # Written with prepositions, conjunctions or articles as parts of the next word.
 _PREFIXING = frozenset("acm acq aeb ajp am apc ar ars ary arz he ti".split())
-_MEMBERS = {"nb": "no"}  # members that are meant by their macrolanguage where that is listed
 _NO_LANGUAGE = ("und", "mul", "zxx", "mis")
 _MAX_LENGTH = 35  # characters; RFC 5646 section 4.4.1
 _NAME_LENGTH = 4  # minimum length of a text to compare with language names
@@ -209,8 +208,7 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
     """Find the code in a list that denotes the same language as a code of any form.
 
     A code without region matches the only regional code, and a regional code falls back to the
-    code without region: `pt_BR` matches `pt` if there is no `pt_BR`, but never `pt_PT`. So does
-    Bokmål (`nb`) to Norwegian (`no`), as which corpora and M2M-100 have it.
+    code without region: `pt_BR` matches `pt` if there is no `pt_BR`, but never `pt_PT`.
 
     Args:
         text: code of any form.
@@ -238,8 +236,6 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
         matches = matches or [code for code, other in parsed if other.without_region == base_code]
         if not matches and not tag.script and not _has_default_script(tag.language):
             matches = [code for code, other in parsed if other.language == tag.language]
-    if not matches and tag.code in _MEMBERS:
-        return find_code(_MEMBERS[tag.code], codes)
     if len(matches) > 1:
         raise UserError(f"language {text!r} is ambiguous: name {' or '.join(matches)}")
     return matches[0] if matches else None

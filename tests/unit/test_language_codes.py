@@ -147,14 +147,6 @@ def test_codes_are_found_in_lists_of_other_forms():
     assert find_code("ajp-JO", ("ajp_Arab_PS", "ajp_Arab_JO")) == "ajp_Arab_JO"
     assert find_code("sr-Latn", ("sr_Cyrl", "sr_Cyrl_BA")) is None
     assert find_code("sr-Latn-BA", ("sr_Latn_RS", "sr_Cyrl_BA")) == "sr_Latn_RS"
-    # Bokmål is Norwegian where nothing is closer to it; Norwegian may also be Nynorsk.
-    assert [find_code(code, ("no", "nn")) for code in ("nob_Latn", "NB", "nn_NO")] == [
-        "no",
-        "no",
-        "nn",
-    ]
-    assert find_code("nob_Latn", ("no", "nb")) == "nb"
-    assert find_code("no", ("nb", "nn")) is None and find_code("nn", ("no", "nb")) is None
     with pytest.raises(UserError, match="'pt' is ambiguous: name pt_BR or pt_PT"):
         find_code("pt", ("pt_BR", "pt_PT"))
 
