@@ -13,13 +13,12 @@ from mnmt_jax.commands.common_flags import import_modules
 from mnmt_jax.commands.text_files import check_input_file, check_output_file, is_stream
 from mnmt_jax.errors import UserError, join_names, pluralize, say, warn
 from mnmt_jax.files.atomic_write import new_path
-from mnmt_jax.vocabulary.language_codes import match_code
+from mnmt_jax.vocabulary.language_codes import match_code, requested_code
 
 if TYPE_CHECKING:
     from mnmt_jax.decoding.sentence_job import SentenceJob
     from mnmt_jax.decoding.translated_text import TextToTranslate, TextTranslation
     from mnmt_jax.decoding.translator import Translator
-    from mnmt_jax.documents.segments import Document
 
 _OF_LINES = {  # flags, and their values without effect
     "input": None,
@@ -51,21 +50,27 @@ def translate_document_file(
             has nothing to translate.
     """
     _check_flags(flags)
+    from mnmt_jax.decoding.glossary import Glossary
     from mnmt_jax.decoding.input_checks import warn_same_language
     from mnmt_jax.decoding.translator import Translator
     from mnmt_jax.documents.formats import read_document
-    from mnmt_jax.documents.segments import DocumentOptions
+    from mnmt_jax.documents.segments import DocumentOptions, texts_to_translate
 
     import_modules(flags.module_import)
     translator = Translator.load(flags.run, flags.step, gin_files=gin_files, bindings=bindings)
     source = match_code(flags.source, translator.languages, "--source")
     target = match_code(flags.target, translator.languages, "--target")
     warn_same_language(source, target, translator.languages)
-    options = DocumentOptions(target, source, flags.overwrite_translations, warn)
-    document = read_document(Path(flags.document).read_bytes(), flags.document, options)
-    results = _translate(
-        _make_job(translator, flags), _texts(document, source, target, flags.glossary)
+    options = DocumentOptions(
+        requested_code(flags.target, target),
+        requested_code(flags.source, source),
+        flags.overwrite_translations,
+        warn,
     )
+    document = read_document(Path(flags.document).read_bytes(), flags.document, options)
+    glossary = Glossary.load(flags.glossary) if flags.glossary else None
+    texts = texts_to_translate(document.segments, source, target, glossary)
+    results = _translate(_make_job(translator, flags), texts)
     data = document.write([result.text for result in results])
     with new_path(Path(os.path.realpath(flags.output))) as partial:
         partial.write_bytes(data)
@@ -84,20 +89,6 @@ def _make_job(translator: Translator, flags: argparse.Namespace) -> SentenceJob:
         retry_pivot=flags.retry_pivot,
         lid=flags.lid,
     )
-
-
-def _texts(
-    document: Document, source: str, target: str, glossary_path: str | None
-) -> list[TextToTranslate]:
-    """Return the texts of a document with the glossary of a file."""
-    from mnmt_jax.decoding.glossary import Glossary
-    from mnmt_jax.decoding.translated_text import TextToTranslate
-
-    glossary = Glossary.load(glossary_path) if glossary_path else None
-    return [
-        TextToTranslate(segment.text, source, target, markup=segment.markup, glossary=glossary)
-        for segment in document.segments
-    ]
 
 
 def _check_flags(flags: argparse.Namespace) -> None:

@@ -218,12 +218,21 @@ def _sentences_of(
             continue
         first, last = _region(run, start, end)
         between = run.text[previous_end:start] if previous_end else None
-        yield run.raw[raw_end:first] + _spaces_before(run, start, first)
+        yield from _raw_between(run, raw_end, first, previous_end)
+        yield _spaces_before(run, start, first)
         sentence = run.text[start:end].replace("\n", " ")
         yield MarkedSentence(sentence, nodes, make, between)
         yield _spaces_after(run, end, last)
         raw_end, previous_end = last, end
     yield run.raw[raw_end:]
+
+
+def _raw_between(run: Run, start: int, end: int, index: int) -> list[str]:
+    """Return a part of the document, with the character of the text at an index by itself."""
+    first, last = run.spans[index] if index < len(run.spans) else (start, start)
+    if not start <= first < last <= end:
+        return [run.raw[start:end]]
+    return [run.raw[start:first], run.raw[first:last], run.raw[last:end]]
 
 
 def _masked(run: Run) -> str:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable
 
-from mnmt_jax.vocabulary.language_codes import is_spaceless
+from mnmt_jax.vocabulary.language_codes import is_spaceless, parse_code
 
-_TAG_OR_SPACE = re.compile(r"(<[^<>]*>)| ")
+_WIDE = frozenset("ja wuu yue zh".split())  # languages of wide characters and no spaces
 
 
 class SentenceSpacing:
     """What stands between translated sentences, or pieces of a sentence.
 
     From a language without spaces into one with spaces, those that have nothing between them get a
-    space. In the other direction a single space is left out beside a wide character, as those of
-    Chinese and Japanese; Thai and its relatives keep it. Otherwise all stays as it is: in two
-    languages with spaces, what has nothing between it is part of a name or of marks.
+    space. From one with spaces into Chinese or Japanese, a single space is left out beside a wide
+    character. Otherwise all stays as it is: in two languages with spaces, what has nothing between
+    it is part of a name or of marks.
 
     Args:
         source: code of the source language.
         target: code of the target language.
+        is_wrapped: whether line breaks are put at spaces afterwards; then none is left out.
     """
 
-    def __init__(self, source: str, target: str) -> None:
-        has_spaces = not is_spaceless(source), not is_spaceless(target)
-        self._adds, self._removes = has_spaces == (False, True), has_spaces == (True, False)
+    def __init__(self, source: str, target: str, *, is_wrapped: bool = False) -> None:
+        is_wide = parse_code(target).language in _WIDE
+        self._adds = is_spaceless(source) and not is_spaceless(target)
+        self._removes = not is_spaceless(source) and is_wide and not is_wrapped
 
     def join(self, parts: Iterable[tuple[str, bool]]) -> str:
         """Join texts in order, each with whether it is a translation or stays as it is."""
@@ -45,25 +46,40 @@ class SentenceSpacing:
         """Join translations with tags and what stays as it is.
 
         Args:
-            parts: texts in order. Each with the translation that it is, without its tags, or None
-                if it stays as it is; and with the text without tags between this translation and
-                the one before, or None if they do not belong to one text.
+            parts: texts in order; a space between translations is a part by itself. Each with the
+                translation that it is, without its tags, or None if it stays as it is; and with
+                the text without tags between this translation and the one before, or None if they
+                do not belong to one text.
         """
-        text = kept = before = ""
+        joined: list[str] = []
+        kept: list[str] = []
+        before = ""
         for part, translation, between in parts:
+            kept.append(part)
             if translation is None:
-                kept += part
                 continue
             if between == "" and self._adds:
-                kept += " "
-            elif between == " " and self._removes and _is_wide(before[-1:], translation[:1]):
-                without = _TAG_OR_SPACE.sub(r"\1", kept)
-                kept = without if len(without) == len(kept) - 1 else kept
-            text += kept + part
-            kept, before = "", translation
-        return text + kept
+                kept.insert(-1, " ")
+            elif between == " " and self._removes and _is_wide(before, translation):
+                kept = _without_a_space(kept)
+            joined += kept
+            kept, before = [], translation
+        return "".join(joined + kept)
 
 
-def _is_wide(*characters: str) -> bool:
-    """Return whether there is a character on both sides, and one of them is wide."""
-    return all(characters) and any(unicodedata.east_asian_width(one) in "WF" for one in characters)
+def _without_a_space(parts: list[str]) -> list[str]:
+    """Return parts without the one that is a space; all, if the space is written otherwise."""
+    return [part for part in parts if part != " "] if parts.count(" ") == 1 else parts
+
+
+def _is_wide(before: str, after: str) -> bool:
+    """Return whether a character beside the place between two texts is wide, and no emoji.
+
+    Quotes, dashes and dots, which these languages share with others, count as wide.
+    """
+    return bool(before and after) and any(map(_is_wide_character, (before[-1], after[0])))
+
+
+def _is_wide_character(character: str) -> bool:
+    width, category = unicodedata.east_asian_width(character), unicodedata.category(character)
+    return category[0] in "LNP" and (width in "WF" or (width == "A" and category[0] == "P"))

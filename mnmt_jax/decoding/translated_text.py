@@ -90,6 +90,7 @@ class TextToTranslate:
         markup: "html" or "xml" (`mnmt_jax.decoding.markup_text`); "" is plain text.
         tag_rules: what is done with tags.
         glossary: terms and their translations.
+        is_wrapped: whether its translation is divided into lines at spaces afterwards.
     """
 
     text: str
@@ -99,11 +100,12 @@ class TextToTranslate:
     markup: Markup = ""
     tag_rules: TagRules = TagRules()
     glossary: Glossary | None = None
+    is_wrapped: bool = False
 
     @property
     def spacing(self) -> SentenceSpacing:
         """What stands between its sentences when they are translated."""
-        return SentenceSpacing(self.source, self.target)
+        return SentenceSpacing(self.source, self.target, is_wrapped=self.is_wrapped)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -252,6 +252,12 @@ class _MarkdownParagraph(Paragraph):
         self._original = self._items(events)
         super().__init__(_without_breaks(self._original))
 
+    @property
+    def segments(self) -> list[Segment]:
+        """The texts of the passages, which get the line breaks of the paragraph."""
+        segments = super().segments
+        return [dataclasses.replace(one, is_wrapped=bool(self._breaks)) for one in segments]
+
     def replace(self, texts: Iterator[str]) -> None:
         """Replace the content by its translation; texts are those of the passages."""
         if not self.passages:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mnmt_jax.vocabulary.language_detectors import has_letters
+
+if TYPE_CHECKING:
+    from mnmt_jax.decoding.glossary import Glossary
+    from mnmt_jax.decoding.translated_text import TextToTranslate
 
 Markup = Literal["", "html", "xml"]
 
@@ -18,10 +22,12 @@ class Segment:
     Attributes:
         text: the text; with markup, "xml" is a fragment without a root element.
         markup: how elements in the text are written; "" if it has none.
+        is_wrapped: whether its translation is divided into lines at spaces.
     """
 
     text: str
     markup: Markup = ""
+    is_wrapped: bool = False
 
     @property
     def is_translatable(self) -> bool:
@@ -32,6 +38,32 @@ class Segment:
         from mnmt_jax.decoding.markup_tokens import MarkupReader
 
         return has_text(MarkupReader(self.markup), self.text)
+
+
+def texts_to_translate(
+    segments: Sequence[Segment], source: str, target: str, glossary: Glossary | None = None
+) -> list[TextToTranslate]:
+    """Return segments as texts of a translation.
+
+    Args:
+        segments: the segments.
+        source: the model's code of the source language.
+        target: the model's code of the target language.
+        glossary: terms and their translations.
+    """
+    from mnmt_jax.decoding.translated_text import TextToTranslate  # JAX is slow to import
+
+    return [
+        TextToTranslate(
+            one.text,
+            source,
+            target,
+            markup=one.markup,
+            glossary=glossary,
+            is_wrapped=one.is_wrapped,
+        )
+        for one in segments
+    ]
 
 
 def _ignore(text: str) -> None:

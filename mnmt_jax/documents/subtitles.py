@@ -63,9 +63,9 @@ class _Subtitles:
         lines = [self._lines[number].strip() for number in group]
         text = _split_marks(" ".join(lines))[1]
         if not _TAG.search(text) and not _BRACES.search(text):
-            return Segment(text)
+            return Segment(text, is_wrapped=True)
         escaped = _NO_TAG.sub(lambda match: html.escape(match[0]), text)
-        return Segment(_BRACES.sub(_tag_of_braces, escaped), "html")
+        return Segment(_BRACES.sub(_tag_of_braces, escaped), "html", is_wrapped=True)
 
     def write(self, texts: Sequence[str]) -> bytes:
         """Return the file with translated cues."""

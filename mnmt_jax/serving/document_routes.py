@@ -14,9 +14,8 @@ from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mnmt_jax.decoding.translated_text import TextToTranslate
 from mnmt_jax.documents.formats import check_format, read_document
-from mnmt_jax.documents.segments import Document, DocumentOptions
+from mnmt_jax.documents.segments import Document, DocumentOptions, texts_to_translate
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.path_checks import check_name
 from mnmt_jax.serving.deepl import check_options
@@ -33,6 +32,7 @@ from mnmt_jax.serving.service import (
     plain_text,
 )
 from mnmt_jax.serving.users import User
+from mnmt_jax.vocabulary.language_codes import requested_code
 
 DOCUMENT_PATHS = ("/translate_file", "/v2/document")
 """Paths whose bodies may be as large as a document."""
@@ -87,7 +87,9 @@ class _Documents:
         stored_name, document = self._store.add(
             name, options.target, user_of(request).name, suffix, has_key=False
         )
-        await self._store.run(stored_name, self._translation(data, options, user_of(request)))
+        languages = _requested(options, required(fields, "target"), source)
+        translation = self._translation(data, languages, options, user_of(request))
+        await self._store.run(stored_name, translation)
         url = f"{request.base_url}download_file/{stored_name}"
         terms = lacking_terms(document, ("missingTerms", "forbiddenTerms"))
         return {"translatedFileUrl": url, **terms}
@@ -120,7 +122,9 @@ class _Documents:
         stored_name, document = self._store.add(
             name, options.target, user_of(request).name, has_key=True
         )
-        self._store.start(stored_name, self._translation(data, options, user_of(request)))
+        languages = _requested(options, target, source)
+        translation = self._translation(data, languages, options, user_of(request))
+        self._store.start(stored_name, translation)
         return {"document_id": stored_name, "document_key": document.key}
 
     async def status(self, request: Request, stored_name: DocumentId) -> dict[str, Any]:
@@ -144,17 +148,19 @@ class _Documents:
         self._store.remove(stored_name)
         return _file_response(document)
 
-    def _translation(self, data: bytes, options: TranslationOptions, user: User) -> Translate:
+    def _translation(
+        self, data: bytes, languages: DocumentOptions, options: TranslationOptions, user: User
+    ) -> Translate:
         """Return a function that translates a file."""
 
         async def translate(stored: StoredDocument) -> bytes:
-            document = await _read(data, stored.name, options)
+            document = await _read(data, stored.name, languages)
             plain = await asyncio.to_thread(_plain_texts, document)
             source = options.source or _detected(self._service, document.source, plain)
             if source == options.target:
                 raise RefusedError(400, f"Source and target language are equal: {source}")
             stored.characters = sum(map(len, plain))
-            texts = _texts(document, source, options)
+            texts = texts_to_translate(document.segments, source, options.target, options.glossary)
             results = await self._service.translate_document(
                 texts, options, user, characters=stored.characters
             )
@@ -165,13 +171,26 @@ class _Documents:
         return translate
 
 
-async def _read(data: bytes, name: str, options: TranslationOptions) -> Document:
+def _requested(options: TranslationOptions, target: str, source: str) -> DocumentOptions:
+    """Return the languages of a request in its own codes, for files that name theirs.
+
+    Args:
+        options: of the request, with the server's codes.
+        target: code of the target language in the request.
+        source: code of the source language in the request, if it names one.
+    """
+    return DocumentOptions(
+        requested_code(target, options.target),
+        requested_code(source, options.source) if options.source else None,
+    )
+
+
+async def _read(data: bytes, name: str, languages: DocumentOptions) -> Document:
     """Read a document, while other requests are answered.
 
     Raises:
         RefusedError: with status 400, if it is damaged or has nothing to translate.
     """
-    languages = DocumentOptions(options.target, options.source)
     try:
         return await asyncio.to_thread(read_document, data, name, languages)
     except UserError as error:
@@ -181,20 +200,6 @@ async def _read(data: bytes, name: str, options: TranslationOptions) -> Document
 def _plain_texts(document: Document) -> list[str]:
     """Return the texts without tags."""
     return [plain_text(segment.text, segment.markup) for segment in document.segments]
-
-
-def _texts(document: Document, source: str, options: TranslationOptions) -> list[TextToTranslate]:
-    """Return the texts of a document."""
-    return [
-        TextToTranslate(
-            segment.text,
-            source,
-            options.target,
-            markup=segment.markup,
-            glossary=options.glossary,
-        )
-        for segment in document.segments
-    ]
 
 
 async def _document_key(request: Request) -> str:

@@ -241,6 +241,20 @@ def find_code(text: str, codes: Collection[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def requested_code(text: str, known: str) -> str:
+    """Return the canonical form of the code in which a request names a language of a model.
+
+    That of the model is taken if it alone has a region, or if the text is an alias.
+
+    Args:
+        text: code of the request, for which `find_code` found the model's.
+        known: code of the model.
+    """
+    tag = _parse_or_none(known)
+    is_closer = tag is not None and not tag.region and find_code(text, [known]) is not None
+    return canonical_code_or_input(text if is_closer else known)
+
+
 def match_code(text: str, codes: Collection[str], what: str, owner: str = "the model") -> str:
     """Return the result of `find_code`, or raise an error with suggestions.
 

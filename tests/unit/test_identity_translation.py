@@ -8,18 +8,18 @@ import pytest
 
 from mnmt_jax.decoding.sentence_job import run_steps
 from mnmt_jax.decoding.text_translation import translation_steps
-from mnmt_jax.decoding.translated_text import TextToTranslate
-from mnmt_jax.documents.segments import Segment
+from mnmt_jax.documents.segments import Segment, texts_to_translate
 from tests.unit.made_documents import make_docx, make_odt, paragraphs, translated
 from tests.unit.made_markup import same, same_aligned
 
 
-def by_sentences(function: Callable) -> Callable[[Sequence[Segment]], list[str]]:
+def by_sentences(
+    function: Callable, target: str = "de"
+) -> Callable[[Sequence[Segment]], list[str]]:
     """Return a translator of segments that translates each sentence by a function."""
 
     def translate_segments(segments: Sequence[Segment]) -> list[str]:
-        texts = [TextToTranslate(one.text, "en", "de", markup=one.markup) for one in segments]
-        steps = translation_steps(texts, lambda *_: True)
+        steps = translation_steps(texts_to_translate(segments, "en", target), lambda *_: True)
         results = run_steps(steps, lambda lines: [function(line.text) for line in lines])
         return [result.text for result in results]
 
@@ -71,6 +71,25 @@ DOCUMENTS = [("a.md", MARKDOWN), ("a.html", PAGE), ("a.xlf", XLIFF.format(UNIT))
 @pytest.mark.parametrize(("name", "text"), DOCUMENTS)
 def test_documents_are_not_changed(name, text, function):
     assert translated(text, name, by_sentences(function), overwrite=True)[0].decode() == text
+
+
+CUES = "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:03,000 --> 00:00:04,000\n{}\n"
+CHINESE = {"Hello.": "你好。", "Go on!": "继续！"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "translation"),
+    [
+        ("a.srt", CUES.format("Hello.\nGo on!", "Hello."), CUES.format("你好。\n继续！", "你好。")),
+        ("a.md", "Hello.\nGo on!\n\n> Hello.\n> Go on!", "你好。\n继续！\n\n> 你好。\n> 继续！"),
+        ("a.md", "Hello. Go on!\n\nHello.", "你好。继续！\n\n你好。"),
+        ("a.html", "<p>Hello.\n<i>Go on!</i> Hello.</p>", "<p>你好。\n<i>继续！</i>你好。</p>"),
+        ("a.txt", "Hello. Go on!\nHello.", "你好。继续！\n你好。"),
+    ],
+)
+def test_lines_are_kept_where_spaces_between_sentences_are_not(name, text, translation):
+    translate = by_sentences(lambda line: same(CHINESE[line]), "zh")
+    assert translated(text, name, translate, target="zh")[0].decode() == translation
 
 
 def test_untranslated_elements_that_a_translation_lacks_are_put_back_with_their_spaces():

@@ -24,6 +24,7 @@ from mnmt_jax.vocabulary.language_codes import (
     check_safe_codes,
     find_code,
     match_code,
+    requested_code,
 )
 from mnmt_jax.vocabulary.languages import LANGUAGES, english_centric_directions, get_language
 from mnmt_jax.vocabulary.vocabulary import Vocabulary
@@ -149,6 +150,22 @@ def test_codes_are_found_in_lists_of_other_forms():
     assert find_code("sr-Latn-BA", ("sr_Latn_RS", "sr_Cyrl_BA")) == "sr_Latn_RS"
     with pytest.raises(UserError, match="'pt' is ambiguous: name pt_BR or pt_PT"):
         find_code("pt", ("pt_BR", "pt_PT"))
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "code"),
+    [
+        ("pt_PT", "pt", "pt_PT"),
+        ("PT-br", "pt_BR", "pt_BR"),
+        ("pt", "pt_BR", "pt_BR"),
+        ("pt", "por_Latn", "pt"),
+        ("zh-TW", "zho_Hant", "zh_Hant"),
+        ("zt", "zh_Hant", "zh_Hant"),  # an alias of LibreTranslate
+        ("klingonese", "klingonese", "klingonese"),
+    ],
+)
+def test_the_code_of_a_request_is_the_closer_one(text, known, code):
+    assert requested_code(text, known) == code
 
 
 def test_an_unknown_language_is_named_with_related_ones_only():

@@ -285,6 +285,15 @@ def test_a_space_between_sentences_is_left_out_beside_wide_characters():
     document = "<p><b>Hello.</b> Bye. Bye.</p> <p>Bye.</p>"
     text, _ = translate(document, answers.get, target="zh")
     assert text == "<p><b>你好。</b>再见。再见。</p> <p>再见。</p>"
+    # Of what is between them, the space alone.
+    link = '<a title="A > B">'
+    for between, after in (
+        (f" {link}", link),
+        (f"\n{link}", f"\n{link}"),
+        (" <!-- a -->", "<!-- a -->"),
+    ):
+        text, _ = translate(f"<p>Hello.{between}Bye.</a></p>", answers.get, target="zh")
+        assert text == f"<p>你好。{after}再见。</a></p>"
 
 
 def test_tags_that_are_badly_nested_are_all_kept():

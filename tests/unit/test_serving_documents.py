@@ -92,6 +92,9 @@ def test_the_language_that_a_file_names_is_its_language(address):
     assert answer == (400, "source: xh is not supported")
     answer = refusal(send(address, file.format("en", units).encode(), "a.xlf", source="fr"))
     assert answer == (400, "a.xlf: source-language=en in the file, but fr is asked for")
+    answer = send(address, file.format("en", units).encode(), "a.xlf", target="de-AT")
+    text = requests.get(answer.json()["translatedFileUrl"], timeout=60).text
+    assert 'target-language="de-AT"' in text
 
 
 def test_formats_are_listed(address):

@@ -85,7 +85,7 @@ def test_sentences_of_a_language_without_spaces_are_separated_in_others():
     assert result.text == "[你好。][再见。]"
 
 
-CHINESE = {"Hello.": "你好。", "Bye.": "再见。"}
+CHINESE = {"Hello.": "你好。", "Bye.": "再见。", '"Hello."': "“你好。”", '"Bye."': "“再见。”"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ CHINESE = {"Hello.": "你好。", "Bye.": "再见。"}
         ("zh", "Use it. Bye.", "Use it.再见。"),
         ("zh", "Use it. Go on.", "Use it. Go on."),  # no wide character beside the space
         ("zh", "Hello.  Bye. 5", "你好。  再见。 5"),
-        ("th", "Use it. Go on.", "Use it. Go on."),
+        ("zh", '"Hello." "Bye."', "“你好。”“再见。”"),
+        ("zh", "Use it. 😀 Go on 😀. Go on.", "Use it. 😀 Go on 😀. Go on."),
+        ("th", "Hello. Bye.", "你好。 再见。"),
         ("ko", "Hello. Bye.", "你好。 再见。"),
     ],
 )

@@ -51,6 +51,24 @@ def test_a_document_is_translated_as_its_texts(run, command, capsys):
     assert f"{output}: 1 text translated" in capsys.readouterr().err
 
 
+TMX = """<tmx version="1.4"><header srclang="en-GB"/><body><tu>
+<tuv xml:lang="en-GB"><seg>one two</seg></tuv><tuv xml:lang="de-CH"><seg>eins</seg></tuv>
+</tu></body></tmx>"""
+
+
+def test_a_file_is_translated_into_the_region_that_was_asked_for(run, tmp_path, monkeypatch):
+    """The model knows the language without regions; what another region has stays."""
+    (tmp_path / "in.tmx").write_text(TMX)
+    flags = f"--run={run} --source=en-GB --document={tmp_path}/in.tmx --output={tmp_path}/out.tmx"
+    flags += " --overwrite_translations --target="
+    for target, languages in (("de_AT", ["en-GB", "de-AT", "de-CH"]), ("de", ["en-GB", "de-CH"])):
+        monkeypatch.setattr("sys.argv", ["mnmt translate", *f"{flags}{target}".split()])
+        translate.main()
+        written = (tmp_path / "out.tmx").read_text()
+        assert re.findall('xml:lang="(.*?)"', written) == languages
+        assert ("<seg>eins</seg>" in written) == (target == "de_AT")
+
+
 def test_samples_do_not_depend_on_how_texts_are_divided(command, tmp_path, monkeypatch):
     texts = ["one two", "three house", "one two"]
     content = "".join(f"<w:p>{CONTENT.format(text)}</w:p>" for text in texts)
