@@ -234,6 +234,7 @@ def test_distributed(root):
 
 def test_evaluation(root):
     made_pages.run(root, "RUN")
+    shutil.copytree(root / "RUN", root / "runs/quickstart/register")
     made_pages.flores(root, made_text.LANGUAGES)
     made_pages.ted19(root)
     run_page("docs/evaluation.md", root)
