@@ -165,3 +165,34 @@ def test_layers_alike_are_traced_once_and_compute_what_each_does(name, monkeypat
     apply(model, params, np.ones((3, 2), np.int32), cache, method="step")
     alike = {"register": [0, 1], "two_stage": [1, 0], "encoder_decoder": [3]}[name]
     assert traced == [f"layer_{number}" for number in alike]
+
+
+def test_embedded_tokens_are_dropped():
+    config = small_config("prefix", stage_layers=(1,), dropout=0.5, norm="pre")
+    model, batch = build_model(config, VOCAB), unpacked(LAYOUTS["prefix"], random_pairs(6))
+    params = random_params(model)
+    params["layer_0"] = jax.tree.map(np.zeros_like, params["layer_0"])
+    reads, rngs = (States(1),), {"dropout": jax.random.key(0)}
+    (whole,) = apply(model, params, batch, reads, True, method="states")
+    (left,) = apply(model, params, batch, reads, False, method="states", rngs=rngs)
+    kept = left != 0
+    np.testing.assert_allclose(left[kept], 2 * whole[kept], rtol=1e-5)
+    assert 0.4 < kept.mean() < 0.6
+
+
+@pytest.mark.parametrize("where", ["attention", "memory_attention"])
+def test_attention_weights_are_dropped(where):
+    """Each kind of attention alone: the other passes nothing."""
+    sizes = {"stage_layers": (1, 1), "dropout": 0.0, "attention_dropout": 0.5}
+    model = build_model(small_config("encoder_decoder", **sizes), VOCAB)
+    batch = unpacked(LAYOUTS["encoder_decoder"], random_pairs(4))
+    params = random_params(model)
+    for layer in ("layer_0", "layer_1"):
+        for name in params[layer].keys() & {"attention", "memory_attention"} - {where}:
+            params[layer][name] = jax.tree.map(np.zeros_like, params[layer][name])
+    still = apply(model, params, batch)
+    first, second = (
+        apply(model, params, batch, False, method="logits", rngs={"dropout": jax.random.key(n)})
+        for n in (0, 1)
+    )
+    assert np.abs(first - still).max() > 1e-3 and np.abs(first - second).max() > 1e-3

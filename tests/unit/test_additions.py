@@ -210,3 +210,10 @@ def test_invalid_arguments_are_refused(tmp_path):
     with pytest.raises(UserError, match="CTranslate2's .* leave out --engine=ctranslate2"):
         CTranslate2Job.of(job, "float32", 1)
     assert not list(tmp_path.iterdir())
+
+
+def test_bytes_of_an_added_model_are_unknown_where_the_first_has_none():
+    model = train_model({"nl": TEXT}, SentencePieceOptions(vocab_size=280, byte_fallback=True))
+    vocabulary = made_text.vocabulary().with_language("nl", model)
+    assert not any(piece.startswith("<0x") for piece in vocabulary.added_pieces)
+    assert vocabulary.unk_id in vocabulary.encode("huis \u2603", "nl")

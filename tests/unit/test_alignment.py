@@ -192,3 +192,12 @@ def test_all_shapes_of_alignments_are_compiled_before_the_first_request():
         pairs = [(line, translation) for line in lines]
         assert all(align_lines(job.pretrained.inference_model, pairs, job.decode))
     assert path_weights._cache_size() == compiled
+
+
+@pytest.mark.parametrize(
+    ("layout", "layers", "expected"),
+    [("encoder_decoder", (2, 4), [6]), ("prefix", (5,), [3]), ("register", (4,), [4, 1])],
+)
+def test_the_path_is_through_the_measured_layers(layout, layers, expected):
+    model = Model(layout=layout, stage_layers=layers, embed=16, mlp=24, heads=2)
+    assert [spec.layer for spec in alignment_path(build_model(model, 40).plan)] == expected

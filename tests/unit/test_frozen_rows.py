@@ -17,6 +17,7 @@ from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.language_layers import LanguageLayers
 from mnmt_jax.model.trainable_params import Trainable
+from mnmt_jax.training.averages import optimizer_average
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.optimizer import AdamState
 from mnmt_jax.training.state import create_state, make_init
@@ -148,3 +149,28 @@ def test_frozen_rows_do_not_count_in_the_gradient_norm():
     for moments in states[-1].opt_state[1:]:  # only what was there decays
         kernel = np.asarray(moments["layer_0"]["mlp"]["branch"]["first"]["kernel"])
         assert len(set(kernel[:2].reshape(-1).tolist())) == 1 < len(set(kernel[2].reshape(-1)))
+
+
+def test_the_average_of_schedule_free_keeps_frozen_rows(relaxed_dtypes):
+    settings = {"name": "schedule_free", "schedule": "constant", "warmup_steps": 0}
+    config = make_config(
+        Path(),
+        model={"dropout": 0.0, "methods": (METHOD,)},
+        optimizer=settings | {"learning_rate": 0.1, "weight_decay": 0.5},
+    )
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    learner = Learner.from_config(config, VOCAB, mesh)
+    batch = unpacked(learner.model.layout, random_pairs(6))
+    batch["target_labels"] = batch["target_tokens"]
+    languages = np.array([[1], [2], [3], [4], [2], [0]], np.int32)
+    batch |= {"target_lang": languages, "source_lang": 0 * languages}
+    first = state = create_state(make_init(learner, batch, 0), mesh)
+    step = jax.jit(functools.partial(train_step, learner))
+    for _ in range(UPDATES):
+        state, _ = step(state, {name: array[None] for name, array in batch.items()})
+    before, after = (
+        np.asarray(params["layer_0"]["mlp"]["branch"]["first"]["kernel"])
+        for params in (first.params, optimizer_average(learner, state))
+    )
+    np.testing.assert_array_equal(after[:2], before[:2])
+    assert (after[2:] != before[2:]).any()

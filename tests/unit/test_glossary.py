@@ -8,6 +8,7 @@ from mnmt_jax.decoding.glossary import Glossary, as_glossary
 from mnmt_jax.decoding.terms import (
     LineTerms,
     Term,
+    _count_tokens,
     encode_terms,
     missing_terms,
     present_forbidden_terms,
@@ -320,3 +321,16 @@ def test_arrays_have_the_alternatives_of_each_term_and_then_forbidden_sequences(
         assert sequences[arrays.required :][: len(one.forbidden)] == list(one.forbidden)
         assert sum(map(bool, sequences)) == len(one.required[0]) + len(one.forbidden)
     assert not arrays.tokens[2].any()
+
+
+def test_terms_inside_of_some_alternatives_and_of_repeated_terms():
+    file = Term("file", ("Datei",))
+    either = LineTerms((Term("file manager", ("Dateimanager", "Explorer")), file))
+    assert missing_terms(either, "Explorer, Datei", "de") == ()
+    twice = LineTerms((Term("file manager", ("Dateimanager",), 2), file))
+    assert missing_terms(twice, "Dateimanager, Dateimanager", "de") == ("file",)
+    assert missing_terms(twice, "Dateimanager, Dateimanager, Datei", "de") == ()
+
+
+def test_occurrences_of_tokens_do_not_overlap():
+    assert [_count_tokens([(4, 4)], (4,) * count) for count in (1, 2, 3, 4)] == [0, 1, 1, 2]

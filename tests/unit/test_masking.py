@@ -13,17 +13,20 @@ from mnmt_jax.design.mask_shares import MaskShares
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.masking import Masking
 from mnmt_jax.vocabulary.seeded_permutation import hash64
-from tests.parity.reference import FOLDER
+from tests.parity.reference import FOLDER, SHIPPED
 from tests.unit import made_text
 
 SYMBOL, DRAWN = 2, range(3, 60)
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted([*FOLDER.glob("mask_counts*.npz"), *FOLDER.glob("methods/mask_counts*.npz")]),
-    ids=lambda path: path.stem,
-)
+FILES = sorted([*FOLDER.glob("mask_counts*.npz"), *FOLDER.glob("methods/mask_counts*.npz")])
+
+
+def test_reference_figures_exist():
+    assert FILES or FOLDER != SHIPPED
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_number_of_masked_tokens_equals_the_authors(path):
     with np.load(path) as golden:
         lengths, uniform = golden["sentence_length"], golden["u"]
@@ -121,3 +124,10 @@ def test_invalid_mask_rates_are_refused(settings):
 def test_settings_determine_the_masks():
     actual = dataclasses.asdict(Masking(share=0.3, random=0.0, kept=0.2).mask_shares())
     assert actual == {"share": 0.3, "random": 0.0, "kept": 0.2}
+
+
+def test_each_share_has_its_own_replacement():
+    shares = MaskShares(random=0.3, kept=0.05)
+    tokens, hidden, chosen = masked([20] * 5_000, hash64(7, np.arange(5_000)), shares)
+    assert np.mean(hidden[chosen] == tokens[chosen]) == pytest.approx(0.05, abs=0.01)
+    assert np.mean(hidden[chosen] == SYMBOL) == pytest.approx(0.65, abs=0.02)

@@ -266,3 +266,13 @@ def test_gram_similarity_by_hand():
     # " ab " has 2-grams " a", "ab", "b " and 3-grams " ab", "ab "; " ac " shares only " a".
     assert off_target._gram_similarity("ab", "ac") == pytest.approx(2 * 1 / (5 + 5))
     assert off_target._gram_similarity("ab", "ab") == 1.0
+
+
+def test_known_words_count_by_their_share():
+    detector = NearestRendering(
+        [
+            {"en": "the old green house", "de": "das alte grüne Haus"},
+            {"en": "in on at by", "de": "x y z w"},
+        ]
+    )
+    assert detector.nearest(0, "das alte grüne Hause in on at by") == ("de",)

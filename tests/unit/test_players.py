@@ -224,3 +224,13 @@ def test_what_players_may_not_do_is_refused(cache):
     deep = configure(cache, stage_layers=(1,))
     with pytest.raises(UserError, match="'hidden' reads 'source' after layer 2, which layout"):
         Learner.from_config(deep, VOCAB, devices)
+
+
+def test_each_update_has_its_own_dropout(cache):
+    learner, state, batch, *_ = updated(cache, None)
+    step = jax.jit(functools.partial(train_step, learner))
+    losses = [
+        float(per_token(step(state.replace(step=state.step + n), batch)[0].window.losses)["loss"])
+        for n in (0, 0, 1)
+    ]
+    assert losses[0] == losses[1] != losses[2]

@@ -26,7 +26,11 @@ from mnmt_jax.evaluation.sentence_statistics import (
     score_of,
     write_statistics,
 )
-from mnmt_jax.evaluation.significance import SentenceSignificance, direction_intervals
+from mnmt_jax.evaluation.significance import (
+    SentenceSignificance,
+    direction_difference,
+    direction_intervals,
+)
 from mnmt_jax.evaluation.significance_tables import difference_table
 from tests.unit.made_results import made_result
 from tests.unit.test_paired_bootstrap import WORDS, damaged
@@ -224,3 +228,43 @@ def test_statistics_are_kept_with_the_evaluation(systems, tmp_path):
     (tmp_path / "statistics" / "x.npz").write_bytes(b"x")
     with pytest.raises(UserError, match="x.npz: already exists and was not written by"):
         check_statistics(tmp_path)
+
+
+def test_exchanges_of_a_group_are_those_of_its_mean():
+    """Directions with the same sentences are exchanged together, others by themselves."""
+    (first, one), (second, other) = (
+        made(name, dict.fromkeys(PAIRS, damaged(REFERENCES, noise, seed)))
+        for name, noise, seed in (("one", 0.5, 0), ("other", 0.45, 5))
+    )
+    (group,) = direction_groups([first, second])
+    of_one = direction_difference(
+        "chrf", *(of[PAIRS[0]].metrics["chrf"] for of in (one, other)), SAMPLES
+    )
+    together = SentenceSignificance([first, second], [one, other], SAMPLES)
+    difference = together.difference(group, 1, "chrf")
+    assert difference.p_randomization == pytest.approx(of_one.p_randomization)
+    apart = [
+        {
+            pair: dataclasses.replace(item, source_hash=str(n), reference_hash=str(n))
+            for n, (pair, item) in enumerate(statistics.items())
+        }
+        for statistics in (one, other)
+    ]
+    separate = SentenceSignificance([first, second], apart, SAMPLES)
+    wide, narrow = (np.std(of._exchanged(1, PAIRS, "chrf")) for of in (together, separate))
+    assert narrow == pytest.approx(wide / len(PAIRS) ** 0.5, rel=0.2)
+
+
+def test_directions_of_one_system_alone_do_not_unpair_the_samples():
+    pair, alone = PAIRS[0], ("de", "en")
+    texts = {pair: damaged(REFERENCES, 0.5, 0)}
+    first, one = made("first", texts)
+    second, other = made("second", {pair: damaged(REFERENCES, 0.45, 5)})
+    more, of_more = made("first", {alone: damaged(REFERENCES, 0.5, 3)} | texts)
+    of_more[alone] = dataclasses.replace(of_more[alone], source_hash="x", reference_hash="y")
+    differences = []
+    for result, statistics in ((first, one), (more, of_more)):
+        (group,) = direction_groups([result, second])
+        significance = SentenceSignificance([result, second], [statistics, other], SAMPLES)
+        differences.append(significance.difference(group, 1, "chrf"))
+    assert differences[0] == differences[1]

@@ -20,7 +20,7 @@ from mnmt_jax.design.layouts import LAYOUTS
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cut_residual import CutResidual
-from mnmt_jax.methods.tpdm import TPDM
+from mnmt_jax.methods.tpdm import TPDM, _Head
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.position_losses import chance_loss, critic_loss, information
 from mnmt_jax.model.shapes import parameter_shapes
@@ -28,6 +28,7 @@ from mnmt_jax.training.learner import Learner
 from mnmt_jax.training.train import train
 from tests.applied import apply
 from tests.made_run import assert_same_training, make_cache, make_config, records
+from tests.sample_batches import small_config
 from tests.unit.test_players import (
     ATOL,
     assert_close,
@@ -359,3 +360,17 @@ def test_terms_of_bfloat16_states_are_of_float32():
     error = jnp.abs(rounded.astype(jnp.float32) - true).max()
     assert 0.01 < error < 1
     assert jnp.abs(rounded.astype(jnp.float32) - true).mean() > 1e-3
+
+
+def test_the_head_by_hand():
+    """A norm of the inner states, then ReLU, between two linear maps."""
+    head = _Head(small_config("encoder_decoder"), True)
+    states = np.random.default_rng(0).standard_normal((1, 3, 16)).astype(np.float32)
+    params = head.init(jax.random.key(0), states)["params"]
+    params = jax.tree.map(lambda leaf: np.asarray(leaf) + np.float32(0.1), params)
+    inner = states @ params["wi"]["kernel"] + params["wi"]["bias"]
+    centred = inner - inner.mean(-1, keepdims=True)
+    normed = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    normed = normed * params["norm"]["scale"] + params["norm"]["bias"]
+    expected = np.maximum(normed, 0) @ params["wo"]["kernel"] + params["wo"]["bias"]
+    np.testing.assert_allclose(head.apply({"params": params}, states), expected, atol=1e-4)

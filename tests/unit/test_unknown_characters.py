@@ -162,3 +162,8 @@ def test_analyses_skip_lines_of_invisible_characters():
         made_translator(), ("en", "de"), ["\u200b\ufeff", LINES[0], "\u2581"], None
     )
     assert forced.sources == (LINES[0],)
+
+
+def test_a_character_stays_before_its_word():
+    _, copies = extract_unknown("one two 🙂three", [UnknownRun("🙂", 8)])
+    assert reinsert_unknown("un deux trois", copies) == "un deux 🙂trois"

@@ -242,3 +242,13 @@ def test_flops_include_the_second_pass():
 
     pair = Sentence(7, 5)
     assert learner.train_flops(pair, {}) == 2 * learner.plain().train_flops(pair, {})
+
+
+def test_the_pass_with_wrong_tags_has_dropout():
+    _, params, _, _, batch = setting()
+    terms = []
+    for rate in (0.0, 0.3):  # with one key, so with the same wrong tags
+        learner = learner_of(configure(model={"dropout": rate, "register_factor": 2.0}))
+        sums = jax.jit(functools.partial(batch_loss, learner))(params, batch, jax.random.key(1))[1]
+        terms.append(float(sums["unlikelihood"]))
+    assert abs(terms[0] - terms[1]) > 1e-3
