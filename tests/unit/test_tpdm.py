@@ -6,6 +6,7 @@ Its terms are held to loops in `tests/parity/test_position_terms.py`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import signal
 
@@ -17,14 +18,23 @@ import pytest
 
 from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.design.layouts import LAYOUTS
+from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cut_residual import CutResidual
 from mnmt_jax.methods.tpdm import TPDM, _Head
+from mnmt_jax.model.forward_passes import ForwardPasses
 from mnmt_jax.model.network import build_model
-from mnmt_jax.model.position_losses import chance_loss, critic_loss, information
+from mnmt_jax.model.position_losses import (
+    alignment,
+    chance_loss,
+    critic_loss,
+    gate_divergence,
+    information,
+    mean_anchors,
+)
 from mnmt_jax.model.shapes import parameter_shapes
-from mnmt_jax.training.learner import Learner
+from mnmt_jax.training.learner import Learner, batch_loss, player_loss
 from mnmt_jax.training.train import train
 from tests.applied import apply
 from tests.made_run import assert_same_training, make_cache, make_config, records
@@ -374,3 +384,42 @@ def test_the_head_by_hand():
     normed = normed * params["norm"]["scale"] + params["norm"]["bias"]
     expected = np.maximum(normed, 0) @ params["wo"]["kernel"] + params["wo"]["bias"]
     np.testing.assert_allclose(head.apply({"params": params}, states), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("anchors", ["mean", "held"])
+def test_terms_are_the_losses_of_what_the_layer_records(cache, anchors):
+    """Each with its own parts of the batch: gates and padding, tokens per source token, anchors."""
+    method = dataclasses.replace(GATED, anchors=anchors)
+    learner, state, batch, *_ = updated(cache, method, **SIZES)
+    one, rng = {name: jnp.asarray(array[0]) for name, array in batch.items()}, jax.random.key(3)
+    names = ("content", "position", "gate_logit", "gate")
+    reads = tuple(Intermediate(f"layer_0/disentangle/{name}") for name in names)
+    ids, places = one["source_segment_ids"], one["source_positions"]
+    tokens, sources = (float((one[f"{r}_segment_ids"] != 0).sum()) for r in ("target", "source"))
+    assert tokens != sources and (ids == 0).any()
+
+    def expected(params):
+        forward = ForwardPasses(learner.model, params, one, rng, reads)
+        content, position, logit, gate = map(forward.read, reads)
+        guesses = forward.auxiliary("critic", content)
+        bound = gate * information(guesses, position, ids, method.temperature)
+        divergence = jnp.where(ids != 0, gate_divergence(logit, method.prior), 0.0)
+        critic = critic_loss(guesses, position, ids, method.temperature) * tokens / sources
+        means = mean_anchors(position, ids, places)
+        means = jax.lax.stop_gradient(means) if anchors == "held" else means
+        aligned = alignment(position, ids, places, method.temperature, anchors=means)
+        sums = {"information": bound.sum(), "gate_divergence": divergence.sum(), "critic": critic}
+        return aligned, sums
+
+    def actual(params):
+        sums = batch_loss(learner, params, one, rng)[1]
+        return sums["alignment"], {name: sums[name] for name in ("information", "gate_divergence")}
+
+    slopes, wanted = jax.jit(jax.grad(expected, has_aux=True))(state.params)
+    found_slopes, found = jax.jit(jax.grad(actual, has_aux=True))(state.params)
+    (critic,) = learner.player_updates[:1]
+    lost = jax.jit(functools.partial(player_loss, learner, critic))(state.params, one, rng)[1]
+    for name, value in (found | {"critic": lost["critic"]}).items():
+        assert float(value) == pytest.approx(float(wanted[name]), rel=1e-4), name
+    pairs = (tree["layer_0"]["disentangle"]["position"] for tree in (found_slopes, slopes))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), *pairs)
