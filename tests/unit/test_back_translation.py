@@ -242,6 +242,29 @@ def test_the_gradient_equals_that_of_real_and_generated_pairs_in_one_batch():
     assert 0 < sums["back_translation"] < sums["smoothed"]
 
 
+def test_generated_pairs_are_read_with_dropout():
+    """Their loss is that of the network with dropout, whose masks are not those of generation."""
+    config, _, params, _, batch, _ = setting()
+    model = dataclasses.replace(config.model, dropout=0.4)
+    learner = learner_of(dataclasses.replace(config, model=model))
+    turn, rng = learner.player_updates[-1], jax.random.key(7)
+
+    @jax.jit
+    def found_and_expected(params):
+        stacked = {name: array[None] for name, array in batch.items()}
+        sums = sum_gradients(learner, turn, turn.trainable.split(params), stacked, rng)[1]
+        generated, key = generate_batch(
+            *(learner.generated_batches[0], 0, (learner.model, params), batch),
+            jax.random.fold_in(rng, 0),
+        )
+        plain = learner.plain()
+        by_hand = [batch_loss(plain, params, generated, k)[1]["smoothed"] for k in (key, None)]
+        return sums["back_translation"], *by_hand
+
+    found, expected, without = map(float, found_and_expected(params))
+    assert found == pytest.approx(expected, rel=1e-5) and abs(found / without - 1) > 0.01
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     return make_cache(tmp_path_factory.mktemp("back_translation"))

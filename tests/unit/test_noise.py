@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import random
+import types
 import typing
 
 import numpy as np
@@ -101,8 +102,11 @@ def test_typos_are_one_edit_each():
             swapped = "abcdefgh"[at + 1] + "abcdefgh"[at]
             assert text == "abcdefgh"[:at] + swapped + "abcdefgh"[at + 2 :]
     assert all(60 < kinds[change] < 140 for change in (-1, 0, 1)) and len(kinds) == 3
-    long = "abcdefghij" * 20
-    assert typos((long, ""), ("de", "en"), random.Random(3))[0] != long
+    drops = types.SimpleNamespace(random=lambda: 0.0)  # each edit drops the first character
+    lost = {
+        size: size - len(typos(("a" * size, ""), ("de", "en"), drops)[0]) for size in (39, 40, 200)
+    }
+    assert lost == {39: 1, 40: 2, 200: 6}
     assert typos(("a", ""), ("de", "en"), random.Random(3)) == ("a", "")
 
 

@@ -203,6 +203,8 @@ def test_the_best_systems_are_those_not_shown_to_be_worse():
     assert significance.is_tie(group, "bleu", (1, 2)) and not significance.is_tie(
         group, "bleu", (0, 1)
     )
+    apart = dataclasses.replace(group, comparable=False)
+    assert not significance.is_tie(apart, "bleu", (1, 2))
     bold = re.compile(r'<td class="best">([\d.]+)')
     best = bold.findall(report_page(results, significance=significance))
     assert {*good} <= {*best} and worse not in best

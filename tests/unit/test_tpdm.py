@@ -9,12 +9,14 @@ import dataclasses
 import functools
 import re
 import signal
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 
 from mnmt_jax.config.sections import Mesh, Model
 from mnmt_jax.design.layouts import LAYOUTS
@@ -22,8 +24,9 @@ from mnmt_jax.design.objective import Intermediate
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cut_residual import CutResidual
-from mnmt_jax.methods.tpdm import TPDM, _Head
+from mnmt_jax.methods.tpdm import TPDM, _Head, _Heads
 from mnmt_jax.model.forward_passes import ForwardPasses
+from mnmt_jax.model.intermediates import INTERMEDIATES, recorded
 from mnmt_jax.model.network import build_model
 from mnmt_jax.model.position_losses import (
     alignment,
@@ -384,6 +387,34 @@ def test_the_head_by_hand():
     normed = normed * params["norm"]["scale"] + params["norm"]["bias"]
     expected = np.maximum(normed, 0) @ params["wo"]["kernel"] + params["wo"]["bias"]
     np.testing.assert_allclose(head.apply({"params": params}, states), expected, atol=1e-4)
+
+
+def test_the_gate_by_hand():
+    """Two layers with ReLU between; noise is added to its logit before the temperature divides."""
+    config = Model("encoder_decoder", (1, 1), embed=6, mlp=10, heads=2)
+    states = np.random.default_rng(2).normal(size=(2, 5, 6)).astype(np.float32)
+    info = types.SimpleNamespace(roles=("source",), deterministic=False)
+
+    def gates(temperature):
+        heads, rngs = _Heads(config, 0, temperature), {"dropout": jax.random.key(7)}
+        variables = heads.init({"params": jax.random.key(1), **rngs}, states, info, method="change")
+        _, collections = heads.apply(
+            variables, states, info, method="change", rngs=rngs, mutable=[INTERMEDIATES]
+        )
+        logit, gate = (
+            recorded(collections[INTERMEDIATES], Intermediate(name))
+            for name in ("gate_logit", "gate")
+        )
+        params = jax.tree.map(np.asarray, nn.meta.unbox(variables["params"]))
+        return params, np.asarray(logit), np.log(gate / (1 - gate)) * temperature
+
+    params, logit, noisy = gates(0.5)
+    first, last = params["gate_first"], params["gate_last"]
+    hidden = np.maximum(states @ first["kernel"] + first["bias"], 0)
+    expected = (hidden @ last["kernel"] + last["bias"])[..., 0]
+    np.testing.assert_allclose(logit, expected, atol=1e-5)
+    np.testing.assert_allclose(gates(2.0)[2], noisy, atol=1e-3)
+    assert len({*np.round(np.ravel(noisy - logit), 3)}) == 10
 
 
 @pytest.mark.parametrize("anchors", ["mean", "held"])
