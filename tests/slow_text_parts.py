@@ -34,7 +34,8 @@ def join_lines_slowly(sentence: str) -> tuple[str, list[str]]:
     """Return a sentence in one line and the texts of its line breaks, as `join_lines`."""
     line_end = "\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]"
     pattern = re.compile(rf"[^\S\r\n]*(?:{line_end})\s*(?:(?:>+)\s+)*")
-    return " ".join(pattern.split(sentence)), pattern.findall(sentence)
+    marked = re.sub("(?<=[あ。一-龥])\0(?=[あ。一-龥])", "", "\0".join(pattern.split(sentence)))
+    return marked.replace("\0", " "), pattern.findall(sentence)
 
 
 def restore_line_breaks_slowly(

@@ -1,11 +1,11 @@
-"""Places of line breaks in a translated text."""
+"""Line breaks in a text: how wrapped lines are joined, and where a translation is wrapped."""
 
 from __future__ import annotations
 
 import bisect
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mnmt_jax.vocabulary.language_codes import is_spaceless
 
@@ -34,6 +34,34 @@ def line_break_spans(text: str, language: str) -> list[tuple[int, int]]:
     inside = {index for match in _WHOLE.finditer(text) for index in _indivisible(match)}
     places = (index for index in range(1, len(text)) if index not in inside)
     return [(index, index) for index in places if not _is_joined(*text[index - 1 : index + 1])]
+
+
+def join_wrapped(lines: Iterable[str]) -> str:
+    """Return wrapped lines as one line; tags are not looked at.
+
+    A line break is a space, but nothing between two wide characters, such as those of Chinese and
+    Japanese. Hangul, which has spaces, counts as narrow.
+
+    Source: CSS Text Module Level 3, section 4.1.3.
+    """
+    joined, before = [], ""
+    for number, line in enumerate(lines):
+        text = re.sub(TAG, "", line)
+        joined += [line_joint(before, text), line] if number else [line]
+        before = text
+    return "".join(joined)
+
+
+def line_joint(before: str, after: str) -> str:
+    """Return what a line break between two lines is in one line, as `join_wrapped` joins them."""
+    is_one_word = before and after and all(map(_is_wide, (before[-1], after[0])))
+    return "" if is_one_word else " "
+
+
+def _is_wide(character: str) -> bool:
+    if unicodedata.east_asian_width(character) not in "WFH":
+        return False
+    return not unicodedata.name(character, "").startswith(("HANGUL", "HALFWIDTH HANGUL"))
 
 
 def _indivisible(match: re.Match[str]) -> range:

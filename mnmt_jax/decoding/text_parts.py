@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from mnmt_jax.decoding.line_breaks import line_break_spans, nearest_space
+from mnmt_jax.decoding.line_breaks import line_break_spans, line_joint, nearest_space
 from mnmt_jax.vocabulary.language_codes import parse_code
 from mnmt_jax.vocabulary.language_detectors import has_letters
 
@@ -140,13 +140,16 @@ def join_lines(sentence: str) -> tuple[str, list[tuple[float, str]]]:
     """Return a sentence of wrapped lines as one line, and where its line breaks were.
 
     Returns:
-        The sentence with a space for each line break, and the relative position and the text of
-        each.
+        The sentence with a space for each line break, or nothing between wide characters
+        (`line_joint`), and the relative position and the text of each.
     """
     rows, texts = _BREAK.split(sentence), _BREAK.findall(sentence)
-    line = " ".join(rows)
-    ends = itertools.accumulate(len(row) + 1 for row in rows)
-    return line, [((end - 1) / len(line), text) for end, text in zip(ends, texts, strict=False)]
+    joints = [line_joint(*pair) for pair in itertools.pairwise(rows)]
+    line = "".join(itertools.chain(*zip(rows, [*joints, ""], strict=True)))
+    lengths = map(len, map("".join, zip(rows, joints, strict=False)))
+    ends = itertools.accumulate(lengths)
+    places = (end - len(joint) for end, joint in zip(ends, joints, strict=True))
+    return line, [(place / len(line), text) for place, text in zip(places, texts, strict=True)]
 
 
 def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]], language: str) -> str:

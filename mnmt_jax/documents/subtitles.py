@@ -12,7 +12,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.decoding.line_breaks import TAG, line_break_spans, nearest_space
+from mnmt_jax.decoding.line_breaks import TAG, join_wrapped, line_break_spans, nearest_space
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
@@ -61,7 +61,7 @@ class _Subtitles:
 
     def _segment(self, group: range) -> Segment:
         lines = [self._lines[number].strip() for number in group]
-        text = _split_marks(" ".join(lines))[1]
+        text = _split_marks(join_wrapped(lines))[1]
         if not _TAG.search(text) and not _BRACES.search(text):
             return Segment(text, is_wrapped=True)
         escaped = _NO_TAG.sub(lambda match: html.escape(match[0]), text)

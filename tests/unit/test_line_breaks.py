@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mnmt_jax.decoding.line_breaks import line_break_spans, nearest_space
+from mnmt_jax.decoding.line_breaks import join_wrapped, line_break_spans, nearest_space
 from tests.unit.made_documents import translated
 
 
@@ -22,6 +22,21 @@ from tests.unit.made_documents import translated
 )
 def test_the_nearest_space_that_is_left(spaces, place, first, expected):
     assert nearest_space(spaces, place, first) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "joined"),
+    [
+        (["<i>今天天气</i>", "<b>很好</b>"], "<i>今天天气</i><b>很好</b>"),
+        (["今天", "<i>OK</i>", "很好"], "今天 <i>OK</i> 很好"),
+        (["<i>the", "cat</i>"], "<i>the cat</i>"),
+        (["오늘", "날씨"], "오늘 날씨"),
+        (["ｶﾀ", "ｶﾅ"], "ｶﾀｶﾅ"),
+        (["", "今"], " 今"),
+    ],
+)
+def test_wrapped_lines_are_joined_without_a_space_between_wide_characters(lines, joined):
+    assert join_wrapped(lines) == joined
 
 
 @pytest.mark.parametrize(

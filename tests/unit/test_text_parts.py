@@ -126,6 +126,22 @@ def test_line_breaks_of_wrapped_lines_return_to_the_nearest_space():
     assert restore_line_breaks("", [(0.5, "\n")], "de") == "\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "places"),
+    [
+        ("今天天气\n很好", "今天天气很好", [4]),
+        ("今天天气。\n  很好\n> 。", "今天天气。很好。", [5, 7]),
+        ("今天 5\n度", "今天 5 度", [4]),
+        ("カタ\nカナ", "カタカナ", [2]),
+        ("오늘\n날씨", "오늘 날씨", [2]),
+    ],
+)
+def test_line_breaks_between_wide_characters_are_nothing(text, line, places):
+    """As CSS joins the lines of a paragraph; Korean has spaces."""
+    joined, breaks = join_lines(text)
+    assert joined == line and [round(place * len(line)) for place, _ in breaks] == places
+
+
 def test_line_breaks_never_fall_inside_a_word():
     breaks = [(0.2, "\n"), (0.4, "\n\n"), (0.9, "\n")]
     assert restore_line_breaks("one", breaks, "en") == "one\n\n\n\n"
