@@ -13,6 +13,14 @@ unset PYTHONDONTWRITEBYTECODE
 allocator=$({ ldconfig -p || /sbin/ldconfig -p; } 2> /dev/null |
     awk '$1 == "libjemalloc.so.2" {print $NF; exit}') || true
 preload=$allocator${allocator:+${LD_PRELOAD:+:}}${LD_PRELOAD:-}
+# Programs that the tests compile stay for the next run, for three days. A program is for the
+# instructions of this processor.
+if [ -z "${JAX_COMPILATION_CACHE_DIR:-}" ]; then
+    processor=$({ grep -m1 -E '^(flags|Features)' /proc/cpuinfo || uname -m; } 2> /dev/null | cksum)
+    export JAX_COMPILATION_CACHE_DIR=$PWD/.venv/compiled-${processor%% *}
+    mkdir -p "$JAX_COMPILATION_CACHE_DIR"
+    find "$JAX_COMPILATION_CACHE_DIR" -type f -mtime +3 -delete
+fi
 code=(mnmt_jax tasks scripts tests benchmarks)
 $bin/ruff format --check "${code[@]}"
 $bin/ruff check "${code[@]}"

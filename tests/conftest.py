@@ -43,6 +43,7 @@ for _name, _value in (
     os.environ[_name.upper()] = str(_value)
     jax.config.update(_name, _value)
 importlib.import_module("tests.shared_programs")
+importlib.import_module("tests.shared_contexts")
 
 # Array words in signatures (rank, equal sizes, kind of dtype) are checked where functions are pure.
 PURE = (

@@ -44,7 +44,9 @@ _IMPORTED = (
 )
 # That the children's programs be those of the tests, which the cache of programs then has.
 _AS_HERE = [
-    name for name in ("tests.threefry_reduction", "tests.shared_programs") if name in sys.modules
+    name
+    for name in ("tests.threefry_reduction", "tests.shared_programs", "tests.shared_contexts")
+    if name in sys.modules
 ]
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([*_IMPORTED, *_AS_HERE, __name__])

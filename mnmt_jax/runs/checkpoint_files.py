@@ -23,6 +23,7 @@ ITEMS = ("params", "training")  # the items of every checkpoint that hold arrays
 AVERAGED = "averaged_params"  # a further one, in runs with an average of their parameters
 METRICS = "metrics"  # Orbax's folder of a step's metrics, and its file there
 LOSS = "loss"  # name of a step's metric
+_LEAST_SLICE = 1 << 20  # bytes of an array that a replica writes beside other replicas
 MARK = "commit_success.txt"  # written by Orbax into all folders of a complete checkpoint
 
 
@@ -79,8 +80,16 @@ def array_handler(**options: Any) -> ocp.PyTreeCheckpointHandler:
     """Return Orbax's handler of array trees, without compression.
 
     Compression shrinks trained float32 numbers by less than a tenth, and took most of a save's
-    processor seconds (docs/performance.md).
+    processor seconds (docs/performance.md). Small arrays are written by one of their replicas: to
+    divide one among replicas, each of them compiles a program.
     """
+    divided = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=_LEAST_SLICE)
+    registry = ocp.type_handlers.create_type_handler_registry(
+        *((number, ocp.type_handlers.ScalarHandler()) for number in (int, float, np.number)),
+        (np.ndarray, ocp.type_handlers.NumpyHandler()),
+        (jax.Array, divided),
+    )
+    options = {"type_handler_registry": registry, **options}
     return ocp.PyTreeCheckpointHandler(use_compression=False, **options)
 
 

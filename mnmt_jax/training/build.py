@@ -116,7 +116,6 @@ def build(config: Config) -> TrainingSetup:
     epochs = config.train.epochs
     config = convert_epochs(_with_defaults(config, cache), cache)
     mesh = make_mesh(config.mesh)
-    check_state_memory(config, cache.vocabulary.size, mesh)
     learner = Learner.from_config(config, cache.vocabulary.size, mesh)
     pipeline = _make_pipeline(config, cache, learner, mesh)
     if config.train.steps:
@@ -126,6 +125,7 @@ def build(config: Config) -> TrainingSetup:
     rows_per_update = config.data.rows * config.optimizer.accumulate
     init = make_init(learner, one_row_batch, config.train.seed)
     abstract = abstract_state(init, mesh)
+    check_state_memory(abstract.params, mesh)
     return TrainingSetup(
         config=config,
         cache=cache,

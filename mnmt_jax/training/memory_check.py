@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 
-from mnmt_jax.config.sections import Config
 from mnmt_jax.distributed.chips import GIB, device_bytes
 from mnmt_jax.errors import UserError
-from mnmt_jax.model.shapes import parameter_shapes
 
 
-def check_state_memory(config: Config, vocab_size: int, mesh: jax.sharding.Mesh) -> None:
+def check_state_memory(params: Any, mesh: jax.sharding.Mesh) -> None:
     """Check that the devices have at least the memory of the parameters.
 
     An allocation that a machine cannot fulfil may never return, so it is refused beforehand. The
@@ -20,15 +19,13 @@ def check_state_memory(config: Config, vocab_size: int, mesh: jax.sharding.Mesh)
     moments exist only for trainable parameters, which may be few.
 
     Args:
-        config: configuration of the run.
-        vocab_size: size of its vocabulary.
+        params: tree of the parameters, or of their shapes.
         mesh: mesh of all devices.
 
     Raises:
         UserError: otherwise.
     """
-    shapes = jax.tree.leaves(parameter_shapes(config.model, vocab_size))
-    count = sum(math.prod(leaf.shape) for leaf in shapes)
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
     needed = 4 * count // mesh.size
     available = device_bytes(jax.local_devices()[0])
     if needed > available:
