@@ -7,6 +7,7 @@ import errno
 import fcntl
 import glob
 import gzip
+import hashlib
 import os
 import shutil
 import socket
@@ -23,6 +24,9 @@ from mnmt_jax.files.storage_errors import (
     write_remedy,
 )
 
+_REPLACED = ".replaced"  # end of the temporary name of a folder that is being replaced
+_LONGEST_NAME = 150  # bytes; file systems allow 255, with host name and process id
+
 
 def partial_path(final: Path) -> Path:
     """Return a temporary name to write to, and remove leftovers of dead processes.
@@ -32,17 +36,30 @@ def partial_path(final: Path) -> Path:
 
     Temporary names contain host name and process id; only leftovers of ended processes on this
     machine are removed. A restarted container often has the process id of the killed process, so
-    what has this process's id is removed too, except a folder in use.
+    what has this process's id is removed too. A folder in use stays: its process may be in another
+    container, where it has another id. A folder that was to be replaced by one that did not appear
+    gets its name back.
     """
-    prefix = f".{final.name}.partial-{socket.gethostname()}-"
+    prefix = f"{_partial_prefix(final)}{socket.gethostname()}-"
     for leftover in final.parent.glob(f"{glob.escape(prefix)}*"):
-        process = leftover.name.removeprefix(prefix).removesuffix(".replaced")
-        if not process.isdecimal():
+        process = leftover.name.removeprefix(prefix).removesuffix(_REPLACED)
+        is_others = process.isdecimal() and int(process) != os.getpid()
+        if not process.isdecimal() or (is_others and _is_alive(int(process))):
             continue
-        is_ours = int(process) == os.getpid()
-        if not (_is_locked(leftover) if is_ours else _is_alive(int(process))):
+        if leftover.name.endswith(_REPLACED) and not os.path.lexists(final):
+            with contextlib.suppress(OSError):  # another process has done the same
+                leftover.rename(final)
+        elif not _is_locked(leftover):
             _remove(leftover)
     return final.with_name(f"{prefix}{os.getpid()}")
+
+
+def _partial_prefix(final: Path) -> str:
+    """Return the start of temporary names for a path; long names are shortened to a digest."""
+    name = final.name
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return f".{name}.partial-"
 
 
 def check_output(directory: Path) -> None:
@@ -258,7 +275,7 @@ def _make_locked(partial: Path, directory: Path, flag: str) -> int:
     """Create and lock the temporary folder, unless another process holds one for `directory`."""
     partial.parent.mkdir(parents=True, exist_ok=True)
     with locked(partial.parent):
-        pattern = f".{glob.escape(directory.name)}.partial-*"
+        pattern = f"{glob.escape(_partial_prefix(directory))}*"
         for candidate in partial.parent.glob(pattern):
             if _is_locked(candidate):
                 raise _is_written(directory, flag)
@@ -292,7 +309,7 @@ def _move_into_place(partial: Path, directory: Path, *, overwrite: bool, flag: s
     Raises:
         UserError: if a folder of that name has appeared and must not be replaced.
     """
-    replaced = partial.with_name(f"{partial.name}.replaced")
+    replaced = partial.with_name(f"{partial.name}{_REPLACED}")
     if overwrite and directory.is_dir():
         directory.rename(replaced)
     try:
@@ -301,6 +318,8 @@ def _move_into_place(partial: Path, directory: Path, *, overwrite: bool, flag: s
         partial.rename(directory)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            if replaced.is_dir() and not os.path.lexists(directory):
+                replaced.rename(directory)
             raise
         remedy = f"choose another {flag} or remove it" if flag else "remove it"
         raise UserError(

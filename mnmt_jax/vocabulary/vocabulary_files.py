@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import check_output
+from mnmt_jax.files.atomic_write import check_output, new_path
 from mnmt_jax.files.bucket import COPY_FIRST, refuse_bucket
 from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.vocabulary.added_languages import AddedLanguage
@@ -77,23 +78,38 @@ def check_vocabulary_folder(
 
 
 def write_vocabulary_files(directory: Path, data: VocabularyData, facts: Mapping[str, Any]) -> None:
-    """Write a vocabulary, and remove files of an earlier one that are not part of it."""
+    """Write a vocabulary, and remove files of an earlier one that are not part of it.
+
+    An earlier vocabulary is replaced once all files of the new one are written.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / MODEL_FILE).write_bytes(data.model)
-    lines = "".join(f"{code}\n" for code in data.languages)
-    (directory / LANGUAGES_FILE).write_text(lines, encoding="utf-8")
-    (directory / _PIECES_FILE).unlink(missing_ok=True)
+    contents = _contents(data, facts)
+    with contextlib.ExitStack() as stack:
+        for name, content in contents.items():
+            stack.enter_context(new_path(directory / name)).write_bytes(content)
+    optional = (directory / name for name in (_PIECES_FILE, _COPIES_FILE, _ADDITIONS_FILE))
+    for path in (*optional, *directory.glob(_ADDED_MODEL.format("*"))):
+        if path.name not in contents:
+            path.unlink(missing_ok=True)
+
+
+def _contents(data: VocabularyData, facts: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the files of a vocabulary by name, first the metadata, which verify the others."""
+    normalized = {} if data.normalization == NONE else {"normalization": data.normalization}
+    texts = {
+        FACTS_FILE: json.dumps({"format": FORMAT_VERSION, **facts, **normalized}, indent=1) + "\n",
+        LANGUAGES_FILE: "".join(f"{code}\n" for code in data.languages),
+    }
     if data.pieces is not None:
-        text = json.dumps(data.pieces, ensure_ascii=False, indent=0)
-        (directory / _PIECES_FILE).write_text(text + "\n", encoding="utf-8")
-    (directory / _COPIES_FILE).unlink(missing_ok=True)
+        texts[_PIECES_FILE] = json.dumps(data.pieces, ensure_ascii=False, indent=0) + "\n"
     if data.copies:
         rows = ",\n".join(json.dumps(copy, ensure_ascii=False) for copy in data.copies)
-        (directory / _COPIES_FILE).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
-    _write_additions(directory, data.additions)
-    normalized = {} if data.normalization == NONE else {"normalization": data.normalization}
-    facts = {"format": FORMAT_VERSION, **facts, **normalized}
-    (directory / FACTS_FILE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        texts[_COPIES_FILE] = f"[\n{rows}\n]\n"
+    if data.additions:
+        texts[_ADDITIONS_FILE] = json.dumps([language for language, _ in data.additions]) + "\n"
+    added = {_ADDED_MODEL.format(n): model for n, (_, model) in enumerate(data.additions, 1)}
+    encoded = {name: text.encode() for name, text in texts.items()}
+    return {**encoded, MODEL_FILE: data.model, **added}
 
 
 def read_vocabulary_files(
@@ -161,17 +177,6 @@ def _texts(values: Iterable[str]) -> tuple[str, ...]:
     texts = tuple(values)
     "".join(texts)
     return texts
-
-
-def _write_additions(directory: Path, additions: Sequence[AddedLanguage]) -> None:
-    """Write the added languages and their models, and remove earlier ones."""
-    for path in (*directory.glob(_ADDED_MODEL.format("*")), directory / _ADDITIONS_FILE):
-        path.unlink(missing_ok=True)
-    for number, (_, model) in enumerate(additions, 1):
-        (directory / _ADDED_MODEL.format(number)).write_bytes(model)
-    if additions:
-        text = json.dumps([language for language, _ in additions])
-        (directory / _ADDITIONS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def _read_additions(directory: Path, languages: Sequence[str]) -> tuple[AddedLanguage, ...]:

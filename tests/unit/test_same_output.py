@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -9,13 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mnmt_jax.data.cldr import CldrCorpus
 from mnmt_jax.data.cldr_export import export_cldr
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import new_file, new_folder
+from mnmt_jax.files.atomic_write import locked, new_file, new_folder
 from mnmt_jax.interop.adapters import save_adapter
 from mnmt_jax.runs.parameters import load_params
 from tests.made_foreign import fairseq_checkpoint
@@ -112,7 +114,7 @@ def test_a_replaced_output_is_complete(tmp_path):
 def test_the_lock_of_a_dead_process_is_released(tmp_path):
     code = (
         "import os, pathlib, signal\n"
-        "from mnmt_jax.files.atomic_write import new_file, new_folder\n"
+        "from mnmt_jax.files.atomic_write import locked, new_file, new_folder\n"
         f"with new_folder(pathlib.Path({str(tmp_path / 'new')!r})):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -141,6 +143,50 @@ def test_leftovers_of_a_process_with_the_same_id_are_replaced(tmp_path):
         (partial / "file").write_text("whole")
     assert os.listdir(tmp_path / "new") == ["file"]
     assert sorted(os.listdir(tmp_path)) == ["facts.json", "lines.gz", "new"]
+
+
+def test_a_folder_in_use_in_another_container_stays(tmp_path):
+    """The other process has an id that no process has here."""
+    name = f".new.partial-{socket.gethostname()}-{2**22 + 1}"
+    (tmp_path / name).mkdir()
+    with locked(tmp_path / name):
+        with pytest.raises(UserError, match="is being written by another process"):
+            new_folder(tmp_path / "new").__enter__()
+        assert os.listdir(tmp_path) == [name]
+    with new_folder(tmp_path / "new") as partial:
+        (partial / "file").write_text("whole")
+    assert os.listdir(tmp_path) == ["new"]
+
+
+def test_a_folder_is_not_lost_between_its_two_renames(tmp_path, monkeypatch):
+    """Of a process that was killed there, and of one whose second rename fails."""
+    name = f".new.partial-{socket.gethostname()}-{2**22 + 1}"
+    for suffix, file in (("", "unfinished"), (".replaced", "old")):
+        (tmp_path / f"{name}{suffix}").mkdir()
+        (tmp_path / f"{name}{suffix}" / file).touch()
+    rename = Path.rename
+
+    def rename_if_possible(path, target):
+        if target.name == "new" and not path.name.endswith(".replaced"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_if_possible)
+    with (
+        pytest.raises(UserError, match="Input/output error"),
+        new_folder(tmp_path / "new", overwrite=True),
+    ):
+        assert os.listdir(tmp_path / "new") == ["old"]
+    assert os.listdir(tmp_path) == ["new"] and os.listdir(tmp_path / "new") == ["old"]
+
+
+@pytest.mark.parametrize("name", ["x" * 150, "x" * 151, "x" * 252, "ä" * 126])
+def test_a_long_name_is_possible(name, tmp_path):
+    output = tmp_path / name
+    with new_file(output.with_name(f"{name}.gz")) as file, new_folder(output) as partial:
+        file.write("text")
+        (partial / "file").touch()
+    assert sorted(os.listdir(tmp_path)) == [name, f"{name}.gz"]
 
 
 def test_a_corpus_created_meanwhile_is_kept(tmp_path, monkeypatch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,6 +149,26 @@ def test_training_is_reproducible(model_type, tmp_path):
     second = train_sentencepiece({"en": LINES}, tmp_path / "b", options=options)
     # The model file holds no date or path; equality is to the byte.
     assert first.fingerprint == second.fingerprint
+
+
+def test_a_vocabulary_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    old, new = made_text.vocabulary(), Vocabulary(external_model(), ("de", "en"))
+    old.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write = Path.write_bytes
+
+    def write_on_a_full_disk(path, data):
+        if len(data) > 1000:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", write_on_a_full_disk)
+        with pytest.raises(OSError, match="No space left"):
+            new.save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    new.save(tmp_path)
+    assert Vocabulary.load(tmp_path).fingerprint == new.fingerprint
 
 
 def test_sampling_follows_the_temperature_without_replacement():
