@@ -65,10 +65,10 @@ def docs_page(name: str) -> str:
     package = Path(__file__).resolve().parent
     installed = package / "docs" / name
     page = installed if installed.is_file() else package.parent / "docs" / name
-    working_directory = Path.cwd()
-    return str(
-        page.relative_to(working_directory) if page.is_relative_to(working_directory) else page
-    )
+    try:
+        return str(page.relative_to(Path.cwd()))
+    except (OSError, ValueError):  # the folder was removed, or is not above the page
+        return str(page)
 
 
 def warn(text: str) -> None:

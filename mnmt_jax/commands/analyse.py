@@ -126,7 +126,8 @@ def _add_sentence_flags(parser: CommandParser) -> None:
     )
     group.add_argument(
         "--directions",
-        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all",
+        help="all, supervised (trained on), zero_shot, or a list such as de-fr,fr-de; default: all "
+        "(zero_shot for probe)",
     )
     group.add_argument(
         "--common_to",

@@ -79,12 +79,19 @@ def translator_facts(
             step; an average is not the checkpoint of its step.
 
     Raises:
-        UserError: if it is an ensemble.
+        UserError: if it is an ensemble, or has parameters that are not numbers.
     """
+    import jax
+    import numpy as np
+
     from mnmt_jax.runs.parameters import AVERAGE
 
     if translator.config.decode.ensemble:
         raise UserError("Decode.ensemble: one model at a time is analysed; leave it out")
+    for leaf in jax.tree.leaves(translator.inference_model.params):
+        values = np.asarray(leaf)
+        if np.issubdtype(values.dtype, np.floating) and np.isnan(values).any():
+            raise UserError(f"{label}: has parameters that are not numbers; use another checkpoint")
     prefix = f"{AVERAGE}, " if checkpoint == AVERAGE else ""
     name = f"{prefix}step {translator.step}"
     return model_facts(label, name, translator.identity, translator.parameters)

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 from mnmt_jax.errors import UserError, docs_page, install_remedy, suggest
 from mnmt_jax.files.bucket import is_bucket
 
+MOST = 2**31 - 1  # of a whole number
 _PREFIX = "--gin."
+_DETECTOR = "lid.176"
 _OUTPUT_FLAGS = ("output", "text_output", "evaluation_text", "page")
 """Flags of files and folders that a command writes on this machine."""
 
@@ -161,11 +163,23 @@ def positive_int(text: str) -> int:
     """Parse the value of a flag as a positive integer.
 
     Raises:
-        argparse.ArgumentTypeError: if it is not at least 1.
+        argparse.ArgumentTypeError: if it is not from 1 to `MOST`.
     """
-    if not text.isdecimal() or not int(text):
+    if not text.isdecimal() or not text.strip("0"):
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    if len(text) > len(str(MOST)) or int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"{text} must be at most {MOST}")
     return int(text)
+
+
+def check_amount(amount: int, flag: str) -> None:
+    """Check a number of sentences.
+
+    Raises:
+        UserError: if it is below 0 or above `MOST`.
+    """
+    if not 0 <= amount <= MOST:
+        raise UserError(f"{flag}={amount} must be from 0 to {MOST}")
 
 
 def checkpoint_step(text: str) -> int | str:
@@ -241,11 +255,26 @@ def add_retry(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--lid",
-        default="lid.176",
         metavar="NAME|FILE",
         help="detector of the languages of translations, for --retry_off_target and --checks: "
         "lid.176, langdetect or a fastText model; default: lid.176",
     )
+
+
+def check_retry(flags: argparse.Namespace) -> None:
+    """Check the flags of `add_retry`, and set the default of `--lid`.
+
+    Raises:
+        UserError: if one is given without the flag that reads it.
+    """
+    if flags.retry_pivot and not flags.retry_off_target:
+        raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
+    if flags.lid is None:
+        flags.lid = _DETECTOR
+    elif not flags.retry_off_target and not flags.checks:
+        raise UserError(
+            f"--lid={flags.lid}: is the detector of --retry_off_target and --checks; add one"
+        )
 
 
 def import_modules(names: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from mnmt_jax.commands.common_flags import CommandParser
+from mnmt_jax.commands.common_flags import CommandParser, check_amount
 
 
 def make_parser() -> CommandParser:
@@ -59,6 +59,8 @@ def main() -> None:
         inventory=arguments.inventory,
     )
     sizes = {split: getattr(arguments, split) for split in ("train", "validation", "test")}
+    for split, size in sizes.items():
+        check_amount(size, f"--{split}")
     print(f"writing {arguments.output}", file=sys.stderr)
     files = export_cldr(
         corpus,

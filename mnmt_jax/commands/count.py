@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -42,8 +43,11 @@ def main() -> None:
     from mnmt_jax.files.json_objects import is_object_with
     from mnmt_jax.pages.markdown_tables import markdown_table
 
-    for path in map(Path, filter(None, (flags.output, flags.page))):
-        check_writable(path.parent)
+    if flags.page and os.path.realpath(flags.page) == os.path.realpath(flags.output or os.devnull):
+        raise UserError(f"--page={flags.page}: is the file of --output; choose another")
+    for flag in ("output", "page"):
+        if path := getattr(flags, flag):
+            check_writable(Path(path).parent, f"--{flag}")
     if flags.page:
         check_replaced(Path(flags.page), lambda text: GENERATOR in text, "--page")
     if flags.output:

@@ -20,7 +20,6 @@ from mnmt_jax.decoding.translation_job import WINDOW_SIZE, TranslationJob
 from mnmt_jax.decoding.translator import Translator
 from mnmt_jax.distributed.work_shards import WHOLE, WorkShard
 from mnmt_jax.errors import join_names
-from mnmt_jax.files.atomic_write import write_text
 from mnmt_jax.vocabulary.language_codes import Direction, match_code
 
 RECORD = "distillation.json"
@@ -68,7 +67,11 @@ class Teachers:
             provenance[run] = self._provenance(run)
             steps[run] = self._job(run).pretrained.step
         taught = {"-".join(pair): provenance[run] for pair, run in self.runs.items()}
-        written = write_translated_cache(
+        facts = {
+            "-".join(pair): {"run": run, "step": steps[run], **provenance[run]}
+            for pair, run in self.runs.items()
+        }
+        return write_translated_cache(
             output,
             pairs,
             ResumableOutput(
@@ -78,14 +81,8 @@ class Teachers:
             pairs.sources,
             models=join_names(names),
             decode=self._job(names[0]).decode,
+            texts={RECORD: json.dumps({"teachers": facts}, indent=1) + "\n"},
         )
-        if written is not None:
-            facts = {
-                "-".join(pair): {"run": run, "step": steps[run], **provenance[run]}
-                for pair, run in self.runs.items()
-            }
-            write_text(output / RECORD, json.dumps({"teachers": facts}, indent=1) + "\n")
-        return written
 
     def translate(
         self, lines: Sequence[Line], *, done: Collection[int] = ()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mnmt_jax.commands.common_flags import import_modules
+from mnmt_jax.commands.common_flags import check_retry, import_modules
 from mnmt_jax.commands.text_files import check_input_file, check_output_file, is_stream
 from mnmt_jax.errors import UserError, join_names, pluralize, say, warn
 from mnmt_jax.files.atomic_write import new_path
@@ -97,8 +97,12 @@ def _check_flags(flags: argparse.Namespace) -> None:
     for name, default in _OF_LINES.items():
         if getattr(flags, name) != default:
             raise UserError(f"--{name} is for lines; leave it out with --document")
-    if flags.retry_pivot and not flags.retry_off_target:
-        raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
+    if flags.beam:
+        raise UserError(
+            f"{flags.beam[0]}: flags after '--' are Beam's, which translates lines; leave them out "
+            "with --document"
+        )
+    check_retry(flags)
     check_input_file(flags.document, "--document")
     ending = check_format(flags.document)
     if flags.overwrite_translations and ending not in FOR_TRANSLATORS:

@@ -44,7 +44,7 @@ def make_parser() -> CommandParser:
         "--limit", type=int, default=0, help="sentences per direction; default: 0, all"
     )
     parser.add_argument(
-        "--paper", default=_PAPER, help=f"paper whose prompt is used; default: {_PAPER}"
+        "--paper", metavar="PAPER", help=f"paper whose prompt is used; default: {_PAPER}"
     )
     parser.add_argument(
         "--template",
@@ -62,7 +62,11 @@ def main() -> None:
     """Run the command."""
     flags = make_parser().parse_args()
     check_limit(flags.limit)
-    template = flags.template or _paper_template(flags.paper)
+    if flags.paper is not None and flags.template is not None:
+        raise UserError("--template replaces the prompt of --paper; leave one of them out")
+    template = flags.template
+    if template is None:
+        template = _paper_template(_PAPER if flags.paper is None else flags.paper)
     if _INPUT not in template:
         raise UserError(f"--template: has no {_INPUT}, which stands for the sentence; add it")
     for name in re.findall(r"\[[A-Z]+\]", template):

@@ -21,6 +21,7 @@ from mnmt_jax.commands.common_flags import (
     add_pivot,
     add_retry,
     add_step,
+    check_retry,
     import_modules,
     parse_command_line,
 )
@@ -266,8 +267,7 @@ def _check_checks(flags: argparse.Namespace) -> None:
     """
     if flags.checks and flags.format != "jsonl":
         raise UserError("--checks adds a field to --format=jsonl; add that flag")
-    if flags.retry_pivot and not flags.retry_off_target:
-        raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
+    check_retry(flags)
 
 
 def _on_beam(

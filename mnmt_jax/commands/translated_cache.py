@@ -46,6 +46,7 @@ def write_translated_cache(
     *,
     models: str,
     decode: Decode,
+    texts: Mapping[str, str] | None = None,
 ) -> TokenCache | None:
     """Translate the sentences that are not done, and write the cache.
 
@@ -57,6 +58,7 @@ def write_translated_cache(
         tasks: returns the tasks of the cache from the translations; blank ones are left out.
         models: names of the runs that translate, for the error.
         decode: search of the runs, named in messages.
+        texts: further files of the cache's folder, as in `write_cache`.
 
     Returns:
         None if another process writes the cache.
@@ -81,6 +83,7 @@ def write_translated_cache(
             tasks(_texts(partial.records(), counts)),
             vocabulary=pairs.cache.vocabulary,
             report=say,
+            texts=texts,
         )
         partial.remove()
     counts.report(decode)

@@ -210,7 +210,7 @@ def _read_file(
         reads: counter of inclusions over all files; None starts a new one.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{display_name}: not UTF-8 text; give a gin file") from error
     within = (*within, path.resolve())

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import gin
 
 from mnmt_jax.design.fields import (
+    AboveZero,
     Amount,
     CheckedFields,
     Count,
@@ -211,7 +212,7 @@ class Optimizer(CheckedFields):
     schedule: Literal["inverse_sqrt", "cosine", "constant"] = "inverse_sqrt"
     warmup_steps: Amount = 4000
     initial_learning_rate: Weight = 0.0
-    eps: Weight = 1e-6
+    eps: AboveZero = 1e-6
     weight_decay: Weight = 0.0
     clip_norm: Weight = 0.0
     label_smoothing: Rate = 0.1

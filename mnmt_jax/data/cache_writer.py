@@ -199,6 +199,7 @@ def write_cache(
     overwrite: bool = False,
     shard_examples: int = DEFAULT_SHARD_EXAMPLES,
     report: Callable[[str], None] = lambda line: None,
+    texts: Mapping[str, str] | None = None,
 ) -> TokenCache:
     """Write a token cache atomically: the folder appears under its name when it is complete.
 
@@ -209,6 +210,7 @@ def write_cache(
         overwrite: replace an existing cache instead of refusing.
         shard_examples: most examples per shard file.
         report: called with one line per finished task.
+        texts: further files to write into the folder, by name.
 
     Returns:
         The opened cache.
@@ -224,6 +226,8 @@ def write_cache(
         write_tasks(
             partial, tasks, vocabulary=vocabulary, shard_examples=shard_examples, report=report
         )
+        for name, text in (texts or {}).items():
+            (partial / name).write_text(text, encoding="utf-8")
     return TokenCache.open(directory)
 
 
@@ -305,7 +309,7 @@ def check_cache_directory(directory: str | Path, overwrite: bool | None) -> None
 
 
 def check_output_directory(
-    directory: Path, overwrite: bool | None, *, mark: str, kind: str
+    directory: Path, overwrite: bool | None, *, mark: str, kind: str, flag: str = "--output"
 ) -> None:
     """Check that a folder of a kind can be written.
 
@@ -315,15 +319,16 @@ def check_output_directory(
             flag.
         mark: name of a file that all folders of the kind have.
         kind: name of the kind in messages.
+        flag: flag that selects another path.
 
     Raises:
         UserError: if the directory cannot be written, is in a bucket or the current folder, has
             other content, or exists and `overwrite` is not set.
     """
     refuse_bucket(directory)
-    refuse_current_folder(directory)
+    refuse_current_folder(directory, flag)
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
-        check_writable(directory)
+        check_writable(directory, flag)
         return
     if not (directory / mark).is_file():
         raise UserError(f"{directory}: exists and is not {kind}; choose another directory")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,11 +39,16 @@ def perplexity(scores: Iterable[Score]) -> float:
     """Compute exp(-(mean log-probability per token)) of texts.
 
     Raises:
-        UserError: if there are no scores.
+        UserError: if there are no scores, or one is not a number.
     """
     all_scores = list(scores)
     if not all_scores:
         raise UserError("the input has no lines, but a perplexity needs at least one")
+    for number, score in enumerate(all_scores, start=1):
+        if math.isnan(score.log_prob):
+            raise UserError(
+                f"line {number}: the model's output is not a number; use another checkpoint"
+            )
     total = sum(score.log_prob for score in all_scores)
     return perplexity_of(-total / sum(score.tokens for score in all_scores))
 

@@ -130,6 +130,7 @@ Length = Annotated[int, Range(low=1, high=2**16)]
 Seed = Annotated[int, Range(low=0, high=2**32 - 1)]
 Weight = Annotated[float, Range(low=0, high=_LARGE)]
 Positive = Annotated[float, Range(low=1e-6, high=_LARGE)]
+AboveZero = Annotated[float, Range(low=1e-30, high=_LARGE)]
 Rate = Annotated[float, Range(low=0, high=1, exclude_high=True)]  # of dropout or label smoothing
 Positions = Annotated[tuple[Any, ...], NamedValues({"sinusoidal": Positive, "learned": Count})]
 TaskWeights = Annotated[

@@ -30,7 +30,7 @@ from mnmt_jax.runtime.run_command import run_command
 
 LOST_STATUS = TRY_AGAIN_STATUS
 _HEARTBEAT_SECONDS = 40  # a process ends within a minute, shutdown included
-_HUNG_SECONDS = 1800  # between two updates, including validation and saving
+_HUNG_SECONDS = 1800  # between two updates or two batches of a validation, including saving
 _LINGER_SECONDS = 3
 _UPDATES_AHEAD = 2  # before the result of an exchange is read, so that no update waits for it
 _AGAIN = "start the same command in every process again: the run continues from its last checkpoint"
@@ -87,6 +87,12 @@ def connect(flags: argparse.Namespace) -> None:
     """
     import jax
 
+    if address := flags.coordinator_address:
+        _, separator, port = address.rpartition(":")
+        if not separator or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
+            raise UserError(
+                f"--coordinator_address={address} must be HOST:PORT, with a port from 1 to 65535"
+            )
     try:
         jax.distributed.initialize(
             coordinator_address=flags.coordinator_address,
@@ -286,9 +292,9 @@ class Agreement:
     """Agreement to stop all processes after the same update when one of them receives a signal.
 
     Each update also computes the maximum of the processes' signal numbers, one per device. The
-    result is read a few updates later, so that no update waits for it. A process that then hangs
-    while the others wait is ended with a traceback. With one process there is no exchange and no
-    time limit.
+    result is read a few updates later, so that no update waits for it. A process that then makes no
+    progress while the others wait is ended with a traceback. With one process there is no exchange
+    and no time limit.
     """
 
     def __init__(self, mesh: Any, received_signal: Callable[[], int]) -> None:
@@ -323,11 +329,16 @@ class Agreement:
         if not self._is_distributed:
             self._agreed = self._local_signal()
         else:
-            faulthandler.dump_traceback_later(_HUNG_SECONDS, exit=True)
+            self.progress()
             self._pending.append(self._maximum(self._signal_per_device()))
             if len(self._pending) > _UPDATES_AHEAD:
                 self._agreed = max(self._agreed, int(self._pending.popleft()))
         return signal.Signals(self._agreed) if self._agreed else None
+
+    def progress(self) -> None:
+        """Start the time limit again; updates do it themselves."""
+        if self._is_distributed:
+            faulthandler.dump_traceback_later(_HUNG_SECONDS, exit=True)
 
     def _signal_per_device(self) -> Any:
         import jax

@@ -287,5 +287,8 @@ def choose_directions(
     want_supervised = subset == "supervised"
     selected = tuple(pair for pair in directions if (pair in supervised) == want_supervised)
     if not selected:
-        raise UserError(f"--directions={subset}: the task has no such direction for this run")
+        raise UserError(
+            f"--directions={subset}: the task has no such direction for this run; choose others, "
+            "or all of them (--directions=all)"
+        )
     return selected

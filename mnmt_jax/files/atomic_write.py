@@ -76,16 +76,20 @@ def check_output(directory: Path) -> None:
     check_writable(directory)
 
 
-def refuse_current_folder(directory: Path) -> None:
+def refuse_current_folder(directory: Path, flag: str = "--output") -> None:
     """Check that a new folder would not replace the current one, which would be lost to the shell.
+
+    Args:
+        directory: the folder.
+        flag: flag that selects another path.
 
     Raises:
         UserError: if it would.
     """
     if directory.is_dir() and directory.samefile(os.curdir):
         raise UserError(
-            f"{directory}: is the current folder, which is not replaced; choose another --output, "
-            "such as --output=new"
+            f"{directory}: is the current folder, which is not replaced; choose another {flag}, "
+            f"such as {flag}=new"
         )
 
 

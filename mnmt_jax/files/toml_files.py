@@ -21,7 +21,7 @@ def read_toml(path: Path, *, parse_float: Callable[[str], Any] = float) -> dict[
         UserError: if it cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=parse_float)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"), parse_float=parse_float)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # also of encodings and numbers

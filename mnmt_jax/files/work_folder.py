@@ -11,8 +11,12 @@ from mnmt_jax.errors import UserError
 _LOCK = "lock"
 
 
-def open_work_folder(folder: Path) -> IO[str]:
+def open_work_folder(folder: Path, flag: str = "--output") -> IO[str]:
     """Create a work folder, or open an existing one.
+
+    Args:
+        folder: the folder.
+        flag: flag that selects another path.
 
     Returns:
         The open file for its lock (`mnmt_jax.files.atomic_write.lock`).
@@ -24,7 +28,7 @@ def open_work_folder(folder: Path) -> IO[str]:
     lock_path = folder / _LOCK
     if any(folder.iterdir()) and not lock_path.exists():  # a lock may appear between the two
         raise UserError(
-            f"{folder}: has files of something else; move them, or choose another --output"
+            f"{folder}: has files of something else; move them, or choose another {flag}"
         )
     return open(lock_path, "a", encoding="utf-8")
 

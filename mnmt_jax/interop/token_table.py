@@ -202,7 +202,7 @@ def _dictionary_words(path: Path) -> list[str]:
     words: list[str] = []
     last_rows: dict[str, int] = {}
     # Not splitlines: a piece may be one of the characters that Unicode counts as line breaks.
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         if not line:
             continue
         entry = line.rstrip()
@@ -223,6 +223,18 @@ def _dictionary_words(path: Path) -> list[str]:
     ]
 
 
+def _text(path: Path) -> str:
+    """Return the text of a file, without a byte-order mark.
+
+    Raises:
+        UserError: if it is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text; convert it") from error
+
+
 def _tags(languages: Sequence[str]) -> list[str]:
     return [f"__{code}__" for code in languages]
 
@@ -234,7 +246,7 @@ def _read_languages(folder: Path, listed: Sequence[str] | None) -> Sequence[str]
     ):
         return listed
     path = _single_file(folder, _LANGUAGES)
-    languages = path.read_text(encoding="utf-8").replace(",", " ").split()
+    languages = _text(path).replace(",", " ").split()
     if listed is not None and len(languages) != len(listed):
         raise UserError(
             f"{path}: has {pluralize(len(languages), 'language')}, the checkpoint {len(listed)}; "

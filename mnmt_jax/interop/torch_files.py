@@ -287,7 +287,9 @@ def _tensor(storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> 
         strides = tuple(step * storage.dtype.itemsize for step in steps)
         return np.lib.stride_tricks.as_strided(values, shape, strides, writeable=False)
 
-    return LazyArray(shape, storage.dtype, read, (storage.member, offset, shape, steps))
+    return LazyArray(
+        shape, storage.dtype, read, (storage.path, storage.member, offset, shape, steps)
+    )
 
 
 def _rebuild_parameter(tensor: Any, *_: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,9 @@ def best_steps(run_dir: str | Path | RunDirectory, count: int) -> list[int]:
     losses = {
         step: read_loss(directory, step, remedy=remedy) for step in available_steps(directory)
     }
-    measured = {step: loss for step, loss in losses.items() if loss is not None}
+    measured = {
+        step: loss for step, loss in losses.items() if loss is not None and not math.isnan(loss)
+    }
     if not measured:
         raise UserError(f"{directory}: no checkpoint has a validation loss; name a step instead")
     return sorted(measured, key=lambda step: measured[step])[:count]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import logging
 import os
 import re
@@ -51,6 +52,8 @@ def run_command(main: Callable[[], int | None]) -> None:
     Ctrl-C; and 141 if the output pipe is closed. Any other exception is a bug and keeps its
     traceback.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error: \xe5 in place of an error
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _keep_programs()
         with warnings_as_lines(), redeliver_interrupts():

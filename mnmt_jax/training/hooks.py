@@ -20,6 +20,7 @@ from mnmt_jax.training.reporter import Record
 from mnmt_jax.training.session import Periodic, Session
 from mnmt_jax.training.validation import (
     TRANSLATION,
+    check_validation,
     checkpoint_loss,
     task_languages,
     validate,
@@ -110,6 +111,7 @@ def validate_params(session: Session) -> Record:
     params = session.state.params if average is None else average
 
     def loss(batch: Mapping[str, np.ndarray]) -> Sums:
+        session.progress()
         placed = place_batch(model_arrays(batch), setup.mesh)
         return setup.programs.loss(params, placed)
 
@@ -117,7 +119,11 @@ def validate_params(session: Session) -> Record:
         languages = task_languages(setup.pipeline)
         result = validate(setup.pipeline.validation(names), loss, setup.tasks, languages)
         if session.scorer and setup.config.train.translate_pairs:
-            result[TRANSLATION] = validate_translations(setup, params, session.scorer)
+            result[TRANSLATION] = validate_translations(
+                setup, params, session.scorer, session.progress
+            )
+        session.progress()
+    check_validation(result, session.step)
     session.history.add(session.step, checkpoint_loss(result, setup.config.train.best_by))
     return {"validation": result}
 

@@ -60,6 +60,7 @@ class Session:
         latest: metrics of the last update, on the device.
         host_times: time in which this host prepares batches.
         waiting: as `StopRequests.waiting`; returns the context of a wait for data.
+        progress: as `Agreement.progress`, for what takes long between two updates.
     """
 
     setup: TrainingSetup
@@ -76,6 +77,7 @@ class Session:
     latest: Mapping[str, Array] = dataclasses.field(default_factory=dict)
     host_times: HostTimes = dataclasses.field(default_factory=HostTimes)
     waiting: Callable[..., contextlib.AbstractContextManager[None]] = _never_interrupted
+    progress: Callable[[], None] = lambda: None
     _dispatched: collections.deque[Any] = dataclasses.field(default_factory=collections.deque)
     _unchecked: dict[int, list[np.ndarray]] = dataclasses.field(default_factory=dict)
 

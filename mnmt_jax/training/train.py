@@ -81,6 +81,7 @@ def _train(
         Agreement(session.setup.mesh, lambda: stop.received or 0) as agreement,
     ):
         session.waiting, session.scorer = stop.waiting, scorer
+        session.progress = agreement.progress
         _announce(session)
         steps = session.setup.config.train.steps
         stop_signal = session.loop(training_hooks(config.train), agreement.signal)

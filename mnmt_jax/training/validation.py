@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from mnmt_jax.config.sections import TRANSLATION_MEASURES
 from mnmt_jax.data.input_pipeline import VALIDATION, Pipeline
 from mnmt_jax.decoding.scoring import perplexity_of
+from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.training.losses import NLL_TOKENS, Sums
 from mnmt_jax.vocabulary.languages import find_english
 
@@ -60,7 +62,9 @@ class ValidationHistory:
     def add(self, step: int, loss: float | None) -> None:
         """Add the loss after a step, as `checkpoint_loss` returns it."""
         self.latest = (step, loss)
-        if loss is not None and (self.best is None or loss < self.best[1]):
+        if loss is None or math.isnan(loss):
+            return
+        if self.best is None or loss < self.best[1]:
             self.best = (step, loss)
 
     def loss_at(self, step: int) -> float | None:
@@ -133,6 +137,20 @@ def validate(
     by_language = _perplexities(sums, languages)
     perplexities = {PERPLEXITY: by_language} if by_language else {}
     return {**group_means(per_task, tasks), **perplexities, "tasks": per_task}
+
+
+def check_validation(result: Mapping[str, Any], step: int) -> None:
+    """Check the losses that `validate` returned after a step.
+
+    Raises:
+        UserError: if one is not a number; the parameters are then not to be saved.
+    """
+    wrong = [name for name, measured in result["tasks"].items() if math.isnan(measured["loss"])]
+    if wrong:
+        raise UserError(
+            f"step {step}: the validation loss is not a number ({join_names(wrong)}); lower "
+            "Optimizer.learning_rate or set Optimizer.clip_norm in a new --workdir"
+        )
 
 
 def group_means(

@@ -48,7 +48,12 @@ def check_scorer(config: Config, scorer: Scorer | None) -> None:
         raise UserError(f"{setting}: pass scorer=mnmt_jax.evaluation.validation_scores.score")
 
 
-def validate_translations(setup: TrainingSetup, params: Any, scorer: Scorer) -> dict[str, Any]:
+def validate_translations(
+    setup: TrainingSetup,
+    params: Any,
+    scorer: Scorer,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Translate the first validation pairs of each task by greedy search, and score them.
 
     The text is that of the cache: decoded pieces, without what normalisation removed. Several
@@ -58,6 +63,7 @@ def validate_translations(setup: TrainingSetup, params: Any, scorer: Scorer) -> 
         setup: configuration, data and mesh of the run.
         params: parameters that are evaluated.
         scorer: scores the translations of a task.
+        progress: called before the lines of each task are translated.
 
     Returns:
         `tasks`: scores by task, and their unweighted means by group of `ValidationTasks`.
@@ -70,12 +76,12 @@ def validate_translations(setup: TrainingSetup, params: Any, scorer: Scorer) -> 
     text = {name: _first_lines(setup, name) for name in tasks}
     translator = _local_translator(setup, params)
     share = slice(jax.process_index(), None, jax.process_count())
-    translated = {
-        name: translator.translate(
+    translated = {}
+    for name, task in tasks.items():
+        progress()
+        translated[name] = translator.translate(
             text[name][0][share], source=task.source_lang, target=task.target_lang
         )
-        for name, task in tasks.items()
-    }
     shares = [json.loads(one) for one in gather_texts(json.dumps(translated))]
     hypotheses = {name: interleave([share[name] for share in shares]) for name in tasks}
     per_task = {

@@ -90,7 +90,7 @@ def test_existing_files_are_kept_unless_overwriting_is_requested(tmp_path):
     [
         (("--languages", "en,xx"), "unknown language 'xx'"),
         (("--languages", "en,en"), "'en' is listed twice"),
-        (("--train", "-1"), "--train -1: must be 0 or more"),
+        (("--train", "-1"), "--train=-1 must be from 0 to 2147483647"),
         (("--format", "xml"), "--format"),
         (("--train", "many"), "--train"),
     ],

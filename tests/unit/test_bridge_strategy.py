@@ -114,6 +114,10 @@ def test_the_example_of_the_module_is_a_strategy(tmp_path):
     assert len(bridge_directions(strategy)) == 14
 
 
+def test_a_byte_order_mark_is_left_out(tmp_path):
+    assert _read(tmp_path, "\ufeff" + TOY) == _read(tmp_path, TOY)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

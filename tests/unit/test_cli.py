@@ -1,7 +1,9 @@
 """The flags all commands share."""
 
 import argparse
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -10,8 +12,10 @@ from mnmt_jax.commands import count, mnmt, prepare
 from mnmt_jax.commands.common_flags import (
     CommandParser,
     add_gin_flags,
+    check_amount,
     import_modules,
     parse_command_line,
+    positive_int,
 )
 from mnmt_jax.errors import UserError
 
@@ -48,6 +52,22 @@ def test_an_incomplete_binding_is_one_error_line(argv: list[str]):
 def test_a_wrong_flag_is_one_error_line(argv: list[str]):
     with pytest.raises(UserError, match="see x --help"):
         parse_command_line(_parser(), argv)
+
+
+@pytest.mark.parametrize("number", ["0", "00", "2147483648", "9" * 5000, "-1", "1.5", "ten"])
+def test_numbers_of_things_have_limits(number):
+    with pytest.raises(argparse.ArgumentTypeError, match="must be"):
+        positive_int(number)
+    assert positive_int("2147483647") == 2**31 - 1
+    with pytest.raises(UserError, match="^--test=2147483648 must be from 0 to 2147483647$"):
+        check_amount(2**31, "--test")
+
+
+def test_what_the_output_cannot_show_is_escaped():
+    command = [sys.executable, "-m", "mnmt_jax", "languages", "nb"]
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert done.returncode == 0 and "Bokm\\xe5l" in done.stdout, done
 
 
 def test_all_outputs_of_commands_are_checked():

@@ -1,5 +1,6 @@
 """Configuration by gin: six dataclasses; unknown keys are one error line."""
 
+import codecs
 import dataclasses
 import sys
 import typing
@@ -33,6 +34,12 @@ def test_files_and_bindings_reach_the_dataclasses(gin_file):
     config = load_config([gin_file], ["Data.rows=3", "Model.stage_layers=(2,)"])
     assert (config.model.embed, config.model.layout, config.data.rows) == (64, "prefix", 3)
     assert config.model.head_dim == 16
+
+
+def test_a_byte_order_mark_is_left_out(gin_file):
+    config = load_config([gin_file])
+    Path(gin_file).write_bytes(codecs.BOM_UTF8 + Path(gin_file).read_bytes())
+    assert load_config([gin_file]) == config
 
 
 def test_saved_configuration_reads_back(gin_file, tmp_path):

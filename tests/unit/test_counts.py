@@ -80,6 +80,9 @@ def test_the_command_prints_and_writes_counts(tmp_path, capsys):
     lines = [line.replace(" ", "") for line in capsys.readouterr().out.splitlines()]
     assert "|train|en-de|3|" in lines and "|train|all|6|" in lines
     assert "Sentences of corpus" in page.read_text()
+    with pytest.raises(UserError, match="--page=.*: is the file of --output; choose another"):
+        call_count(*flags, "--output", output, "--page", output.parent / "." / output.name)
+    assert json.loads(output.read_text())["sentences"]
     page.write_text("mine")
     with pytest.raises(UserError, match="counts.html"):
         call_count(*flags, "--page", page)

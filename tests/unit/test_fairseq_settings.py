@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 from pathlib import Path
 
@@ -280,6 +281,22 @@ def test_words_of_a_dictionary_are_overwritten_as_in_fairseq(tmp_path):
     for line in sentences("de", 20):
         read = [tokens[rows[i]] for i in vocabulary.encode(line)]
         assert read == [plain.named_pieces[i - 3] if i > 2 else "<unk>" for i in plain.encode(line)]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_piece(tmp_path):
+    for name in ("plain", "marked"):
+        made_foreign.fairseq_checkpoint(tmp_path / name, "encoder_decoder")
+    for file in ("dict.txt", "languages.txt"):
+        path = tmp_path / "marked" / file
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes().replace(b"\n", b"\r\n"))
+    plain, marked = (
+        read_fairseq_table(tmp_path / name, None, needs_list=True) for name in ("plain", "marked")
+    )
+    assert marked.tokens == plain.tokens and marked.listed == plain.listed
+    for file in ("languages.txt", "dict.txt"):
+        (tmp_path / "marked" / file).write_bytes("é 1\n".encode("latin-1"))
+        with pytest.raises(UserError, match=f"{file}: not UTF-8 text; convert it"):
+            read_fairseq_table(tmp_path / "marked", None, needs_list=True)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,10 @@ def test_docs_page_gives_an_existing_path(tmp_path, monkeypatch):
     assert docs_page("graft.md") == "docs/graft.md"
     monkeypatch.chdir(tmp_path)
     assert Path(docs_page("graft.md")).is_absolute() and Path(docs_page("graft.md")).is_file()
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    assert Path(docs_page("graft.md")).is_absolute()
 
 
 def strings_of_messages() -> dict[str, str]:

@@ -194,7 +194,9 @@ def test_prompts_are_those_of_the_paper(benchmark, tmp_path, monkeypatch, capsys
     assert f"warning: --template: {warning}\n" in capsys.readouterr().err
     for flags, message in (
         (("--template", "x"), r"--template: has no \[INPUT\]"),
+        (("--template", ""), r"--template: has no \[INPUT\]"),
         (("--paper", "two_stage"), "--paper=two_stage: has no prompt; choose registers"),
+        (("--paper", "registers", "--template", "[INPUT]"), "--template replaces the prompt of --"),
     ):
         with pytest.raises(UserError, match=message):
             _prompt(monkeypatch, *flags)

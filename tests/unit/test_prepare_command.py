@@ -281,6 +281,13 @@ def test_text_is_written_without_a_vocabulary(flags, tmp_path, monkeypatch, caps
     assert f"Text: {tmp_path / 'clean'}, 2 files" in capsys.readouterr().err
     with pytest.raises(UserError, match="clean: exists; choose another directory or pass --overw"):
         prepare.main()
+    (tmp_path / "other.unfinished").mkdir()
+    (tmp_path / "other.unfinished" / "mine").touch()
+    for name, message in (("other", "has files of something else; move"), (".", "is the current")):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["mnmt prepare", *kept, f"--text_output={name}"])
+        with pytest.raises(UserError, match=f"{message}.* another --text_output"):
+            prepare.main()
 
 
 def test_a_cache_needs_a_vocabulary(flags, monkeypatch):

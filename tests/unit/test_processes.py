@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -9,13 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from mnmt_jax.commands.common_flags import CommandParser
 from mnmt_jax.config.sections import Mesh
 from mnmt_jax.data.chunk_plan import ProcessRows
-from mnmt_jax.distributed.processes import add_process_flags, is_distributed
+from mnmt_jax.distributed.processes import Agreement, add_process_flags, connect, is_distributed
 from mnmt_jax.distributed.sharding import local_batch_shards, make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.training.train import train
@@ -56,6 +58,24 @@ def test_a_heartbeat_without_duration_is_refused(seconds):
     """JAX's runtime aborts, which looks like a lost process."""
     with pytest.raises(UserError, match=f"^--heartbeat_seconds={seconds} must be at least 1$"):
         is_distributed(parse(*THREE, f"--heartbeat_seconds={seconds}"))
+
+
+@pytest.mark.parametrize("address", ["host", "host:", "host:x", "host:0", "host:65536"])
+def test_an_address_without_a_port_is_refused(address):
+    with pytest.raises(UserError, match=f"^--coordinator_address={address} must be HOST:PORT"):
+        connect(parse(f"--coordinator_address={address}", *THREE[1:]))
+
+
+def test_progress_starts_the_time_limit_again(monkeypatch):
+    limits = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda n, exit: limits.append(n))
+    agreement = Agreement(make_mesh(Mesh(), jax.devices()[:1]), lambda: 0)
+    agreement.progress()
+    assert not limits  # one process waits for no other
+    agreement._is_distributed = True
+    for count in (1, 2):
+        agreement.progress()
+        assert limits == [1800] * count
 
 
 def test_rows_of_runs_that_are_not_neighbours():

@@ -194,4 +194,6 @@ def test_flags_that_do_not_fit_are_refused(command):
         command("--checks", "--format=text")
     with pytest.raises(UserError, match="--retry_pivot is the pivot of --retry_off_target"):
         command("--retry_pivot=en")
+    with pytest.raises(UserError, match="--lid=no.bin: is the detector of --retry_off_target and"):
+        command("--lid=no.bin")
     assert isinstance(command_module.make_parser(), CommandParser)

@@ -140,6 +140,14 @@ def state() -> dict:
     return {"args": settings, "model": tensors, "nested": {"history": [1, (2.5, "x")]}}
 
 
+def test_equal_places_in_two_files_are_not_one_tensor(tmp_path):
+    ones, zeros = (np.full((4, 2), value, np.float32) for value in (1, 0))
+    for name, values in (("x.pt", ones), ("y.pt", zeros)):
+        write_torch(tmp_path / name, {"weight": LazyArray((4, 2), ones.dtype, lambda v=values: v)})
+    left, right, again = (read_torch(tmp_path / f"{n}.pt")["weight"].storage for n in "xyx")
+    assert left == again != right
+
+
 def test_torch_files_round_trip(tmp_path):
     write_torch(tmp_path / "x.pt", state())
     actual = read_torch(tmp_path / "x.pt")

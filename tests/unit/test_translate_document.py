@@ -125,6 +125,8 @@ def test_terms_that_are_not_honoured_are_named(capsys):
         (["--markup=html"], "--markup is for lines; leave it out with --document"),
         (["--checks"], "--checks is for lines; leave it out with --document"),
         (["--retry_pivot=en"], "--retry_pivot is the pivot of --retry_off_target; add that flag"),
+        (["--lid=no.bin"], "--lid=no.bin: is the detector of --retry_off_target and --checks;"),
+        (["--", "--runner=Flink"], "--runner=Flink: flags after '--' are Beam's, which translates"),
         (["--input=x"], "--input is for lines; leave it out with --document"),
         (["--runner=beam"], "--runner is for lines; leave it out with --document"),
         (["--num_processes=2", "--process_id=0"], "--num_processes is for lines; leave it"),

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,8 +46,10 @@ class CacheOutput:
     Attributes:
         vocabulary: folder of the vocabulary.
         shard_examples: most examples of a shard file.
+        flag: flag of the command that names the folder.
     """
 
+    flag: ClassVar[str] = "--output"
     vocabulary: Path
     shard_examples: int = DEFAULT_SHARD_EXAMPLES
 
@@ -114,8 +116,10 @@ class TextOutput:
 
     Attributes:
         vocabulary: folder of the vocabulary of rules on pieces; None if there are none.
+        flag: flag of the command that names the folder.
     """
 
+    flag: ClassVar[str] = "--text_output"
     vocabulary: Path | None = None
 
     def check(self, folder: Path, overwrite: bool) -> None:
@@ -124,7 +128,9 @@ class TextOutput:
         Raises:
             UserError: if not; as `check_output_directory`.
         """
-        check_output_directory(folder, overwrite, mark="preparation.json", kind="prepared text")
+        check_output_directory(
+            folder, overwrite, mark="preparation.json", kind="prepared text", flag=self.flag
+        )
 
     def identity(self) -> dict[str, Any]:
         """Return what must be equal to continue a preparation."""

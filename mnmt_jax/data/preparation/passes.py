@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -38,7 +38,13 @@ from mnmt_jax.vocabulary.language_codes import Direction
 
 
 class Output(Protocol):
-    """What a preparation makes of the pairs that a recipe keeps; picklable."""
+    """What a preparation makes of the pairs that a recipe keeps; picklable.
+
+    Attributes:
+        flag: flag of the command that names the output's folder.
+    """
+
+    flag: ClassVar[str]
 
     def write_chunk(self, stem: Path, batch: PairBatch, stage: Stage, counts: Counts) -> int:
         """Write the pairs of a chunk that the piece rules of the last stage keep.

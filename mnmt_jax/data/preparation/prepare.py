@@ -100,12 +100,12 @@ def prepare(
     }
     units = work.absolute() / short_digest(json.dumps(identity, sort_keys=True))
     job = Job(units, corpus, form, make_stages(recipe.steps), chunk_pairs, tuple(scores))
-    with _locked_work(work, identity, overwrite, report):
+    with _locked_work(work, identity, overwrite, report, form.flag):
         units.mkdir(exist_ok=True)
         runs = _PassRunner(job, runner, report)
         counts = _run_passes(job, tasks, partition_keys, runs)
         runs.run("write", passes.write_output, form.units(tasks, [c.group for c in counts]))
-        with new_folder(output, overwrite=overwrite) as partial:
+        with new_folder(output, overwrite=overwrite, flag=form.flag) as partial:
             form.assemble(job, tasks, partial)
             add_files(partial, counts)
         clear_work_folder(work / _PLAN)
@@ -234,7 +234,11 @@ def _settings(corpus: Corpus, tasks: Sequence[PlannedTask]) -> dict[str, dict[st
 
 @contextlib.contextmanager
 def _locked_work(
-    work: Path, identity: Mapping[str, Any], overwrite: bool, report: Callable[[str], None]
+    work: Path,
+    identity: Mapping[str, Any],
+    overwrite: bool,
+    report: Callable[[str], None],
+    flag: str = "--output",
 ) -> Iterator[None]:
     """Create or continue the work folder, in one process at a time.
 
@@ -242,7 +246,7 @@ def _locked_work(
         UserError: if it is of another preparation and `overwrite` is not set, another process
             works in it, or it is not a work folder.
     """
-    with open_work_folder(work) as file:
+    with open_work_folder(work, flag) as file:
         if not lock(file):
             raise UserError(f"{work}: another process prepares this text; wait for its end")
         plan = work / _PLAN
@@ -251,7 +255,7 @@ def _locked_work(
         if changes and not overwrite:
             raise UserError(
                 f"{work}: is of another preparation (changed: {join_names(changes)}); remove the "
-                "folder, pass --overwrite, or choose another --output"
+                f"folder, pass --overwrite, or choose another {flag}"
             )
         if changes or not has_plan:
             clear_work_folder(plan)
