@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mnmt_jax.errors import UserError
-from mnmt_jax.files.atomic_write import check_output, new_path
+from mnmt_jax.files.atomic_write import check_output, partial_path
 from mnmt_jax.files.bucket import COPY_FIRST, refuse_bucket
 from mnmt_jax.files.json_objects import parse_json, read_object
 from mnmt_jax.vocabulary.added_languages import AddedLanguage
@@ -84,9 +83,15 @@ def write_vocabulary_files(directory: Path, data: VocabularyData, facts: Mapping
     """
     directory.mkdir(parents=True, exist_ok=True)
     contents = _contents(data, facts)
-    with contextlib.ExitStack() as stack:
+    partials = {name: partial_path(directory / name) for name in contents}
+    try:
         for name, content in contents.items():
-            stack.enter_context(new_path(directory / name)).write_bytes(content)
+            partials[name].write_bytes(content)
+        for name, partial in partials.items():
+            partial.replace(directory / name)
+    finally:
+        for partial in partials.values():
+            partial.unlink(missing_ok=True)
     optional = (directory / name for name in (_PIECES_FILE, _COPIES_FILE, _ADDITIONS_FILE))
     for path in (*optional, *directory.glob(_ADDED_MODEL.format("*"))):
         if path.name not in contents:
@@ -94,12 +99,8 @@ def write_vocabulary_files(directory: Path, data: VocabularyData, facts: Mapping
 
 
 def _contents(data: VocabularyData, facts: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the files of a vocabulary by name, first the metadata, which verify the others."""
-    normalized = {} if data.normalization == NONE else {"normalization": data.normalization}
-    texts = {
-        FACTS_FILE: json.dumps({"format": FORMAT_VERSION, **facts, **normalized}, indent=1) + "\n",
-        LANGUAGES_FILE: "".join(f"{code}\n" for code in data.languages),
-    }
+    """Return the files of a vocabulary by name, last the metadata, which verify the others."""
+    texts = {LANGUAGES_FILE: "".join(f"{code}\n" for code in data.languages)}
     if data.pieces is not None:
         texts[_PIECES_FILE] = json.dumps(data.pieces, ensure_ascii=False, indent=0) + "\n"
     if data.copies:
@@ -108,8 +109,11 @@ def _contents(data: VocabularyData, facts: Mapping[str, Any]) -> dict[str, bytes
     if data.additions:
         texts[_ADDITIONS_FILE] = json.dumps([language for language, _ in data.additions]) + "\n"
     added = {_ADDED_MODEL.format(n): model for n, (_, model) in enumerate(data.additions, 1)}
+    normalized = {} if data.normalization == NONE else {"normalization": data.normalization}
+    facts = {"format": FORMAT_VERSION, **facts, **normalized}
+    texts[FACTS_FILE] = json.dumps(facts, indent=1) + "\n"
     encoded = {name: text.encode() for name, text in texts.items()}
-    return {**encoded, MODEL_FILE: data.model, **added}
+    return {MODEL_FILE: data.model, **added, **encoded}
 
 
 def read_vocabulary_files(

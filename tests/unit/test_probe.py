@@ -423,7 +423,9 @@ def test_one_checkpoint_twice_is_refused(monkeypatch):
         step = 8 if step in ("best", "average") else step
         identity = {"parameters": "p"}
         config = argparse.Namespace(decode=Decode())
-        return argparse.Namespace(identity=identity, parameters=1, step=step, config=config)
+        model = argparse.Namespace(params={})
+        facts = {"identity": identity, "parameters": 1, "step": step, "config": config}
+        return argparse.Namespace(inference_model=model, **facts)
 
     monkeypatch.setattr(Translator, "load", load)
     for steps, name in (
