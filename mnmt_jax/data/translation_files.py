@@ -176,7 +176,7 @@ def _po_units(path: str) -> Iterator[Unit]:
             source_tag: _collapse_whitespace(entry.msgid),
             target_tag: _collapse_whitespace(entry.msgstr),
         }
-        yield Unit(f"{path}:{entry.linenum}", texts, flaw)
+        yield Unit(f"{path}:{max(1, entry.linenum)}", texts, flaw)
 
 
 FORMATS: Mapping[str, Callable[[str], Iterator[Unit]]] = {

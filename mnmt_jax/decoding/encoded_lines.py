@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -115,7 +116,7 @@ def number_lines(
         targets: target language code of each text.
 
     Raises:
-        UserError: if a line is not text, or there are more lines than codes.
+        UserError: if a line is not text, or there are more lines than codes, or fewer.
     """
     for number, text in enumerate(lines):
         check_text(text, f"line {number + 1}")
@@ -123,6 +124,9 @@ def number_lines(
         if source is None or target is None:
             raise UserError(f"line {number + 1} has no language; give one code or one per line")
         yield Line(number, text, source, target)
+    for codes in (sources, targets):
+        if not isinstance(codes, itertools.repeat) and next(codes, None) is not None:
+            raise UserError("more languages than lines are given; give one code or one per line")
 
 
 def with_contrast_sources(lines: Sequence[Line], decode: Decode) -> list[Line]:

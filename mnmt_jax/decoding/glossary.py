@@ -92,7 +92,7 @@ class Glossary:
         Raises:
             UserError: if one occurs twice.
         """
-        counts = collections.Counter(entry.source for entry in self.entries)
+        counts = collections.Counter(plain_source(entry.source).strip() for entry in self.entries)
         repeated = next((source for source, count in counts.items() if count > 1), None)
         if repeated is not None:
             raise UserError(f"{self.name}: '{repeated}' occurs twice; join its targets with |")
@@ -147,7 +147,7 @@ class Glossary:
                 languages without spaces.
             ignore_case: whether the case of terms does not matter.
         """
-        matches = collections.Counter(self._matches(_plain(text), language, ignore_case))
+        matches = collections.Counter(self._matches(plain_source(text), language, ignore_case))
         entries = [*self._everywhere, *matches]
         if not entries:
             return NO_TERMS
@@ -193,7 +193,7 @@ class Glossary:
 
 @dataclasses.dataclass(frozen=True)
 class _Index:
-    """Entries by their sources, as `_plain` writes them.
+    """Entries by their sources, as `plain_source` writes them.
 
     Attributes:
         by_source: by the source.
@@ -208,7 +208,7 @@ class _Index:
     @classmethod
     def of(cls, entries: Iterable[GlossaryEntry], language: str) -> _Index:
         """Return the index of entries for texts of a language."""
-        by_source = {_plain(entry.source).strip(): entry for entry in entries}
+        by_source = {plain_source(entry.source).strip(): entry for entry in entries}
         by_source.pop("", None)
         lowers = [(lower_spellings(text, language), entry) for text, entry in by_source.items()]
         by_lower = {spellings[-1]: entry for spellings, entry in lowers}
@@ -267,7 +267,7 @@ def _parse_lines(text: str, name: str) -> Iterator[GlossaryEntry]:
         yield entry
 
 
-def _plain(text: str) -> str:
+def plain_source(text: str) -> str:
     """Return a text as vocabularies read it: normalised, with single spaces."""
     return _SPACES.sub(" ", normalize(text))
 

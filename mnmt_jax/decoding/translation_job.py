@@ -103,6 +103,8 @@ class TranslationJob:
             pivot = match_code(pivot, pretrained.languages, "--pivot")
         elif pivot_prompt:
             raise UserError("--pivot_prompt is of translations through a pivot; add --pivot")
+        if retry_pivot is not None and not retry_off_target:
+            raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
         if glossary is not None:
             check_method_for_terms(decode)
         job = cls(pretrained, decode, pivot, glossary, pivot_prompt=pivot_prompt)

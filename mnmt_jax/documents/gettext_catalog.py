@@ -20,6 +20,7 @@ from mnmt_jax.vocabulary.language_codes import is_same_in_any_region, may_be_sam
 
 _CHARSET = re.compile(rb"charset=([\w-]+)", re.IGNORECASE)
 _TRANSLATION = re.compile(r"\s*msgstr(?:\[(\d+)\s*\])?\s*\"")
+_UNKNOWN_CHARSET = "charset=CHARSET"  # of templates
 _EMPTY_LANGUAGE = re.compile(r'("|\\n)(Language:)\s*(?=\\n)')
 _CONTINUATION = re.compile(r"\s*\"")
 _UTF8 = ("utf-8", "utf8", "charset")  # templates have the word CHARSET
@@ -114,10 +115,11 @@ class _Catalog:
         self._blocks: list[range] = []
         self._texts: list[TaggedText] = []
         self.messages = MessageFilter()
-        starts = [entry.linenum - 1 for entry in entries]
+        starts = [max(0, entry.linenum - 1) for entry in entries]  # 0: first, without a header
         language = rf"\1\2 {options.target}"
         for number in range(min(starts, default=0)):  # of the header
-            self._lines[number] = _EMPTY_LANGUAGE.sub(language, self._lines[number])
+            line = _EMPTY_LANGUAGE.sub(language, self._lines[number])
+            self._lines[number] = line.replace(_UNKNOWN_CHARSET, f"charset={encoding.name.upper()}")
         ends = [*starts, len(self._lines)][1:]
         for entry, start, end in zip(entries, starts, ends, strict=True):
             self._add(entry, list(self._translations(start, end)), options.overwrite)

@@ -187,7 +187,7 @@ def _language_of(variant: Any) -> str:
 
 def _has_text(variant: Any) -> bool:
     segment = child_named(variant, "seg")
-    return segment is not None and bool(segment.text or len(segment))
+    return segment is not None and bool((segment.text or "").strip() or len(segment))
 
 
 def _block(element: Any) -> Block:

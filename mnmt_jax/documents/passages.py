@@ -274,8 +274,8 @@ def join_text(items: Iterable[Item]) -> list[Item]:
 
 
 def legal(text: str) -> str:
-    """Return a text without the characters that XML does not allow."""
-    return _ILLEGAL.sub("", text)
+    """Return a text without the characters that XML does not allow; those of space are spaces."""
+    return _ILLEGAL.sub(lambda match: " " if match[0].isspace() else "", text)
 
 
 def _ends_passage(item: Item) -> bool:

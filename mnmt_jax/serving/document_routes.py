@@ -23,7 +23,14 @@ from mnmt_jax.serving.deepl_glossaries import with_glossary
 from mnmt_jax.serving.document_store import DocumentStore, StoredDocument, Translate
 from mnmt_jax.serving.glossary_fields import glossary_field, lacking_terms
 from mnmt_jax.serving.libretranslate import language_of
-from mnmt_jax.serving.request_fields import model_of, read_fields, required, text_field, user_of
+from mnmt_jax.serving.request_fields import (
+    model_of,
+    read_fields,
+    required,
+    required_text,
+    text_field,
+    user_of,
+)
 from mnmt_jax.serving.route_fields import DocumentId, FileName
 from mnmt_jax.serving.service import (
     RefusedError,
@@ -106,7 +113,7 @@ class _Documents:
         """Begin to translate a document (DeepL)."""
         fields = await read_fields(request)
         source = text_field(fields, "source_lang")
-        target = text_field(fields, "target_lang")
+        target = required_text(fields, "target_lang")
         options = TranslationOptions(
             target=self._service.language(target, "target_lang"),
             source=self._service.language(source, "source_lang", any_region=True)
@@ -213,6 +220,8 @@ async def _read_upload(fields: Mapping[str, Any]) -> tuple[str, bytes]:
         RefusedError: with status 400, if there is none, or its name or format is not supported.
     """
     upload = required(fields, "file")
+    if isinstance(upload, list):
+        raise RefusedError(400, "file: send one file")
     if not isinstance(upload, UploadFile):
         raise RefusedError(400, "file must be a file of multipart/form-data")
     name = text_field(fields, "filename") or upload.filename or ""

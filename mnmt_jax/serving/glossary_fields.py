@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from mnmt_jax.decoding.glossary import Glossary
+from mnmt_jax.decoding.glossary import Glossary, plain_source
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.request_fields import has_surrogates
 from mnmt_jax.serving.service import RefusedError
@@ -45,7 +45,7 @@ def parse_entries(text: str, kind: str, languages: tuple[str, str]) -> list[tupl
     """
     if kind not in ("tsv", "csv"):
         raise RefusedError(400, f"entries_format: '{kind}' must be tsv or csv")
-    pairs: dict[str, str] = {}
+    pairs: dict[str, tuple[str, str]] = {}
     for number, columns in _rows(text, kind):
         if len(columns) != _PAIR_COLUMNS and (kind == "tsv" or len(columns) != _CSV_COLUMNS):
             raise RefusedError(400, f"entries, line {number}: {len(columns)} columns instead of 2")
@@ -57,12 +57,13 @@ def parse_entries(text: str, kind: str, languages: tuple[str, str]) -> list[tupl
             raise RefusedError(400, f"entries, line {number}: a term or its translation is empty")
         if _CONTROL.search(source + target):
             raise RefusedError(400, f"entries, line {number}: a control character")
-        if source in pairs:
+        read_as = plain_source(source)
+        if read_as in pairs:
             raise RefusedError(400, f"entries, line {number}: the term occurs twice")
-        pairs[source] = target
+        pairs[read_as] = source, target
     if not pairs:
         raise RefusedError(400, "entries: the glossary has no terms")
-    return list(pairs.items())
+    return list(pairs.values())
 
 
 def format_entries(pairs: Iterable[tuple[str, str]]) -> str:
@@ -125,7 +126,7 @@ def _rows(text: str, kind: str) -> Iterator[tuple[int, Sequence[str]]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for columns in reader:
-            if any(columns):
+            if any(column.strip() for column in columns):
                 yield reader.line_num, columns
     except csv.Error as error:
         raise RefusedError(400, f"entries, line {reader.line_num}: {error}") from None

@@ -211,7 +211,10 @@ def add_variables(
 def _converted(action: argparse.Action, variable: str, text: str) -> Any:
     """Return the value of a variable as its flag reads it; commas separate several values."""
     if isinstance(action, Replacing):
-        return [item.strip() for item in text.split(",") if item.strip()]
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        if not items:
+            raise UserError(f"{variable}={text}: names nothing; set it, or leave the variable out")
+        return items
     try:
         return action.type(text) if callable(action.type) else text
     except argparse.ArgumentTypeError as error:

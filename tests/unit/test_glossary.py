@@ -49,6 +49,12 @@ def test_terms_are_whole_words_and_the_longest_match(text, expected):
     assert _counts(glossary, text) == expected
 
 
+@pytest.mark.parametrize("other", ["cafe\u0301 noir", "caf\u00e9  noir", " caf\u00e9 noir"])
+def test_terms_that_the_model_reads_alike_are_one(other):
+    with pytest.raises(UserError, match="occurs twice; join its targets with |"):
+        Glossary.of_mapping({"caf\u00e9 noir": "A", other: "B"})
+
+
 def test_terms_of_languages_without_spaces_are_substrings():
     assert _counts({"文件": "file", "文件管理": "file manager"}, "打开文件和文件管理器", "zh") == {
         "文件": 1,

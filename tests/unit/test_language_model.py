@@ -270,6 +270,7 @@ def test_a_sample_depends_only_on_its_prompt_number_and_seed():
         (lambda m: m.score(["", "zwei " * 20], language="de"), "line 2 needs .* larger bucket"),
         (lambda m: m.score(["", None], language="de"), "line 2 must be a text"),
         (lambda m: m.score(["", ""], language=["de"]), "line 2 has no language"),
+        (lambda m: m.score([""], language=["de", "en"]), "more languages than lines are given"),
     ],
 )
 def test_invalid_requests_are_one_error_line(call, message):

@@ -20,7 +20,7 @@ from mnmt_jax.decoding.translated_text import LineOfText
 from mnmt_jax.errors import UserError
 from mnmt_jax.serving.line_engines import BatchEngine
 from mnmt_jax.serving.live_batcher import LiveBatcher, QueueFull, Stopped
-from mnmt_jax.serving.settings import Settings, add_settings_flags
+from mnmt_jax.serving.settings import Replacing, Settings, add_settings_flags, add_variables
 from tests.unit.made_server import MadeJob, made_service, serving
 
 
@@ -412,6 +412,12 @@ def test_settings_are_flags_or_variables():
     )
     with pytest.raises(UserError, match="MNMT_SERVE_PORT=x must be a number"):
         add_settings_flags(serve.CommandParser(), {"MNMT_SERVE_PORT": "x"})
+    parser = serve.CommandParser()
+    parser.add_argument("--run", action=Replacing, default=[])
+    add_variables(parser, ["run"], {"MNMT_SERVE_RUN": "a, b"})
+    assert parser.parse_args([]).run == ["a", "b"]
+    with pytest.raises(UserError, match="MNMT_SERVE_RUN=,: names nothing; set it, or leave"):
+        add_variables(parser, ["run"], {"MNMT_SERVE_RUN": ","})
     for flags, message in (({"port": 70000}, "at most 65535"), ({"window": 0}, "at least 1")):
         with pytest.raises(UserError, match=message):
             Settings(**flags)

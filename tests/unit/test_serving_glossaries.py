@@ -116,6 +116,8 @@ def test_status_and_form_of_the_routes(address):
         ({"entries": "a\tb\tc"}, "entries, line 1: 3 columns instead of 2"),
         ({"entries": "a\tb\nc\t"}, "entries, line 2: a term or its translation is empty"),
         ({"entries": "a\tb\na\tc"}, "entries, line 2: the term occurs twice"),
+        ({"entries": "caf\u00e9\tb\ncafe\u0301\tc"}, "entries, line 2: the term occurs twice"),
+        ({"entries": "a,b\r\n \r\nc", "entries_format": "csv"}, "entries, line 3: 1 columns"),
         ({"entries": "a\tb\x07"}, "entries, line 1: a control character"),
         ({"entries": 'a,"b', "entries_format": "csv"}, "entries, line 1: unexpected end"),
         ({"entries": "a,b,c", "entries_format": "csv"}, "entries, line 1: 3 columns"),
