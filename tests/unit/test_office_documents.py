@@ -289,9 +289,10 @@ def test_the_first_part_of_opendocument_stays_uncompressed():
 
 
 def test_text_that_xml_does_not_allow_is_left_out():
-    assert word(run("A"), lambda _: ["a\0\x0b\ud800b"])[0] == run("ab")
+    assert word(run("A"), lambda _: ["a\0\x01\ud800b"])[0] == run("ab")
+    assert word(run("A"), lambda _: ["a\0\x0bb"])[0] == run("a b")
     spans = run("Press ") + run("Enter", "<w:b/>")
-    marked, _ = word(spans, lambda _: ['P\0 <g id="1">E\x0b</g>'])
+    marked, _ = word(spans, lambda _: ['P\0 <g id="1">E\x01</g>'])
     assert marked == run("P ") + run("E", "<w:b/>")
 
 
