@@ -82,6 +82,7 @@ def translator_facts(
         UserError: if it is an ensemble, or has parameters that are not numbers.
     """
     import jax
+    import jax.numpy as jnp
     import numpy as np
 
     from mnmt_jax.runs.parameters import AVERAGE
@@ -90,7 +91,7 @@ def translator_facts(
         raise UserError("Decode.ensemble: one model at a time is analysed; leave it out")
     for leaf in jax.tree.leaves(translator.inference_model.params):
         values = np.asarray(leaf)
-        if np.issubdtype(values.dtype, np.floating) and np.isnan(values).any():
+        if jnp.issubdtype(values.dtype, jnp.floating) and np.isnan(values).any():
             raise UserError(f"{label}: has parameters that are not numbers; use another checkpoint")
     prefix = f"{AVERAGE}, " if checkpoint == AVERAGE else ""
     name = f"{prefix}step {translator.step}"

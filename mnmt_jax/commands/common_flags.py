@@ -15,7 +15,6 @@ from mnmt_jax.files.bucket import is_bucket
 
 MOST = 2**31 - 1  # of a whole number
 _PREFIX = "--gin."
-_DETECTOR = "lid.176"
 _OUTPUT_FLAGS = ("output", "text_output", "evaluation_text", "page")
 """Flags of files and folders that a command writes on this machine."""
 
@@ -270,7 +269,9 @@ def check_retry(flags: argparse.Namespace) -> None:
     if flags.retry_pivot and not flags.retry_off_target:
         raise UserError("--retry_pivot is the pivot of --retry_off_target; add that flag")
     if flags.lid is None:
-        flags.lid = _DETECTOR
+        from mnmt_jax.vocabulary.language_detectors import LID176
+
+        flags.lid = LID176
     elif not flags.retry_off_target and not flags.checks:
         raise UserError(
             f"--lid={flags.lid}: is the detector of --retry_off_target and --checks; add one"

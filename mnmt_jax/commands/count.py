@@ -43,7 +43,8 @@ def main() -> None:
     from mnmt_jax.files.json_objects import is_object_with
     from mnmt_jax.pages.markdown_tables import markdown_table
 
-    if flags.page and os.path.realpath(flags.page) == os.path.realpath(flags.output or os.devnull):
+    paths = [os.path.realpath(path) for path in (flags.output, flags.page) if path]
+    if len(set(paths)) < len(paths):
         raise UserError(f"--page={flags.page}: is the file of --output; choose another")
     for flag in ("output", "page"):
         if path := getattr(flags, flag):

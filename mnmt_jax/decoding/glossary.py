@@ -43,6 +43,11 @@ class GlossaryEntry:
     targets: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
 
+    @functools.cached_property
+    def plain(self) -> str:
+        """The source as vocabularies read it; terms are found by it."""
+        return plain_source(self.source)
+
     @classmethod
     def of_targets(cls, source: str, targets: Iterable[str], where: str) -> GlossaryEntry:
         """Return an entry from targets of which those with `!` are forbidden.
@@ -92,7 +97,7 @@ class Glossary:
         Raises:
             UserError: if one occurs twice.
         """
-        counts = collections.Counter(plain_source(entry.source).strip() for entry in self.entries)
+        counts = collections.Counter(entry.plain for entry in self.entries)
         repeated = next((source for source, count in counts.items() if count > 1), None)
         if repeated is not None:
             raise UserError(f"{self.name}: '{repeated}' occurs twice; join its targets with |")
@@ -147,7 +152,7 @@ class Glossary:
                 languages without spaces.
             ignore_case: whether the case of terms does not matter.
         """
-        matches = collections.Counter(self._matches(plain_source(text), language, ignore_case))
+        matches = collections.Counter(self._matches(_plain(text), language, ignore_case))
         entries = [*self._everywhere, *matches]
         if not entries:
             return NO_TERMS
@@ -193,7 +198,7 @@ class Glossary:
 
 @dataclasses.dataclass(frozen=True)
 class _Index:
-    """Entries by their sources, as `plain_source` writes them.
+    """Entries by their sources, as `GlossaryEntry.plain` writes them.
 
     Attributes:
         by_source: by the source.
@@ -208,7 +213,7 @@ class _Index:
     @classmethod
     def of(cls, entries: Iterable[GlossaryEntry], language: str) -> _Index:
         """Return the index of entries for texts of a language."""
-        by_source = {plain_source(entry.source).strip(): entry for entry in entries}
+        by_source = {entry.plain: entry for entry in entries}
         by_source.pop("", None)
         lowers = [(lower_spellings(text, language), entry) for text, entry in by_source.items()]
         by_lower = {spellings[-1]: entry for spellings, entry in lowers}
@@ -267,7 +272,12 @@ def _parse_lines(text: str, name: str) -> Iterator[GlossaryEntry]:
         yield entry
 
 
-def plain_source(text: str) -> str:
+def plain_source(source: str) -> str:
+    """Return a source as vocabularies read it; equal ones are one term."""
+    return _plain(source).strip()
+
+
+def _plain(text: str) -> str:
     """Return a text as vocabularies read it: normalised, with single spaces."""
     return _SPACES.sub(" ", normalize(text))
 

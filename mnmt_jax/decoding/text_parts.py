@@ -145,11 +145,9 @@ def join_lines(sentence: str) -> tuple[str, list[tuple[float, str]]]:
     """
     rows, texts = _BREAK.split(sentence), _BREAK.findall(sentence)
     joints = [line_joint(*pair) for pair in itertools.pairwise(rows)]
-    line = "".join(itertools.chain(*zip(rows, [*joints, ""], strict=True)))
-    lengths = map(len, map("".join, zip(rows, joints, strict=False)))
-    ends = itertools.accumulate(lengths)
-    places = (end - len(joint) for end, joint in zip(ends, joints, strict=True))
-    return line, [(place / len(line), text) for place, text in zip(places, texts, strict=True)]
+    parts = [rows[0], *itertools.chain(*zip(joints, rows[1:], strict=True))]
+    line, ends_of_rows = "".join(parts), [*itertools.accumulate(map(len, parts))][::2]
+    return line, [(end / len(line), text) for end, text in zip(ends_of_rows, texts, strict=False)]
 
 
 def restore_line_breaks(text: str, breaks: Sequence[tuple[float, str]], language: str) -> str:

@@ -12,7 +12,7 @@ import requests
 
 from tests.unit.made_documents import make_docx, make_odt, paragraphs
 from tests.unit.made_server import MadeJob, made_service, serving
-from tests.unit.test_serving_documents import refusal, send
+from tests.unit.test_serving_documents import TEXT, refusal, send
 
 SPACE = 'xml:space="preserve"'
 RUNS = f"<w:r><w:t {SPACE}>Some </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>words</w:t></w:r>"
@@ -64,6 +64,17 @@ def test_683_a_file_without_text_is_refused_instead_of_returned(job, name):
     with serving(made_service(job, wait_milliseconds=0)) as address:
         status, error = refusal(send(address, data[name], name))
     assert status == 400 and "there is nothing to translate" in error
+
+
+@pytest.mark.parametrize(
+    ("count", "fields", "message"),
+    [(1, {}, "missing target_lang parameter"), (2, {"target_lang": "DE"}, "file: send one file")],
+)
+def test_a_document_needs_one_file_and_a_target(job, count, fields, message):
+    files = [("file", ("a.txt", TEXT))] * count
+    with serving(made_service(job, wait_milliseconds=0)) as address:
+        response = requests.post(f"{address}/v2/document", fields, files=files, timeout=60)
+    assert response.status_code == 400 and message in response.json()["message"]
 
 
 def test_683_a_failed_translation_is_an_error_instead_of_the_file(job):

@@ -227,16 +227,6 @@ def test_nothing_is_left_behind(job, tmp_path, monkeypatch, text):
     assert not len(stores[0])
 
 
-def test_a_document_needs_one_file_and_a_target(address):
-    url, one = f"{address}/v2/document", ("file", ("a.txt", TEXT))
-    for fields, files, message in (
-        ({}, [one], "missing target_lang parameter"),
-        ({"target_lang": "DE"}, [one, one], "file: send one file"),
-    ):
-        response = requests.post(url, fields, files=files, timeout=60)
-        assert response.status_code == 400 and message in response.json()["message"]
-
-
 def test_too_many_documents_in_translation_are_refused(address, job):
     job.gate.clear()
     url, files = f"{address}/v2/document", {"file": ("a.txt", TEXT)}
