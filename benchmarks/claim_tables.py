@@ -328,14 +328,12 @@ _ENCODER_DECODER = ("Model.stage_layers=(3,3)", *_SOURCE_TAG)
 _MULTI30K_BINDINGS = (
     "Model.dropout=0.3",
     "Model.positions=('sinusoidal',10000.0)",
-    "Data.rows=128",
     "Data.source_length=64",
     "Data.target_length=64",
     "Data.temperature=1.0",
     "Data.validation_examples=1014",
     "Optimizer.learning_rate=3e-3",
     "Optimizer.warmup_steps=1000",
-    "Train.patience=2500",
     "Train.log_every=250",
     "Train.keep_last=1",
     "Decode.max_length=100",
@@ -348,10 +346,11 @@ _MULTI30K = Experiment(
         "vocabulary": ("--mixture=multi30k", "--vocab_size=8000", *_PUBLISHED_VOCABULARY)
     },
     caches={"cache": Cache(("--mixture=multi30k",))},
-    bindings=_MULTI30K_BINDINGS,
+    # A cosine to zero needs fewer updates than the inverse square root until the losses stay.
+    bindings=(*_MULTI30K_BINDINGS, "Data.rows=64", "Optimizer.schedule='cosine'"),
     grid=(),
-    steps=20_000,
-    every=250,
+    steps=12_000,
+    every=500,
     seeds=(1, 2, 3),
     limit=0,
     arms={
@@ -360,7 +359,8 @@ _MULTI30K = Experiment(
             _ENCODER_DECODER,
             decodings={PLAIN: (), "pivot": ("--pivot=en",)},
         ),
-        "ema": Arm("encoder_decoder_tiny", (*_ENCODER_DECODER, "Optimizer.ema_decay=0.999")),
+        "half_updates": Arm("encoder_decoder_tiny", _ENCODER_DECODER, steps=6_000, seeds=(1,)),
+        "twice_updates": Arm("encoder_decoder_tiny", _ENCODER_DECODER, steps=24_000, seeds=(1,)),
         "sd": Arm(
             "encoder_decoder_tiny",
             (

@@ -36,6 +36,15 @@ class OutageError(UserError):
     """An outage of a service that did not end in time, or a loss: the same command continues."""
 
 
+def nan_output_error(place: str) -> UserError:
+    """Return the error for a model whose probabilities are not numbers.
+
+    Args:
+        place: the input concerned, e.g. `line 3`.
+    """
+    return UserError(f"{place}: the model's output is not a number; use another checkpoint")
+
+
 class MnmtWarning(UserWarning):
     """A warning to the user of this library; commands print it as one line."""
 

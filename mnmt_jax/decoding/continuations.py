@@ -30,7 +30,7 @@ from mnmt_jax.decoding.translate_lines import (
     chunks,
     decode_hypotheses,
 )
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import nan_output_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,9 +161,7 @@ def _continuation(
     hypotheses = decode_hypotheses(inference_model, finished.hypotheses, finished.row, prompt_ids)
     prompt = draw.line.number
     if not hypotheses:
-        raise UserError(
-            f"prompt {prompt + 1}: the model's output is not a number; use another checkpoint"
-        )
+        raise nan_output_error(f"prompt {prompt + 1}")
     (best,) = hypotheses
     limited = len(best.tokens) > decode.max_length
     return Continuation(prompt, draw.number, best.text, best.score, best.tokens, limited)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from mnmt_jax.decoding.search import log_normalizer
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, nan_output_error
 from mnmt_jax.model.network import Network
 
 
@@ -46,9 +46,7 @@ def perplexity(scores: Iterable[Score]) -> float:
         raise UserError("the input has no lines, but a perplexity needs at least one")
     for number, score in enumerate(all_scores, start=1):
         if math.isnan(score.log_prob):
-            raise UserError(
-                f"line {number}: the model's output is not a number; use another checkpoint"
-            )
+            raise nan_output_error(f"line {number}")
     total = sum(score.log_prob for score in all_scores)
     return perplexity_of(-total / sum(score.tokens for score in all_scores))
 

@@ -48,7 +48,7 @@ from mnmt_jax.decoding.search_settings import initial_step_limit, length_limit, 
 from mnmt_jax.decoding.terms import TermsShape, missing_terms, present_forbidden_terms
 from mnmt_jax.decoding.translation import Hypothesis, Translation
 from mnmt_jax.decoding.utilities import get_utility
-from mnmt_jax.errors import UserError
+from mnmt_jax.errors import UserError, nan_output_error
 from mnmt_jax.vocabulary.language_codes import find_code
 
 _SCORED_LOGITS = 1 << 26  # maximum number of logits in memory at a time when scoring
@@ -123,9 +123,7 @@ def to_translation(
         UserError: if there is no hypothesis, because the model's output is not finite.
     """
     if not hypotheses:
-        raise UserError(
-            f"line {line.number + 1}: the model's output is not a number; use another checkpoint"
-        )
+        raise nan_output_error(f"line {line.number + 1}")
     limited = len(hypotheses[0].tokens) > encoded.limit
     if encoded.copies:
         hypotheses = tuple(

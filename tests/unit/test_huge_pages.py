@@ -79,8 +79,12 @@ def test_leaves_a_worker_of_multiprocessing_as_it_is(policy, monkeypatch):
 
 
 def test_runs_on_if_the_restart_is_refused(policy, monkeypatch):
+    refused = []
+
     def refuse(*command):
+        refused.append(command)
         raise PermissionError
 
     monkeypatch.setattr(os, "execv", refuse)
-    policy("always [madvise] never")
+    assert policy("always [madvise] never") == []
+    assert len(refused) == 1

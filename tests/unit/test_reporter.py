@@ -80,7 +80,9 @@ def test_training_continues_if_its_lines_cannot_be_written(tmp_path):
     reporter = Reporter(RunDirectory(tmp_path), 0, STEPS)
     with files_up_to(100):
         reporter.say("x" * 200)
+    reporter.write({"step": 2, "loss": 1.0})
     reporter.close()
+    assert [record["step"] for record in read(tmp_path / "metrics.jsonl")] == [2]
 
 
 def test_speed_excludes_compilation_and_pauses(tmp_path, clock):

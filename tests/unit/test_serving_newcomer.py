@@ -72,7 +72,10 @@ def test_wrong_variables_are_named(monkeypatch, variables, message):
 
 
 def test_variables_of_other_programs_are_ignored():
-    add_variables(CommandParser(), [], {"MNMT_SERVER": "x", "PORT": "y"})
+    parser = CommandParser()
+    parser.add_argument("--port", type=int, default=8000)
+    add_variables(parser, ["port"], {"MNMT_SERVER": "x", "PORT": "81"})
+    assert parser.parse_args([]).port == 8000
 
 
 def test_help_names_kinds_of_values(capsys):

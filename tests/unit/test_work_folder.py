@@ -114,3 +114,4 @@ def test_a_folder_that_another_process_begins_is_a_work_folder(tmp_path, monkeyp
 
     monkeypatch.setattr(Path, "iterdir", begin_elsewhere)
     open_work_folder(tmp_path / "work").close()
+    assert (tmp_path / "work" / "plan.json").is_file()
