@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -162,7 +163,7 @@ def new_path(path: Path) -> Iterator[Path]:
     """Yield a temporary name that becomes `path` when the block ends without an error.
 
     Args:
-        path: path of the file; an existing file is replaced.
+        path: path of the file; an existing file is replaced, and its permissions stay.
 
     Raises:
         OSError: if it cannot be written; names `path`, not the temporary file.
@@ -171,6 +172,8 @@ def new_path(path: Path) -> Iterator[Path]:
     try:
         with name_os_errors(str(path), str(partial)):
             yield partial
+            with contextlib.suppress(FileNotFoundError):
+                partial.chmod(stat.S_IMODE(path.stat().st_mode))
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

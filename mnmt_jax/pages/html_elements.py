@@ -10,7 +10,7 @@ from typing import Any
 from mnmt_jax.errors import UserError
 from mnmt_jax.vocabulary.languages import Language, get_language
 
-_RIGHT_TO_LEFT = frozenset({"Arabic", "Hebrew"})
+_RIGHT_TO_LEFT = frozenset({"Adlam", "Arabic", "Hebrew", "N’Ko", "Syriac", "Thaana"})
 _SEPARATORS = re.compile(r"[_/=:.,+-]+(?=[^\s_/=:.,+-])")
 _BCP_47 = {"tl": "fil", "sh": "sr-Latn"}  # language tags for browsers
 

@@ -155,7 +155,9 @@ async def _answer(request: Request, error: Exception) -> Response:
         _log.error("%s", error)
         return _error_response(503, "the server's database cannot be used; try again later", path)
     assert isinstance(error, HTTPException)
-    return _error_response(error.status_code, error.detail, path)
+    response = _error_response(error.status_code, error.detail, path)
+    response.headers.update(error.headers or {})  # such as Allow
+    return response
 
 
 def _failure(log_text: bool, path: str, error: Exception) -> JSONResponse:

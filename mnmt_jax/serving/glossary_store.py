@@ -8,9 +8,9 @@ import itertools
 import json
 import sqlite3
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from mnmt_jax.decoding.glossary import Glossary, GlossaryEntry
+from mnmt_jax.decoding.glossary import Glossary, GlossaryEntry, plain_source
 from mnmt_jax.serving.database import Database
 
 Languages = tuple[str, str]
@@ -130,7 +130,9 @@ class GlossaryStore:
         loaded_text, loaded = self._loaded.get(key, (None, None))
         if loaded is not None and loaded_text == text:
             return loaded
-        entries = tuple(GlossaryEntry(source, (target,)) for source, target in _pairs(text))
+        # A dictionary may be from before spellings of a term were compared.
+        pairs = _merged(_pairs(text))
+        entries = tuple(GlossaryEntry(source, (target,)) for source, target in pairs)
         glossary = Glossary(entries, stored.name)
         for old in list(self._loaded)[: len(self._loaded) + 1 - _LOADED]:
             self._loaded.pop(old, None)
@@ -163,8 +165,7 @@ class GlossaryStore:
             source, target = languages
             new = dataclasses.replace(StoredGlossary(*row), source=source, target=target)
             if merge:
-                stored = dict(_pairs(_read_entries(connection, new)))
-                pairs = list((stored | dict(pairs)).items())
+                pairs = _merged([*_pairs(_read_entries(connection, new)), *pairs])
             return _put(connection, owner, new, pairs)
 
     def rename(self, owner: str, identifier: str, name: str) -> None:
@@ -195,6 +196,11 @@ class GlossaryStore:
         """Return the entries of a dictionary as they are stored; none if it was deleted."""
         with self._database.reading() as connection:
             return _read_entries(connection, stored)
+
+
+def _merged(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return pairs without those whose term comes again, in any spelling of the same text."""
+    return list({plain_source(source): (source, target) for source, target in pairs}.values())
 
 
 def _key(stored: StoredGlossary) -> tuple[str, str, str]:

@@ -271,6 +271,19 @@ def test_a_document_is_translated_with_progress_and_downloaded(page, job, tmp_pa
     assert text == "[de] Good morning.\n\n[de] Good night.\n"
 
 
+def test_a_document_is_translated_with_the_glossary(page, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("A file.\n", encoding="utf-8")
+    page.choose("#source", "en")
+    page.evaluate("byId('glossary').value = 'file = Datei'")
+    page.choose_files("#file", [path])
+    page.wait("!byId('download').hidden")
+    text = page.evaluate("fetch(document.querySelector('#download a').href).then(a => a.text())")
+    assert text == "[de] A Datei.\n" and text_of(page, "#download ul") == ""
+    page.evaluate("offerDownload({translatedFileUrl: '/a', missingTerms: ['Haus']}, 'a.txt')")
+    assert text_of(page, "#download li") == "The translation lacks terms of the glossary: Haus."
+
+
 DROP = """(() => {
     const data = new DataTransfer();
     data.items.add(new File([NAMED.text], NAMED.name));
@@ -363,7 +376,8 @@ def show_everything(page: Browser) -> None:
     page.evaluate(
         "showError('A message of ' + 'many'.repeat(40) + ' letters.', translateNow);"
         "showProgress('Translating ' + 'name'.repeat(40) + '.docx', 50);"
-        "offerDownload('/download_file/x', 'name'.repeat(40) + '.docx');"
+        "offerDownload({translatedFileUrl: '/download_file/x', missingTerms: ['Haus'.repeat(40)]},"
+        " 'name'.repeat(40) + '.docx');"
         "text.value = 'wort'.repeat(90); typed();"
         "for (const id of ['glossary-box', 'documents', 'key-label'])"
         " document.getElementById(id).hidden = false;"

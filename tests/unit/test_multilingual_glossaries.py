@@ -184,6 +184,24 @@ def test_changes_at_the_same_time_are_all_kept():
     assert store.find("one", made.id) == []
 
 
+def test_another_spelling_of_a_term_replaces_it():
+    store = GlossaryStore(Database())
+    languages = ("EN", "DE")
+    (made,) = store.create_multilingual("one", "Parts", {languages: [("New York", "old")]})
+    store.put("one", made.id, languages, [("New  York", "new")], merge=True)
+    assert store.pairs(made) == [("New  York", "new")]
+    (entry,) = store.glossary(made).entries
+    assert entry.targets == ("new",)
+
+
+def test_a_stored_dictionary_with_two_spellings_of_a_term_is_used():
+    store = GlossaryStore(Database())
+    pairs = [("New York", "old"), ("New  York", "new")]
+    (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): pairs})
+    (entry,) = store.glossary(made).entries
+    assert entry.targets == ("new",)
+
+
 def test_a_glossary_that_changes_while_it_is_loaded_is_loaded_again(monkeypatch):
     store = GlossaryStore(Database())
     (made,) = store.create_multilingual("one", "Parts", {("EN", "DE"): [("a", "old")]})

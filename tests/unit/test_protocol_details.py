@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
+
 import deepl
 import pytest
 
@@ -136,4 +139,6 @@ def test_libretranslate_spec_is_the_schema_of_the_routes(address):
 
 @pytest.mark.parametrize("path", ["/languages", "/spec", "/health", "/frontend/settings"])
 def test_libretranslate_routes_of_get_refuse_post(address, path):
-    assert call(address, path, {})[0] == 405
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{address}{path}", b"{}", timeout=60)
+    assert caught.value.code == 405 and caught.value.headers["Allow"] == "GET"

@@ -185,6 +185,8 @@ def test_each_model_says_which_version_scored_it(runs):
 
 def test_right_to_left_and_unknown_languages():
     assert str(text_in("ar", "x")) == '<span class="text" lang="ar" dir="rtl">x</span>'
+    for code in ("he", "dv", "nqo", "syr", "ff_Adlm"):
+        assert 'dir="rtl"' in text_in(code, "x")
     assert 'dir="auto"' in text_in("", "x") and "lang" not in text_in("", "x")
     assert 'lang="fil"' in text_in("tl", "x")
     assert "(empty)" in text_in("de", " ")

@@ -230,3 +230,11 @@ def test_fewer_checkpoints_than_requested_are_reported(outputs, tmp_path, capsys
     assert stderr.endswith("averaged 2 steps; use it with --step=average\n")
     assert len(stderr.splitlines()) == (1 if requested == 2 else 2)
     assert load_params(run, "average")[1] == 4
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path):
+    path = tmp_path / "private.txt"
+    path.touch(0o600)
+    with new_file(path) as file:
+        file.write("new")
+    assert path.read_text() == "new" and path.stat().st_mode & 0o777 == 0o600

@@ -245,10 +245,12 @@ function showList(id, items) {
 function showWarnings(sentences, answer) {
   const items = sentences.filter((one) => problems(one).length)
     .map((one) => element("li", [element("q", one.translation || one.source), ` ${problems(one).join("; ")}.`]));
-  for (const [name, label] of [["missingTerms", "lacks terms"], ["forbiddenTerms", "has forbidden terms"]]) {
-    if (answer[name]) items.push(element("li", `The translation ${label} of the glossary: ${answer[name].join(", ")}.`));
-  }
-  showList("warnings", items);
+  showList("warnings", [...items, ...termWarnings(answer)]);
+}
+
+function termWarnings(answer) {
+  return [["missingTerms", "lacks terms"], ["forbiddenTerms", "has forbidden terms"]].filter(([name]) => answer[name])
+    .map(([name, label]) => element("li", `The translation ${label} of the glossary: ${answer[name].join(", ")}.`));
 }
 
 function showConfidence(sentences) {
@@ -291,7 +293,10 @@ async function copy() {
 function sendDocument(file) {
   if (upload) upload.abort();
   const form = new FormData();
-  for (const [name, value] of Object.entries({ source: source.value, target: target.value, ...keyField() })) form.append(name, value);
+  const terms = glossary();
+  const fields = { source: source.value, target: target.value, ...keyField() };
+  if (Object.keys(terms).length) fields.glossary = JSON.stringify(terms);
+  for (const [name, value] of Object.entries(fields)) form.append(name, value);
   form.append("file", file);
   hideError();
   byId("download").hidden = true;
@@ -315,19 +320,20 @@ function receiveDocument(request, file) {
   byId("upload").hidden = true;
   byId("file").value = "";
   const address = request.response && request.response.translatedFileUrl;
-  if (request.status === 200 && address) return offerDownload(address, file.name);
+  if (request.status === 200 && address) return offerDownload(request.response, file.name);
   const unreachable = { error: "the server cannot be reached" };
   const message = errorText(request.status, request.status ? request.response : unreachable, file.name);
   showError(message, () => sendDocument(file));
 }
 
-function offerDownload(address, name) {
+function offerDownload(answer, name) {
   const link = byId("download").querySelector("a");
   const [, stem, ending] = /^(.*?)(\.[^.]*)?$/.exec(name);
   // Relative, because a proxy may have another address than the server knows.
-  link.href = `download_file/${address.split("/").pop()}`;
+  link.href = `download_file/${answer.translatedFileUrl.split("/").pop()}`;
   link.download = `${stem}.${target.value}${ending || ""}`;
   link.textContent = `Download ${link.download}`;
+  byId("download").querySelector("ul").replaceChildren(...termWarnings(answer));
   byId("download").hidden = false;
   link.focus();
 }
