@@ -204,12 +204,13 @@ def changed_settings(recorded: Mapping[str, Any], current: Mapping[str, Any]) ->
         recorded: facts as read from JSON.
         current: facts to be written.
     """
-    return differing_keys(_without_batch(recorded), _without_batch(current))
+    return differing_keys(without_batch(recorded), without_batch(current))
 
 
-def _without_batch(facts: Mapping[str, Any]) -> dict[str, Any]:
+def without_batch(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings without `batch`, on which no translation depends."""
     return {
-        name: _without_batch(value) if isinstance(value, Mapping) else value
+        name: without_batch(value) if isinstance(value, Mapping) else value
         for name, value in facts.items()
         if name != "batch"
     }

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from mnmt_jax.decoding.search_settings import without_batch
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.evaluation.comparison import direction_groups
 from mnmt_jax.evaluation.result import RunResult
@@ -168,9 +169,11 @@ def group_by_seed(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
         seeds = Counter(_seed(result) for result in group)
         if len(seeds) < len(group):
             names = [result.name for result in group if seeds[_seed(result)] > 1]
+            steps = {_checkpoint(result) for result in group if seeds[_seed(result)] > 1}
+            hint = f", or compare {join_names(sorted(steps))} without --by_seed"
             raise UserError(
                 f"{join_names(names)}: evaluations of one configuration and seed; name each run "
-                "once"
+                f"once{hint if len(steps) > 1 else ''}"
             )
         name = _system_name(group, by_system)
         by_system[name] = sorted(group, key=lambda result: _seed(result) or 0)
@@ -220,7 +223,7 @@ def explain_seeds(groups: Mapping[str, Sequence[RunResult]]) -> str:
 
 
 def seed_notes(groups: Mapping[str, Sequence[RunResult]]) -> list[str]:
-    """Return a note for each name whose runs are different systems, with what differs.
+    """Return notes on names whose runs are different systems, and on systems of several steps.
 
     Args:
         groups: evaluations of each system, as `group_by_seed` names them.
@@ -229,11 +232,17 @@ def seed_notes(groups: Mapping[str, Sequence[RunResult]]) -> list[str]:
     for name, (first, *_) in groups.items():
         if _seed(first) is not None:
             by_stem.setdefault(_name_stem(name), {})[name] = first
-    return [
+    different = [
         f"{join_names(list(systems))} are not seeds of one system: they differ in "
         f"{join_names(_differing_settings(list(systems.values())), shown=4)}."
         for systems in by_stem.values()
         if len(systems) > 1
+    ]
+    steps = {name: [_checkpoint(result) for result in group] for name, group in groups.items()}
+    return different + [
+        f"{name}: the seeds have different numbers of updates ({join_names(checkpoints)})."
+        for name, checkpoints in steps.items()
+        if not _checkpoint_choice(groups[name][0]) and len(set(checkpoints)) > 1
     ]
 
 
@@ -244,6 +253,7 @@ def _differing_settings(results: Sequence[RunResult]) -> list[str]:
             **r.settings,
             **{f"decode.{n}": v for n, v in (r.decoding_overrides or {}).items()},
             "checkpoint": _checkpoint_choice(r),
+            "decode.batch": None,
         }
         for r in results
     )
@@ -269,8 +279,10 @@ def _is_same_system(first: RunResult, second: RunResult) -> bool:
     seeds = _seed(first), _seed(second)
     settings = [
         (
-            {**result.config, "train": {**result.config.get("train", {}), "seed": None}},
-            result.decoding_overrides,
+            without_batch(
+                {**result.config, "train": {**result.config.get("train", {}), "seed": None}}
+            ),
+            result.decoding_overrides and without_batch(result.decoding_overrides),
             _checkpoint_choice(result),
         )
         for result in (first, second)
@@ -280,8 +292,13 @@ def _is_same_system(first: RunResult, second: RunResult) -> bool:
 
 def _checkpoint_choice(result: RunResult) -> str:
     """Return how the checkpoint was chosen: "best", "average", or "" for a step."""
-    choice, separator, _ = str(result.decoding.get("checkpoint", "")).partition(", ")
+    choice, separator, _ = _checkpoint(result).partition(", ")
     return choice if separator else ""
+
+
+def _checkpoint(result: RunResult) -> str:
+    """Return the checkpoint, such as "step 3000" or "best, step 3000"; empty if it is unknown."""
+    return str(result.decoding.get("checkpoint", ""))
 
 
 def _are_equal(first: Any, second: Any, seeds: tuple[int | None, int | None]) -> bool:

@@ -123,8 +123,8 @@ def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the keys, sorted, whose values differ or that one of the objects lacks.
 
     Args:
-        old: object as read from JSON.
-        new: object to be written; tuples are compared as lists.
+        old: an object; tuples are compared as lists.
+        new: the other object.
     """
-    new = json.loads(json.dumps(new))
+    old, new = (json.loads(json.dumps(value)) for value in (old, new))
     return [name for name in sorted({*old, *new}) if old.get(name, ...) != new.get(name, ...)]

@@ -169,8 +169,38 @@ def test_choices_of_a_checkpoint_are_not_mixed():
     assert seed_notes(apart) == [
         "base_1, base_2 are not seeds of one system: they differ in checkpoint."
     ]
+
+
+def test_other_numbers_of_updates_are_noted():
     steps = [with_checkpoint(seed_result(f"base_{n}", n), f"step {n}000") for n in (1, 2)]
-    assert len(group_by_seed(steps)) == 1
+    groups = group_by_seed(steps)
+    assert [*groups] == ["base"]
+    assert seed_notes(groups) == [
+        "base: the seeds have different numbers of updates (step 1000, step 2000)."
+    ]
+    equal = [with_checkpoint(result, "step 9") for result in steps]
+    assert seed_notes(group_by_seed(equal)) == []
+    twice = [steps[0], with_checkpoint(steps[0], "step 9")]
+    with pytest.raises(UserError, match="once, or compare step 1000, step 9 without --by_seed$"):
+        group_by_seed(twice)
+
+
+def with_settings(result, overrides, **settings):
+    config = {**result.config, "data": {"tasks": ("a", "b")}, "decode": settings}
+    return dataclasses.replace(result, config=config, decoding_overrides=overrides)
+
+
+def test_the_batch_of_the_search_separates_nothing():
+    runs = [
+        with_settings(seed_result("base_1", 1), {"batch": 16}, batch=16, beam_size=5),
+        with_settings(seed_result("base_2", 2), {}, batch=32, beam_size=5),
+        with_settings(seed_result("base_3", 3), {"beam_size": 4}, batch=8, beam_size=4),
+    ]
+    groups = group_by_seed(runs)
+    assert [len(group) for group in groups.values()] == [2, 1]
+    assert seed_notes(group_by_seed([runs[0], runs[2]])) == [
+        "base_1, base_3 are not seeds of one system: they differ in decode.beam_size."
+    ]
 
 
 def test_translations_of_other_systems_stand_beside_seeds():
