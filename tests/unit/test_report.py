@@ -318,6 +318,20 @@ def test_result_page_lists_every_direction_and_signature(runs):
     assert "| Germanic →" in text and "| → Slavic" in text and "English →" not in text
 
 
+def test_the_off_target_ratio_of_outputs_without_a_language_is_a_dash(runs):
+    first, *others = runs[0].directions
+    nothing = dict.fromkeys(("off_target_lid", "off_target_nearest"), 0.0)
+    first = dataclasses.replace(first, detected={"": 200}, **nothing)
+    result = dataclasses.replace(runs[0], directions=(first, *others))
+    page = result_page(result)
+    header = re.search(r"\| direction .*", page)[0].split("|")
+    row = re.search(rf"\| {first.source} → {first.target} .*", page)[0].split("|")
+    cells = [cell.strip() for title, cell in zip(header, row, strict=True) if "Off-t" in title]
+    assert cells and set(cells) == {"–"}
+    assert result.scores("off_target_lid")[first.direction] is None
+    assert result.values("off_target_lid")[first.direction] == 0.0
+
+
 def test_samples_alternate_between_zero_shot_directions(runs):
     title, *blocks = sample_lines(runs, 5).split("\n\n")
     assert title == "Translations, in directions never trained on:"
