@@ -281,6 +281,25 @@ def _check_flags(flags: argparse.Namespace) -> None:
             refuse_flags(flags, [flag], f"analyse {flags.kind}")
     if flags.kind == "scales":
         refuse_flags(flags, (*_CORPUS_FLAGS, "on_bad_line"), "analyse scales")
+    if flags.kind in _OWN_FLAGS["targets"] and not uses_model_output(flags):
+        refuse_flags(flags, ["beam_size"], "references; add --targets=output")
+    _check_sentences(flags)
+    parse_layers(flags.layers, minimum=0)
+    check_directions(flags.directions)
+    if flags.limit is None:
+        flags.limit = 0 if flags.input else _LIMITS[flags.kind]
+    check_limit(flags.limit)
+    names = [name for name, kinds in _OWN_FLAGS.items() if flags.kind in kinds]
+    settings = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
+    flags.settings = {name: value for name, value in settings.items() if value is not None}
+
+
+def _check_sentences(flags: argparse.Namespace) -> None:
+    """Check that the flags name sentences, of a file or of a task.
+
+    Raises:
+        UserError: if a flag does not apply or is missing.
+    """
     if flags.input:
         refuse_flags(flags, _CORPUS_FLAGS, "--input")
         refuse_flags(flags, ["task", "directions", "common_to"], "--input")
@@ -293,14 +312,6 @@ def _check_flags(flags: argparse.Namespace) -> None:
         if flags.kind != "scales" and not flags.task:
             other = " or --input" if flags.kind in _OWN_FLAGS["input"] else ""
             raise UserError(f"analyse {flags.kind} needs --task{other}")
-    parse_layers(flags.layers, minimum=0)
-    check_directions(flags.directions)
-    if flags.limit is None:
-        flags.limit = 0 if flags.input else _LIMITS[flags.kind]
-    check_limit(flags.limit)
-    names = [name for name, kinds in _OWN_FLAGS.items() if flags.kind in kinds]
-    settings = {name: getattr(flags, name) for name in names if name not in _SENTENCES}
-    flags.settings = {name: value for name, value in settings.items() if value is not None}
 
 
 def _sentence_analysis(

@@ -98,7 +98,7 @@ def main() -> None:
         metrics=_metric_flags(flags),
     )
     output = flags.output or Path("runs/papers_tiny" if scale.miniature else "runs/papers")
-    scale.check_folder(output)
+    scale.check_folder(output, flags.data)
     if flags.dry_run:
         print(describe_plan(table, plan.trials, plan.analyses, plan.workflow, data=flags.data))
         if scale.miniature:
@@ -106,7 +106,7 @@ def main() -> None:
         if done := finished_steps(plan.workflow.steps, output):
             print(f"{len(done)} of {len(plan.workflow.steps)} steps are done in {output}.")
         return
-    scale.record(output)
+    scale.record(output, flags.data)
     check_scores(plan, output)
     run_steps(
         plan.workflow.steps,

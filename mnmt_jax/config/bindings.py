@@ -150,9 +150,11 @@ class Bindings:
         try:
             return section(**values | dict(overrides or {}))
         except UserError as error:
-            field_names = re.findall(rf"{section.__name__}\.(\w+)=", str(error))
-            location = next((self.location(section.__name__, name) for name in field_names), "")
-            raise UserError(f"{location}{error}") from error
+            names = re.findall(rf"{section.__name__}\.(\w+)=", str(error))
+            locations = [bound[name].location for name in names if name in bound]
+            # A value of the command line has none, and is more likely the wrong one of several.
+            is_of_file = bool(locations) and all(locations)
+            raise UserError(f"{locations[0] if is_of_file else ''}{error}") from error
 
     def check_read(self, sections: Iterable[str]) -> None:
         """Check that all bindings are used, or belong to a method that a later binding removed.

@@ -95,11 +95,9 @@ def _parse(line: str, place: str) -> dict[str, str]:
     try:
         row = parse_json(line, finite=False)
     except ValueError as error:
-        raise UserError(f"{place}: not JSON ({one_line(error)}); download the file again") from error
+        raise UserError(f"{place}: not JSON ({one_line(error)})") from error
     if not isinstance(row, dict) or not all(
         isinstance(row.get(field), str) for field in ("source", "target")
     ):
-        raise UserError(
-            f"{place}: no object with the texts 'source' and 'target'; download the file again"
-        )
+        raise UserError(f"{place}: no object with the texts 'source' and 'target'")
     return row

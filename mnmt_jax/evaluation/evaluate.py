@@ -429,10 +429,9 @@ def _notes(results: Sequence[DirectionResult]) -> tuple[str, ...]:
 
 def _progress_line(result: DirectionResult) -> str:
     """Sum up a direction in one line for the terminal."""
-    nearest = result.off_target_nearest
-    off_target = result.off_target_lid if nearest is None else nearest
+    key = "off_target_lid" if result.off_target_nearest is None else "off_target_nearest"
     return (
         f"{'-'.join(result.direction)}: BLEU {format_score(result.bleu)}, "
         f"chrF++ {format_score(result.chrf)}, exact {format_score(result.exact_match)}, "
-        f"off-target {format_score(off_target)}"
+        f"off-target {format_score(result.score(key))}"
     )

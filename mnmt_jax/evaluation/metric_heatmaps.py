@@ -21,7 +21,7 @@ def metric_heatmaps(results: Sequence[RunResult], metric: Metric, languages: Seq
         metric: the metric to show.
         languages: language codes in the order of rows and columns.
     """
-    values = [value for result in results for value in result.values(metric.key).values()]
+    values = [value for result in results for value in result.scores(metric.key).values()]
     low, high = color_range([value for value in values if value is not None])
     maps = [
         tag("div", _table(result, metric, languages, (low, high), number), class_="map scroll")
@@ -54,7 +54,7 @@ def _table(
     ends: tuple[float, float],
     number: int,
 ) -> Html:
-    values = result.values(metric.key)
+    values = result.scores(metric.key)
     averages = result.averages[metric.key]
     supervised = result.supervised
     sources = [code for code in languages if code in averages.by_source]

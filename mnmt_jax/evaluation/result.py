@@ -164,6 +164,14 @@ class DirectionResult:
         """Whether a language was detected in any hypothesis; True if that is not recorded."""
         return set(self.detected) != {""}
 
+    def score(self, key: str) -> float | None:
+        """Return the value of a metric to show; None if there is none, or as `is_undefined`.
+
+        Args:
+            key: `Metric.key`.
+        """
+        return None if is_undefined(key, [self]) else getattr(self, key)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -252,12 +260,20 @@ class RunResult:
         return frozenset(item.direction for item in self.directions if item.supervised)
 
     def values(self, key: str) -> dict[Direction, float | None]:
-        """Return the values of one metric per direction.
+        """Return the values of one metric per direction, to compute with.
 
         Args:
             key: `Metric.key`.
         """
         return {item.direction: getattr(item, key) for item in self.directions}
+
+    def scores(self, key: str) -> dict[Direction, float | None]:
+        """Return the values of one metric per direction to show, as `DirectionResult.score`.
+
+        Args:
+            key: `Metric.key`.
+        """
+        return {item.direction: item.score(key) for item in self.directions}
 
     @functools.cached_property
     def averages(self) -> Mapping[str, Averages]:

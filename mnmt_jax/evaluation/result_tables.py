@@ -308,8 +308,9 @@ def _directions_table(result: RunResult) -> str:
             names[item.supervised],
             str(item.sentences),
             *(
-                format_score(getattr(item, metric.key))
-                + format_half_width(item.intervals.get(metric.key))
+                "–"
+                if (score := item.score(metric.key)) is None
+                else format_score(score) + format_half_width(item.intervals.get(metric.key))
                 for metric in metrics
             ),
         ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.atomic_write import write_text
 
-_RECORD = "scale"  # file in an output folder
+_RECORD, _DATA_RECORD = "scale", "data_folder"  # files in an output folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,23 +42,41 @@ class Scale:
     miniature: bool = False
     notice: str = ""
 
-    def check_folder(self, output: Path) -> None:
-        """Check that an output folder is not of another scale, whose steps have the same names.
+    def check_folder(self, output: Path, data: Path) -> None:
+        """Check that an output folder is not of another scale or other text.
+
+        Their steps have the same names, so that they would count as done.
+
+        Args:
+            output: the folder; may not exist yet.
+            data: folder of the corpora. A miniature has its own below `output`.
 
         Raises:
-            UserError: if the folder is that of another scale.
+            UserError: if the folder has results of another scale or data folder.
         """
-        record = output / _RECORD
-        if record.is_file() and (other := record.read_text(encoding="utf-8").strip()) != self.name:
+        if (other := _recorded(output / _RECORD)) not in ("", self.name):
             raise UserError(
                 f"--output={output}: has results of --scale={other}; choose another folder for "
                 f"--scale={self.name}"
             )
+        if self.miniature:
+            return
+        if (other := _recorded(output / _DATA_RECORD)) not in ("", str(data.resolve())):
+            raise UserError(
+                f"--output={output}: has results of --data={other}; choose another folder for "
+                f"--data={data}, or remove {output / _DATA_RECORD} if the files are the same"
+            )
 
-    def record(self, output: Path) -> None:
-        """Record in an output folder that its steps are of this scale."""
+    def record(self, output: Path, data: Path) -> None:
+        """Record in an output folder that its steps are of this scale, and of the data folder."""
         output.mkdir(parents=True, exist_ok=True)
         write_text(output / _RECORD, f"{self.name}\n")
+        if not self.miniature:
+            write_text(output / _DATA_RECORD, f"{data.resolve()}\n")
+
+
+def _recorded(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
 
 TINY_SIZES = {"embed": 16, "heads": 2, "mlp": 32}

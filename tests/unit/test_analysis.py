@@ -276,6 +276,11 @@ def test_a_run_without_language_layers_is_an_error(kind, runs, tmp_path):
         ("attention", ["--input=x", TASK], "--task does not apply to --input"),
         ("attention", ["--input=x", "--source=en"], "--input needs --source and --target"),
         ("attention", ["--input=x", "--targets=reference"], "--targets=reference: --input has no"),
+        (
+            "alignment",
+            [TASK, "--beam_size=3"],
+            "--beam_size does not apply to references; add --targets=output; leave it out",
+        ),
         ("attention", [TASK, "--limit=-1"], "--limit=-1 must be positive"),
         ("attention", [TASK, "--layers=0"], "--layers=0: '0' must be a whole number"),
         ("attention", [TASK, "--layers=9"], "--layers: the model has 3 layers, not 9"),

@@ -373,6 +373,17 @@ def test_errors_in_a_file_name_the_line(tmp_path, monkeypatch, text, message):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
+def test_an_error_of_a_file_and_of_the_command_line_names_no_line(tmp_path):
+    file = tmp_path / "a.gin"
+    file.write_text("Decode.source_contrast = 0.5\n", encoding="utf-8")
+    files, languages = [str(file)], "Decode.contrast_languages=('source',)"
+    with pytest.raises(UserError, match=r"^Decode\.source_contrast=0\.5 and Decode\.language"):
+        load_config(files, [languages, "Decode.language_contrast=0.6"])
+    file.write_text("Decode.source_contrast = 1.5\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"a\.gin:1: Decode\.source_contrast=1\.5"):
+        load_config(files, [])
+
+
 def test_macros_do_not_expand_exponentially():
     """Each holds the next one twice: 2**60 values if they were followed to the end."""
     doubled = [f"M{n}=(%M{n + 1}, %M{n + 1})" for n in range(60)]

@@ -84,11 +84,27 @@ def _best_by_validation(paper) -> set[str]:
 
 
 def test_a_folder_is_of_one_scale(tmp_path):
-    FULL.check_folder(tmp_path / "out")
-    TINY.record(tmp_path / "out")
-    TINY.check_folder(tmp_path / "out")
+    output, data = tmp_path / "out", tmp_path / "data"
+    FULL.check_folder(output, data)
+    TINY.record(output, data)
+    TINY.check_folder(output, tmp_path / "other")
     with pytest.raises(UserError, match="out: has results of --scale=tiny; choose another folder"):
-        FULL.check_folder(tmp_path / "out")
+        FULL.check_folder(output, data)
+
+
+def test_a_folder_is_of_one_data_folder(tmp_path, monkeypatch):
+    output, data = tmp_path / "out", tmp_path / "data"
+    FULL.record(output, data)
+    monkeypatch.chdir(tmp_path)
+    FULL.check_folder(output, Path("data"))
+    with pytest.raises(UserError) as error:
+        FULL.check_folder(output, Path("other"))
+    assert str(error.value) == (
+        f"--output={output}: has results of --data={data}; choose another folder for "
+        f"--data=other, or remove {output}/data_folder if the files are the same"
+    )
+    (output / "data_folder").unlink()
+    FULL.check_folder(output, Path("other"))
 
 
 @pytest.mark.parametrize(("rows", "warned"), [("2", True), ("1,2", False), (None, False)])
