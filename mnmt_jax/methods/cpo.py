@@ -56,7 +56,7 @@ class CPO(Method, name="cpo"):
     max_length: Annotated[float, Range(low=0.01, high=100)] = 1.5
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Check that the model translates and that rows hold one pair each.
+        """Check that the model translates rows of one pair each, whose inputs no method changes.
 
         Raises:
             UserError: if not.
@@ -66,6 +66,12 @@ class CPO(Method, name="cpo"):
             raise UserError(
                 f"cpo: Data.max_segments={config.data.max_segments} packs pairs into rows, which "
                 "cannot be translated inside the update; set Data.max_segments=1"
+            )
+        changing = [other.name for other in config.methods if other.batch_changes()]
+        if changing:
+            raise UserError(
+                f"cpo: '{changing[0]}' changes the inputs of the targets, but not those of the "
+                "translations that they are compared with; leave one of them out"
             )
 
     def objectives(self) -> tuple[Objective, ...]:

@@ -19,6 +19,7 @@ from mnmt_jax.decoding.search import Greedy, Request
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cpo import CPO, preference_loss
+from mnmt_jax.methods.word_dropout import WordDropout
 from mnmt_jax.training.generated_batches import change_batch
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import make_init
@@ -238,3 +239,11 @@ def test_invalid_arguments_are_one_error_line(changes, message):
     with pytest.raises(UserError, match=message) as caught:
         learner_of(configure(**changes))
     assert "\n" not in str(caught.value)
+
+
+def test_word_dropout_of_one_of_the_two_targets_is_refused():
+    config = configure()
+    methods = (CPO(), WordDropout(vocabulary=CODES))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
+    with pytest.raises(UserError, match="^cpo: 'word_dropout' changes .*; leave one of them out$"):
+        learner_of(config)
