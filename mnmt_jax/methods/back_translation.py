@@ -87,7 +87,9 @@ class BackTranslation(Method, name="back_translation"):
                     f"{join_names(all_languages)}"
                 )
             if len(set(codes)) < len(codes):
-                raise UserError(f"BackTranslation.{field}={codes!r} names a language twice")
+                raise UserError(
+                    f"BackTranslation.{field}={codes!r} names a language twice; name it once"
+                )
         for code in self._translated:
             if not set(self._drawn) - {code}:
                 raise UserError(
