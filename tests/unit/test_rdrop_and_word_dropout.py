@@ -224,6 +224,7 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_p
         ((RDrop(),), {"layout": "masked_lm"}, "'masked_lm' does not predict next tokens"),
         ((WordDropout(),), {"layout": "masked_lm"}, "'masked_lm' masks its inputs already"),
         ((WordDropout(source=0.0, target=0.0),), {}, "target=0 replace nothing; raise one"),
+        ((WordDropout(target=0.0),), {"layout": "causal_lm"}, "nothing; set WordDropout.target$"),
     ],
 )
 def test_runs_that_cannot_use_them_are_refused(methods, model, message):
