@@ -156,7 +156,6 @@ class Trainable:
                     "such as those of language layers"
                 )
 
-
     def _check_freezes(self, names: list[str]) -> None:
         """Check that each frozen pattern matches a parameter that no other player trains."""
         shared = [
