@@ -193,7 +193,7 @@ class Optimizer(CheckedFields):
         learning_rate: peak.
         schedule: `inverse_sqrt`, `cosine` (to zero at `Train.steps`) or `constant`.
         warmup_steps: updates of linear warm-up.
-        initial_learning_rate: rate of the first update.
+        initial_learning_rate: rate of the first update of a warm-up; without one it has no effect.
         eps: added to the root of the raw second moment (not bias-corrected, as in fairseq; the
             others than `adam` correct it).
         weight_decay: decoupled, on all trained parameters.

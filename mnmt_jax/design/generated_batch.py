@@ -55,7 +55,9 @@ class GenerationModel(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class BatchChange:
-    """A change of each micro-batch before it is trained on; validation sees the original.
+    """A change of each micro-batch, given or generated, before it is trained on.
+
+    Validation sees the original.
 
     Attributes:
         change: returns arrays that replace those of the micro-batch.

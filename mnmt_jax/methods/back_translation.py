@@ -38,6 +38,7 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError, join_names
 from mnmt_jax.methods._language_draws import draw
+from mnmt_jax.model.learned_positions import check_lengths
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
 _KINDS = ("tokens", "positions", "segment_ids")
@@ -87,13 +88,32 @@ class BackTranslation(Method, name="back_translation"):
                     f"{join_names(all_languages)}"
                 )
             if len(set(codes)) < len(codes):
-                raise UserError(f"BackTranslation.{field}={codes!r} names a language twice")
+                raise UserError(
+                    f"BackTranslation.{field}={codes!r} names a language twice; name it once"
+                )
         for code in self._translated:
             if not set(self._drawn) - {code}:
                 raise UserError(
                     f"BackTranslation.pool={self._drawn!r} has no language to translate {code} "
                     "into; name another"
                 )
+        self._check_lengths(config, plan)
+
+    def _check_lengths(self, config: Config, plan: Plan) -> None:
+        """Check that sentences and translations have positions, as sources and as targets."""
+        instruction = get_instruction(config.data.instruction)
+        width = config.data.target_length - int(instruction.target_tag)
+        generated = self._max_pieces(width) + 1
+        source = max(width, generated) + instruction.source_extra - 1
+        lengths = {SOURCE: source, TARGET: generated + int(instruction.target_tag)}
+        if REGISTER in plan.layout.embedded_roles():
+            lengths[REGISTER] = _registers(source, config.model.register_factor)
+        settings = "BackTranslation.max_length or Data.target_length"
+        check_lengths(config.model, lengths, settings)
+
+    def _max_pieces(self, width: int) -> int:
+        """Return the maximum number of pieces of a translation of a sentence of `width` tokens."""
+        return max(1, math.floor(self.max_length * (width - 1)))
 
     def generated_batches(self, config: Config) -> tuple[GeneratedBatch, ...]:
         """Return the batch of translated pairs."""
@@ -120,7 +140,7 @@ class BackTranslation(Method, name="back_translation"):
         target_languages = batch["target_lang"][:, 0]
         drawn, is_chosen = draw(model.rng, target_languages, self._indices(self._drawn), self.share)
         is_chosen &= (lengths > 1) & jnp.isin(target_languages, self._indices(self._translated))
-        max_pieces = max(1, math.floor(self.max_length * (sentences.shape[1] - 1)))
+        max_pieces = self._max_pieces(sentences.shape[1])
         limits = (lengths - 1).astype(jnp.float32) * jnp.float32(self.max_length)
         translations = model.greedy(
             rows.static(sentences, jnp.where(is_chosen, lengths, 0), (target_languages, drawn)),
@@ -189,7 +209,7 @@ class _Rows:
         arrays = _span(SOURCE, sentences, lengths)
         if REGISTER in self.roles:
             count = jnp.ceil(lengths.astype(jnp.float32) / jnp.float32(self.register_factor))
-            shape = len(tags), math.floor(sentences.shape[1] / self.register_factor) + 1
+            shape = len(tags), _registers(sentences.shape[1], self.register_factor)
             repeated = jnp.broadcast_to(tags[:, None], shape)
             arrays |= _span(REGISTER, repeated, count.astype(jnp.int32))
         if TRIGGER in self.roles:
@@ -201,6 +221,11 @@ class _Rows:
 
     def _triggers(self, tags: Array) -> Array:
         return tags if self.instruction.trigger == "tag" else jnp.full_like(tags, EOS_ID)
+
+
+def _registers(source_length: int, factor: float) -> int:
+    """Return the length of the register span of rows of one pair."""
+    return math.floor(source_length / factor) + 1
 
 
 def _span(role: str, tokens: Array, lengths: Array) -> dict[str, Array]:

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from mnmt_jax.config.sections import Config
+from mnmt_jax.data.instruction import get_instruction
 from mnmt_jax.design.fields import Positive, Range, Weight
 from mnmt_jax.design.generated_batch import Batch, GenerationModel
 from mnmt_jax.design.layouts import TARGET, check_method_translates
@@ -34,6 +35,7 @@ from mnmt_jax.design.method import Method
 from mnmt_jax.design.objective import Forward, LogProbs, Objective
 from mnmt_jax.design.plan import Plan
 from mnmt_jax.errors import UserError
+from mnmt_jax.model.learned_positions import check_lengths
 from mnmt_jax.vocabulary.special_ids import EOS_ID
 
 _KINDS = ("tokens", "labels", "segment_ids", "positions")
@@ -56,7 +58,7 @@ class CPO(Method, name="cpo"):
     max_length: Annotated[float, Range(low=0.01, high=100)] = 1.5
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Check that the model translates and that rows hold one pair each.
+        """Check that the model translates rows of one pair each, whose inputs no method changes.
 
         Raises:
             UserError: if not.
@@ -67,6 +69,29 @@ class CPO(Method, name="cpo"):
                 f"cpo: Data.max_segments={config.data.max_segments} packs pairs into rows, which "
                 "cannot be translated inside the update; set Data.max_segments=1"
             )
+        changing = [other.name for other in config.methods if other.batch_changes()]
+        if changing:
+            raise UserError(
+                f"cpo: '{changing[0]}' changes the inputs of the targets, but not those of the "
+                "translations that they are compared with; leave one of them out"
+            )
+        self._check_length(config)
+
+    def _check_length(self, config: Config) -> None:
+        """Check that the target span has its tags, and a translation's positions exist."""
+        length, key = config.data.target_length, config.data.instruction
+        prefix_length = get_instruction(key).target_extra
+        if length < prefix_length:
+            raise UserError(
+                f"cpo: Data.target_length={length} is shorter than the {prefix_length} first "
+                f"inputs of Data.instruction='{key}'; raise it"
+            )
+        longest = prefix_length + self._longest(length - prefix_length)
+        check_lengths(config.model, {TARGET: longest}, "CPO.max_length or Data.target_length")
+
+    def _longest(self, width: int) -> int:
+        """Return the maximum number of pieces of a translation in a row with room for `width`."""
+        return max(1, math.ceil(self.max_length * width))
 
     def objectives(self) -> tuple[Objective, ...]:
         """Return the term."""
@@ -81,8 +106,7 @@ class CPO(Method, name="cpo"):
         batch, prefix_length = model.batch, model.prefix_length
         prefix = batch[_TOKENS][:, :prefix_length]
         lengths = (batch[_SEGMENT_IDS] != 0).sum(axis=1, dtype=jnp.int32) - prefix_length
-        width = batch[_TOKENS].shape[1] - prefix_length
-        longest = max(1, math.ceil(self.max_length * width))
+        longest = self._longest(batch[_TOKENS].shape[1] - prefix_length)
         limits = jnp.ceil(lengths.astype(jnp.float32) * jnp.float32(self.max_length))
         limits = jnp.where(lengths >= 0, jnp.clip(limits.astype(jnp.int32), 1, longest), 0)
         static = {name: array for name, array in batch.items() if name not in _TARGET_ARRAYS}

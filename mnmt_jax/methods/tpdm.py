@@ -260,13 +260,18 @@ class TPDM(Method, name="tpdm"):
         """Return the plan with the heads after the layer's attention, and the critic as auxiliary.
 
         Raises:
-            UserError: if the layer does not contain the source or has no attention, or the model is
-                a language model.
+            UserError: if the layer does not contain the source or has no attention, the model is a
+                language model, or its width is odd with sinusoidal anchors.
         """
         if not translates(plan.layout):
             raise UserError(
                 f"Model.methods=('tpdm',): layout '{plan.layout.name}' is a language model's; take "
                 "a translator's, e.g. Model.layout='encoder_decoder'"
+            )
+        if self.alignment and self.anchors == "sinusoidal" and config.embed % 2:
+            raise UserError(
+                f"TPDM.anchors='sinusoidal' needs an even Model.embed, not {config.embed}; change "
+                "one of them"
             )
         plan.layout.check_layer("TPDM.layer", self.layer, SOURCE)
         kind = _Heads(config, self.norms, self.gate_temperature if self.gated else 0.0)

@@ -80,22 +80,27 @@ class Unlikelihood(Method, name="unlikelihood"):
                 f"{config.train.steps} updates; lower it, or leave 'unlikelihood' out of "
                 "Train.methods"
             )
+        self._check_pool()
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """Return the term."""
+        schedule = self._schedule if self.start else None
+        return (Objective("unlikelihood", (self._log_probs,), self._term, schedule),)
+
+    def _check_pool(self) -> None:
         languages = self.known_languages()
         if unknown := [code for code in self.pool if code not in languages]:
             raise UserError(
                 f"Unlikelihood.pool names {join_names(unknown)}; the vocabulary has "
                 f"{join_names(languages)}"
             )
-        if len(set(self.pool or languages)) < 2:
+        if len(set(self.pool)) < len(self.pool):
+            raise UserError(f"Unlikelihood.pool={self.pool!r} names a language twice; name it once")
+        if len(self.pool or languages) < 2:
             raise UserError(
                 f"Unlikelihood.pool={self.pool or languages!r} needs two languages, so that one "
                 "other than the target's can be drawn"
             )
-
-    def objectives(self) -> tuple[Objective, ...]:
-        """Return the term."""
-        schedule = self._schedule if self.start else None
-        return (Objective("unlikelihood", (self._log_probs,), self._term, schedule),)
 
     @property
     def _log_probs(self) -> LogProbs:

@@ -47,7 +47,7 @@ class WordDropout(Method, name="word_dropout"):
     languages_field = "vocabulary"
 
     def check(self, config: Config, plan: Plan) -> None:
-        """Check that the layout predicts next tokens, and that a rate is above zero.
+        """Check that the layout predicts next tokens, and that one of its roles has a rate.
 
         Raises:
             UserError: if it fills masks, which replace inputs already, or nothing is replaced.
@@ -62,6 +62,11 @@ class WordDropout(Method, name="word_dropout"):
             raise UserError(
                 f"word_dropout: layout '{plan.layout.name}' masks its inputs already; leave "
                 "'word_dropout' out of Train.methods"
+            )
+        if not self.target and SOURCE not in plan.layout.embedded_roles():
+            raise UserError(
+                f"word_dropout: layout '{plan.layout.name}' has no source, so that WordDropout."
+                "source alone replaces nothing; set WordDropout.target"
             )
 
     def batch_changes(self) -> tuple[BatchChange, ...]:

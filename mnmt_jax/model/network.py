@@ -18,12 +18,12 @@ from jaxtyping import Array, Float, Int
 from mnmt_jax.config.sections import Model
 from mnmt_jax.design.generated_batch import Batch
 from mnmt_jax.design.layout import Layout, Sees, Stage
-from mnmt_jax.design.layouts import REGISTER, SOURCE, TARGET, TRIGGER, get_layout
+from mnmt_jax.design.layouts import SOURCE, get_layout
 from mnmt_jax.design.objective import States
 from mnmt_jax.design.plan import Head, Kind, Layer, StagePlan, Table
 from mnmt_jax.distributed.sharding import constrain_row_sharding, gather_table_width, platform
 from mnmt_jax.errors import UserError
-from mnmt_jax.model import key_values
+from mnmt_jax.model import key_values, learned_positions
 from mnmt_jax.model.attention import IMPLEMENTATIONS
 from mnmt_jax.model.attention.core import pair_mask
 from mnmt_jax.model.block import SublayerStack
@@ -42,14 +42,6 @@ from mnmt_jax.model.modules import sinusoid
 from mnmt_jax.model.quantized_weights import look_up, project
 from mnmt_jax.model.sublayers import cross_attending, make_plan
 from mnmt_jax.vocabulary.special_ids import PAD_ID
-
-# Settings that limit the length of a role's span, in training and in translation.
-_LENGTH_SETTINGS = {
-    SOURCE: "Data.source_length or Decode.buckets",
-    REGISTER: "Data.source_length, Data.max_segments or Decode.buckets",
-    TRIGGER: "Data.max_segments",
-    TARGET: "Data.target_length or Decode.max_length",
-}
 
 
 def build_model(config: Model, vocab_size: int) -> Network:
@@ -212,13 +204,7 @@ class Network(LayerStack, SublayerStack):
         Raises:
             UserError: if positions are learned and a span is longer than their table.
         """
-        rows = self.config.positions[1] if "learned" in self.config.positions else math.inf
-        for role, length in lengths.items():
-            if length > rows:
-                raise UserError(
-                    f"Model.positions=('learned', {rows}): the {role} span has {length} positions; "
-                    f"use at least as many rows, or lower {_LENGTH_SETTINGS[role]}"
-                )
+        learned_positions.check_lengths(self.config, lengths)
 
     def prefill(self, batch: Batch, *, beam: int, max_steps: int) -> Cache:
         """Run the static roles once and return an empty decoding cache.

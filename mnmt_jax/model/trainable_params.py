@@ -78,7 +78,8 @@ class Trainable:
             Trained and frozen parameters: trees without empty branches; `join` is the inverse.
 
         Raises:
-            UserError: if a pattern matches no parameter, or nothing is left to train.
+            UserError: if a pattern matches no parameter or only those of other players, or nothing
+                is left to train.
         """
         flat = traverse_util.flatten_dict(params, sep="/")
         self._check(list(flat))
@@ -142,6 +143,7 @@ class Trainable:
     def _check(self, names: list[str]) -> None:
         base_params = [name for name in names if not is_lora(name)]
         check_patterns("Optimizer.frozen", self.frozen, base_params)
+        self._check_freezes(base_params)
         projections = [
             name.removesuffix("/kernel") for name in base_params if name.endswith("/kernel")
         ]
@@ -152,6 +154,21 @@ class Trainable:
                 raise UserError(
                     f"Model.lora={self.lora!r}: '{pattern}' selects only projections without LoRA, "
                     "such as those of language layers"
+                )
+
+    def _check_freezes(self, names: list[str]) -> None:
+        """Check that each frozen pattern matches a parameter that no other player trains."""
+        shared = [
+            name
+            for name in names
+            if not any(matches(pattern, name) for pattern in self.player_patterns)
+        ]
+        for pattern in self.frozen:
+            if not any(matches(pattern, name) for name in shared):
+                raise UserError(
+                    f"Optimizer.frozen={self.frozen!r}: '{pattern}' selects only parameters with "
+                    "an optimizer of their own, such as a critic's, which cannot be frozen; leave "
+                    "it out"
                 )
 
 

@@ -119,6 +119,7 @@ def _add_generated(
     """Add gradients and sums of generated batches, with activations of one at a time in memory."""
     trained, frozen = split
     gradients, sums = gradients_and_sums
+    generated = dataclasses.replace(learner.plain(), batch_changes=learner.batch_changes)
     for number, spec in enumerate(learner.generated_batches):
         network = learner.model, join(trained, frozen)
         batch, batch_rng = generate_batch(
@@ -128,7 +129,7 @@ def _add_generated(
         )
 
         def loss(trained: Any, batch: Batch = batch, rng: Array = batch_rng) -> tuple[Array, Sums]:
-            return batch_loss(learner.plain(), join(trained, frozen), batch, rng)
+            return batch_loss(generated, join(trained, frozen), batch, rng)
 
         batch_gradients, batch_sums = jax.grad(loss, has_aux=True)(trained)
         gradients = jax.tree.map(jnp.add, gradients, batch_gradients)

@@ -234,9 +234,19 @@ def _report(
         if name:
             parts[0] = f"'{name}' {parts[0]} of {_summary(used)}"
         else:
-            parts[1:1] = drawn_parts
+            parts[1:1] = drawn_parts + _renamed_tables(sources)
         lines.append("; ".join(parts))
     return (*lines, *drawn_parts) if runs[0].spec.name else tuple(lines)
+
+
+def _renamed_tables(sources: ParamSources) -> list[str]:
+    """Return which tables start as a table of another name; empty if none does."""
+    renamed = [
+        f"{name} from {source.name}"
+        for name, source in sorted(sources.items())
+        if "/" not in name and name != source.name
+    ]
+    return [", ".join(renamed)] if renamed else []
 
 
 def _summary(names: Iterable[str]) -> str:

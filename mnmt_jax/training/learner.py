@@ -342,6 +342,7 @@ def player_loss(
     """Compute the loss of a player on one micro-batch; arguments as in `batch_loss`."""
     if not update.name:
         return batch_loss(learner, params, batch, rng, step)
+    batch = _changed(learner, params, batch, rng)
     passes = _forward_passes(learner, update.objectives, params, batch, rng)
     terms = {objective.name: objective.term(passes, step) for objective in update.objectives}
     present = batch[f"{learner.model.layout.generated}_segment_ids"] != 0

@@ -18,6 +18,7 @@ from mnmt_jax.decoding.search import Greedy, Request
 from mnmt_jax.distributed.sharding import jit_with_mesh, make_mesh, place_batch
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation, draw
+from mnmt_jax.model.network import Network
 from mnmt_jax.training.generated_batches import generate_batch
 from mnmt_jax.training.gradients import sum_gradients
 from mnmt_jax.training.learner import Learner, batch_loss
@@ -321,6 +322,49 @@ def test_invalid_arguments_are_one_error_line(method, changes, message):
     with pytest.raises(UserError, match=message) as caught:
         learner_of(configure(method=BackTranslation(**method), data=changes))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("layout", "instruction"), CASES)
+def test_the_longest_spans_are_known_before_training(layout, instruction, factor, monkeypatch):
+    """Those of the search and of its pairs, on which learned positions depend."""
+    spans: dict[str, dict[str, int]] = {"known": {}, "used": {}}
+
+    def record(kind: str, lengths) -> None:
+        for role, length in lengths.items():
+            spans[kind][role] = max(length, spans[kind].get(role, 0))
+
+    monkeypatch.setattr(
+        "mnmt_jax.methods.back_translation.check_lengths",
+        lambda _, lengths, __: record("known", lengths),
+    )
+    monkeypatch.setattr(Network, "check_lengths", lambda _, lengths: record("used", lengths))
+    sizes = {"layout": layout, "stage_layers": (1, 1) if layout == "encoder_decoder" else (1,)}
+    config = configure(
+        method=BackTranslation(max_length=factor),
+        model=sizes | {"register_factor": 2.0},
+        data={"instruction": instruction, "target_length": LENGTHS.target},
+    )
+    learner = learner_of(config)
+    rows = segments_from_rows([[pair] for pair in pairs(ROWS)])
+    network = learner.model, random_params(learner.model, 3)
+    spec, key = learner.generated_batches[0], jax.random.key(0)
+    generated, _ = jax.eval_shape(
+        lambda batch: generate_batch(
+            *(spec, 0, network, batch, key), prefix_length=learner.prefix_length
+        ),
+        arrays(converter_of(config, learner).batch(rows, ROWS)),
+    )
+    roles = [role for role in learner.model.layout.embedded_roles() if role != "target"]
+    record("used", {role: generated[f"{role}_tokens"].shape[1] for role in roles})
+    assert spans["known"] == {role: spans["used"][role] for role in spans["known"]}
+
+
+def test_too_few_learned_positions_are_one_error_line():
+    message = "register span has 18 .* lower BackTranslation.max_length or Data.target_length$"
+    with pytest.raises(UserError, match=message):
+        learner_of(configure(model={"positions": ("learned", 17)}))
+    learner_of(configure(model={"positions": ("learned", 18)}))
 
 
 def test_the_languages_of_the_vocabulary_are_required():

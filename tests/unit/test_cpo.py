@@ -19,6 +19,7 @@ from mnmt_jax.decoding.search import Greedy, Request
 from mnmt_jax.distributed.sharding import make_mesh
 from mnmt_jax.errors import UserError
 from mnmt_jax.methods.cpo import CPO, preference_loss
+from mnmt_jax.methods.word_dropout import WordDropout
 from mnmt_jax.training.generated_batches import change_batch
 from mnmt_jax.training.learner import Learner, batch_loss
 from mnmt_jax.training.state import make_init
@@ -232,9 +233,42 @@ def test_a_mesh_gives_the_same_update_as_one_device():
             "Data.max_segments=8 packs pairs .* set Data.max_segments=1",
         ),
         ({"model": {"layout": "causal_lm"}}, "layout 'causal_lm' does not translate"),
+        (
+            {"data": {"target_length": 1, "instruction": "4"}},
+            "target_length=1 is shorter than the 2 first inputs of Data.instruction='4'; raise it",
+        ),
     ],
 )
 def test_invalid_arguments_are_one_error_line(changes, message):
     with pytest.raises(UserError, match=message) as caught:
         learner_of(configure(**changes))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("layout", "instruction"), CASES)
+def test_learned_positions_suffice_for_the_longest_translation(layout, instruction):
+    """A row has 9 tokens: the first inputs and n pieces; a translation has up to 1.5 n."""
+    learner, _, _, _, batch, generated = setting(layout, instruction)
+    rows = generated["target_tokens"].shape[1]
+    data = {"target_length": LENGTHS.target, "instruction": instruction}
+    sizes = {"layout": layout, "stage_layers": learner.model.config.stage_layers}
+    learner = learner_of(configure(model=sizes | {"positions": ("learned", rows)}, data=data))
+    change = learner.objectives[0].inputs[1].change
+    jax.eval_shape(
+        lambda batch: change_batch(
+            *(change, 1, (learner.model, random_params(learner.model, 3)), batch, None),
+            prefix_length=learner.prefix_length,
+        ),
+        batch,
+    )
+    message = f"target span has {rows} positions; .* lower CPO.max_length or Data.target_length$"
+    with pytest.raises(UserError, match=message):
+        learner_of(configure(model=sizes | {"positions": ("learned", rows - 1)}, data=data))
+
+
+def test_word_dropout_of_one_of_the_two_targets_is_refused():
+    config = configure()
+    methods = (CPO(), WordDropout(vocabulary=CODES))
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
+    with pytest.raises(UserError, match="^cpo: 'word_dropout' changes .*; leave one of them out$"):
+        learner_of(config)

@@ -21,16 +21,18 @@ from mnmt_jax.methods.adaption import Adaption
 from mnmt_jax.methods.graformer import Graformer
 from mnmt_jax.methods.graft import Graft
 from mnmt_jax.methods.language_layers import LanguageLayers
+from mnmt_jax.methods.tables import Tables
 from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.methods.tuning_layers import TuningLayers
 from mnmt_jax.model.lora import split_lora
 from mnmt_jax.model.shapes import parameter_shapes
+from mnmt_jax.model.sublayers import make_plan
 from mnmt_jax.model.trainable_params import Trainable
 from mnmt_jax.runs.fingerprint import param_path
 from mnmt_jax.runs.parameters import load_params, write_params
 from mnmt_jax.runs.run_directory import RunDirectory
 from mnmt_jax.training.initialization import read_initial_params
-from mnmt_jax.training.layer_order import source_names
+from mnmt_jax.training.layer_order import source_names, source_tables
 from mnmt_jax.training.source_runs import SourceRun, SourceRunSpec
 from mnmt_jax.training.train import train
 from tests.made_foreign import SIZES
@@ -292,6 +294,69 @@ def test_published_sizes_can_be_copied():
             names = source_names(before, get_layout(name, stages))
             assert names["layer_0"] == f"layer_{layers}"
             assert names[f"layer_{layers - 1}"] == f"layer_{2 * layers - 1}"
+
+
+def test_separate_tables_start_as_a_shared_one(source_run):
+    model = dataclasses.replace(ENCODER_DECODER, methods=(Tables(),))
+    _, params, report = start(source_run, model)
+    assert_same({**params, "target_embedding": params["embedding"]}, params)
+    np.testing.assert_array_equal(params["embedding"], source_run[1]["embedding"])
+    assert "target_embedding from embedding" in report
+    assert "initialized at random" not in report and "not used" not in report
+
+
+def test_a_decoder_is_copied_with_its_own_table(tmp_path):
+    old = write_random_run(tmp_path, dataclasses.replace(ENCODER_DECODER, methods=(Tables(),)))
+    _, params, report = start((tmp_path, old), Model("prefix", (4,), **SIZES))
+    np.testing.assert_array_equal(params["embedding"], old["target_embedding"])
+    assert "embedding from target_embedding; not used embedding" in report
+
+
+SHARED, OUTPUT = (), (Tables(target=False, output=True),)
+SPLIT, ALL = (Tables(),), (Tables(output=True),)
+NAMES = ("embedding", "target_embedding", "output_embedding")
+
+
+@pytest.mark.parametrize(
+    ("methods", "new_layout", "new_methods", "expected"),
+    [
+        (SHARED, "encoder_decoder", ALL, ("embedding",) * 3),
+        (SPLIT, "encoder_decoder", ALL, (NAMES[0], NAMES[1], NAMES[1])),
+        (OUTPUT, "encoder_decoder", OUTPUT, (NAMES[0], NAMES[2])),
+        (ALL, "encoder_decoder", ALL, NAMES),
+        (ALL, "prefix_trigger", ALL, (NAMES[1], NAMES[1], NAMES[2])),
+        (ALL, "prefix", OUTPUT, NAMES[1:]),
+        (SPLIT, "register", SHARED, NAMES[1:2]),
+        (SPLIT, "encoder_decoder", SHARED, "embedding and target_embedding"),
+        (OUTPUT, "encoder_decoder", SHARED, "embedding and output_embedding"),
+        (ALL, "prefix", SHARED, "target_embedding and output_embedding"),
+    ],
+)
+def test_tables_are_copied_by_role(methods, new_layout, new_methods, expected):
+    """Positions follow the tables that embed."""
+    layers = (2, 4) if new_layout == "encoder_decoder" else (4,)
+    before, after = (
+        make_plan(Model(layout, stages, methods=edits, **SIZES), get_layout(layout, stages))
+        for layout, stages, edits in (
+            ("encoder_decoder", (2, 4), methods),
+            (new_layout, layers, new_methods),
+        )
+    )
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=f"^--x: .* start as {expected} of that .*'tables' in"):
+            source_tables(before, after, "--x")
+        return
+    sources = source_tables(before, after, "--x")
+    for table, source in zip(after.tables, expected, strict=True):
+        assert sources[table.name] == source
+        positions = f"{source}_positions" if table.embeds else None
+        assert sources.get(f"{table.name}_positions") == positions
+
+
+def test_heads_of_a_method_keep_their_tables():
+    model = Model("grafted", (2, 1, 1), methods=(Graformer(encoder_layers=2),), **SIZES)
+    plan = make_plan(model, get_layout(model.layout, model.stage_layers))
+    assert source_tables(plan, plan, "--x").items() >= {(name, name) for name in NAMES}
 
 
 def test_only_the_widths_of_copied_layers_are_compared(tmp_path):

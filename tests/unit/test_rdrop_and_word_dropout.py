@@ -17,6 +17,7 @@ from mnmt_jax.errors import UserError
 from mnmt_jax.methods.back_translation import BackTranslation
 from mnmt_jax.methods.instructcl import InstruCL
 from mnmt_jax.methods.rdrop import RDrop, mean_divergence
+from mnmt_jax.methods.tpdm import TPDM
 from mnmt_jax.methods.word_dropout import WordDropout
 from mnmt_jax.model.flops import Sentence
 from mnmt_jax.model.forward_passes import ForwardPasses
@@ -38,7 +39,7 @@ METHODS = {"rdrop": RDrop(), "word_dropout": WordDropout(source=0.4, target=0.3)
 
 def configure(folder="", *methods, **changes):
     sizes = {"layout": "register", "stage_layers": (1,), "dropout": 0.3}
-    data = {"instruction": "register"}
+    data = {"instruction": "register"} | changes.pop("data", {})
     config = make_config(folder, model=sizes | changes.pop("model", {}), data=data, **changes)
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, methods=methods))
     return config.bind_languages(VOCABULARY.languages, find_code)
@@ -83,6 +84,29 @@ def test_word_dropout_replaces_pieces_of_inputs_at_its_rates():
     again = jax.device_get(_changed(learner, params, batch, jax.random.key(2)))
     assert (again["source_tokens"] != noisy["source_tokens"]).any()
     assert _changed(learner.plain(), params, batch, jax.random.key(1)) is batch
+
+
+@pytest.mark.parametrize(
+    ("methods", "model", "player", "count"),
+    [((BackTranslation(),), (), -1, 2), ((), (TPDM(layer=1),), 0, 1)],
+)
+def test_changes_of_batches_reach_generated_pairs_and_players(methods, model, player, count):
+    """A generated source, which is a translation, has another width than the real one."""
+    learner = learner_of(*methods, model={"methods": model}, data={"max_segments": 1})
+    widths = []
+
+    def change(model: GenerationModel) -> Batch:
+        widths.append(model.batch["source_tokens"].shape[1])
+        return {}
+
+    learner = dataclasses.replace(learner, batch_changes=(BatchChange(change),))
+    update = learner.player_updates[player]
+    split = update.trainable.split(random_params(learner.model, 3))
+    stacked = {name: array[None] for name, array in batch_of().items()}
+    gradients = functools.partial(sum_gradients, learner, update)
+    jax.eval_shape(gradients, split, stacked, jax.random.key(0), jnp.int32(0))
+    assert len(widths) == len({*widths}) == count
+    assert widths[0] == stacked["source_tokens"].shape[-1]
 
 
 def test_the_divergence_equals_the_sum_of_two_by_definition():
@@ -200,6 +224,7 @@ def test_a_stopped_run_continues_bit_for_bit(cache, tmp_path, one_device, kept_p
         ((RDrop(),), {"layout": "masked_lm"}, "'masked_lm' does not predict next tokens"),
         ((WordDropout(),), {"layout": "masked_lm"}, "'masked_lm' masks its inputs already"),
         ((WordDropout(source=0.0, target=0.0),), {}, "target=0 replace nothing; raise one"),
+        ((WordDropout(target=0.0),), {"layout": "causal_lm"}, "nothing; set WordDropout.target$"),
     ],
 )
 def test_runs_that_cannot_use_them_are_refused(methods, model, message):

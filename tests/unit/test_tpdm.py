@@ -256,6 +256,17 @@ def test_what_it_needs_is_said(method, layout, layers, message):
         build_model(Model(layout, layers, embed=16, mlp=24, heads=2, methods=(method,)), 20)
 
 
+def test_sinusoidal_anchors_need_an_even_width():
+    def build(**fields) -> None:
+        sizes = {"embed": 9, "heads": 3, "mlp": 8, "positions": ()}
+        method = TPDM(2, anchors="sinusoidal", **fields)
+        build_model(Model("encoder_decoder", (2, 2), methods=(method,), **sizes), 20)
+
+    with pytest.raises(UserError, match="^TPDM.anchors='sinusoidal' needs an even Model.embed, no"):
+        build()
+    build(alignment=0.0)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

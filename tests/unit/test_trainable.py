@@ -72,12 +72,21 @@ def test_only_lora_trains_unless_patterns_are_given():
             r"Optimizer.frozen=\('lora_a',\): 'lora_a' matches nothing",
         ),
         (Trainable(lora=("query", "values")), r"Model.lora=.*'values' matches nothing"),
+        (
+            Trainable(frozen=("bias", "mlp"), player_patterns=("wi",)),
+            r"Optimizer.frozen=.*: 'bias' selects only parameters with an optimizer of their own",
+        ),
         (Trainable(lora=("bias",)), r"Model.lora=\('bias',\): 'bias' matches nothing"),
     ],
 )
 def test_patterns_are_checked(rule, message):
     with pytest.raises(UserError, match=message):
         rule.split(TREE)
+
+
+def test_a_pattern_may_match_parameters_of_a_player_among_others():
+    rule = Trainable(frozen=("kernel",), player_patterns=("wi",))
+    assert rule.count(TREE) == 10
 
 
 def test_freezing_everything_is_refused():

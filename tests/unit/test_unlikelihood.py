@@ -225,6 +225,7 @@ def test_a_mesh_gives_the_same_update_as_one_device():
     [
         ({"pool": ("nl",)}, {}, "Unlikelihood.pool names nl; the vocabulary has en, de, fr"),
         ({"pool": ("de",)}, {}, "Unlikelihood.pool=.'de',. needs two languages"),
+        ({"pool": ("de", "fr", "deu_Latn")}, {}, "pool=.'de', 'fr', 'de'. names a language twice"),
         ({}, {"data": {"instruction": "none"}}, "instruction='none' has not; choose one of 1, 2"),
         ({}, {"model": {"layout": "masked_lm"}}, "layout 'masked_lm' does not translate"),
         ({"start": 9}, {"train": {"steps": 9}}, "never counts in Train.steps=9 updates; lower it"),
