@@ -47,6 +47,8 @@ _TYPE = re.compile(
 _WRAPPERS = frozenset("bdo customXml dir hyperlink ins moveTo sdt smartTag".split())
 _IGNORED = frozenset("proofErr lastRenderedPageBreak softHyphen".split())
 _BREAKS = frozenset("tab br cr ptab".split())
+_MAX_WRAPPERS = 16  # levels; deeper ones stay as they are
+_MAX_FIELDS = 8  # levels in a wrapper; marks of deeper ones are atoms
 _NO_BREAK_HYPHEN = "\u2011"
 
 
@@ -138,14 +140,14 @@ class _WordParagraph(Paragraph):
         if self.passages:
             self._fill(self._element, self.translated(texts), self._base)
 
-    def _read(self, container: Any) -> Iterator[Item]:
+    def _read(self, container: Any, depth: int = 0) -> Iterator[Item]:
         """Yield the items of a paragraph or wrapper; text is in spans of its format."""
         for child in container:
             name = self._name(child)
             if name == "r":
                 yield from self._read_run(child)
             elif name in _WRAPPERS:
-                yield self._wrapper(child)
+                yield self._wrapper(child, depth + 1)
             elif not name.endswith("Pr") and name not in _IGNORED:
                 yield Atom(child)
 
@@ -160,13 +162,13 @@ class _WordParagraph(Paragraph):
             elif name != "rPr" and name not in _IGNORED:
                 yield Atom(_RunContent(run_format, child), is_break=name in _BREAKS)
 
-    def _wrapper(self, element: Any) -> Item:
+    def _wrapper(self, element: Any, depth: int) -> Item:
         container = element
         if self._name(element) == "sdt":
             container = element.find(f"{self._namespace}sdtContent")
-        if container is None:
+        if container is None or depth > _MAX_WRAPPERS:
             return Atom(element)
-        base, items = _with_base(_with_fields(list(self._read(container))))
+        base, items = _with_base(_with_fields(list(self._read(container, depth))))
         is_link = self._name(element) == "hyperlink"
         return Span(_Wrapper(element, container, base), items, is_link=is_link)
 
@@ -245,9 +247,14 @@ def _with_fields(items: Sequence[Item]) -> list[Item]:
     The ends of a field that begins or ends in another paragraph are breaks.
     """
     levels: list[list[Item]] = [[]]
+    deep = 0  # levels below
     for item in items:
         kind = _field_character(item)
-        if kind == "begin":
+        is_deep = deep > 0 or (kind == "begin" and len(levels) > _MAX_FIELDS)
+        if is_deep:
+            levels[-1].append(item)
+            deep += (kind == "begin") - (kind == "end")
+        elif kind == "begin":
             levels.append([item])
         elif kind and len(levels) == 1:
             levels[-1].append(Atom(item.payload, is_break=True))  # type: ignore[union-attr]

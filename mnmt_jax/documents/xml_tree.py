@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mnmt_jax.data.xml_elements import check_root
-from mnmt_jax.documents.passages import Item, Paragraph, Span, join_text
+from mnmt_jax.documents.passages import MAX_DEPTH, Atom, Item, Paragraph, Span, join_text
 from mnmt_jax.errors import UserError
 from mnmt_jax.files.storage_errors import one_line
 
@@ -124,12 +124,14 @@ class MixedParagraph(Paragraph):
         if self.passages:
             self._fill(self._element, self.translated(texts))
 
-    def _items(self, element: Any) -> list[Item]:
+    def _items(self, element: Any, depth: int = 0) -> list[Item]:
         items: list[Item] = [self._read_text(element.text or "")]
         for child in element:
             item = self._classify(child)
-            if isinstance(item, Span):
-                inner = self._items(child)
+            if isinstance(item, Span) and depth == MAX_DEPTH:
+                items.append(Atom(child))
+            elif isinstance(item, Span):
+                inner = self._items(child, depth + 1)
                 items += inner if item.payload is None else [dataclasses.replace(item, items=inner)]
             else:
                 items.append(item)
