@@ -18,7 +18,10 @@ from mnmt_jax.errors import UserError, install_remedy
 from mnmt_jax.files.storage_errors import one_line
 from mnmt_jax.vocabulary.language_codes import is_same_in_any_region, may_be_same_language
 
-_CHARSET = re.compile(rb"charset=([\w-]+)", re.IGNORECASE)
+_HEADER = re.compile(r'^msgid[ \t]+""\s*^msgstr[ \t]*(".*(?:\s*^[ \t]*".*)*)', re.MULTILINE)
+_CHARSET = re.compile(  # in the source of the header, whose lines end with "\n"
+    r"Content-Type:(?:(?!\\n).)*?charset=([\w-]+)", re.ASCII | re.DOTALL | re.IGNORECASE
+)
 _TRANSLATION = re.compile(r"\s*msgstr(?:\[(\d+)\s*\])?\s*\"")
 _UNKNOWN_CHARSET = "charset=CHARSET"  # of templates
 _EMPTY_LANGUAGE = re.compile(r'("|\\n)(Language:)\s*(?=\\n)')
@@ -64,11 +67,20 @@ def _check_languages(header: Mapping[str, str], name: str, options: DocumentOpti
 
 
 def _decode(data: bytes, name: str) -> tuple[str, TextEncoding]:
-    declared = _CHARSET.search(data[:_HEAD_BYTES])
-    charset = declared[1].decode("ascii") if declared else "utf-8"
+    declared = _declared_charset(data.decode("latin-1"))
+    charset = declared[1] if declared else "utf-8"
     if charset.lower() in _UTF8:
         return decode_text(data, name)
     return decode_declared(data, name, TextEncoding(charset))
+
+
+def _declared_charset(text: str) -> re.Match[str] | None:
+    """Return the encoding of a catalog that its header names."""
+    header = _HEADER.search(text)
+    if not header:
+        return None
+    start, end = header.span(1)
+    return _CHARSET.search(text, start, min(end, start + _HEAD_BYTES))
 
 
 def _parsed(text: str, name: str) -> Any:
@@ -173,8 +185,9 @@ class _Catalog:
         try:
             return self._encoding.encode(text)
         except UnicodeEncodeError:
-            charset = _CHARSET.pattern.decode()
-            return re.sub(charset, "charset=UTF-8", text, count=1, flags=re.IGNORECASE).encode()
+            declared = _declared_charset(text)
+            assert declared is not None, "no other encoding lacks characters"
+            return f"{text[: declared.start(1)]}UTF-8{text[declared.end(1) :]}".encode()
 
 
 def _quoted(keyword: str, text: str) -> list[str]:

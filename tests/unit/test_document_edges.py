@@ -1,4 +1,4 @@
-"""Catalogs without a header, templates, variants of white space, and control characters."""
+"""Headers of catalogs, templates, variants of white space, and control characters."""
 
 from __future__ import annotations
 
@@ -28,6 +28,24 @@ def test_a_translated_template_can_be_compiled():
     assert catalog.metadata["Content-Type"] == "text/plain; charset=UTF-8"
     compiled = gettext.GNUTranslations(io.BytesIO(catalog.to_binary()))
     assert compiled.gettext("hello you") == "Grüß dich"
+
+
+@pytest.mark.parametrize("before", ["Content-Type: ", "CONTENT-TYPE: a;", 'Content-Type:"\n "'])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_only_the_header_names_the_encoding_of_a_catalog(before, end):
+    head = (
+        '# was charset=ISO-8859-1\nmsgid ""\nmsgstr "Subject: charset=latin1\\n"\n'
+        f'"{before} charset={{}}\\n"\n\nmsgid "Grüße an alle"\n'
+    ).replace("\n", end)
+    entries = f'msgstr ""{end}{end}msgid "Content-Type: charset=KOI8-R"{end}msgstr ""{end}'
+    for charset in ("UTF-8", "latin1"):
+        page = head.format(charset)
+        data = f"{page}{entries}".encode(charset)
+        after, segments = translated(data, "a.po", lambda ones: ["Ä"] * len(ones))
+        assert segments[0].text == "Grüße an alle" and len(segments) == 2
+        assert after.decode(charset) == page + entries.replace('""', '"Ä"')
+        wide, _ = translated(data, "a.po", lambda ones: ["Да"] * len(ones))
+        assert wide.decode() == head.format("UTF-8") + entries.replace('""', '"Да"')
 
 
 @pytest.mark.parametrize("variant", ["", "\n   ", "<ph/>", "Hallo"])

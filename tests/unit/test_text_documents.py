@@ -120,6 +120,31 @@ def test_html_is_read_in_the_larger_encoding_that_browsers_use(declared, actual,
     assert translated(page, "a.html", identity)[0] == page
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        '<!-- was: <meta charset="iso-8859-1"> --><meta charset="utf-8">',
+        '<meta name="description" content="How to set charset=latin1"><meta charset="utf-8">',
+        "<meta data-charset=latin1 name=charset><META CharSet=utf-8>",
+        "<script>'<meta charset=latin1>'</script>",
+        '<meta charset=""><meta charset=\'utf-8\'><meta charset="latin1">',
+        '<meta http-equiv="refresh" content="1; charset=latin1">',
+        "<!-- <meta charset=latin1>",
+    ],
+)
+def test_only_declarations_of_html_name_its_encoding(head):
+    page = f"{head}\n<p>Grüße an alle</p>-->x</p>\n"
+    after, (segment,) = translated(page, "a.html", identity)
+    assert segment.text == page and after.decode() == page
+    for declaration in (
+        "<meta http-equiv=Content-Type content='text/html; charset=ISO-8859-1'>",
+        '<meta content="text/html;charset = latin1" HTTP-EQUIV="content-type" />',
+        "<meta id=a charset = latin1>",
+    ):
+        narrow = f"<!-- charset=utf-8 -->{declaration}<p>Grüße an alle</p>".encode("latin-1")
+        assert translated(narrow, "a.html", identity)[0] == narrow
+
+
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "utf-16", "UTF-16LE"])
 def test_a_declaration_of_utf_16_in_ascii_means_utf_8(charset):
     page = f'<meta charset="{charset}"><p>Café</p>{{}}\n'
