@@ -17,9 +17,13 @@ from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
 
-_TIME = r"\d{1,4}:\d{1,2}:\d{1,2}[,.]\d{1,3}"
+_TIME = r"[-+]?\d{1,4}:\d{1,2}:\d{1,2}(?:[,.]\d{1,9})?"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s.*)?")
 _MAX_TIMES = 400  # characters of a line of times
+_NEARLY_TIMES = re.compile(
+    r"\s*[-+−]?(?:\d[\d.,;\s]*:[\d:.,;\s]*+-->|\d+\s*:\s*\d+\s*:[\d:.,;\s]*+(?:[-–—=]+>|→))"
+)
+_SHOWN = 40  # characters of a line in an error
 _NUMBER = re.compile(r"\s*\d{1,9}\s*")
 _DASHES = ("-", "–", "—", "‐")
 _BEFORE_TEXT = re.compile(rf"(?:{TAG}|[{re.escape(''.join(_DASHES))} ])*")
@@ -36,7 +40,8 @@ def read_srt(data: bytes, name: str, options: DocumentOptions) -> Document:
     """Read subtitles.
 
     Raises:
-        UserError: if a line is in no cue, or the encoding is not known.
+        UserError: if a line of times is malformed, a line is in no cue, or the encoding is not
+            known.
     """
     text, encoding = decode_text(data, name, options.source)
     return _Subtitles(text, encoding, name, options.target)
@@ -86,11 +91,16 @@ class _Subtitles:
 
 def _cues(lines: Sequence[str], name: str) -> list[range]:
     """Return the numbers of the lines of text of each cue."""
-    times = [
-        number
-        for number, line in enumerate(lines)
-        if "-->" in line and len(line) < _MAX_TIMES and _TIMES.fullmatch(line)
-    ]
+    times = []
+    for number, line in enumerate(lines):
+        if "-->" in line and len(line) < _MAX_TIMES and _TIMES.fullmatch(line):
+            times.append(number)
+        elif _NEARLY_TIMES.match(line):
+            shown = line.strip()[:_SHOWN]
+            raise UserError(
+                f"{name}:{number + 1}: {shown!r} is not a line of times; write "
+                "00:00:01,000 --> 00:00:02,000"
+            )
     if not times:
         raise UserError(f"{name}: has no line of times, such as 00:00:01,000 --> 00:00:02,000")
     first = times[0]

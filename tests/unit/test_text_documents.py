@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 
 import pytest
 import srt
@@ -269,6 +270,55 @@ def test_no_blank_line_ends_a_cue(end, last):
     after, _ = translated(cue, "a.srt", lambda ones: ["Hier", "- Da", "Dort"][: len(ones)])
     expected = f"{times}{{\\an8}}Hier\n- Da{last.replace('Two', 'Dort')}"
     assert after.decode() == expected.replace("\n", end)
+
+
+TWO_CUES = "1\n00:00:01,000 --> 00:00:02,000\nHello there\n\n2\n{}\nA second cue\n"
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        "00:00:03 --> 00:00:04",
+        "00:00:03,0000 --> 00:00:04,123456",
+        "-00:00:00,500 --> +00:00:01.000",
+        " 0:0:3-->100:00:04,5 X1:40",
+    ],
+)
+def test_forms_of_times_are_kept(times):
+    after, segments = translated(TWO_CUES.format(times), "a.srt")
+    assert [one.text for one in segments] == ["Hello there", "A second cue"]
+    kept = TWO_CUES.replace("Hello there", "HELLO THERE").replace("A second cue", "A SECOND CUE")
+    assert after.decode() == kept.format(times)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        "00:00:03,000 -> 00:00:04,000",
+        "00:00:03,000 ––> 00:00:04,000",
+        "00:00:03,000 → 00:00:04,000",
+        "00:03,000 --> 00:04,000",
+        "00:00:03:000 --> 00:00:04:000",
+        "00:00:03, 000 --> 00:00:04, 000",
+        "−00:00:03,000 --> 00:00:04,000",
+        "00:00:03,000 --> ",
+        "00:00:03,000 --> 00:00:04,000" + " a" * 400,
+    ],
+)
+def test_a_malformed_line_of_times_is_refused(times):
+    message = f"a.srt:6: {times.strip()[:40]!r} is not a line of times; write 00:00:01,000 --> 00:"
+    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+        translated(TWO_CUES.format(times), "a.srt")
+
+
+@pytest.mark.parametrize("text", ["At 10:30 -> eleven", "10:30 -> 11:00", "--> go", "1, 2 --> 3"])
+def test_arrows_in_a_cue_are_text(text):
+    cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+    if any(map(str.isalpha, text)):
+        assert translated(cue, "a.srt")[0].decode() == cue.replace(text, text.upper())
+    else:
+        with pytest.raises(UserError, match="there is nothing to translate"):
+            translated(cue, "a.srt")
 
 
 def test_text_outside_of_cues_names_its_line():
