@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from mnmt_jax.decoding.element_ends import end_of_element
+from mnmt_jax.decoding.line_breaks import SPACES
 from mnmt_jax.decoding.markup_tokens import MarkupReader, Token
 from mnmt_jax.decoding.tag_placement import Node
 from mnmt_jax.decoding.text_parts import LINE_BREAK
 from mnmt_jax.decoding.word_units import joins_words
 
-_NO_BREAK_SPACES = "\xa0\u2007\u202f"  # they are not joined with other white space
 _MAX_DEPTH = 32  # of elements that are placed; deeper tags keep their order among the words
 _LONGEST_KEPT = 40  # characters of an untranslated element that are translated along
 
@@ -171,7 +171,7 @@ class _Builder:
         for character, source in self._reader.decoded(raw):
             span = start, start + len(source)
             start = span[1]
-            if character.isspace() and character not in _NO_BREAK_SPACES:
+            if character and character in SPACES:
                 spaces.append((character, span))
                 continue
             self._add_spaces(spaces)

@@ -12,7 +12,13 @@ import html
 import re
 from collections.abc import Sequence
 
-from mnmt_jax.decoding.line_breaks import TAG, join_wrapped, line_break_spans, nearest_space
+from mnmt_jax.decoding.line_breaks import (
+    SPACES,
+    TAG,
+    join_wrapped,
+    line_break_spans,
+    nearest_space,
+)
 from mnmt_jax.documents.segments import Document, DocumentOptions, Segment
 from mnmt_jax.documents.text_encoding import TextEncoding, decode_text
 from mnmt_jax.errors import UserError
@@ -23,6 +29,7 @@ _MAX_TIMES = 400  # characters of a line of times
 _NEARLY_TIMES = re.compile(
     r"\s*[-+−]?(?:\d[\d.,;\s]*:[\d:.,;\s]*+-->|\d+\s*:\s*\d+\s*:[\d:.,;\s]*+(?:[-–—=]+>|→))"
 )
+_SPACES = re.compile(f"[{SPACES}]+")
 _SHOWN = 40  # characters of a line in an error
 _NUMBER = re.compile(r"\s*\d{1,9}\s*")
 _DASHES = ("-", "–", "—", "‐")
@@ -65,7 +72,7 @@ class _Subtitles:
                     self.segments.append(segment)
 
     def _segment(self, group: range) -> Segment:
-        lines = [self._lines[number].strip() for number in group]
+        lines = [self._lines[number].strip(SPACES) for number in group]
         text = _split_marks(join_wrapped(lines))[1]
         if not _TAG.search(text) and not _BRACES.search(text):
             return Segment(text, is_wrapped=True)
@@ -78,7 +85,7 @@ class _Subtitles:
         for group, segment, text in zip(self._groups, self.segments, texts, strict=True):
             if segment.markup:
                 text = html.unescape(text)
-            marks, _ = _split_marks(self._lines[group.start].strip())
+            marks, _ = _split_marks(self._lines[group.start].strip(SPACES))
             wrapped = _wrapped(text, len(group), self._target)
             first, *others = (_BRACES_IN_TAG.sub(r"\1", line) for line in wrapped)
             written = [line for line in (marks + first, *others) if line]
@@ -157,7 +164,7 @@ def _wrapped(text: str, count: int, language: str) -> list[str]:
         count: number of lines.
         language: code of its language.
     """
-    text = " ".join(text.split())
+    text = _SPACES.sub(" ", text).strip(" ")
     match = _BEFORE_TEXT.match(text)
     before = match.end() if match else 0
     places = [span for span in line_break_spans(text, language) if span[0] > before]

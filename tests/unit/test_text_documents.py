@@ -321,6 +321,20 @@ def test_arrows_in_a_cue_are_text(text):
             translated(cue, "a.srt")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["10\xa0km\u202f? Non\u202f!\nOui\xa0: 5\u2009%", "\u3000A\u3000b", "<i>a\u3000b</i> c"],
+)
+def test_no_break_and_wide_spaces_of_subtitles_are_kept(text):
+    def by_sentences(segments):
+        return [markup_translation(one.text, markup=one.markup)[0] for one in segments]
+
+    cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+    for translate in (identity, by_sentences):
+        after, _ = translated(cue, "a.srt", translate)
+        assert after.decode().upper() == cue.upper()
+
+
 def test_text_outside_of_cues_names_its_line():
     with pytest.raises(UserError, match=r"a\.srt:2: is before the first line of times; repair it"):
         translated(f"\nWEBVTT\n{SRT}", "a.srt")
