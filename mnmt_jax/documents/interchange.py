@@ -7,6 +7,7 @@ they are to be replaced; units that must not be translated stay as they are.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from mnmt_jax.vocabulary.language_codes import (
     may_be_same_language,
 )
 
+_SEGMENT = "seg"  # mtype of a segment
 _CONTAINERS = ("g", "mrk", "pc", "hi")
 _XLIFF_1 = ("source-language", "target-language")
 _XLIFF_2 = ("srcLang", "trgLang")
@@ -113,17 +115,23 @@ def _common_source(holders: Sequence[Any], attribute: str, name: str) -> str:
 
 
 def _new_targets(unit: Any, options: DocumentOptions, messages: MessageFilter) -> Iterator[Any]:
-    """Yield a new target of a unit, a copy of its source, unless it has a translation."""
+    """Yield a new target of a unit, a copy of its source, unless it has a translation.
+
+    If some segments of the target are empty, they are copied and yielded by themselves.
+    """
     source, old = child_named(unit, "source"), child_named(unit, "target")
     if source is None:
         return
     state = unit.get("state") or (old.get("state", "") if old is not None else "")
-    is_filled = old is not None and bool("".join(old.itertext()).strip() or len(old))
-    if is_filled and state not in UNTRANSLATED_STATES and not options.overwrite:
-        return
-    if messages.leaves_out("".join(source.itertext())):
-        return
+    is_kept = _has_content(old) and state not in UNTRANSLATED_STATES and not options.overwrite
     segmented = child_named(unit, "seg-source")
+    empty = list(_empty_segments(segmented, old)) if is_kept else []
+    if (is_kept and not empty) or messages.leaves_out("".join(source.itertext())):
+        return
+    if empty:
+        _mark_translated(unit, old)
+        yield from itertools.starmap(_filled, empty)
+        return
     before = source if segmented is None else segmented
     target = copy.deepcopy(before)
     target.tag = source.tag.removesuffix("source") + "target"
@@ -138,6 +146,32 @@ def _new_targets(unit: Any, options: DocumentOptions, messages: MessageFilter) -
     before.addnext(target)
     _mark_translated(unit, target)
     yield target
+
+
+def _empty_segments(segmented: Any, target: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the empty segments of a target, each after the segment of the source with its mid."""
+    segments = [] if segmented is None else segmented.iter("{*}mrk")
+    sources = {one.get("mid"): one for one in segments if one.get("mtype") == _SEGMENT}
+    for segment in target.iter("{*}mrk"):
+        source = sources.get(segment.get("mid"))
+        is_segment = segment.get("mtype") == _SEGMENT
+        if is_segment and _has_content(source) and not _has_content(segment):
+            yield source, segment
+
+
+def _filled(source: Any, segment: Any) -> Any:
+    """Return a segment with the content of one of the source."""
+    segment[:] = copy.deepcopy(source)[:]
+    segment.text = source.text
+    return segment
+
+
+def _has_content(element: Any) -> bool:
+    """Return whether an element has text, or inline elements that stand for some."""
+    if element is None:
+        return False
+    inner = (one for one in element.iterdescendants("*") if local_name(one) not in _CONTAINERS)
+    return bool("".join(element.itertext()).strip()) or any(True for _ in inner)
 
 
 def _mark_translated(unit: Any, target: Any) -> None:
@@ -155,7 +189,7 @@ def _new_variant(unit: Any, source: str, options: DocumentOptions, messages: Mes
     targets = _variants(unit, options.target, may_be_same_language)
     if not originals or child_named(originals[0], "seg") is None:
         return None
-    if any(map(_has_text, targets)) and not options.overwrite:
+    if any(_has_content(child_named(one, "seg")) for one in targets) and not options.overwrite:
         return None
     if messages.leaves_out("".join(originals[0].itertext())):
         return None
@@ -183,11 +217,6 @@ def _variants(unit: Any, code: str, is_similar: Callable[[str, str], bool]) -> l
 
 def _language_of(variant: Any) -> str:
     return variant.get(XML_LANG) or variant.get("lang") or ""
-
-
-def _has_text(variant: Any) -> bool:
-    segment = child_named(variant, "seg")
-    return segment is not None and bool((segment.text or "").strip() or len(segment))
 
 
 def _block(element: Any) -> Block:
@@ -260,7 +289,7 @@ def _classify(child: Any) -> Item:
     if name not in _CONTAINERS or is_protected:
         text = "".join(child.itertext()) if is_protected else ""
         return Atom(child, is_word=bool(name), text=text)
-    return Span(child, (), is_apart=child.get("mtype") == "seg")
+    return Span(child, (), is_apart=child.get("mtype") == _SEGMENT)
 
 
 def _tag(code: str) -> str:
