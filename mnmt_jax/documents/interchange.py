@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,15 @@ from mnmt_jax.data.xml_elements import (
     inherited_attribute,
     local_name,
 )
-from mnmt_jax.documents.passages import Atom, Block, Item, ParagraphDocument, Span, legal
+from mnmt_jax.documents.passages import (
+    MAX_DEPTH,
+    Atom,
+    Block,
+    Item,
+    ParagraphDocument,
+    Span,
+    legal,
+)
 from mnmt_jax.documents.segments import Document, DocumentOptions
 from mnmt_jax.documents.tagged_text import MessageFilter, TaggedText
 from mnmt_jax.documents.xml_tree import MixedParagraph, XmlFile
@@ -29,12 +38,14 @@ from mnmt_jax.vocabulary.language_codes import (
     may_be_same_language,
 )
 
+_CODES = ("startRef", "rid", "id", "i")  # attributes that pair codes
 _SEGMENT = "seg"  # mtype of a segment
 _CONTAINERS = ("g", "mrk", "pc", "hi")
 _XLIFF_1 = ("source-language", "target-language")
 _XLIFF_2 = ("srcLang", "trgLang")
 _APPROVALS = ("approved", "state-qualifier", "subState")
-_PROTECTED = "protected"  # made around what two tags protect
+_PROTECTED, _PAIRED = "protected", "paired"  # made around what is between two tags
+_ENDS = {"bpt": "ept", "bx": "ex", "sc": "ec", "sm": "em"}  # of paired codes
 _ANY_LANGUAGE = "*all*"  # srclang of TMX
 
 
@@ -241,19 +252,69 @@ class _TextTarget:
 
 
 class _Target(MixedParagraph):
-    """A target with elements; what two tags protect is one untranslated element meanwhile."""
+    """A target with elements; what is between paired codes is in an element meanwhile."""
 
     def __init__(self, element: Any) -> None:
         for start in list(element.iter("{*}sm")):
             if start.get("translate") == "no" and local_name(start.getparent()) != _PROTECTED:
                 _wrap(start)
+        self._pairs = [pair for parent in list(_containers(element)) for pair in _paired(parent)]
         super().__init__(element, _classify)
 
     def replace(self, texts: Iterator[str]) -> None:
         """Replace the content by its translation; texts are those of the passages."""
         super().replace(texts)
+        for wrapper, start, end in self._pairs:
+            start.tail, wrapper.text = wrapper.text, None
+            wrapper.insert(0, start)
+            wrapper.append(end)
+            _unwrap(wrapper)
         for wrapper in list(self._element.iter(_PROTECTED)):
             _unwrap(wrapper)
+
+
+def _containers(element: Any) -> Iterator[Any]:
+    """Yield an element and the containers in it whose text is translated."""
+    containers = [element]
+    for parent in containers:
+        yield parent
+        containers += filter(_is_container, parent)
+
+
+def _paired(parent: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Put what is between paired codes of one element into elements; codes may nest.
+
+    Yields:
+        The new element, and the codes, which are taken out.
+    """
+    opened: list[tuple[tuple[str, str], Any]] = []
+    keys: Counter[tuple[str, str]] = Counter()
+    for child in list(parent):
+        name = local_name(child)
+        code = next(filter(None, map(child.get, _CODES)), "")
+        if name in _ENDS:
+            opened.append(((_ENDS[name], code), child))
+            keys[opened[-1][0]] += 1
+        while keys[name, code]:
+            key, start = opened.pop()
+            keys[key] -= 1
+            if key == (name, code):
+                if len(opened) < MAX_DEPTH:
+                    yield _between(start, child), start, child
+                break
+
+
+def _between(start: Any, end: Any) -> Any:
+    """Put what is between two siblings into a new element in their place."""
+    wrapper = start.makeelement(_PAIRED)
+    wrapper.text, start.tail = start.tail, None
+    wrapper.tail, end.tail = end.tail, None
+    start.addprevious(wrapper)
+    while (child := start.getnext()) is not end:
+        wrapper.append(child)
+    for code in (start, end):
+        code.getparent().remove(code)
+    return wrapper
 
 
 def _wrap(start: Any) -> None:
@@ -284,12 +345,18 @@ def _unwrap(wrapper: Any) -> None:
 
 
 def _classify(child: Any) -> Item:
-    name = local_name(child)
-    is_protected = child.get("translate") == "no" or child.get("mtype") == "protected"
-    if name not in _CONTAINERS or is_protected:
-        text = "".join(child.itertext()) if is_protected else ""
-        return Atom(child, is_word=bool(name), text=text)
+    if not _is_container(child):
+        text = "".join(child.itertext()) if _is_protected(child) else ""
+        return Atom(child, is_word=bool(local_name(child)), text=text)
     return Span(child, (), is_apart=child.get("mtype") == _SEGMENT)
+
+
+def _is_container(child: Any) -> bool:
+    return local_name(child) in (*_CONTAINERS, _PAIRED) and not _is_protected(child)
+
+
+def _is_protected(child: Any) -> bool:
+    return child.get("translate") == "no" or child.get("mtype") == "protected"
 
 
 def _tag(code: str) -> str:
