@@ -25,6 +25,10 @@ _CHARSET = re.compile(  # in the source of the header, whose lines end with "\n"
 _TRANSLATION = re.compile(r"\s*msgstr(?:\[(\d+)\s*\])?\s*\"")
 _UNKNOWN_CHARSET = "charset=CHARSET"  # of templates
 _EMPTY_LANGUAGE = re.compile(r'("|\\n)(Language:)\s*(?=\\n)')
+_ESCAPE = r"\\(?:a|[0-7]{1,3}|x[0-9a-fA-F]{1,2})"  # that polib does not know
+_ESCAPES = re.compile(rf"((?:{_ESCAPE})+)|\\.")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BELL = "\a"
 _CONTINUATION = re.compile(r"\s*\"")
 _UTF8 = ("utf-8", "utf8", "charset")  # templates have the word CHARSET
 _HEAD_BYTES = 8192
@@ -38,7 +42,7 @@ def read_po(data: bytes, name: str, options: DocumentOptions) -> Document:
             the header names other languages than the options.
     """
     text, encoding = _decode(data, name)
-    catalog = _parsed(text, name)
+    catalog = _parsed(text, name, encoding.name)
     _check_languages(catalog.metadata, name, options)
     document = _Catalog(text, encoding, catalog, options)
     document.messages.report(name, options.warn)
@@ -83,7 +87,7 @@ def _declared_charset(text: str) -> re.Match[str] | None:
     return _CHARSET.search(text, start, min(end, start + _HEAD_BYTES))
 
 
-def _parsed(text: str, name: str) -> Any:
+def _parsed(text: str, name: str, encoding: str) -> Any:
     """Return the entries of a catalog, with the fields of its header as metadata."""
     try:
         import polib
@@ -91,6 +95,7 @@ def _parsed(text: str, name: str) -> Any:
         raise UserError(f"{name}: PO files need polib; {install_remedy('documents')}") from None
     text = text.replace("\r\n", "\n")
     check_po_text(io.StringIO(text), name)
+    text = _ESCAPES.sub(lambda match: _unescaped(match, encoding), text)
     try:
         catalog = polib.pofile(_Lines(f"{text}\n"))  # one line would be the name of a file
     except (OSError, ValueError, IndexError) as error:
@@ -99,6 +104,21 @@ def _parsed(text: str, name: str) -> Any:
         place = f"{name}:{line[1]}: unexpected" if line else f"{name}: {reason}"
         raise UserError(f"{place}; repair the file, or export it again") from None
     return catalog
+
+
+def _unescaped(match: re.Match[str], encoding: str) -> str:
+    """Return escapes of bytes as characters, or as escapes that polib knows."""
+    import polib
+
+    codes = re.findall(r"\\(\w+)", match[1] or "")
+    values = (
+        ord(_BELL) if code == "a" else int(code[1:], 16) if code[0] == "x" else int(code, 8) & 0xFF
+        for code in codes
+    )
+    try:
+        return polib.escape(bytes(values).decode(encoding)) if codes else match[0]
+    except UnicodeDecodeError:
+        return match[0]
 
 
 class _Lines(str):
@@ -192,7 +212,14 @@ class _Catalog:
 
 def _quoted(keyword: str, text: str) -> list[str]:
     """Return the lines of a text: one, or one for each line of the text after an empty one."""
+    parts = [f'"{_escaped(part)}"' for part in text.splitlines(keepends=True)] or ['""']
+    return [keyword + parts[0]] if len(parts) == 1 else [f'{keyword}""', *parts]
+
+
+def _escaped(text: str) -> str:
+    """Return a text as it is written in quotes."""
     import polib
 
-    parts = [f'"{polib.escape(part)}"' for part in text.splitlines(keepends=True)] or ['""']
-    return [keyword + parts[0]] if len(parts) == 1 else [f'{keyword}""', *parts]
+    return _CONTROL.sub(
+        lambda match: r"\a" if match[0] == _BELL else f"\\{ord(match[0]):03o}", polib.escape(text)
+    )

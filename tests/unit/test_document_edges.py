@@ -48,6 +48,23 @@ def test_only_the_header_names_the_encoding_of_a_catalog(before, end):
         assert wide.decode() == head.format("UTF-8") + entries.replace('""', '"Да"')
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "written"),
+    [
+        (r"ring \a bell \033[1m", "ring \a bell \033[1m", r"ring \a bell \033[1m"),
+        (r"ring \\a \x41\x42c\7 \42q\134", 'ring \\a ABc\a "q\\', r"ring \\a ABc\a \"q\\"),
+        (r"caf\303\251 \xc3\xA9 a\12b \177", "café é a\nb \x7f", 'café é a\\n"\n"b \\177'),
+        (r"a \303 b \v\t", "a \\303 b \v\t", 'a \\\\303 b \\v"\n"\\t'),
+    ],
+)
+def test_escapes_of_a_catalog_are_read_and_written(source, text, written):
+    page = f'# \\a\nmsgid "{source}"\nmsgstr ""\n'
+    after, (segment,) = translated(page, "a.po", lambda ones: [one.text for one in ones])
+    assert segment.text == text
+    expected = f'msgstr ""\n"{written}"' if "\n" in written else f'msgstr "{written}"'
+    assert after.decode() == page.replace('msgstr ""', expected)
+
+
 @pytest.mark.parametrize("variant", ["", "\n   ", "<hi> </hi>", "<ph/>", "<hi><ph/></hi>", "Hallo"])
 def test_a_variant_of_white_space_is_no_translation(variant):
     head = '<tmx version="1.4"><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>Hello</seg>'
